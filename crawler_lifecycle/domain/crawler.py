@@ -1,0 +1,102 @@
+"""Crawler definitions (the entries of ``crawlers.yaml``) and what may be asked of a crawler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import ClassVar
+
+from .errors import InvalidRequest
+from .run import Limits, Resources
+
+#: Variables a catalogue entry may not set: the process contract is ours, the rest decide what code a child loads.
+RESERVED_ENV_PREFIXES = ("CRAWL_", "LD_", "PYTHON", "KUBERNETES_")
+
+
+class CrawlerKind(StrEnum):
+    """How a crawler is started."""
+
+    SCRAPY = "scrapy"
+    COMMAND = "command"
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument that a crawler takes."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    default: str | None = None
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlerDefinition:
+    """One entry of the catalogue. Field by field it is section 5.8 of the contract (docs/crawlers.md)."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid", "allow_inf_nan": False}
+
+    name: str
+    kind: CrawlerKind = CrawlerKind.SCRAPY
+    project: str | None = None
+    spider: str | None = None
+    command: list[str] = field(default_factory=list)
+    image: str | None = None
+    args: dict[str, Argument] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict)
+    resources: Resources = field(default_factory=Resources)
+    stop_signal: str = "SIGTERM"
+    resumable: bool = False
+    partial_ok: bool = False
+    limits: dict[str, float | None] = field(default_factory=dict)
+    files_max: int | None = None
+    kubernetes: dict[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.kind is CrawlerKind.COMMAND and not self.command:
+            raise InvalidRequest(f"{self.name}: command: missing; a crawler of kind 'command' needs its argument list")
+        if self.kind is CrawlerKind.SCRAPY and self.command:
+            raise InvalidRequest(f"{self.name}: command: not for kind 'scrapy'; give project and spider")
+        if self.stop_signal not in ("SIGTERM", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2"):
+            raise InvalidRequest(
+                f"{self.name}: stop_signal: {self.stop_signal!r} is not allowed; "
+                "give SIGTERM, SIGINT, SIGQUIT, SIGUSR1 or SIGUSR2"
+            )
+        for key in self.env:
+            if key.upper().startswith(RESERVED_ENV_PREFIXES):
+                raise InvalidRequest(
+                    f"{self.name}: env.{key}: names that begin with {', '.join(RESERVED_ENV_PREFIXES)} "
+                    "are reserved; choose another name"
+                )
+        unknown = sorted(set(self.limits) - set(Limits.__dataclass_fields__))
+        if unknown:
+            known = ", ".join(Limits.__dataclass_fields__)
+            raise InvalidRequest(f"{self.name}: limits.{unknown[0]}: unknown; known are {known}")
+
+    @property
+    def spider_name(self) -> str:
+        """The spider's name inside its project; the crawler's own name unless said otherwise."""
+        return self.spider or self.name
+
+
+def effective_args(crawler: CrawlerDefinition, *layers: Mapping[str, str]) -> dict[str, str]:
+    """The arguments of one task: defaults, then each layer over the one before.
+
+    Raises ``InvalidRequest`` for an argument the crawler does not take, or a required one that nobody gave.
+    """
+    merged = {name: arg.default for name, arg in crawler.args.items() if arg.default is not None}
+    for layer in layers:
+        for name, value in layer.items():
+            if name not in crawler.args:
+                known = ", ".join(sorted(crawler.args)) or "none"
+                raise InvalidRequest(f"args.{name}: unknown argument of crawler {crawler.name!r}; it takes: {known}")
+            if "\0" in value:
+                raise InvalidRequest(f"args.{name}: {value!r} holds a NUL character, which no process can receive")
+            merged[name] = value
+    for name, arg in crawler.args.items():
+        if arg.required and name not in merged:
+            raise InvalidRequest(f"args.{name}: missing; crawler {crawler.name!r} requires it")
+    return merged

@@ -1,0 +1,131 @@
+"""Errors of the domain, each with a stable type string.
+
+The type string is what travels through Temporal, problem documents and logs; texts may change, types may not.
+``RETRYABLE`` errors describe a world that may be different in a minute; the others will fail the same way for ever.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class LifecycleError(Exception):
+    """Base of all errors that we raise on purpose.
+
+    ``code`` is the stable type string. ``retryable`` says whether trying again later can help.
+    """
+
+    code: ClassVar[str] = "LifecycleError"
+    retryable: ClassVar[bool] = False
+
+
+class InvalidRequest(LifecycleError, ValueError):
+    """A request that can never be carried out; the text names the field, the value and the cure."""
+
+    code = "InvalidRequest"
+
+
+class RunNotFound(LifecycleError):
+    """No run has this id."""
+
+    code = "RunNotFound"
+
+
+class DuplicateRequest(LifecycleError):
+    """The request id belongs to a run that another workflow owns."""
+
+    code = "DuplicateRequest"
+
+
+class RunIsLive(LifecycleError):
+    """The run is owned by a workflow that is still open, so nobody else may take it over."""
+
+    code = "RunIsLive"
+
+
+class AlreadyCompleted(LifecycleError):
+    """The run is COMPLETED; only ``rerun: true`` executes it again."""
+
+    code = "AlreadyCompleted"
+
+
+class Fenced(LifecycleError):
+    """The writer lost the run: its attempt or its owner is no longer the recorded one. It must not write."""
+
+    code = "Fenced"
+
+
+class NotInThisState(LifecycleError):
+    """The action does not fit the state of the run (resume of a run that is still going on, and the like)."""
+
+    code = "NotInThisState"
+
+
+class DeploymentRefused(LifecycleError):
+    """The scheduler service said that this deployment will never work (unknown crawler, bad arguments)."""
+
+    code = "DeploymentRefused"
+
+
+class DeploymentExpired(LifecycleError):
+    """The deployment call was older than its ``expires_at``; a fresh try may succeed."""
+
+    code = "DeploymentExpired"
+    retryable = True
+
+
+class SchedulerUnavailable(LifecycleError):
+    """The scheduler service could not be reached, or answered that it cannot work now."""
+
+    code = "SchedulerUnavailable"
+    retryable = True
+
+
+class ClusterUnavailable(LifecycleError):
+    """The cluster could not be read completely. This says nothing about any task (an error is no observation)."""
+
+    code = "ClusterUnavailable"
+    retryable = True
+
+
+class NotStarted(LifecycleError):
+    """The main task waits on the cluster; the text says for what."""
+
+    code = "NotStarted"
+    retryable = True
+
+
+class NothingDeployed(LifecycleError):
+    """The cluster took none of the offered tasks yet (quota, too many waiting)."""
+
+    code = "NothingDeployed"
+    retryable = True
+
+
+class StoreUnavailable(LifecycleError):
+    """The database cannot be used now: unreachable, locked, read-only, or at another schema version."""
+
+    code = "StoreUnavailable"
+    retryable = True
+
+
+class NotDelivered(LifecycleError):
+    """A notification, event or archive could not be delivered now; it stays recorded and is sent again."""
+
+    code = "NotDelivered"
+    retryable = True
+
+
+class CatalogueError(LifecycleError, ValueError):
+    """``crawlers.yaml`` cannot be used; the text names file, line, key and cure."""
+
+    code = "CatalogueError"
+
+
+def _subclasses(cls: type[LifecycleError]) -> list[type[LifecycleError]]:
+    return [c for sub in cls.__subclasses__() for c in (sub, *_subclasses(sub))]
+
+
+def not_retryable() -> list[str]:
+    """The type strings that no retry can mend, for Temporal's retry policies."""
+    return sorted(c.code for c in _subclasses(LifecycleError) if not c.retryable)

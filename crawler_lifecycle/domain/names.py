@@ -1,0 +1,63 @@
+"""Every name that somebody outside may type, store or search for, in one place.
+
+Changing one of these is a change of contract: schedulers start the workflow type, operators send the signals, saved
+views in the Temporal UI use the search attributes, reports join on the names of cluster objects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+LIFECYCLE_WORKFLOW = "CrawlerLifecycleWorkflow"
+
+#: Workflows, database and notification steps.
+QUEUE_MAIN = "crawler-lifecycle"
+#: Deployments and looks: everything that may hang on a slow cluster.
+QUEUE_CLUSTER = "crawler-lifecycle-cluster"
+#: Everything from a stop to the proof that nothing runs, so that a stop never waits behind a hanging look.
+QUEUE_CONTROL = "crawler-lifecycle-control"
+#: Zip and upload.
+QUEUE_EXPORT = "crawler-lifecycle-export"
+
+SIGNAL_STOP = "stop"
+SIGNAL_FORCE_STOP = "force_stop"
+SIGNAL_LOOK_NOW = "look_now"
+SIGNAL_RUN_ENDED = "run_ended"
+QUERY_STATUS = "status"
+
+#: Search attribute name -> indexed type, as the operator service and `temporal operator search-attribute` spell it.
+SEARCH_ATTRIBUTES: dict[str, str] = {
+    "CrawlRunId": "Int",
+    "CrawlCrawler": "Keyword",
+    "CrawlTrigger": "Keyword",
+    "CrawlStage": "Keyword",
+    "CrawlStatus": "Keyword",
+    "CrawlOutcome": "Keyword",
+    "CrawlFlow": "Keyword",
+    "CrawlParent": "Keyword",
+}
+
+#: The history property under which the id of the owning workflow is kept.
+PROPERTY_WORKFLOW_ID = "workflow_id"
+
+CRAWLER_NAME = re.compile(r"[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?")
+REQUEST_ID_MAX = 120
+
+
+def workflow_id(crawler: str, request_id: str) -> str:
+    """The workflow id of a run that we start ourselves: ``crawl/<crawler>/<request_id>``."""
+    return f"crawl/{crawler}/{request_id}"
+
+
+def cluster_name(run_id: int, index: int, attempt: int) -> str:
+    """The name of a task on its cluster, the same for every retry of its deployment.
+
+    A DNS-1123 label of at most 52 characters, so that Kubernetes can add its suffix for the pod (63 in all).
+    """
+    return f"crawl-{run_id}-{index}-{attempt}"
+
+
+def request_fingerprint(text: str) -> str:
+    """A short, stable fingerprint of a request's canonical text, used to tell a repeat from a different request."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -1,0 +1,389 @@
+"""A run: its request, its statuses, what is told about it, and the verdict over its tasks.
+
+The dataclasses here are wire formats: they travel as JSON through Temporal, HTTP and the database. Unknown fields are
+refused (``extra: forbid``, read by pydantic at the edges; this module itself needs only the standard library).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import ClassVar
+
+from .errors import InvalidRequest
+from .names import CRAWLER_NAME, REQUEST_ID_MAX
+
+INLINE_TASKS_MAX = 500
+INLINE_TASKS_BYTES = 128 * 1024
+
+_STRICT = {"extra": "forbid", "allow_inf_nan": False}
+
+
+class Trigger(StrEnum):
+    """What started the run."""
+
+    SCHEDULED = "scheduled"
+    MANUAL = "manual"
+    API = "api"
+
+
+class Stage(StrEnum):
+    """The four stages of the lifecycle, in order."""
+
+    INITIATION = "initiation"
+    DEPLOYMENT = "deployment"
+    RECONCILIATION = "reconciliation"
+    COMPLETION = "completion"
+
+
+class RunStatus(StrEnum):
+    """Status of a run. Terminal statuses are final for an attempt; only a resume (a new attempt) leaves them."""
+
+    INITIALIZING = "INITIALIZING"
+    PROCESSING = "PROCESSING"
+    STOPPING = "STOPPING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+
+    @property
+    def terminal(self) -> bool:
+        return self in (RunStatus.COMPLETED, RunStatus.FAILED)
+
+
+_RUN_RANK = {
+    RunStatus.INITIALIZING: 0,
+    RunStatus.PROCESSING: 1,
+    RunStatus.STOPPING: 2,
+    RunStatus.COMPLETED: 3,
+    RunStatus.FAILED: 3,
+}
+
+
+def run_may_become(current: RunStatus, new: RunStatus) -> bool:
+    """Whether a run may go from ``current`` to ``new`` within one attempt: only forwards, and never out of an end."""
+    return _RUN_RANK[new] > _RUN_RANK[current]
+
+
+def _refuse(field_name: str, value: object, cure: str) -> InvalidRequest:
+    shown = repr(value)
+    return InvalidRequest(f"{field_name}: {shown[:120]} is not allowed; {cure}")
+
+
+def _check_number(name: str, value: float | None, *, minimum: float = 0.0, above: bool = False) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not math.isfinite(value) or value < minimum or (above and value <= minimum):
+        word = "above" if above else "of at least"
+        raise _refuse(name, value, f"give a finite number {word} {minimum:g}")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Time limits of a run, in seconds. ``None`` means no limit."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    start_check_s: float = 6.0
+    """First interval between checks whether the main task has started."""
+    start_timeout_s: float | None = None
+    """The main task must have started by then; without it the run waits as long as the cluster needs."""
+    run_timeout_s: float | None = None
+    """The run is stopped as ``timed_out`` when it has been processing for so long."""
+    stall_timeout_s: float | None = 3600.0
+    """The run is stopped as ``cancelled (stalled)`` when no counter moved for so long."""
+    stop_grace_s: float = 30.0
+    """What a crawler gets between its stop signal and its end by force."""
+    force_stop_after_s: float | None = 300.0
+    """A stop whose tasks are still not gone after that becomes a forced stop."""
+
+    def __post_init__(self) -> None:
+        _check_number("limits.start_check_s", self.start_check_s)
+        for name in ("start_timeout_s", "run_timeout_s", "stall_timeout_s", "force_stop_after_s"):
+            _check_number(f"limits.{name}", getattr(self, name), above=True)
+        _check_number("limits.stop_grace_s", self.stop_grace_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a task asks of the cluster, in Kubernetes' notation (``cpu: 500m``, ``memory: 512Mi``)."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    cpu: str | None = None
+    memory: str | None = None
+
+    def __post_init__(self) -> None:
+        parse_cpu(self.cpu)
+        parse_memory(self.memory)
+
+    def over(self, base: Resources) -> Resources:
+        """These values where given, else those of ``base``."""
+        return Resources(cpu=self.cpu or base.cpu, memory=self.memory or base.memory)
+
+
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def parse_memory(text: str | None) -> int | None:
+    """Bytes of a Kubernetes memory quantity (``512Mi``, ``1G``, ``1048576``); ``None`` stays ``None``.
+
+    Raises ``InvalidRequest`` when the text is no such quantity.
+    """
+    if text is None:
+        return None
+    suffix = next((s for s in _BINARY if text.endswith(s)), "")
+    try:
+        value = float(text.removesuffix(suffix))
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value <= 0:
+        raise _refuse("resources.memory", text, "give a quantity such as 512Mi or 2Gi")
+    return int(value * _BINARY.get(suffix, 1))
+
+
+def parse_cpu(text: str | None) -> float | None:
+    """Processors of a Kubernetes cpu quantity (``500m``, ``2``, ``0.5``). Raises ``InvalidRequest``."""
+    if text is None:
+        return None
+    number, factor = (text[:-1], 0.001) if text.endswith("m") else (text, 1.0)
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value <= 0:
+        raise _refuse("resources.cpu", text, "give a quantity such as 500m or 2")
+    return value * factor
+
+
+@dataclass(frozen=True, slots=True)
+class ChildTask:
+    """One task of a multi-process run: its arguments, laid over those of the run."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    args: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """Everything that a caller may say about a run; the single input of ``CrawlerLifecycleWorkflow``.
+
+    Raises ``InvalidRequest`` (a ``ValueError``) naming the field, the value and the cure.
+    """
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    crawler: str | None = None
+    trigger: Trigger = Trigger.MANUAL
+    run_id: int | None = None
+    rerun: bool = False
+    request_id: str | None = None
+    args: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    tasks: list[ChildTask] | None = None
+    max_parallel_tasks: int | None = None
+    requested_by: str | None = None
+    tags: list[str] = field(default_factory=list)
+    flow_id: str | None = None
+    parent: str | None = None
+    due_at: datetime | None = None
+    priority: int = 3
+    resources: Resources = field(default_factory=Resources)
+    limits: Limits = field(default_factory=Limits)
+    poll_minutes: list[float] | None = None
+
+    def __post_init__(self) -> None:
+        self._check_identity()
+        self._check_tasks()
+        if not 1 <= self.priority <= 5:
+            raise _refuse("priority", self.priority, "give a whole number from 1 (first) to 5 (last)")
+        if self.max_parallel_tasks is not None and self.max_parallel_tasks < 1:
+            raise _refuse("max_parallel_tasks", self.max_parallel_tasks, "give 1 or more, or leave it out for all")
+        if self.poll_minutes is not None:
+            if not 1 <= len(self.poll_minutes) <= 100:
+                raise _refuse("poll_minutes", self.poll_minutes, "give 1 to 100 intervals in minutes, or leave it out")
+            for n, minutes in enumerate(self.poll_minutes):
+                _check_number(f"poll_minutes[{n}]", minutes, above=True)
+        if len(self.tags) > 20 or any(not 0 < len(tag) <= 100 for tag in self.tags):
+            raise _refuse("tags", self.tags, "give at most 20 tags of 1 to 100 characters")
+
+    def _check_identity(self) -> None:
+        if self.crawler is None and self.run_id is None:
+            raise InvalidRequest(
+                "crawler: missing; name a crawler of the catalogue, or give run_id to resume a run "
+                '(for example {"crawler": "services"})'
+            )
+        if self.crawler is not None and not CRAWLER_NAME.fullmatch(self.crawler):
+            cure = "crawler names have 1 to 63 characters of a-z, 0-9, '-', '_' and '.', and end in a letter or digit"
+            raise _refuse("crawler", self.crawler, cure)
+        if self.run_id is not None and self.run_id < 1:
+            raise _refuse("run_id", self.run_id, "run ids are whole numbers from 1")
+        if self.rerun and self.run_id is None:
+            raise _refuse("rerun", self.rerun, "it needs the run_id of the completed run")
+        if self.request_id is not None and not (
+            0 < len(self.request_id) <= REQUEST_ID_MAX and self.request_id.isprintable()
+        ):
+            raise _refuse("request_id", self.request_id, f"give 1 to {REQUEST_ID_MAX} printable characters")
+        for name, limit in (("requested_by", 255), ("flow_id", 200), ("parent", 255)):
+            value = getattr(self, name)
+            if value is not None and not 0 < len(value) <= limit:
+                raise _refuse(name, value, f"give 1 to {limit} characters, or leave it out")
+
+    def _check_tasks(self) -> None:
+        if self.tasks is None:
+            return
+        if not self.tasks:
+            raise _refuse("tasks", [], "give at least one task, or leave it out for a single-process run")
+        if len(self.tasks) > INLINE_TASKS_MAX:
+            raise InvalidRequest(
+                f"tasks: {len(self.tasks)} inline tasks are not allowed; give at most {INLINE_TASKS_MAX} here "
+                "and start larger runs through the gateway, which stores the tasks first"
+            )
+        size = len(json.dumps([task.args for task in self.tasks]))
+        if size > INLINE_TASKS_BYTES:
+            raise InvalidRequest(
+                f"tasks: {size} bytes of inline tasks are not allowed; at most {INLINE_TASKS_BYTES}, "
+                "larger runs are started through the gateway"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequest:
+    """Payload of the signals ``stop`` and ``force_stop``; every field may be left out."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    request_id: str | None = None
+    requested_by: str | None = None
+    reason: str | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StopIntent:
+    """A recorded wish that a run ends: by a person, or by one of its own limits.
+
+    ``limit`` is the outcome of the limit (``timed_out`` and the like) and ``None`` for a person, whose stop outweighs
+    every limit. ``escalated`` says that a plain stop had to be forced.
+    """
+
+    requested_at: datetime
+    force: bool = False
+    requested_by: str | None = None
+    reason: str | None = None
+    limit: str | None = None
+    escalated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExportResult:
+    """Where the supporting files of an attempt went."""
+
+    url: str
+    bytes: int
+    files: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunSnapshot:
+    """Answer of the query ``status``: the run as its workflow sees it at this moment."""
+
+    run_id: int | None
+    attempt: int
+    crawler: str
+    trigger: Trigger
+    stage: Stage
+    status: RunStatus
+    outcome: str | None = None
+    cause: str | None = None
+    stop: StopIntent | None = None
+    tasks: dict[str, int] = field(default_factory=dict)
+    rung: int = 0
+    last_look_at: datetime | None = None
+    next_look_at: datetime | None = None
+    looks: int = 0
+    waiting_for: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What the workflow returns. A crawl that failed is a successful workflow with a failed result."""
+
+    run_id: int
+    status: RunStatus
+    outcome: str
+    cause: str
+    attempt: int
+    tasks: dict[str, int]
+    items: int | None = None
+    pages: int | None = None
+    errors: int | None = None
+    export: ExportResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTasks:
+    """How many tasks of a run ended alike, with the cause of one of them."""
+
+    status: str
+    outcome: str | None
+    count: int
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a run ended."""
+
+    status: RunStatus
+    outcome: str
+    cause: str
+
+
+def _common(outcomes: Iterable[str | None], fallback: str) -> str:
+    distinct = set(outcomes)
+    return (distinct.pop() or fallback) if len(distinct) == 1 else fallback
+
+
+def verdict(groups: Iterable[EndedTasks], stop: StopIntent | None, *, partial_ok: bool = False) -> Verdict:
+    """The verdict of a run over its tasks that are not superseded, all of which must have ended.
+
+    Rule: all succeeded = COMPLETED; stopped by a person = FAILED / ``cancelled``; otherwise FAILED with the common
+    outcome of the failed tasks, or ``partial`` when some succeeded (COMPLETED for crawlers declared ``partial_ok``).
+    Raises ``ValueError`` when a task has not ended or there is none.
+    """
+    groups = [g for g in groups if g.count]
+    total = sum(g.count for g in groups)
+    if not total or any(g.status not in ("SUCCEEDED", "FAILED", "CANCELLED", "LOST") for g in groups):
+        raise ValueError(f"a verdict needs tasks that have all ended, got {groups}")
+    good = [g for g in groups if g.status == "SUCCEEDED"]
+    bad = [g for g in groups if g.status != "SUCCEEDED"]
+    succeeded = sum(g.count for g in good)
+    if not bad:
+        outcome = _common((g.outcome for g in good), "finished")
+        cause = f"All {total} tasks succeeded" if total > 1 else (good[0].cause or "The task succeeded")
+        return Verdict(RunStatus.COMPLETED, outcome, cause)
+    worst = max(bad, key=lambda g: (g.count, g.outcome or ""))
+    detail = f"{total - succeeded} of {total} tasks did not succeed; most: {worst.cause or worst.outcome}"
+    if total == 1:
+        detail = worst.cause or f"The task ended as {worst.outcome}"
+    if stop is not None and stop.limit is None:
+        who = f" by {stop.requested_by}" if stop.requested_by else ""
+        why = f": {stop.reason}" if stop.reason else ""
+        done = f" ({succeeded} of {total} tasks had finished)" if succeeded else ""
+        return Verdict(RunStatus.FAILED, "cancelled", f"Stopped{who}{why}{done}")
+    if succeeded:
+        status = RunStatus.COMPLETED if partial_ok else RunStatus.FAILED
+        return Verdict(status, "partial", detail)
+    return Verdict(RunStatus.FAILED, _common((g.outcome for g in bad), "failed"), detail)
+
+
+def waiting_text(counts: Mapping[str, int]) -> str:
+    """Task counts as one short line for people: ``RUNNING 3, QUEUED 1``."""
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()) if count) or "no tasks"

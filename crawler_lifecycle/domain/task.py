@@ -1,0 +1,303 @@
+"""A task: its statuses, what one look says about it, and the table that turns an end into status, outcome and cause."""
+
+from __future__ import annotations
+
+import signal as _signals
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from .cadence import LATE_TOLERANCE_SECONDS
+from .run import StopIntent
+
+LOG_TAIL_BYTES = 16 * 1024
+
+
+class TaskStatus(StrEnum):
+    """Status of a task."""
+
+    QUEUED = "QUEUED"
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    LOST = "LOST"
+
+    @property
+    def terminal(self) -> bool:
+        return self in TERMINAL
+
+    @property
+    def active(self) -> bool:
+        return self in ACTIVE
+
+
+ACTIVE = (TaskStatus.PENDING, TaskStatus.RUNNING, TaskStatus.STOPPING)
+ALIVE = (TaskStatus.QUEUED, *ACTIVE)
+TERMINAL = (TaskStatus.SUCCEEDED, TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.LOST)
+
+_RANK = {TaskStatus.QUEUED: 0, TaskStatus.PENDING: 1, TaskStatus.RUNNING: 2, TaskStatus.STOPPING: 3}
+
+
+def task_may_become(current: TaskStatus, new: TaskStatus) -> bool:
+    """Whether a task may go from ``current`` to ``new``: only forwards, and never out of an end."""
+    return not current.terminal and _RANK.get(new, 4) > _RANK[current]
+
+
+class Phase(StrEnum):
+    """What a look saw under a task's name."""
+
+    ABSENT = "absent"
+    """Nothing there. Not a verdict: the deployment may still be on its way."""
+    WAITING = "waiting"
+    """It exists and waits for room, an image, a slot."""
+    EXECUTING = "executing"
+    ENDED = "ended"
+    GONE = "gone"
+    """Proved to be gone without evidence of how it ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What a crawler counted; ``None`` is unknown, which is not zero."""
+
+    pages: int | None = None
+    items: int | None = None
+    errors: int | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The evidence of an end, in Kubernetes' words for both kinds of cluster."""
+
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str | None = None
+    """Kubernetes' reason: Completed, Error, OOMKilled, Evicted, ContainerCannotRun, DeadlineExceeded …"""
+    message: str | None = None
+    finished_at: datetime | None = None
+    finish_reason: str | None = None
+    """What the crawler's summary says; ``None`` when there was no summary."""
+    runner: bool = True
+    """Whether our runner was around the crawler (its silence then means something)."""
+    disruption: str | None = None
+    """``evicted`` or ``interrupted`` when the cluster ended it and neither we nor the crawler asked."""
+    memory_limit: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one complete look said about one task."""
+
+    index: int
+    attempt: int
+    phase: Phase
+    observed_at: datetime
+    name: str | None = None
+    uid: str | None = None
+    node: str | None = None
+    reason: str | None = None
+    """Why it waits, in words for a person."""
+    changed_at: datetime | None = None
+    """The cluster's own time of the last change of phase."""
+    started_at: datetime | None = None
+    counters: Counters = field(default_factory=Counters)
+    progress_at: datetime | None = None
+    """When the crawler last wrote its counters."""
+    peak_memory: int | None = None
+    end: End | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskState:
+    """What the database believes about one task."""
+
+    task_id: int
+    index: int
+    attempt: int
+    status: TaskStatus
+    since: datetime
+    """When this status became true as far as we know."""
+    uid: str | None = None
+    ever_seen: bool = False
+    """Whether any look ever saw it on the cluster."""
+    counters: Counters = field(default_factory=Counters)
+    offered_until: datetime | None = None
+    """A deployment call is on its way until then; before that, its absence proves nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a task ended."""
+
+    status: TaskStatus
+    outcome: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One status of one task that turned out to be different."""
+
+    task_id: int
+    before: TaskStatus
+    after: TaskStatus
+    cluster_time: datetime | None
+    outcome: str | None = None
+    cause: str | None = None
+    correction: str | None = None
+    """Kind of the correction, when the recorded status was untrue and not merely due."""
+
+
+def signal_name(number: int | None) -> str:
+    """``SIGKILL`` for 9; the number where the platform has no name for it."""
+    if number is None:
+        return "no signal"
+    try:
+        return _signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _how(end: End) -> str:
+    parts = []
+    if end.signal is not None:
+        parts.append(signal_name(end.signal))
+    if end.exit_code is not None:
+        parts.append(f"exit {end.exit_code}")
+    return ", ".join(parts) or "exit code unknown"
+
+
+_LIMIT_WORDS = {
+    "start_timeout": "It did not start in time (start_timeout_s)",
+    "timed_out": "It ran longer than run_timeout_s allows",
+    "cancelled (stalled)": "No counter moved for stall_timeout_s",
+}
+
+
+def stop_counts(end: End, stop: StopIntent | None) -> StopIntent | None:
+    """The stop, unless the cluster dates the end before it: then the stop has no part in that end."""
+    if stop is None or (end.finished_at is not None and end.finished_at < stop.requested_at):
+        return None
+    return stop
+
+
+def read_end(end: End, stop: StopIntent | None = None) -> Ending:
+    """Status, outcome and cause of an end: the first line that fits (docs/lifecycle.md, "How an end is read").
+
+    Total: every evidence has an answer. ``stop`` is the intent recorded for the run, if there is one.
+    """
+    stop = stop_counts(end, stop)
+    how = _how(end)
+    said = end.finish_reason
+    if said == "finished" and end.exit_code == 0 and end.disruption is None:
+        return Ending(TaskStatus.SUCCEEDED, "finished", "The crawler finished, exit 0")
+    if stop is not None and stop.limit is None:
+        by = f" by {stop.requested_by}" if stop.requested_by else ""
+        if stop.escalated:
+            return Ending(TaskStatus.CANCELLED, "cancel_timeout", f"Stop asked{by}, then forced, {how}")
+        return Ending(TaskStatus.CANCELLED, "cancelled", f"Stop asked{by}, {how}")
+    if stop is not None and stop.limit is not None:
+        return Ending(TaskStatus.FAILED, stop.limit, f"{_LIMIT_WORDS.get(stop.limit, stop.limit)}, {how}")
+    if end.reason == "OOMKilled":
+        limit = f" (limit {end.memory_limit})" if end.memory_limit else ""
+        return Ending(TaskStatus.FAILED, "killed by oom", f"Out of memory{limit}, {how}")
+    if end.disruption is not None:
+        return Ending(TaskStatus.FAILED, end.disruption, f"Ended by the cluster: {end.message or end.reason}, {how}")
+    if said == "shutdown":
+        return Ending(TaskStatus.FAILED, "interrupted", f"The crawler was told to shut down, not by us, {how}")
+    return _read_own_end(end, how)
+
+
+def _read_own_end(end: End, how: str) -> Ending:
+    """The lower half of the table: ends that nobody asked for and no disruption explains."""
+    said, code = end.finish_reason, end.exit_code
+    if said == "memusage_exceeded":
+        return Ending(TaskStatus.FAILED, said, f"The crawler reached its own memory limit, {how}")
+    if code == 3:
+        return Ending(TaskStatus.FAILED, "diskusage_exceeded", f"The disk is full, {how}")
+    if code == 0 and said:
+        return Ending(TaskStatus.SUCCEEDED, said, f"The crawler ended itself with {said!r}, exit 0")
+    if code == 0 and end.runner:
+        return Ending(TaskStatus.FAILED, "failed", "It ended without telling how (exit 0, no summary)")
+    if code == 0:
+        return Ending(TaskStatus.SUCCEEDED, "finished", "exit 0")
+    if code in (14, 15):
+        word = "size" if code == 14 else "time"
+        return Ending(
+            TaskStatus.SUCCEEDED, said or f"{word}_limit", f"The crawler's own {word} limit was reached, {how}"
+        )
+    if code in (11, 13, 143):
+        return Ending(TaskStatus.FAILED, "interrupted", f"It was told to stop, not by us, {how}")
+    if code == 18:
+        return Ending(TaskStatus.FAILED, "banned", f"The site banned the crawler, {how}")
+    if code in (4, 17):
+        what = "bad configuration" if code == 4 else "a fatal error"
+        return Ending(TaskStatus.FAILED, "failed", f"The crawler reported {what} (never retried), {how}")
+    if end.signal is not None:
+        return Ending(TaskStatus.FAILED, said or "failed", f"Killed by {how}, which we did not send")
+    detail = f": {end.message}" if end.message else ""
+    return Ending(
+        TaskStatus.FAILED, said or "failed", f"The crawler failed{f' with {said!r}' if said else ''}, {how}{detail}"
+    )
+
+
+def reconcile(
+    task: TaskState, seen: Observation, stop: StopIntent | None, *, due_at: datetime, resumed: bool = False
+) -> Change | None:
+    """What one observation changes about one task, or ``None``.
+
+    Pure, monotone and idempotent: applying the change and reconciling the same observation again gives ``None``, and
+    once a task has ended on the cluster every order of observations leads to the same end. ``due_at`` is the moment by
+    which a look should have found a change; ``resumed`` says that this is the first look of a resumed run.
+    """
+    if task.status.terminal:
+        return None
+    if seen.phase is Phase.ABSENT:
+        return None
+    foreign = task.uid is not None and seen.uid is not None and seen.uid != task.uid
+    if foreign or seen.phase is Phase.GONE:
+        if foreign:
+            kind, cause = "not_ours", f"Another object ({seen.uid}) is under the name of ours ({task.uid})"
+        elif task.ever_seen:
+            kind, cause = "vanished", "It vanished from the cluster and left no trace of its end"
+        else:
+            kind, cause = "never_existed", "It was recorded as deployed but never existed on the cluster"
+        if stop is not None and not foreign:
+            return _stopped_without_trace(task, seen, stop)
+        return Change(task.task_id, task.status, TaskStatus.LOST, seen.changed_at, "lost", cause, kind)
+    if seen.phase is Phase.ENDED:
+        end = seen.end or End()
+        ending = read_end(end, stop)
+        found = _correction(end, seen, stop, due_at, resumed)
+        when = end.finished_at or seen.changed_at
+        return Change(task.task_id, task.status, ending.status, when, ending.outcome, ending.cause, found)
+    after = TaskStatus.PENDING if seen.phase is Phase.WAITING else TaskStatus.RUNNING
+    if not task_may_become(task.status, after):
+        return None
+    return Change(task.task_id, task.status, after, seen.changed_at)
+
+
+def _stopped_without_trace(task: TaskState, seen: Observation, stop: StopIntent) -> Change:
+    """Gone after our own stop: that is what was asked for, so it is no loss and no correction."""
+    if stop.limit is None:
+        outcome = "cancel_timeout" if stop.escalated else "cancelled"
+        return Change(task.task_id, task.status, TaskStatus.CANCELLED, seen.changed_at, outcome, "Stopped and gone")
+    cause = f"{_LIMIT_WORDS.get(stop.limit, stop.limit)}; stopped and gone"
+    return Change(task.task_id, task.status, TaskStatus.FAILED, seen.changed_at, stop.limit, cause)
+
+
+def _correction(end: End, seen: Observation, stop: StopIntent | None, due_at: datetime, resumed: bool) -> str | None:
+    """Whether finding this end corrects a status that was untrue, and of which kind."""
+    asked = stop_counts(end, stop) is not None
+    told = end.finish_reason is not None
+    by_force = end.signal is not None or end.disruption is not None
+    if by_force and not asked and not told and end.reason != "OOMKilled":
+        return "killed"
+    late = seen.observed_at > due_at + timedelta(seconds=LATE_TOLERANCE_SECONDS)
+    if not late:
+        return None
+    return "repair" if resumed else "late"

@@ -1,0 +1,589 @@
+"""What the lifecycle needs of the outside, as Protocols, with the values that cross them.
+
+Activities depend on these and on nothing behind them. Adapters implement them; fakes stand beside them in
+``crawler_lifecycle.fakes`` and pass the same contract tests (``tests/contracts``).
+
+Conventions: all methods block and may be called from several threads at once. All times are aware datetimes in UTC.
+An error that says nothing about the object asked for (an outage, a refusal, a timeout) is raised as the matching
+``*Unavailable`` error of ``domain.errors`` and is never turned into a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from .domain.crawler import CrawlerDefinition
+from .domain.run import EndedTasks, ExportResult, Limits, Resources, RunRequest, RunStatus, StopIntent, Verdict
+from .domain.task import Change, Counters, Observation, TaskState, TaskStatus
+
+# --- values -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The workflow that owns a run: its id and the first run id of its chain (stable over continue-as-new)."""
+
+    workflow_id: str
+    first_run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """What a writer must still be for its write to count: this attempt, owned by this workflow chain."""
+
+    run_id: int
+    attempt: int
+    owner_run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunHandle:
+    """What a claim of a run answers."""
+
+    run_id: int
+    attempt: int
+    status: RunStatus
+    request: RunRequest
+    """The stored request, without its task list."""
+    multi: bool
+    resumed: bool
+    """Whether this attempt takes over from an earlier one."""
+    rerun: bool = False
+    stop: StopIntent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One row of ``run_history`` as readers see it."""
+
+    run_id: int
+    request_id: str
+    crawler: str
+    trigger: str
+    status: RunStatus
+    stage: str
+    attempt: int
+    created_at: datetime
+    updated_at: datetime
+    owner_workflow_id: str | None = None
+    owner_run_id: str | None = None
+    outcome: str | None = None
+    cause: str | None = None
+    request: Mapping[str, object] = field(default_factory=dict)
+    multi: bool = False
+    flow_id: str | None = None
+    parent: str | None = None
+    stop: StopIntent | None = None
+    waiting_for: str | None = None
+    look_error: str | None = None
+    verified_at: datetime | None = None
+    next_look_at: datetime | None = None
+    last_progress_at: datetime | None = None
+    pages: int | None = None
+    items: int | None = None
+    errors: int | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """One row of ``task_history`` as readers see it."""
+
+    task_id: int
+    run_id: int
+    attempt: int
+    task_index: int
+    status: TaskStatus
+    superseded_by: int | None = None
+    outcome: str | None = None
+    cause: str | None = None
+    args: Mapping[str, str] = field(default_factory=dict)
+    cluster: str | None = None
+    cluster_name: str | None = None
+    cluster_uid: str | None = None
+    node: str | None = None
+    reason: str | None = None
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    pages: int | None = None
+    items: int | None = None
+    errors: int | None = None
+    peak_memory: int | None = None
+    deployed_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionRow:
+    """One row of ``status_transition``."""
+
+    seq: int
+    run_id: int
+    task_id: int | None
+    attempt: int
+    from_status: str | None
+    to_status: str
+    cluster_time: datetime | None
+    committed_at: datetime
+    lag_ms: int | None
+    source: str
+    evidence: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectionRow:
+    """One row of ``correction``."""
+
+    id: int
+    run_id: int
+    task_id: int | None
+    attempt: int
+    kind: str
+    believed: str
+    believed_since: datetime | None
+    truth: str
+    truth_since: datetime | None
+    found_by: str
+    lag_ms: int | None
+    evidence: Mapping[str, object]
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCounts:
+    """Tasks of a run that are not superseded, by status."""
+
+    by_status: Mapping[str, int]
+
+    @property
+    def active(self) -> int:
+        return sum(self.by_status.get(s, 0) for s in ("PENDING", "RUNNING", "STOPPING"))
+
+    @property
+    def queued(self) -> int:
+        return self.by_status.get("QUEUED", 0)
+
+    @property
+    def alive(self) -> int:
+        return self.active + self.queued
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedTask:
+    """A task that may be offered to the scheduler service."""
+
+    task_id: int
+    index: int
+    args: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """The scheduler service's answer for one task. ``state``: created, existing, deferred or refused."""
+
+    index: int
+    state: str
+    name: str | None = None
+    uid: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """One deployment call, as in docs/scheduler.md."""
+
+    run_id: int
+    attempt: int
+    crawler: str
+    args: Mapping[str, str]
+    settings: Mapping[str, str]
+    tasks: Sequence[QueuedTask]
+    resources: Resources
+    limits: Limits
+    expires_at: datetime
+    scheduled: bool = False
+    due_at: datetime | None = None
+    resume: bool = False
+    """Whether crawlers that can resume should go on with the state of the attempt before."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRef:
+    """A task as the cluster knows it."""
+
+    task_id: int
+    index: int
+    attempt: int
+    uid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One complete reading of the cluster for one run. An incomplete reading is an error, not a look."""
+
+    observed_at: datetime
+    seconds: float
+    observations: Sequence[Observation]
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """Debugging information about one task, read from the cluster."""
+
+    task_id: int
+    log_tail: str | None = None
+    counters: Counters = field(default_factory=Counters)
+    peak_memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LookReport:
+    """What a look changed or will change, after the store has staged its findings."""
+
+    changed: int
+    active: int
+    queued: int
+    stop: StopIntent | None = None
+    """The stop intent now on record, which may have come past the workflow (through the gateway)."""
+    stalled: bool = False
+    pages: int | None = None
+    items: int | None = None
+    errors: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundState:
+    """The state of a run against which a look is compared, read in one transaction."""
+
+    tasks: Sequence[TaskState]
+    stop: StopIntent | None
+    next_look_at: datetime | None
+    last_progress_at: datetime | None
+    counters: Counters
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One change that a look found, with the observation that proves it, staged until ``sync_statuses``."""
+
+    change: Change
+    observation: Observation
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One row of ``outbox_event``."""
+
+    seq: int
+    run_id: int
+    attempt: int
+    type: str
+    body: Mapping[str, object]
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource:
+    """One folder that goes into an archive, under ``prefix``."""
+
+    prefix: str
+    folder: Path
+
+
+# --- ports ------------------------------------------------------------------------------------------------------
+
+
+class RunStore(Protocol):
+    """The database. The only place where a status changes, always by compare-and-set.
+
+    Every method that takes a ``Fence`` raises ``Fenced`` and writes nothing when the run's attempt or owner is another
+    one. Every method is one transaction, and running it a second time with the same arguments changes nothing more.
+    Raises ``StoreUnavailable`` when the database cannot be used now.
+    """
+
+    # runs: who they are and who owns them
+    def reserve_run(
+        self, request: RunRequest, request_id: str, task_args: Sequence[Mapping[str, str]] | None = None
+    ) -> tuple[RunRow, bool]:
+        """Insert the run and all its task rows (QUEUED), without an owner; the row, and whether it is new.
+
+        ``task_args`` are the tasks' own arguments (default: those of ``request.tasks``, or one task).
+        The same ``request_id`` again answers the stored row; another request under it raises ``DuplicateRequest``.
+        """
+        ...
+
+    def create_run(self, request: RunRequest, request_id: str, owner: Owner) -> RunHandle:
+        """``reserve_run`` and claim in one transaction. Raises ``DuplicateRequest`` when another workflow owns it."""
+        ...
+
+    def claim_run(self, request: RunRequest, owner: Owner, former_is_open: Callable[[Owner], bool]) -> RunHandle:
+        """Claim the run ``request.run_id``: a reserved one as it is, any other with its attempt raised.
+
+        The same owner again gets the same answer. ``former_is_open`` is asked, outside of the transaction, whether the
+        former owner still lives. Raises ``RunNotFound``, ``RunIsLive``, ``AlreadyCompleted``, ``InvalidRequest``.
+        """
+        ...
+
+    def set_property(self, run_id: int, attempt: int, name: str, value: str) -> None: ...
+
+    # deployment
+    def offer_tasks(
+        self, fence: Fence, limit: int, max_parallel: int | None, until: datetime
+    ) -> tuple[list[QueuedTask], StopIntent | None]:
+        """Mark the next QUEUED tasks as offered until ``until`` and return them, lowest index first.
+
+        Never more than fit beside the active ones under ``max_parallel``; none when a stop is recorded.
+        """
+        ...
+
+    def record_deployed(self, fence: Fence, cluster: str, answers: Sequence[Deployed], at: datetime) -> TaskCounts:
+        """Apply the answers: created, existing = PENDING; deferred = QUEUED with the reason; refused = FAILED."""
+        ...
+
+    def refuse_queued(self, fence: Fence, reason: str) -> TaskCounts:
+        """All QUEUED tasks become FAILED / ``deploy_failed`` with this reason."""
+        ...
+
+    def note_waiting(self, fence: Fence, waiting_for: str | None) -> None:
+        """Write down why the run waits (or that it no longer does)."""
+        ...
+
+    def mark_started(self, fence: Fence, started_at: datetime | None) -> RunStatus:
+        """INITIALIZING becomes PROCESSING; any later status stays. Answers the status now."""
+        ...
+
+    def set_stage(self, fence: Fence, stage: str) -> None: ...
+
+    # looks
+    def found_state(self, fence: Fence) -> FoundState:
+        """The unsettled tasks of the run and what is needed to judge a look."""
+        ...
+
+    def task_page(
+        self, run_id: int, statuses: Sequence[TaskStatus], after_index: int = -1, limit: int = 500
+    ) -> list[TaskState]: ...
+
+    def record_look(
+        self, fence: Fence, look: Look, findings: Sequence[Finding], next_look_at: datetime | None, source: str
+    ) -> LookReport:
+        """Stage the findings; commit ``verified_at``, ``next_look_at``, counters and ``last_progress_at``."""
+        ...
+
+    def record_look_error(self, fence: Fence, error: str) -> None: ...
+
+    def staged(self, fence: Fence, after_index: int = -1, limit: int = 500) -> list[Finding]:
+        """The staged findings in order of the task's index."""
+        ...
+
+    def save_details(self, fence: Fence, details: Sequence[Details]) -> None:
+        """Stage debugging information until ``apply_details``."""
+        ...
+
+    def apply_details(self, fence: Fence) -> int:
+        """Write staged observations and details into ``task_history`` and ``task_log``; how many tasks."""
+        ...
+
+    def apply_findings(self, fence: Fence, source: str) -> TaskCounts:
+        """Change the staged statuses by compare-and-set, with transitions, corrections and one ``run.changed``."""
+        ...
+
+    def count_tasks(self, run_id: int) -> TaskCounts: ...
+
+    # stop
+    def record_stop(self, run_id: int, stop: StopIntent, request_id: str | None, fence: Fence | None = None) -> RunRow:
+        """Write the intent, STOPPING (unless terminal) and, for a person, the row of ``cancellation_log``.
+
+        The gateway calls it without a fence before it signals. A second stop keeps the first intent's time; a forced
+        one adds force; a person's outweighs a limit's. On a terminal run nothing is written.
+        """
+        ...
+
+    def cancel_queued(self, fence: Fence, now: datetime) -> TaskCounts:
+        """QUEUED tasks become CANCELLED, except those whose deployment call may still be on its way."""
+        ...
+
+    def mark_stopping(self, fence: Fence, task_ids: Sequence[int]) -> None: ...
+
+    def acted_on_stop(self, fence: Fence, at: datetime) -> None:
+        """Fill ``acted_at`` of the attempt's cancellation log rows that have none."""
+        ...
+
+    # completion
+    def end_run(self, fence: Fence, judge: Callable[[Sequence[EndedTasks], StopIntent | None], Verdict]) -> RunRow:
+        """Judge and set the terminal status in one transaction, with its transition and the event ``run.ended``."""
+        ...
+
+    def requeue_ended(self, fence: Fence, include_succeeded: bool) -> TaskCounts:
+        """New QUEUED rows of this attempt for FAILED, CANCELLED and LOST indexes; raise the attempt of QUEUED rows."""
+        ...
+
+    def ended_groups(self, run_id: int) -> list[EndedTasks]: ...
+
+    def append_event(self, fence: Fence, type: str, key: str, body: Mapping[str, object]) -> Event:
+        """Append one event; the same ``key`` again answers the event already there."""
+        ...
+
+    def find_event(self, key: str) -> Event | None: ...
+
+    def events_after(self, seq: int, limit: int = 500) -> list[Event]: ...
+
+    def record_delivery(self, seq: int, sink: str, error: str | None) -> None:
+        """Count one try of a delivery; ``error`` None means delivered."""
+        ...
+
+    def record_export(self, fence: Fence, status: str, result: ExportResult | None, error: str | None) -> None: ...
+
+    def exports(self, run_id: int) -> list[Mapping[str, object]]: ...
+
+    # readers
+    def get_run(self, run_id: int) -> RunRow | None: ...
+
+    def find_run(self, request_id: str) -> RunRow | None: ...
+
+    def list_runs(
+        self,
+        *,
+        before_run_id: int | None = None,
+        limit: int = 50,
+        status: Sequence[str] = (),
+        crawler: str | None = None,
+        trigger: str | None = None,
+        outcome: str | None = None,
+        flow_id: str | None = None,
+    ) -> list[RunRow]: ...
+
+    def list_tasks(
+        self, run_id: int, *, after_task_id: int = 0, limit: int = 500, superseded: bool = False
+    ) -> list[TaskRow]: ...
+
+    def transitions(self, run_id: int, after_seq: int = 0, limit: int = 500) -> list[TransitionRow]: ...
+
+    def corrections(self, run_id: int | None = None, after_id: int = 0, limit: int = 500) -> list[CorrectionRow]: ...
+
+    def cancellations(self, run_id: int) -> list[Mapping[str, object]]: ...
+
+    def log_tail(self, task_id: int) -> str | None: ...
+
+    def properties(self, run_id: int) -> list[Mapping[str, object]]: ...
+
+    def unowned_runs(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
+        """Reserved runs that no workflow claimed: their start was accepted, so somebody must start them."""
+        ...
+
+    def unheard_stops(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
+        """Runs whose recorded stop no workflow has acted on yet."""
+        ...
+
+    def ping(self) -> None:
+        """Raise ``StoreUnavailable`` unless the database answers and has the schema version of this build."""
+        ...
+
+
+class Cluster(Protocol):
+    """Where tasks execute, as looks and stops see it. Raises ``ClusterUnavailable`` for anything but an answer."""
+
+    kind: str
+
+    def look(self, run_id: int, tasks: Sequence[TaskRef]) -> Look:
+        """A complete reading for these tasks of the run: exactly one observation for each of them."""
+        ...
+
+    def details(self, run_id: int, tasks: Sequence[TaskRef]) -> list[Details]:
+        """Debugging information; a task about which nothing can be read is left out."""
+        ...
+
+    def stop(self, run_id: int, task: TaskRef) -> None:
+        """Ask the task to end, once: a second call sends no second signal. A task that is gone is no error."""
+        ...
+
+    def kill(self, run_id: int, task: TaskRef) -> None:
+        """End the task and everything it started, now."""
+        ...
+
+    def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]:
+        """The folders that hold the supporting files of these tasks (those that exist)."""
+        ...
+
+
+class Deployer(Protocol):
+    """What the reference scheduler service needs of a cluster."""
+
+    kind: str
+
+    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
+        """Start the tasks, each at most once per (run, attempt, index), whoever else calls at the same time.
+
+        Raises ``DeploymentExpired`` when ``expires_at`` passed before a creation (what was created stays).
+        """
+        ...
+
+
+class SchedulerClient(Protocol):
+    """The scheduler service. Raises ``DeploymentRefused`` (never works) or ``SchedulerUnavailable`` (may work)."""
+
+    def deploy(self, deployment: Deployment) -> list[Deployed]: ...
+
+    def crawlers(self) -> list[CrawlerDefinition]: ...
+
+
+class WorkflowDirectory(Protocol):
+    """Which workflows are open."""
+
+    def is_open(self, owner: Owner) -> bool:
+        """Whether the chain of executions that began with ``owner.first_run_id`` is still open."""
+        ...
+
+
+class Notifier(Protocol):
+    """Pushes to the front end; never more than best effort, never a reason to fail."""
+
+    name: str
+
+    def push(self, event: Event) -> None:
+        """Deliver one event. Raises ``NotDelivered``."""
+        ...
+
+
+class EventSink(Protocol):
+    """The bus or file that data pipelines read."""
+
+    name: str
+
+    def send(self, event: Event) -> None:
+        """Deliver one event; receivers de-duplicate by its id. Raises ``NotDelivered``."""
+        ...
+
+
+class FileArchive(Protocol):
+    """Where zips of supporting files go."""
+
+    def store(
+        self,
+        key: str,
+        sources: Sequence[FileSource],
+        manifest: Mapping[str, object],
+        progress: Callable[[int, int], None],
+    ) -> ExportResult:
+        """Write one zip under ``key``, complete or not at all; the same key again replaces it.
+
+        ``progress`` is called with (files, bytes) so far. Raises ``NotDelivered``.
+        """
+        ...
+
+    def open(self, url: str) -> Iterator[bytes]:
+        """The bytes of a stored archive."""
+        ...
+
+
+class Catalogue(Protocol):
+    """The crawlers that may be run."""
+
+    def get(self, name: str) -> CrawlerDefinition | None: ...
+
+    def all(self) -> list[CrawlerDefinition]: ...
