@@ -53,9 +53,9 @@ def operation_path(service_id: str, operation: str) -> str:
 
 
 def section_paths() -> list[str]:
-    """The addresses of everything that is not about one service, apart from what robots.txt forbids.
+    """The addresses of everything that is not about one service.
 
-    Some of them are gone. A sitemap with dead entries is what link checkers are for.
+    Some are gone and one is forbidden by robots.txt: sitemaps are seldom better, and crawlers have to cope.
     """
     return [
         "/sections/",
@@ -64,6 +64,7 @@ def section_paths() -> list[str]:
         *(f"/retired/{name}" for name in RETIRED),
         "/unsteady/",
         *(f"/unsteady/{number}" for number in range(1, UNSTEADY_PAGES + 1)),
+        "/private/",
         "/slow/",
         *(f"/slow/{number}" for number in range(1, SLOW_PAGES + 1)),
     ]

@@ -1,0 +1,244 @@
+"""A crawler without a framework: one file, standard library only, to show what a command needs to be a good crawler.
+
+It reads what it needs from its environment, every part of which may be missing:
+
+- ``CRAWL_ARGS``: JSON object with ``site``, ``max_pages``, ``delay`` and ``fail_after``; command-line options win
+- ``CRAWL_FILES_DIR``: folder for ``items.jsonl`` and ``summary.json``
+- ``CRAWL_STATE_DIR`` and ``CRAWL_RESUME=1``: where it keeps its place after a stop, and whether to go on from there
+- ``CRAWL_STATS_FILE``: counters, replaced about once a second
+
+Exit codes: 0 finished, 1 failed, 4 wrong arguments, 11 stopped in order by SIGTERM or SIGINT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections import deque
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+from urllib.error import HTTPError
+from urllib.parse import urldefrag, urljoin, urlsplit
+from urllib.request import Request, urlopen
+from urllib.robotparser import RobotFileParser
+
+FINISHED, FAILED, BAD_ARGUMENTS, STOPPED = 0, 1, 4, 11
+AGENT = "plain-crawler/1.0 (example crawler of a demonstration site; obeys robots.txt)"
+PLACE = "place.json"
+
+
+class Page(HTMLParser):
+    """The title, the links and the number of words of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.title = ""
+        self.links: list[str] = []
+        self.words = 0
+        self._in_title = False
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._in_title = tag == "title"
+        href = dict(attrs).get("href")
+        if tag == "a" and href:
+            self.links.append(href)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_title = False
+
+    def handle_data(self, data: str) -> None:
+        if self._in_title:
+            self.title += data
+        self.words += len(data.split())
+
+
+class Crawl:
+    """A breadth-first walk through one site that can be stopped between any two pages."""
+
+    def __init__(self, site: str, max_pages: int, delay: float, fail_after: int | None) -> None:
+        self.site = site.rstrip("/") + "/"
+        self.max_pages = max_pages
+        self.delay = delay
+        self.fail_after = fail_after
+        self.pages = self.items = self.errors = self.bytes = 0
+        self.waiting: deque[str] = deque([self.site])
+        self.known: set[str] = {self.site}
+        self.stopping = False
+        self._files = _folder("CRAWL_FILES_DIR")
+        self._state = _folder("CRAWL_STATE_DIR")
+        self._told = 0.0
+
+    def stop(self, number: int, frame: FrameType | None) -> None:
+        """Ask the walk to end; it does so after the page at hand."""
+        self.stopping = True
+
+    def run(self) -> int:
+        """Walk, and answer with the exit code."""
+        self._find_place()
+        try:
+            robots = self._robots()
+            while self.waiting and self.pages < self.max_pages and not self.stopping:
+                if self.fail_after is not None and self.pages >= self.fail_after:
+                    raise RuntimeError(f"failing on purpose after {self.pages} pages")
+                # The address leaves the queue only when its page is done, so a stop loses nothing.
+                if robots.can_fetch(AGENT, self.waiting[0]):
+                    self._visit(self.waiting[0])
+                    self._tell()
+                    self._pause()
+                self.waiting.popleft()
+        except (OSError, RuntimeError) as error:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            self._end("failed")
+            return FAILED
+        if self.stopping:
+            self._keep_place()
+            self._end("shutdown")
+            return STOPPED
+        self._end("finished")
+        return FINISHED
+
+    def _robots(self) -> RobotFileParser:
+        """The site's rules. Having none allows everything; not being able to say so ends the crawl."""
+        robots = RobotFileParser()
+        try:
+            robots.parse(self._fetch(urljoin(self.site, "/robots.txt"))[1].splitlines())
+        except HTTPError as error:
+            if error.code >= 500:
+                raise
+            robots.allow_all = True  # type: ignore[attr-defined]  # typeshed does not list it
+        return robots
+
+    def _visit(self, url: str) -> None:
+        try:
+            final, text = self._fetch(url)
+        except HTTPError as error:
+            self.errors += 1
+            print(f"{error.code} {url}", flush=True)
+            return
+        self.pages += 1
+        self.bytes += len(text)
+        page = Page(text)
+        self.items += 1
+        print(f"200 {final}", flush=True)
+        if self._files:
+            with (self._files / "items.jsonl").open("a", encoding="utf-8") as stream:
+                item = {"url": final, "title": page.title, "words": page.words, "links": len(page.links)}
+                stream.write(json.dumps(item, ensure_ascii=False) + "\n")
+        for href in page.links:
+            target = urldefrag(urljoin(final, href)).url
+            if urlsplit(target).netloc == urlsplit(self.site).netloc and target not in self.known:
+                self.known.add(target)
+                self.waiting.append(target)
+
+    @staticmethod
+    def _fetch(url: str) -> tuple[str, str]:
+        request = Request(url, headers={"User-Agent": AGENT})  # noqa: S310 - the scheme was checked with the arguments
+        with urlopen(request, timeout=10) as response:  # noqa: S310
+            return response.url, response.read().decode("utf-8", errors="replace")
+
+    def _pause(self) -> None:
+        """Be polite, but wake up soon after a signal."""
+        until = time.monotonic() + self.delay
+        while not self.stopping and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, 0.05))
+
+    def _find_place(self) -> None:
+        place = self._state / PLACE if self._state else None
+        if place and os.environ.get("CRAWL_RESUME") == "1" and place.is_file():
+            kept = json.loads(place.read_text(encoding="utf-8"))
+            self.waiting = deque(kept["waiting"])
+            self.known = set(kept["known"])
+            self.pages, self.items, self.errors, self.bytes = kept["counters"]
+            print(f"going on after {self.pages} pages", flush=True)
+
+    def _keep_place(self) -> None:
+        if self._state:
+            counters = [self.pages, self.items, self.errors, self.bytes]
+            _replace(
+                self._state / PLACE,
+                {"waiting": list(self.waiting), "known": sorted(self.known), "counters": counters},
+            )
+
+    def _tell(self, **end: Any) -> None:
+        """Publish the counters, at most once a second unless it is the end."""
+        stats = os.environ.get("CRAWL_STATS_FILE")
+        if stats and (end or time.monotonic() - self._told >= 1):
+            self._told = time.monotonic()
+            counters = {"pages": self.pages, "items": self.items, "errors": self.errors, "bytes": self.bytes}
+            _replace(Path(stats), counters | {"updated_at": _now()} | end)
+
+    def _end(self, reason: str) -> None:
+        resumable = reason == "shutdown" and self._state is not None
+        self._tell(finish_reason=reason, finished_at=_now(), resumable=resumable)
+        if self._files:
+            counters = {"pages": self.pages, "items": self.items, "errors": self.errors, "left": len(self.waiting)}
+            _replace(self._files / "summary.json", {"site": self.site, "finish_reason": reason} | counters)
+        print(f"{reason}: {self.pages} pages, {self.errors} errors, {len(self.waiting)} addresses left", flush=True)
+
+
+class Arguments(argparse.ArgumentParser):
+    """An argument parser that ends with the agreed exit code for wrong arguments."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(BAD_ARGUMENTS, f"{self.prog}: error: {message}\n")
+
+
+def main() -> int:
+    """Read the arguments, crawl, and answer with the exit code."""
+    parser = Arguments(prog="plain_crawler.py", description="A small crawler that needs nothing but Python.")
+    parser.add_argument("--site", help="address of the site to crawl (required here or in CRAWL_ARGS)")
+    parser.add_argument("--max-pages", type=int, help="end as finished after so many pages (default: 25)")
+    parser.add_argument("--delay", type=float, help="seconds between two pages (default: 0.1)")
+    parser.add_argument("--fail-after", type=int, metavar="N", help="fail on purpose after N pages")
+    options = parser.parse_args()
+    try:
+        given: dict[str, Any] = json.loads(os.environ.get("CRAWL_ARGS") or "{}")
+        given |= {name: value for name, value in vars(options).items() if value is not None}
+        fail_after = int(given["fail_after"]) if given.get("fail_after") else None
+        crawl = Crawl(
+            str(given.get("site") or ""),
+            int(given.get("max_pages") or 25),
+            float(given.get("delay") or 0.1),
+            fail_after,
+        )
+    except (ValueError, TypeError, AttributeError) as error:
+        parser.error(str(error))
+    if not re.match(r"https?://[^/]", crawl.site):
+        parser.error("--site must be the http or https address of a site")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, crawl.stop)
+    return crawl.run()
+
+
+def _folder(variable: str) -> Path | None:
+    """The folder named by a variable, made when it does not exist yet."""
+    if not (name := os.environ.get(variable)):
+        return None
+    folder = Path(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _replace(file: Path, content: dict[str, Any]) -> None:
+    """Write a file so that a reader sees either the old or the new one."""
+    unfinished = file.with_name(file.name + ".tmp")
+    unfinished.write_text(json.dumps(content, ensure_ascii=False) + "\n", encoding="utf-8")
+    unfinished.replace(file)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
