@@ -360,6 +360,10 @@ class RunStore(Protocol):
 
     def set_stage(self, fence: Fence, stage: str) -> None: ...
 
+    def request_of(self, run_id: int) -> RunRequest:
+        """The stored request of a run, without its task list. Raises ``RunNotFound``."""
+        ...
+
     # looks
     def found_state(self, fence: Fence) -> FoundState:
         """The unsettled tasks of the run and what is needed to judge a look."""

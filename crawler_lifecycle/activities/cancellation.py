@@ -1,0 +1,115 @@
+"""Stopping: from the wish to the proof. Everything here runs on the control queue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from temporalio import activity
+
+from crawler_lifecycle.domain.run import StopIntent
+from crawler_lifecycle.ports import Cluster, Fence, Notifier, RunStore, TaskRef
+
+from .shared import Clock, Counts, beating, deliver, utc_now
+
+
+@dataclass(frozen=True, slots=True)
+class HeardStop:
+    """One stop as it reached the workflow: ``request_id`` names its row in the cancellation log (``None``: a limit)."""
+
+    intent: StopIntent
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordStop:
+    """Input of ``record_stop`` and ``add_cancellation_log_to_db``."""
+
+    fence: Fence
+    heard: list[HeardStop] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class StopTask:
+    """Input of ``k8_stop_task`` and ``k8_stop_pod``."""
+
+    fence: Fence
+    task: TaskRef
+
+
+@dataclass
+class CancellationActivities:
+    """Activities of a stop."""
+
+    store: RunStore
+    cluster: Cluster
+    notifier: Notifier
+    clock: Clock = utc_now
+
+    @activity.defn(name="record_stop")
+    def record_stop(self, order: RecordStop) -> StopIntent | None:
+        """Write the intent before anything is done about it; the run becomes STOPPING. Answers the intent on record.
+
+        Second execution: the intent is there, nothing changes.
+        """
+        stop = None
+        for heard in order.heard:
+            stop = self.store.record_stop(order.fence.run_id, heard.intent, heard.request_id, order.fence).stop
+        return stop
+
+    @activity.defn(name="cancel_queued_tasks")
+    def cancel_queued_tasks(self, fence: Fence) -> Counts:
+        """Cancel the tasks that were never deployed; one whose deployment call may be on its way is left for a look.
+
+        Second execution: they are CANCELLED already.
+        """
+        return Counts.of(self.store.cancel_queued(fence, self.clock()))
+
+    @activity.defn(name="k8_stop_task")
+    def k8_stop_task(self, order: StopTask) -> None:
+        """Ask the cluster to end one task gracefully; it becomes STOPPING first.
+
+        Second execution: the cluster gets the same wish again and sends no second signal to the crawler.
+        """
+        self.store.mark_stopping(order.fence, [order.task.task_id])
+        with beating():
+            self.cluster.stop(order.fence.run_id, order.task)
+
+    @activity.defn(name="add_cancellation_log_to_db")
+    def add_cancellation_log_to_db(self, order: RecordStop) -> None:
+        """Make sure that every stop by a person has its row in the cancellation log, with the time we acted on it.
+
+        Second execution: the rows are there and keep their times.
+        """
+        for heard in order.heard:
+            if heard.request_id is not None:
+                self.store.record_stop(order.fence.run_id, heard.intent, heard.request_id, order.fence)
+        self.store.acted_on_stop(order.fence, self.clock())
+
+    @activity.defn(name="k8_stop_pod")
+    def k8_stop_pod(self, order: StopTask) -> None:
+        """End one task and everything it started, by force.
+
+        Second execution: what is gone stays gone.
+        """
+        self.store.mark_stopping(order.fence, [order.task.task_id])
+        with beating():
+            self.cluster.kill(order.fence.run_id, order.task)
+
+    @activity.defn(name="signal_pusher_stopped")
+    def signal_pusher_stopped(self, fence: Fence) -> None:
+        """Tell the front end that the run was stopped, so that it closes its dialog.
+
+        Second execution: pushes the same event under the same id.
+        """
+        row = self.store.get_run(fence.run_id)
+        if row is None:
+            return
+        body = {
+            "run_id": row.run_id,
+            "attempt": row.attempt,
+            "crawler": row.crawler,
+            "status": row.status,
+            "outcome": row.outcome,
+            "cause": row.cause,
+        }
+        deliver(self.store, fence, "run.stopped", body, self.notifier.push, self.notifier.name)

@@ -1,0 +1,224 @@
+"""Stage 2, deployment: tasks go to the scheduler service, and the main task is watched until it has started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from crawler_lifecycle.domain.cadence import start_check_interval
+from crawler_lifecycle.domain.errors import (
+    ClusterUnavailable,
+    DeploymentRefused,
+    LifecycleError,
+    NothingDeployed,
+    NotStarted,
+    SchedulerUnavailable,
+)
+from crawler_lifecycle.domain.run import RunStatus, Stage
+from crawler_lifecycle.domain.task import ALIVE, Observation, Phase
+from crawler_lifecycle.ports import Cluster, Deployment, Fence, Notifier, RunStore, SchedulerClient, TaskRef
+
+from .shared import Clock, Counts, beating, deliver, utc_now
+
+#: A deployment call is void this many seconds after its try began, so that a late one cannot undo a stop.
+DEPLOYMENT_LIFE_S = 25
+#: Tasks offered to the scheduler service in one call.
+DEPLOYMENT_PAGE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Deploy:
+    """Input of the three deploying activities; everything else is in the stored request."""
+
+    fence: Fence
+    max_parallel: int | None = None
+    resume: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeployReport:
+    """What a deployment call achieved."""
+
+    counts: Counts
+    offered: int = 0
+    deferred: int = 0
+    refused: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MainJob:
+    """Input of ``get_main_job_status``."""
+
+    fence: Fence
+    start_check_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MainJobReport:
+    """The main task has started; whether it even ended already."""
+
+    started_at: datetime | None
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Input of ``update_run_started``."""
+
+    fence: Fence
+    started_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Input of ``requeue_ended_tasks``."""
+
+    fence: Fence
+    include_succeeded: bool = False
+
+
+@dataclass
+class DeploymentActivities:
+    """Activities of stage 2."""
+
+    store: RunStore
+    cluster: Cluster
+    scheduler: SchedulerClient
+    notifier: Notifier
+    clock: Clock = utc_now
+
+    @activity.defn(name="run_scheduled_crawler")
+    def run_scheduled_crawler(self, order: Deploy) -> DeployReport:
+        """Deploy the first wave of a scheduled run through the scheduler service.
+
+        Second execution: the service finds what exists under the same (run, attempt, index); nothing starts twice.
+        """
+        return self._deploy(order, scheduled=True)
+
+    @activity.defn(name="run_onetime_crawler")
+    def run_onetime_crawler(self, order: Deploy) -> DeployReport:
+        """Deploy the first wave of a manual or API run through the scheduler service.
+
+        Second execution: the service finds what exists under the same (run, attempt, index); nothing starts twice.
+        """
+        return self._deploy(order, scheduled=False)
+
+    @activity.defn(name="deploy_queued_tasks")
+    def deploy_queued_tasks(self, order: Deploy) -> DeployReport:
+        """Deploy a later wave: QUEUED tasks that fit beside the active ones.
+
+        Second execution: as for the first wave.
+        """
+        row = self.store.get_run(order.fence.run_id)
+        return self._deploy(order, scheduled=row is not None and row.trigger == "scheduled")
+
+    def _deploy(self, order: Deploy, *, scheduled: bool) -> DeployReport:
+        fence = order.fence
+        until = self.clock() + timedelta(seconds=DEPLOYMENT_LIFE_S)
+        with beating():
+            handle = self.store.request_of(fence.run_id)
+            tasks, stop = self.store.offer_tasks(fence, DEPLOYMENT_PAGE, order.max_parallel, until)
+            if stop is not None or not tasks:
+                return DeployReport(Counts.of(self.store.count_tasks(fence.run_id)))
+            call = Deployment(
+                run_id=fence.run_id,
+                attempt=fence.attempt,
+                crawler=handle.crawler or "",
+                args=handle.args,
+                settings=handle.settings,
+                tasks=tasks,
+                resources=handle.resources,
+                limits=handle.limits,
+                expires_at=until,
+                scheduled=scheduled,
+                due_at=handle.due_at,
+                resume=order.resume,
+            )
+            try:
+                answers = self.scheduler.deploy(call)
+            except DeploymentRefused as error:
+                counts = self.store.refuse_queued(fence, str(error))
+                return DeployReport(Counts.of(counts), len(tasks), refused=str(error))
+            except SchedulerUnavailable as error:
+                self.store.note_waiting(fence, f"scheduler service: {error}")
+                raise
+            counts = self.store.record_deployed(fence, self.cluster.kind, answers, self.clock())
+        deferred = [a for a in answers if a.state == "deferred"]
+        refused = next((a.reason for a in answers if a.state == "refused"), None)
+        if deferred and not counts.active:
+            why = deferred[0].reason or "no room on the cluster"
+            self.store.note_waiting(fence, why)
+            raise NothingDeployed(f"the cluster takes no task of this run yet: {why}")
+        return DeployReport(Counts.of(counts), len(tasks), len(deferred), refused)
+
+    @activity.defn(name="get_main_job_status")
+    def get_main_job_status(self, order: MainJob) -> MainJobReport:
+        """Ask the cluster whether the main task has started; until then fail, so that Temporal's retries do the waiting.
+
+        The wait costs no history however long it is, and its reason is in the database at every try.
+        Second execution: asks again; reading changes nothing.
+        """
+        fence = order.fence
+        with beating():
+            alive = self.store.task_page(fence.run_id, ALIVE, limit=1)
+            if not alive:
+                return MainJobReport(None, ended=True)
+            main = alive[0]
+            try:
+                look = self.cluster.look(fence.run_id, [TaskRef(main.task_id, main.index, main.attempt, main.uid)])
+            except ClusterUnavailable as error:
+                self.store.note_waiting(fence, f"cluster: {error}")
+                raise self._again(error, order.start_check_s) from error
+            seen = look.observations[0]
+            if seen.phase in (Phase.ABSENT, Phase.WAITING):
+                why = seen.reason or _waiting_words(seen)
+                self.store.note_waiting(fence, why)
+                raise self._again(NotStarted(why), order.start_check_s)
+        return MainJobReport(seen.started_at, ended=seen.phase in (Phase.ENDED, Phase.GONE))
+
+    def _again(self, error: LifecycleError, start_check_s: float) -> ApplicationError:
+        """The failure that makes Temporal ask again at the interval of the specification; expected, so benign."""
+        tries = activity.info().attempt
+        delay = timedelta(seconds=start_check_interval(tries, start_check_s))
+        category = ApplicationErrorCategory.BENIGN
+        return ApplicationError(str(error), type=error.code, next_retry_delay=delay, category=category)
+
+    @activity.defn(name="update_run_started")
+    def update_run_started(self, order: Started) -> RunStatus:
+        """INITIALIZING becomes PROCESSING.
+
+        Second execution: the run is PROCESSING (or further) already, and stays so.
+        """
+        status = self.store.mark_started(order.fence, order.started_at)
+        self.store.set_stage(order.fence, Stage.RECONCILIATION)
+        return status
+
+    @activity.defn(name="signal_pusher_started")
+    def signal_pusher_started(self, fence: Fence) -> None:
+        """Tell the front end that the run started (or failed to), so that it closes its dialog.
+
+        Second execution: pushes the same event under the same id.
+        """
+        row = self.store.get_run(fence.run_id)
+        if row is None:
+            return
+        failed = row.status is RunStatus.INITIALIZING
+        body = {"run_id": row.run_id, "attempt": row.attempt, "crawler": row.crawler, "started": not failed}
+        if failed:
+            body["waiting_for"] = row.waiting_for
+        deliver(self.store, fence, "run.started", body, self.notifier.push, self.notifier.name)
+
+    @activity.defn(name="requeue_ended_tasks")
+    def requeue_ended_tasks(self, order: Requeue) -> Counts:
+        """On resume: new QUEUED rows for the tasks that did not succeed; the old rows point to them.
+
+        Second execution: those rows are superseded already, so nothing is left to do.
+        """
+        return Counts.of(self.store.requeue_ended(order.fence, order.include_succeeded))
+
+
+def _waiting_words(seen: Observation) -> str:
+    return "the cluster does not know the task yet" if seen.phase is Phase.ABSENT else "waiting to be started"

@@ -1,0 +1,69 @@
+"""Stage 1, initiation: the run records itself and says who owns it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from temporalio import activity
+
+from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID
+from crawler_lifecycle.domain.run import Limits, RunRequest
+from crawler_lifecycle.ports import Catalogue, Owner, RunHandle, RunStore, WorkflowDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class CreateHistory:
+    """Input of ``create_history_id``."""
+
+    request: RunRequest
+    request_id: str
+    owner: Owner
+
+
+@dataclass(frozen=True, slots=True)
+class AddWorkflowId:
+    """Input of ``add_workflow_id``."""
+
+    run_id: int
+    attempt: int
+    workflow_id: str
+
+
+def with_catalogue_limits(request: RunRequest, crawler: CrawlerDefinition | None) -> RunRequest:
+    """The request with the crawler's own limits wherever the caller left the general default."""
+    if crawler is None or not crawler.limits:
+        return request
+    default = Limits()
+    own = {k: v for k, v in crawler.limits.items() if getattr(request.limits, k) == getattr(default, k)}
+    return dataclasses.replace(request, limits=dataclasses.replace(request.limits, **own))
+
+
+@dataclass
+class InitiationActivities:
+    """Activities of stage 1."""
+
+    store: RunStore
+    directory: WorkflowDirectory
+    catalogue: Catalogue
+
+    @activity.defn(name="create_history_id")
+    def create_history_id(self, order: CreateHistory) -> RunHandle:
+        """Insert the run with all its tasks, or claim the run named by ``run_id`` (resumption, reserved runs).
+
+        Second execution: the same owner gets the same answer, nothing is inserted again.
+        """
+        if order.request.run_id is not None:
+            return self.store.claim_run(order.request, order.owner, self.directory.is_open)
+        crawler = self.catalogue.get(order.request.crawler or "")
+        request = with_catalogue_limits(order.request, crawler)
+        return self.store.create_run(request, order.request_id, order.owner)
+
+    @activity.defn(name="add_workflow_id")
+    def add_workflow_id(self, order: AddWorkflowId) -> None:
+        """Register the workflow's id as a property of the run; it is how a stop or a resume finds the workflow.
+
+        Second execution: writes the same value again.
+        """
+        self.store.set_property(order.run_id, order.attempt, PROPERTY_WORKFLOW_ID, order.workflow_id)

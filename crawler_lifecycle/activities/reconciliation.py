@@ -1,0 +1,192 @@
+"""Stage 3, reconciliation: look at the cluster, compare, write down what is true.
+
+A look's findings are staged in the database between the activities of one round, so that nothing large travels
+through Temporal and each activity can be repeated alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from temporalio import activity
+
+from crawler_lifecycle.domain import cadence
+from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.run import StopIntent
+from crawler_lifecycle.domain.task import ACTIVE, TaskState, TaskStatus, reconcile
+from crawler_lifecycle.ports import Cluster, Fence, Finding, FoundState, Look, RunStore, TaskRef
+
+from .shared import Clock, Counts, beating, utc_now
+
+#: Tasks whose debugging information is fetched and written in one go.
+DETAILS_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveTasks:
+    """Input of ``get_active_running_tasks``. ``page`` 0 asks for the counts alone."""
+
+    run_id: int
+    statuses: list[TaskStatus] = field(default_factory=lambda: list(ACTIVE))
+    after_index: int = -1
+    page: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveReport:
+    """Counts of the run's tasks, and a page of the wanted ones."""
+
+    counts: Counts
+    tasks: list[TaskRef] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class LookOrder:
+    """Input of ``get_history_statuses_to_sync``.
+
+    ``gap_s`` is the interval that led to this look, ``next_gap_s`` the one that follows it.
+    """
+
+    fence: Fence
+    gap_s: float
+    next_gap_s: float
+    source: str = "look"
+    resumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LookAnswer:
+    """What a look found."""
+
+    changed: int
+    active: int
+    queued: int
+    observed_at: datetime
+    next_look_at: datetime
+    seconds: float
+    stop: StopIntent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Input of ``sync_statuses``."""
+
+    fence: Fence
+    source: str = "look"
+
+
+def _ref(task: TaskState) -> TaskRef:
+    return TaskRef(task.task_id, task.index, task.attempt, task.uid)
+
+
+def compare(state: FoundState, look: Look, *, gap_s: float, resumed: bool) -> list[Finding]:
+    """The changes that a look proves about the tasks in ``state``, in order of the tasks."""
+    seen = {(o.index, o.attempt): o for o in look.observations}
+    findings = []
+    for task in state.tasks:
+        observation = seen.get((task.index, task.attempt))
+        if observation is None:
+            continue
+        end = observation.end
+        changed_at = (end.finished_at if end else None) or observation.changed_at or look.observed_at
+        planned = state.next_look_at or look.observed_at
+        due = cadence.due_for(changed_at.timestamp(), planned.timestamp(), gap_s)
+        due_at = datetime.fromtimestamp(due, tz=look.observed_at.tzinfo)
+        change = reconcile(task, observation, state.stop, due_at=due_at, resumed=resumed)
+        if change is not None:
+            findings.append(Finding(change, observation))
+    return findings
+
+
+@dataclass
+class ReconciliationActivities:
+    """Activities of stage 3."""
+
+    store: RunStore
+    cluster: Cluster
+    clock: Clock = utc_now
+
+    @activity.defn(name="get_active_running_tasks")
+    def get_active_running_tasks(self, order: ActiveTasks) -> ActiveReport:
+        """The run's tasks by status as the database has them, and a page of the wanted ones.
+
+        Second execution: reads again.
+        """
+        counts = Counts.of(self.store.count_tasks(order.run_id))
+        if not order.page:
+            return ActiveReport(counts)
+        page = self.store.task_page(order.run_id, order.statuses, order.after_index, order.page)
+        return ActiveReport(counts, [_ref(task) for task in page])
+
+    @activity.defn(name="get_history_statuses_to_sync")
+    def get_history_statuses_to_sync(self, order: LookOrder) -> LookAnswer:
+        """One complete look at the cluster, compared with the database; the differences are staged.
+
+        A look that fails is no observation: its error is written down and raised, and no status changes.
+        Second execution: looks again and stages anew.
+        """
+        fence = order.fence
+        with beating():
+            state = self.store.found_state(fence)
+            try:
+                look = self.cluster.look(fence.run_id, [_ref(task) for task in state.tasks])
+            except ClusterUnavailable as error:
+                self.store.record_look_error(fence, str(error))
+                raise
+            findings = compare(state, look, gap_s=order.gap_s, resumed=order.resumed)
+            gap = max(order.next_gap_s, 2 * look.seconds, cadence.MIN_GAP_SECONDS)
+            next_look_at = self.clock() + timedelta(seconds=gap)
+            report = self.store.record_look(fence, look, findings, next_look_at, order.source)
+        return LookAnswer(
+            report.changed,
+            report.active,
+            report.queued,
+            look.observed_at,
+            next_look_at,
+            round(look.seconds, 3),
+            report.stop,
+        )
+
+    @activity.defn(name="get_bulk_task_history_data")
+    def get_bulk_task_history_data(self, fence: Fence) -> int:
+        """Fetch debugging information (log tail, counters, memory) about the changed tasks and stage it; how many.
+
+        Second execution: fetches again and stages anew.
+        """
+        fetched, after = 0, -1
+        with beating():
+            while page := self.store.staged(fence, after, DETAILS_PAGE):
+                refs = [
+                    TaskRef(f.change.task_id, f.observation.index, f.observation.attempt, f.observation.uid)
+                    for f in page
+                ]
+                details = self.cluster.details(fence.run_id, refs)
+                self.store.save_details(fence, details)
+                fetched += len(details)
+                after = page[-1].observation.index
+        return fetched
+
+    @activity.defn(name="reconcile_tasks")
+    def reconcile_tasks(self, fence: Fence) -> int:
+        """Write the staged debugging information into the task history; how many tasks.
+
+        Second execution: writes the same values again.
+        """
+        return self.store.apply_details(fence)
+
+    @activity.defn(name="sync_statuses")
+    def sync_statuses(self, order: Sync) -> Counts:
+        """Set the changed statuses to what the cluster says, with transitions and corrections, in one transaction.
+
+        Second execution: nothing is staged any more, and the counts are the same.
+        """
+        return Counts.of(self.store.apply_findings(order.fence, order.source))
+
+    @activity.defn(name="count_alive_tasks")
+    def count_alive_tasks(self, run_id: int) -> Counts:
+        """How many tasks are active or queued; none means that the run is over.
+
+        Second execution: counts again.
+        """
+        return Counts.of(self.store.count_tasks(run_id))

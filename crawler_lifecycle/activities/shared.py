@@ -1,0 +1,86 @@
+"""What several stages share: wire formats of activities, heartbeats, and the two ways of delivering an event."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from temporalio import activity
+
+from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.ports import Event, Fence, RunStore, TaskCounts
+
+Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    """Now, aware, in UTC."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Tasks of a run by status, as activities answer them."""
+
+    by_status: dict[str, int] = field(default_factory=dict)
+    active: int = 0
+    queued: int = 0
+
+    @property
+    def alive(self) -> int:
+        return self.active + self.queued
+
+    @classmethod
+    def of(cls, counts: TaskCounts) -> Counts:
+        return cls({str(k): v for k, v in counts.by_status.items() if v}, counts.active, counts.queued)
+
+
+@contextmanager
+def beating(every_s: float = 5.0) -> Iterator[None]:
+    """Heartbeat in the background while a blocking call runs.
+
+    A worker that dies is then noticed within the heartbeat timeout; a call that hangs in a living worker is still
+    bounded by the activity's start-to-close timeout. Cancellation of the activity is delivered by heartbeats, too.
+    """
+    over = threading.Event()
+    context = contextvars.copy_context()
+
+    def beat() -> None:
+        while not over.wait(every_s):
+            context.run(activity.heartbeat)
+
+    activity.heartbeat()
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def deliver(
+    store: RunStore,
+    fence: Fence,
+    type: str,
+    body: Mapping[str, object],
+    send: Callable[[Event], None],
+    sink: str,
+) -> Event:
+    """Append the event (once per run, attempt and type) and send it, with each try on record.
+
+    A second execution finds the same event under the same id and sends it again; receivers de-duplicate by id.
+    Raises ``NotDelivered`` after writing down why.
+    """
+    event = store.append_event(fence, type, f"{fence.run_id}/{fence.attempt}/{type}", body)
+    try:
+        send(event)
+    except NotDelivered as error:
+        store.record_delivery(event.seq, sink, str(error))
+        raise
+    store.record_delivery(event.seq, sink, None)
+    return event

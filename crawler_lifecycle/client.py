@@ -1,0 +1,118 @@
+"""The application's side of Temporal: the only place that starts, signals and queries our workflows."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from temporalio.api.enums.v1 import WorkflowExecutionStatus
+from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError, WorkflowQueryRejectedError
+from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.service import RPCError, RPCStatusCode
+
+from .domain import names
+from .domain.errors import LifecycleError
+from .domain.run import RunRequest, RunResult, RunSnapshot, StopRequest
+from .workflows.lifecycle import CrawlerLifecycleWorkflow
+
+T = TypeVar("T")
+
+
+class TemporalUnavailable(LifecycleError):
+    """Temporal cannot be reached or cannot take the call now."""
+
+    code = "TemporalUnavailable"
+    retryable = True
+
+
+class Lifecycle:
+    """Start, stop and ask runs. Raises ``TemporalUnavailable`` when Temporal does not take the call."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def start(self, request: RunRequest, workflow_id: str, *, summary: str | None = None) -> str:
+        """Start a run under ``workflow_id``, or find it running; the first run id of its chain.
+
+        Calling again while the workflow is open starts nothing. A closed one is followed by a new execution: whether
+        that may own the run is decided by the database, not by the id.
+        """
+        handle = await self._rpc(
+            self._client.start_workflow(
+                CrawlerLifecycleWorkflow.run,
+                args=[request],
+                id=workflow_id,
+                task_queue=names.QUEUE_MAIN,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                static_summary=summary,
+                priority=Priority(priority_key=request.priority, fairness_key=request.crawler),
+            )
+        )
+        return handle.first_execution_run_id or handle.result_run_id or ""
+
+    async def stop(self, workflow_id: str, stop: StopRequest) -> bool:
+        """Signal a stop; ``False`` when no such workflow is open."""
+        return await self._signal(workflow_id, names.SIGNAL_STOP, stop)
+
+    async def look_now(self, workflow_id: str) -> bool:
+        """Ask for a look at once; ``False`` when no such workflow is open."""
+        return await self._signal(workflow_id, names.SIGNAL_LOOK_NOW)
+
+    async def status(self, workflow_id: str) -> RunSnapshot | None:
+        """The run as its workflow sees it; ``None`` when there is no such workflow or no worker answers."""
+        handle: WorkflowHandle[CrawlerLifecycleWorkflow, RunResult] = self._client.get_workflow_handle_for(
+            CrawlerLifecycleWorkflow.run, workflow_id
+        )
+        try:
+            return await self._rpc(handle.query(CrawlerLifecycleWorkflow.status))
+        except (WorkflowQueryFailedError, WorkflowQueryRejectedError):
+            return None
+        except RPCError as error:
+            if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION):
+                return None
+            raise
+
+    async def is_open(self, workflow_id: str, first_run_id: str | None = None) -> bool:
+        """Whether the workflow is open, and (when given) still the chain that began with ``first_run_id``."""
+        try:
+            found = await self._rpc(self._client.get_workflow_handle(workflow_id).describe())
+        except RPCError as error:
+            if error.status == RPCStatusCode.NOT_FOUND:
+                return False
+            raise
+        info = found.raw_description.workflow_execution_info
+        if info.status not in (
+            WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING,
+            WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_PAUSED,
+        ):
+            return False
+        return first_run_id is None or (info.first_run_id or found.run_id) == first_run_id
+
+    async def ping(self) -> None:
+        """Raise ``TemporalUnavailable`` unless the server answers."""
+        await self._rpc(self._client.service_client.check_health())
+
+    async def _signal(self, workflow_id: str, name: str, *args: object) -> bool:
+        try:
+            await self._rpc(self._client.get_workflow_handle(workflow_id).signal(name, args=list(args)))
+        except RPCError as error:
+            if error.status == RPCStatusCode.NOT_FOUND:
+                return False
+            raise
+        return True
+
+    async def _rpc(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except RPCError as error:
+            if error.status in (
+                RPCStatusCode.UNAVAILABLE,
+                RPCStatusCode.DEADLINE_EXCEEDED,
+                RPCStatusCode.RESOURCE_EXHAUSTED,
+                RPCStatusCode.CANCELLED,
+                RPCStatusCode.UNKNOWN,
+                RPCStatusCode.INTERNAL,
+            ):
+                raise TemporalUnavailable(f"Temporal did not take the call ({error.status.name}): {error}") from error
+            raise

@@ -1,0 +1,131 @@
+"""All settings as one tree, read once by entry points and passed on as values.
+
+Sources, later ones win: defaults, the TOML file named by ``LIFECYCLE_CONFIG``, environment variables with the prefix
+``LIFECYCLE_`` and ``__`` between levels (``LIFECYCLE_DATABASE__URL``). Temporal keeps its own (``TEMPORAL_*``).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from .domain.errors import InvalidRequest
+
+#: Where everything of the embedded default lives, below the working directory.
+STATE_DIR = Path(".crawl")
+
+
+def _file_url(*parts: str) -> str:
+    return STATE_DIR.absolute().joinpath(*parts).as_uri()
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class DatabaseSettings(_Section):
+    """The database of runs."""
+
+    url: str = Field(default_factory=lambda: f"sqlite:///{STATE_DIR.absolute() / 'lifecycle.db'}")
+    pool_size: int = Field(default=10, ge=1, le=200, description="connections for each group of threads")
+
+
+class ClusterSettings(_Section):
+    """Where tasks execute."""
+
+    kind: Literal["local", "kubernetes"] = "local"
+    namespace: str = "crawls"
+    state_dir: Path = Field(default_factory=lambda: STATE_DIR.absolute() / "cluster")
+    slots: int = Field(default=4, ge=1, le=1024, description="tasks that execute at once on the local cluster")
+
+
+class SchedulerSettings(_Section):
+    """The scheduler service: where the worker finds it, and where our reference listens."""
+
+    url: str = "http://127.0.0.1:8600"
+    host: str = "127.0.0.1"
+    port: int = Field(default=8600, ge=0, le=65535)
+    timeout_s: float = Field(default=20.0, gt=0)
+
+
+class UrlSettings(_Section):
+    """A place that things are sent to."""
+
+    url: str
+
+
+class GatewaySettings(_Section):
+    """The HTTP API: where programs find it, and where it listens."""
+
+    url: str | None = None
+    host: str = "127.0.0.1"
+    port: int = Field(default=8500, ge=0, le=65535)
+    sweep_s: float = Field(default=15.0, gt=0, description="seconds between searches for accepted but unstarted work")
+
+
+class WorkerSettings(_Section):
+    """A worker process."""
+
+    grace_s: float = Field(default=20.0, ge=0, description="what running activities get after SIGTERM")
+    threads: int = Field(default=16, ge=1, le=512, description="activities at once for each task queue")
+    health_host: str = "127.0.0.1"
+    health_port: int = Field(default=8700, ge=0, le=65535, description="0 takes a free port")
+
+
+class Settings(BaseSettings):
+    """The tree. ``Settings.load()`` is what entry points call."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="LIFECYCLE_", env_nested_delimiter="__", extra="forbid", env_ignore_empty=True
+    )
+
+    config: Path | None = None
+    database: DatabaseSettings = Field(default_factory=DatabaseSettings)
+    cluster: ClusterSettings = Field(default_factory=ClusterSettings)
+    scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
+    archive: UrlSettings = Field(default_factory=lambda: UrlSettings(url=_file_url("archive")))
+    events: UrlSettings = Field(default_factory=lambda: UrlSettings(url=_file_url("events.jsonl")))
+    gateway: GatewaySettings = Field(default_factory=GatewaySettings)
+    worker: WorkerSettings = Field(default_factory=WorkerSettings)
+    crawlers: Path = Path("crawlers.yaml")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        sources = [init_settings, env_settings]
+        path = os.environ.get("LIFECYCLE_CONFIG")
+        if path:
+            sources.append(TomlConfigSettingsSource(settings_cls, Path(path)))
+        return tuple(sources)
+
+    @classmethod
+    def load(cls) -> Settings:
+        """Read all sources. Raises ``InvalidRequest`` that names each wrong setting, its value and its variable."""
+        path = os.environ.get("LIFECYCLE_CONFIG")
+        if path and not Path(path).is_file():
+            raise InvalidRequest(f"LIFECYCLE_CONFIG: {path!r} is no file; give the path of a TOML file or unset it")
+        try:
+            return cls()
+        except ValidationError as error:
+            lines = []
+            for item in error.errors():
+                name = "LIFECYCLE_" + "__".join(str(part).upper() for part in item["loc"])
+                lines.append(f"{name}: {_masked(name, item.get('input'))} is not allowed; {item['msg']}")
+            raise InvalidRequest("; ".join(lines)) from None
+        except ValueError as error:
+            raise InvalidRequest(f"{path or 'environment'}: settings cannot be read; {error}") from None
+
+
+def _masked(name: str, value: object) -> str:
+    secret = any(word in name for word in ("PASSWORD", "SECRET", "TOKEN", "KEY", "DATABASE__URL"))
+    return "'…'" if secret else repr(value)[:120]
