@@ -125,6 +125,10 @@ class Crawl:
             self.errors += 1
             print(f"{error.code} {url}", flush=True)
             return
+        if final != url:
+            if final in self.known or not self._belongs(final):
+                return  # a redirect to a page that has its own turn, or out of the site
+            self.known.add(final)
         self.pages += 1
         self.bytes += len(text)
         page = Page(text)
@@ -136,9 +140,12 @@ class Crawl:
                 stream.write(json.dumps(item, ensure_ascii=False) + "\n")
         for href in page.links:
             target = urldefrag(urljoin(final, href)).url
-            if urlsplit(target).netloc == urlsplit(self.site).netloc and target not in self.known:
+            if self._belongs(target) and target not in self.known:
                 self.known.add(target)
                 self.waiting.append(target)
+
+    def _belongs(self, url: str) -> bool:
+        return urlsplit(url)[:2] == urlsplit(self.site)[:2]
 
     @staticmethod
     def _fetch(url: str) -> tuple[str, str]:

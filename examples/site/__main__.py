@@ -34,6 +34,7 @@ def main() -> int:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((LOOPBACK, options.port))
+        listener.listen(128)  # who reads the address below may connect at once
     except (OSError, OverflowError) as error:
         print(f"cannot listen on {LOOPBACK}:{options.port}: {error}", file=sys.stderr)
         return 1

@@ -1,0 +1,19 @@
+"""What the tests in this folder share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+from demo_site import ROOT, RunningSite, running_site
+
+if str(ROOT) not in sys.path:  # bare `pytest` does not put the project's folder there, `python -m pytest` does
+    sys.path.insert(0, str(ROOT))
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[RunningSite]:
+    """A small site shared by the tests of a module."""
+    with running_site("--services", "4", "--slow-seconds", "0.2") as running:
+        yield running
