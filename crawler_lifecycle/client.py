@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from temporalio.api.enums.v1 import WorkflowExecutionStatus
 from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError, WorkflowQueryRejectedError
 from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError, RPCStatusCode
@@ -72,22 +71,6 @@ class Lifecycle:
             if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION):
                 return None
             raise
-
-    async def is_open(self, workflow_id: str, first_run_id: str | None = None) -> bool:
-        """Whether the workflow is open, and (when given) still the chain that began with ``first_run_id``."""
-        try:
-            found = await self._rpc(self._client.get_workflow_handle(workflow_id).describe())
-        except RPCError as error:
-            if error.status == RPCStatusCode.NOT_FOUND:
-                return False
-            raise
-        info = found.raw_description.workflow_execution_info
-        if info.status not in (
-            WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING,
-            WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_PAUSED,
-        ):
-            return False
-        return first_run_id is None or (info.first_run_id or found.run_id) == first_run_id
 
     async def ping(self) -> None:
         """Raise ``TemporalUnavailable`` unless the server answers."""

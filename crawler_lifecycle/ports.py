@@ -354,8 +354,10 @@ class RunStore(Protocol):
         """Write down why the run waits (or that it no longer does)."""
         ...
 
-    def mark_started(self, fence: Fence, started_at: datetime | None) -> RunStatus:
-        """INITIALIZING becomes PROCESSING; any later status stays. Answers the status now."""
+    def mark_started(
+        self, fence: Fence, started_at: datetime | None, next_look_at: datetime | None = None
+    ) -> RunStatus:
+        """INITIALIZING becomes PROCESSING; any later status stays. Clears ``waiting_for``. Answers the status now."""
         ...
 
     def set_stage(self, fence: Fence, stage: str) -> None: ...

@@ -66,13 +66,13 @@ class CancellationActivities:
 
     @activity.defn(name="k8_stop_task")
     def k8_stop_task(self, order: StopTask) -> None:
-        """Ask the cluster to end one task gracefully; it becomes STOPPING first.
+        """Ask the cluster to end one task gracefully; once it has been asked, the task is STOPPING.
 
         Second execution: the cluster gets the same wish again and sends no second signal to the crawler.
         """
-        self.store.mark_stopping(order.fence, [order.task.task_id])
         with beating():
             self.cluster.stop(order.fence.run_id, order.task)
+        self.store.mark_stopping(order.fence, [order.task.task_id])
 
     @activity.defn(name="add_cancellation_log_to_db")
     def add_cancellation_log_to_db(self, order: RecordStop) -> None:
@@ -91,9 +91,9 @@ class CancellationActivities:
 
         Second execution: what is gone stays gone.
         """
-        self.store.mark_stopping(order.fence, [order.task.task_id])
         with beating():
             self.cluster.kill(order.fence.run_id, order.task)
+        self.store.mark_stopping(order.fence, [order.task.task_id])
 
     @activity.defn(name="signal_pusher_stopped")
     def signal_pusher_stopped(self, fence: Fence) -> None:

@@ -70,6 +70,7 @@ class Started:
 
     fence: Fence
     started_at: datetime | None = None
+    next_look_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ class DeploymentActivities:
 
     @activity.defn(name="get_main_job_status")
     def get_main_job_status(self, order: MainJob) -> MainJobReport:
-        """Ask the cluster whether the main task has started; until then fail, so that Temporal's retries do the waiting.
+        """Ask the cluster whether the main task has started; until then fail, so that Temporal's retries wait.
 
         The wait costs no history however long it is, and its reason is in the database at every try.
         Second execution: asks again; reading changes nothing.
@@ -192,7 +193,7 @@ class DeploymentActivities:
 
         Second execution: the run is PROCESSING (or further) already, and stays so.
         """
-        status = self.store.mark_started(order.fence, order.started_at)
+        status = self.store.mark_started(order.fence, order.started_at, order.next_look_at)
         self.store.set_stage(order.fence, Stage.RECONCILIATION)
         return status
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 from temporalio import activity
 
@@ -36,7 +37,7 @@ def with_catalogue_limits(request: RunRequest, crawler: CrawlerDefinition | None
     if crawler is None or not crawler.limits:
         return request
     default = Limits()
-    own = {k: v for k, v in crawler.limits.items() if getattr(request.limits, k) == getattr(default, k)}
+    own: dict[str, Any] = {k: v for k, v in crawler.limits.items() if getattr(request.limits, k) == getattr(default, k)}
     return dataclasses.replace(request, limits=dataclasses.replace(request.limits, **own))
 
 

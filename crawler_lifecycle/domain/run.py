@@ -278,6 +278,18 @@ class StopIntent:
     limit: str | None = None
     escalated: bool = False
 
+    def merged(self, later: StopIntent) -> StopIntent:
+        """Both wishes as one: the first time, force if either forces, and a person's word before a limit's."""
+        by_person = self if self.limit is None else later
+        return StopIntent(
+            requested_at=min(self.requested_at, later.requested_at),
+            force=self.force or later.force,
+            requested_by=by_person.requested_by,
+            reason=by_person.reason,
+            limit=None if by_person.limit is None else self.limit,
+            escalated=self.escalated or later.escalated,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:

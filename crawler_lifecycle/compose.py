@@ -1,0 +1,123 @@
+"""The composition root: settings become adapters, adapters become activities."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from temporalio import activity
+from temporalio.client import Client
+
+from crawler_lifecycle.activities.cancellation import CancellationActivities
+from crawler_lifecycle.activities.completion import CompletionActivities
+from crawler_lifecycle.activities.deployment import DeploymentActivities
+from crawler_lifecycle.activities.initiation import InitiationActivities
+from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
+from crawler_lifecycle.adapters.archive import FolderArchive
+from crawler_lifecycle.adapters.catalogue import YamlCatalogue
+from crawler_lifecycle.adapters.database import open_store
+from crawler_lifecycle.adapters.events import JsonLinesSink, OutboxNotifier
+from crawler_lifecycle.adapters.local.cluster import LocalCluster
+from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
+from crawler_lifecycle.adapters.temporal import TemporalDirectory
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.ports import (
+    Catalogue,
+    Cluster,
+    EventSink,
+    FileArchive,
+    Notifier,
+    RunStore,
+    SchedulerClient,
+    WorkflowDirectory,
+)
+from crawler_lifecycle.settings import Settings
+from crawler_lifecycle.workflows.policies import POLICIES
+
+#: A worker's role -> the task queue it serves.
+ROLES: dict[str, str] = {
+    "workflows": names.QUEUE_MAIN,
+    "cluster": names.QUEUE_CLUSTER,
+    "control": names.QUEUE_CONTROL,
+    "export": names.QUEUE_EXPORT,
+}
+
+#: What runs on the control queue besides its own activities: looks and the verdict, between a stop and its proof.
+ON_CONTROL_TOO = (
+    "get_active_running_tasks",
+    "get_history_statuses_to_sync",
+    "get_bulk_task_history_data",
+    "reconcile_tasks",
+    "sync_statuses",
+    "count_alive_tasks",
+    "update_run_status",
+)
+
+
+@dataclass
+class Parts:
+    """Everything outside that the activities of one role use. Each role has its own database connections."""
+
+    store: RunStore
+    cluster: Cluster
+    catalogue: Catalogue
+    scheduler: SchedulerClient
+    notifier: Notifier
+    sink: EventSink
+    archive: FileArchive
+    directory: WorkflowDirectory
+
+
+def build_parts(settings: Settings, client: Client, loop: asyncio.AbstractEventLoop) -> Parts:
+    """The adapters that the settings name. Raises ``InvalidRequest`` that names the setting which cannot be served."""
+    return Parts(
+        store=open_store(settings.database.url, pool_size=settings.database.pool_size),
+        cluster=build_cluster(settings),
+        catalogue=YamlCatalogue(settings.crawlers),
+        scheduler=HttpSchedulerClient(settings.scheduler.url, settings.scheduler.timeout_s),
+        notifier=OutboxNotifier(),
+        sink=JsonLinesSink(settings.events.url),
+        archive=FolderArchive(settings.archive.url),
+        directory=TemporalDirectory(client, loop),
+    )
+
+
+def build_cluster(settings: Settings) -> LocalCluster:
+    """The cluster where tasks execute."""
+    if settings.cluster.kind != "local":
+        raise InvalidRequest(
+            f"LIFECYCLE_CLUSTER__KIND: {settings.cluster.kind!r} is not served by this version; use 'local'"
+        )
+    return LocalCluster(settings.cluster.state_dir, settings.cluster.slots)
+
+
+def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
+    """Every activity by its name."""
+    p = parts
+    owners = (
+        InitiationActivities(p.store, p.directory, p.catalogue),
+        DeploymentActivities(p.store, p.cluster, p.scheduler, p.notifier),
+        ReconciliationActivities(p.store, p.cluster),
+        CancellationActivities(p.store, p.cluster, p.notifier),
+        CompletionActivities(p.store, p.cluster, p.sink, p.archive, p.catalogue),
+    )
+    found: dict[str, Callable[..., Any]] = {}
+    for owner in owners:
+        for attribute in vars(type(owner)):
+            method = getattr(owner, attribute)
+            definition = activity._Definition.from_callable(method) if callable(method) else None
+            if definition is not None and definition.name is not None:
+                found[definition.name] = method
+    return found
+
+
+def activities_of(role: str, parts: Parts) -> list[Callable[..., Any]]:
+    """The activities that a role's queue can be asked for."""
+    queue = ROLES[role]
+    wanted = {name for name, policy in POLICIES.items() if policy.queue == queue}
+    if role == "control":
+        wanted |= set(ON_CONTROL_TOO)
+    return [method for name, method in all_activities(parts).items() if name in wanted]

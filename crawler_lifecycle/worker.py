@@ -1,0 +1,179 @@
+"""A worker process: the roles it serves, its health, and how it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from temporalio.client import Client
+from temporalio.service import RPCError
+from temporalio.worker import Worker
+
+from crawler_lifecycle import logs
+from crawler_lifecycle.adapters.temporal import register_search_attributes, registration_command
+from crawler_lifecycle.compose import ROLES, Parts, activities_of, build_parts
+from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
+from crawler_lifecycle.settings import Settings
+from crawler_lifecycle.temporal import connect
+from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
+
+log = logging.getLogger(__name__)
+
+EXIT_ERROR, EXIT_UNREACHABLE = 1, 8
+#: How often a worker that cannot start yet tries again, seconds.
+RETRY_S = 2.0
+
+
+@dataclass
+class Health:
+    """What the probes answer. Liveness is the event loop itself; readiness is a list of what is missing."""
+
+    roles: list[str]
+    missing: dict[str, str] = field(default_factory=lambda: {"temporal": "not connected yet"})
+
+    def app(self) -> Starlette:
+        """``/healthz`` (alive) and ``/readyz`` (serving; otherwise what is missing and the cure)."""
+
+        async def healthz(_: Request) -> JSONResponse:
+            return JSONResponse({"status": "alive", "roles": self.roles, "pid": os.getpid()})
+
+        async def readyz(_: Request) -> JSONResponse:
+            return JSONResponse(
+                {"ready": not self.missing, "missing": self.missing}, status_code=503 if self.missing else 200
+            )
+
+        return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz)])
+
+
+def check_roles(roles: Sequence[str]) -> list[str]:
+    """The roles to serve; ``all`` or none means every one. Raises ``InvalidRequest``."""
+    if not roles or "all" in roles:
+        return list(ROLES)
+    for role in roles:
+        if role not in ROLES:
+            raise InvalidRequest(f"role: {role!r} is unknown; choose from all, {', '.join(ROLES)}")
+    return list(dict.fromkeys(roles))
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise InvalidRequest(
+            f"LIFECYCLE_WORKER__HEALTH_PORT: {host}:{port} cannot be used ({error.strerror}); "
+            "end what listens there or choose another port (0 takes a free one)"
+        ) from None
+    return listener
+
+
+@contextlib.asynccontextmanager
+async def _serving_health(health: Health, settings: Settings) -> AsyncIterator[None]:
+    listener = _listen(settings.worker.health_host, settings.worker.health_port)
+    server = uvicorn.Server(uvicorn.Config(health.app(), log_config=None, access_log=False, lifespan="off"))
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    task = asyncio.create_task(server._serve([listener]))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await task
+
+
+async def _prepare(settings: Settings, health: Health, over: asyncio.Event) -> tuple[Client, dict[str, Parts]] | None:
+    """Connect and check until everything is there; ``None`` when asked to leave before that."""
+    client: Client | None = None
+    parts: dict[str, Parts] = {}
+    while not over.is_set():
+        missing: dict[str, str] = {}
+        if client is None:
+            try:
+                client = await connect()
+            except (RuntimeError, RPCError, OSError) as error:
+                missing["temporal"] = f"no Temporal server answers ({error}); start one or set TEMPORAL_ADDRESS"
+        if client is not None:
+            try:
+                added = await register_search_attributes(client)
+                if added:
+                    log.info("registered search attributes %s", ", ".join(added))
+            except RPCError as error:
+                cure = registration_command(client.namespace)
+                missing["search_attributes"] = f"cannot be registered ({error}); let an operator run: {cure}"
+            if not parts:
+                loop = asyncio.get_running_loop()
+                parts = {role: build_parts(settings, client, loop) for role in health.roles}
+            try:
+                await asyncio.to_thread(next(iter(parts.values())).store.ping)
+            except LifecycleError as error:
+                missing["database"] = str(error)
+        if client is not None and not missing:
+            return client, parts
+        if missing != health.missing:
+            for what, text in missing.items():
+                log.warning("not ready: %s: %s", what, text)
+        health.missing = missing
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), RETRY_S)
+    return None
+
+
+async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> None:
+    """Serve until ``over`` is set, then let running activities end within the grace time."""
+    health = Health(check_roles(roles))
+    async with _serving_health(health, settings), contextlib.AsyncExitStack() as stack:
+        ready = await _prepare(settings, health, over)
+        if ready is None:
+            return
+        client, parts = ready
+        for role in health.roles:
+            threads = stack.enter_context(ThreadPoolExecutor(settings.worker.threads, thread_name_prefix=role))
+            worker = Worker(
+                client,
+                task_queue=ROLES[role],
+                workflows=[CrawlerLifecycleWorkflow] if role == "workflows" else [],
+                activities=activities_of(role, parts[role]),
+                activity_executor=threads,
+                max_concurrent_activities=settings.worker.threads,
+                graceful_shutdown_timeout=timedelta(seconds=settings.worker.grace_s),
+            )
+            await stack.enter_async_context(worker)
+        health.missing = {}
+        log.info("worker ready, roles %s", ", ".join(health.roles))
+        await over.wait()
+        health.missing = {"worker": "is leaving"}
+        log.info("worker leaves; running activities get %s s", settings.worker.grace_s)
+
+
+def serve(settings: Settings, roles: Sequence[str] = ()) -> int:
+    """Run a worker until SIGTERM or SIGINT; the exit code."""
+    logs.configure("worker")
+
+    async def main() -> None:
+        over = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, over.set)
+        await run(settings, roles, over)
+
+    try:
+        asyncio.run(main())
+    except LifecycleError as error:
+        print(f"crawlctl worker: {error}", file=sys.stderr)
+        return EXIT_ERROR
+    return 0

@@ -1,0 +1,100 @@
+"""Calling activities from a workflow so that a stop never waits behind one of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from .policies import config
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+class Interrupted(Exception):
+    """Something more important came up while an activity was awaited; the step is taken again."""
+
+
+def start(
+    method: Callable[[Any, A], R], arg: A, *, control: bool = False, summary: str | None = None
+) -> workflow.ActivityHandle[R]:
+    """Start an activity by the policy table."""
+    untyped: Any = method  # the SDK types methods only where the argument's type is known
+    handle: workflow.ActivityHandle[R] = workflow.start_activity_method(
+        untyped, arg, **config(method.__name__, control=control, summary=summary)
+    )
+    return handle
+
+
+async def call(
+    method: Callable[[Any, A], R],
+    arg: A,
+    *,
+    control: bool = False,
+    summary: str | None = None,
+    wake: Callable[[], bool] | None = None,
+    seconds: float | None = None,
+) -> R:
+    """The activity's answer. Raises ``Interrupted`` as soon as ``wake()`` holds or ``seconds`` have passed.
+
+    An interrupted activity is asked to cancel and its answer is not awaited: it may hang, and it is idempotent and
+    fenced, so that it can do no harm later. An error of the domain keeps its own type.
+    """
+    if wake is not None and wake():
+        raise Interrupted
+    handle = start(method, arg, control=control, summary=summary)
+    if wake is None and seconds is None:
+        return await _answer(handle)
+    await pause(seconds, lambda: handle.done() or (wake is not None and wake()))
+    if not handle.done():
+        abandon([handle])
+        raise Interrupted
+    return await _answer(handle)
+
+
+async def _answer(handle: workflow.ActivityHandle[R]) -> R:
+    try:
+        return await handle
+    except ActivityError as error:
+        cause = error.cause
+        if isinstance(cause, ApplicationError) and cause.type:
+            raise ApplicationError(cause.message, type=cause.type, non_retryable=True) from error
+        raise
+
+
+async def pause(seconds: float | None, wake: Callable[[], bool], summary: str | None = None) -> None:
+    """Wait until ``wake()`` holds, at most ``seconds``."""
+    if wake() or (seconds is not None and seconds <= 0):
+        return
+    timeout = None if seconds is None else timedelta(seconds=seconds)
+    try:
+        await workflow.wait_condition(wake, timeout=timeout, timeout_summary=summary)
+    except TimeoutError:
+        return
+
+
+async def settle(handles: Sequence[workflow.ActivityHandle[Any]], seconds: float) -> None:
+    """Wait for all handles, at most ``seconds``; what is not done by then is abandoned and must be asked for again."""
+    await pause(seconds, lambda: all(h.done() for h in handles))
+    abandon([h for h in handles if not h.done()])
+    for handle in handles:
+        if handle.done() and not handle.cancelled():
+            handle.exception()
+
+
+def abandon(handles: Sequence[workflow.ActivityHandle[Any]]) -> None:
+    """Ask activities to cancel and never await them."""
+    for handle in handles:
+        handle.add_done_callback(_look_away)
+        handle.cancel()
+
+
+def _look_away(task: asyncio.Task[Any]) -> None:
+    """Retrieve the outcome, so that asyncio does not report an exception that nobody waits for."""
+    if not task.cancelled():
+        task.exception()

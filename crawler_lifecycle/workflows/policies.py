@@ -1,0 +1,95 @@
+"""One table: on which queue, how long, and how often each activity is tried.
+
+Retries live here and nowhere else. Database and cluster steps are tried for ever, because an outage of our own
+infrastructure must never fail a run; what no retry can mend is told apart by its type (``domain.errors``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from temporalio.common import RetryPolicy
+from temporalio.workflow import ActivityConfig
+
+from crawler_lifecycle.domain.errors import not_retryable
+from crawler_lifecycle.domain.names import QUEUE_CLUSTER, QUEUE_CONTROL, QUEUE_EXPORT, QUEUE_MAIN
+
+
+def _retry(first_s: float, most_s: float, *, factor: float = 2.0, tries: int = 0) -> RetryPolicy:
+    return RetryPolicy(
+        initial_interval=timedelta(seconds=first_s),
+        backoff_coefficient=factor,
+        maximum_interval=timedelta(seconds=most_s),
+        maximum_attempts=tries,
+        non_retryable_error_types=not_retryable(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How one kind of activity is called. Times in seconds; ``total_s`` spans all tries."""
+
+    queue: str
+    try_s: float
+    retry: RetryPolicy
+    heartbeat_s: float | None = None
+    total_s: float | None = None
+
+
+DATABASE = Policy(QUEUE_MAIN, 20, _retry(1, 30))
+#: A deployment call is void after 25 s; its try may not outlive that by much.
+DEPLOY = Policy(QUEUE_CLUSTER, 40, _retry(5, 60), heartbeat_s=20)
+START_CHECK = Policy(QUEUE_CLUSTER, 60, _retry(6, 60, factor=1.5), heartbeat_s=20)
+LOOK = Policy(QUEUE_CLUSTER, 180, _retry(2, 60), heartbeat_s=20)
+#: A push is a courtesy: three short tries, and the run goes on.
+PUSH = Policy(QUEUE_MAIN, 5, _retry(0.5, 2, tries=3))
+EVENT = Policy(QUEUE_MAIN, 60, _retry(1, 60), heartbeat_s=20, total_s=24 * 3600)
+ARCHIVE = Policy(QUEUE_EXPORT, 6 * 3600, _retry(2, 60), heartbeat_s=30, total_s=24 * 3600)
+STOP = Policy(QUEUE_CONTROL, 60, _retry(1, 15), heartbeat_s=20)
+RECORD_STOP = Policy(QUEUE_CONTROL, 20, _retry(0.5, 15))
+
+POLICIES: dict[str, Policy] = {
+    "create_history_id": DATABASE,
+    "add_workflow_id": DATABASE,
+    "run_scheduled_crawler": DEPLOY,
+    "run_onetime_crawler": DEPLOY,
+    "deploy_queued_tasks": DEPLOY,
+    "requeue_ended_tasks": DATABASE,
+    "get_main_job_status": START_CHECK,
+    "update_run_started": DATABASE,
+    "signal_pusher_started": PUSH,
+    "get_active_running_tasks": DATABASE,
+    "get_history_statuses_to_sync": LOOK,
+    "get_bulk_task_history_data": LOOK,
+    "reconcile_tasks": DATABASE,
+    "sync_statuses": DATABASE,
+    "count_alive_tasks": DATABASE,
+    "record_stop": RECORD_STOP,
+    "cancel_queued_tasks": RECORD_STOP,
+    "k8_stop_task": STOP,
+    "k8_stop_pod": STOP,
+    "add_cancellation_log_to_db": RECORD_STOP,
+    "signal_pusher_stopped": PUSH,
+    "update_run_status": DATABASE,
+    "initiate_export_signal": EVENT,
+    "export_supporting_files": ARCHIVE,
+}
+
+
+def config(name: str, *, control: bool = False, summary: str | None = None) -> ActivityConfig:
+    """The call options of an activity. ``control`` moves it to the control queue: from a stop to its proof everything
+    runs there, so that a stop never waits behind looks that hang."""
+    policy = POLICIES[name]
+    options = ActivityConfig(
+        task_queue=QUEUE_CONTROL if control else policy.queue,
+        start_to_close_timeout=timedelta(seconds=policy.try_s),
+        retry_policy=policy.retry,
+    )
+    if policy.heartbeat_s is not None:
+        options["heartbeat_timeout"] = timedelta(seconds=policy.heartbeat_s)
+    if policy.total_s is not None:
+        options["schedule_to_close_timeout"] = timedelta(seconds=policy.total_s)
+    if summary is not None:
+        options["summary"] = summary
+    return options

@@ -1,0 +1,216 @@
+"""What a run's workflow remembers, as one value that travels over continue-as-new."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from temporalio.common import RawValue, SearchAttributeKey
+from temporalio.converter import PayloadConverter
+
+from crawler_lifecycle.activities.cancellation import HeardStop
+from crawler_lifecycle.activities.shared import Counts
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.run import Limits, RunSnapshot, RunStatus, Stage, StopIntent, Trigger
+from crawler_lifecycle.ports import Fence, RunHandle
+
+NOTES_MAX = 20
+
+RUN_ID = SearchAttributeKey.for_int("CrawlRunId")
+CRAWLER = SearchAttributeKey.for_keyword("CrawlCrawler")
+TRIGGER = SearchAttributeKey.for_keyword("CrawlTrigger")
+STAGE = SearchAttributeKey.for_keyword("CrawlStage")
+STATUS = SearchAttributeKey.for_keyword("CrawlStatus")
+OUTCOME = SearchAttributeKey.for_keyword("CrawlOutcome")
+FLOW = SearchAttributeKey.for_keyword("CrawlFlow")
+PARENT = SearchAttributeKey.for_keyword("CrawlParent")
+
+
+@dataclass
+class Inbox:
+    """Everything that reached the run from outside and has not been carried out yet."""
+
+    stop: StopIntent | None = None
+    heard: list[HeardStop] = field(default_factory=list)
+    """Stops that are not in the database yet."""
+    look_now: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Remember a remark for people; the oldest are forgotten."""
+        self.notes = [*self.notes, text[:300]][-NOTES_MAX:]
+
+    def want_stop(self, intent: StopIntent, request_id: str | None) -> None:
+        """A stop by a person (with the id of its request) or by a limit (without)."""
+        self.stop = intent if self.stop is None else self.stop.merged(intent)
+        if request_id is None or all(h.request_id != request_id for h in self.heard):
+            self.heard = [*self.heard, HeardStop(intent, request_id)][-100:]
+
+    def recorded_stop(self, intent: StopIntent | None) -> None:
+        """A stop that is in the database already, perhaps past us (through the gateway)."""
+        if intent is not None:
+            self.stop = intent if self.stop is None else intent.merged(self.stop)
+
+    def signal(
+        self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime, new_id: str
+    ) -> None:
+        """Take one signal, whatever it carries: nothing is refused, and a stop is never lost."""
+        if name in (names.SIGNAL_STOP, names.SIGNAL_FORCE_STOP):
+            fields = self._fields(name, args, converter)
+            force = name == names.SIGNAL_FORCE_STOP or fields.get("force") is True
+            by, reason = _text(fields.get("requested_by")), _text(fields.get("reason"))
+            intent = StopIntent(requested_at=now, force=force, requested_by=by, reason=reason)
+            self.want_stop(intent, _text(fields.get("request_id"), names.REQUEST_ID_MAX) or new_id)
+        elif name == names.SIGNAL_LOOK_NOW:
+            self.look_now = True
+        else:
+            self.note(f"unknown signal {name!r} ignored; known are stop, force_stop and look_now")
+
+    def _fields(self, name: str, args: Sequence[RawValue], converter: PayloadConverter) -> dict[str, object]:
+        if len(args) > 1:
+            self.note(f"signal {name!r} came with {len(args)} payloads, only the first was read")
+        if not args:
+            return {}
+        try:
+            value = converter.from_payload(args[0].payload)
+        except Exception as error:  # whatever a stranger's payload does to a decoder, the stop still counts
+            self.note(f"payload of signal {name!r} could not be read ({type(error).__name__}), the signal counts")
+            return {}
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            self.note(f"payload of signal {name!r} is no object, the signal counts")
+            return {}
+        unknown = sorted(str(k) for k in set(value) - {"request_id", "requested_by", "reason", "force"})
+        if unknown:
+            self.note(f"signal {name!r}: unknown fields {', '.join(unknown)[:100]} ignored")
+        return value
+
+
+def _text(value: object, limit: int = 255) -> str | None:
+    return value[:limit] if isinstance(value, str) and value else None
+
+
+@dataclass
+class RunState:
+    """The run as its workflow knows it. Fields are only ever added, with defaults: old histories must still load."""
+
+    stage: Stage = Stage.INITIATION
+    run_id: int = 0
+    attempt: int = 0
+    owner_run_id: str = ""
+    crawler: str = ""
+    trigger: Trigger = Trigger.MANUAL
+    flow_id: str | None = None
+    parent: str | None = None
+    multi: bool = False
+    resumed: bool = False
+    rerun: bool = False
+    looked_back: bool = False
+    """On resume: whether the complete look at what is left of the earlier attempt is done."""
+    limits: Limits = field(default_factory=Limits)
+    poll_minutes: list[float] | None = None
+    max_parallel: int | None = None
+    status: RunStatus = RunStatus.INITIALIZING
+    outcome: str | None = None
+    cause: str | None = None
+    pages: int | None = None
+    items: int | None = None
+    errors: int | None = None
+    counts: Counts = field(default_factory=Counts)
+    waiting_for: str | None = None
+    rung: int = 0
+    looks: int = 0
+    last_look_at: datetime | None = None
+    next_look_at: datetime | None = None
+    last_look_s: float = 0.0
+    start_deadline: datetime | None = None
+    run_deadline: datetime | None = None
+    stop_rung: int = 0
+    stopped: bool = False
+    stop_log: list[HeardStop] = field(default_factory=list)
+    """Recorded stops whose row in the cancellation log still lacks the time we acted on it."""
+    inbox: Inbox = field(default_factory=Inbox)
+
+    @property
+    def fence(self) -> Fence:
+        return Fence(self.run_id, self.attempt, self.owner_run_id)
+
+    @property
+    def room(self) -> bool:
+        """Whether queued tasks may be deployed beside the active ones."""
+        return self.counts.queued > 0 and (self.max_parallel is None or self.counts.active < self.max_parallel)
+
+    def adopt(self, handle: RunHandle, owner_run_id: str) -> None:
+        """Take over what the database says about the run that we now own."""
+        request = handle.request
+        self.run_id, self.attempt, self.owner_run_id = handle.run_id, handle.attempt, owner_run_id
+        self.crawler, self.trigger = request.crawler or "", request.trigger
+        self.flow_id, self.parent = request.flow_id, request.parent
+        self.multi, self.resumed, self.rerun, self.status = handle.multi, handle.resumed, handle.rerun, handle.status
+        self.limits, self.poll_minutes = request.limits, request.poll_minutes
+        self.max_parallel = request.max_parallel_tasks
+        self.inbox.recorded_stop(handle.stop)
+
+    def snapshot(self) -> RunSnapshot:
+        """The answer of the query ``status``."""
+        return RunSnapshot(
+            run_id=self.run_id or None,
+            attempt=self.attempt,
+            crawler=self.crawler,
+            trigger=self.trigger,
+            stage=self.stage,
+            status=self.status,
+            outcome=self.outcome,
+            cause=self.cause,
+            stop=self.inbox.stop,
+            tasks=dict(self.counts.by_status),
+            rung=self.rung,
+            last_look_at=self.last_look_at,
+            next_look_at=self.next_look_at,
+            looks=self.looks,
+            waiting_for=self.waiting_for,
+            notes=list(self.inbox.notes),
+        )
+
+    def search_attributes(self) -> list[tuple[SearchAttributeKey[Any], object]]:
+        """What the run is found by in Temporal."""
+        return [
+            (RUN_ID, self.run_id),
+            (CRAWLER, self.crawler),
+            (TRIGGER, str(self.trigger)),
+            (STAGE, str(self.stage)),
+            (STATUS, str(self.status)),
+            (OUTCOME, self.outcome),
+            (FLOW, self.flow_id),
+            (PARENT, self.parent),
+        ]
+
+    def details(self) -> str:
+        """The run in Markdown, for the Temporal UI."""
+        rows = [
+            f"### Run {self.run_id}: {self.crawler}, attempt {self.attempt}",
+            f"- **{self.status}** in {self.stage}" + (f", {self.outcome}: {self.cause}" if self.outcome else ""),
+            f"- tasks: {', '.join(f'{k} {v}' for k, v in sorted(self.counts.by_status.items())) or 'not deployed yet'}",
+        ]
+        if self.waiting_for:
+            rows.append(f"- waiting for {self.waiting_for}")
+        if self.last_look_at:
+            rows.append(f"- look {self.looks} at {self.last_look_at:%Y-%m-%d %H:%M:%S} UTC")
+        if self.next_look_at and not self.status.terminal:
+            rows.append(f"- next look at {self.next_look_at:%Y-%m-%d %H:%M:%S} UTC")
+        if self.inbox.stop:
+            stop = self.inbox.stop
+            who = stop.limit or stop.requested_by or "somebody"
+            rows.append(f"- {'forced stop' if stop.force else 'stop'} at {stop.requested_at:%H:%M:%S} UTC by {who}")
+        rows += [f"- note: {note}" for note in self.inbox.notes[-5:]]
+        return "\n".join(rows)
+
+    def escalated(self, now: datetime) -> HeardStop | None:
+        """The forced stop that a plain one has become by now, if it has."""
+        stop, after = self.inbox.stop, self.limits.force_stop_after_s
+        if stop is None or stop.force or after is None or (now - stop.requested_at).total_seconds() < after:
+            return None
+        return HeardStop(replace(stop, force=True, escalated=True))
