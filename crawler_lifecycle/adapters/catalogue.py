@@ -1,0 +1,325 @@
+"""The catalogue of crawlers in a YAML file (docs/crawlers.md), read strictly and again whenever it changes.
+
+The file is composed into YAML nodes and converted by hand instead of being loaded in one step: only nodes know their
+lines, and people fix a file by line number. It also keeps YAML's guesses out: an unquoted ``8400`` or ``yes`` where a
+text belongs is refused, because a crawler would otherwise receive something its author did not write.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
+from crawler_lifecycle.domain.names import CRAWLER_NAME
+from crawler_lifecycle.domain.run import Limits, Resources
+
+logger = logging.getLogger(__name__)
+
+SIZE_MAX = 1024 * 1024
+#: Nodes after aliases are followed; a small file can otherwise unfold into billions ("billion laughs").
+NODES_MAX = 200_000
+DEPTH_MAX = 32
+
+KUBERNETES_KEYS = ("node_selector", "tolerations", "priority_class", "pull_secrets", "queue", "volumes")
+
+_DEFINITION = TypeAdapter(CrawlerDefinition)
+_FIELDS = [f.name for f in fields(CrawlerDefinition)]
+_KNOWN: Mapping[str, list[str]] = {
+    "": _FIELDS,
+    "args": [f.name for f in fields(Argument)],
+    "resources": [f.name for f in fields(Resources)],
+}
+
+Path_ = tuple[str | int, ...]
+
+
+class YamlCatalogue:
+    """The port ``Catalogue`` over a file.
+
+    The constructor raises ``CatalogueError`` when the file cannot be used. Later a broken file leaves the last good
+    content in force; ``problem`` then says what is wrong, until the file is mended.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.problem: str | None = None
+        self._lock = threading.Lock()
+        self._stamp = self._stat()
+        self._crawlers = {c.name: c for c in load(self.path)}
+
+    def get(self, name: str) -> CrawlerDefinition | None:
+        """The crawler with this name, or ``None``."""
+        return self._current().get(name)
+
+    def all(self) -> list[CrawlerDefinition]:
+        """All crawlers in the order of the file."""
+        return list(self._current().values())
+
+    def _stat(self) -> tuple[int, ...] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+    def _current(self) -> dict[str, CrawlerDefinition]:
+        with self._lock:
+            # Taken before reading: a change during the reading is then seen as a change next time.
+            stamp = self._stat()
+            if stamp != self._stamp:
+                self._stamp = stamp
+                try:
+                    self._crawlers = {c.name: c for c in load(self.path)}
+                except CatalogueError as error:
+                    self.problem = str(error)
+                    logger.error("the catalogue cannot be read, its last good content stays in force: %s", error)
+                else:
+                    self.problem = None
+            return self._crawlers
+
+
+def load(path: Path) -> list[CrawlerDefinition]:
+    """Read a catalogue once. Raises ``CatalogueError``: file, line, key, what is wrong with it, and the cure."""
+    reader = _Reader(path)
+    root = reader.root()
+    found: list[CrawlerDefinition] = []
+    lines: dict[str, int] = {}
+    for node in root.value:
+        definition = reader.definition(node)
+        line = _line(node)
+        if definition.name in lines:
+            raise reader.error(
+                line, "name", f"{definition.name!r} is declared on line {lines[definition.name]} already; rename one"
+            )
+        lines[definition.name] = line
+        found.append(definition)
+    return found
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+@dataclass
+class _Reader:
+    """One reading of one file."""
+
+    path: Path
+    nodes: int = 0
+    written: dict[Path_, str] = field(default_factory=dict)
+    """Scalars of the current entry as they stand in the file; ``yes`` must not be quoted back as ``true``."""
+
+    def error(self, line: int | None, key: str, text: str) -> CatalogueError:
+        where = f"{self.path}:{line}" if line else str(self.path)
+        return CatalogueError(f"{where}: {key}: {text}" if key else f"{where}: {text}")
+
+    def root(self) -> yaml.SequenceNode:
+        """The top-level list."""
+        try:
+            with self.path.open("rb") as file:
+                raw = file.read(SIZE_MAX + 1)
+        except OSError as error:
+            cure = "give the path of a readable crawlers.yaml (LIFECYCLE_CRAWLERS)"
+            raise self.error(None, "", f"cannot be read ({error.strerror}); {cure}") from None
+        if len(raw) > SIZE_MAX:
+            raise self.error(None, "", f"larger than {SIZE_MAX} bytes; split the catalogue")
+        try:
+            text = raw.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = raw.count(b"\n", 0, error.start) + 1
+            raise self.error(line, "", f"byte {raw[error.start]:#04x} is no UTF-8; save the file as UTF-8") from None
+        try:
+            root = yaml.compose(text, Loader=yaml.SafeLoader)
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            line = mark.line + 1 if mark else 1
+            raise self.error(line, "", f"no valid YAML: {error.problem or error}; correct this line") from None
+        except yaml.YAMLError as error:
+            first = str(error).splitlines()[0]
+            raise self.error(None, "", f"no valid YAML: {first}; remove what YAML does not allow") from None
+        except RecursionError:
+            raise self.error(None, "", "nested too deeply; a catalogue is a flat list of crawlers") from None
+        if root is None or (isinstance(root, yaml.SequenceNode) and not root.value):
+            raise self.error(None, "", "empty; declare at least one crawler: '- name: …'")
+        if not isinstance(root, yaml.SequenceNode):
+            raise self.error(_line(root), "", "not a list; begin every crawler with '- name: …'")
+        return root
+
+    def definition(self, node: yaml.Node) -> CrawlerDefinition:
+        """One entry of the list, checked completely."""
+        if not isinstance(node, yaml.MappingNode):
+            raise self.error(_line(node), "", "not a crawler; each entry is '- name: …' with its keys below")
+        lines: dict[Path_, int] = {(): _line(node)}
+        self.written = {}
+        data = self._plain(node, (), lines)
+        try:
+            definition = _DEFINITION.validate_json(json.dumps(data), strict=True)
+            self._check(definition)
+        except ValidationError as error:
+            raise self._explain(error, data, lines) from None
+        except InvalidRequest as error:
+            raise self._of_domain(error, lines) from None
+        if definition.project is not None:
+            # normpath and not resolve: for a crawler with an image this is a path inside of the image.
+            project = os.path.normpath(self.path.absolute().parent / definition.project)
+            definition = replace(definition, project=project)
+        return definition
+
+    def _check(self, definition: CrawlerDefinition) -> None:
+        """What the type of a definition alone cannot say."""
+        if not CRAWLER_NAME.fullmatch(definition.name):
+            raise InvalidRequest(
+                f"name: {_shown(definition.name)} is not allowed; give 1 to 63 characters of a-z, 0-9, '-', '_' and "
+                "'.', and end in a letter or digit"
+            )
+        if definition.kind is CrawlerKind.SCRAPY and definition.project is None and definition.image is None:
+            raise InvalidRequest("project: missing; name the folder of the Scrapy project, or an image that holds it")
+        if definition.files_max is not None and definition.files_max < 0:
+            raise InvalidRequest(f"files_max: {definition.files_max} is not allowed; give 0 or more")
+        for key in definition.kubernetes:
+            if key not in KUBERNETES_KEYS:
+                raise InvalidRequest(f"kubernetes.{key}: unknown key; known are {', '.join(KUBERNETES_KEYS)}")
+        for path, text in _texts(definition):
+            if "\0" in text:
+                raise InvalidRequest(f"{path}: holds a NUL character, which no process can receive; remove it")
+        Limits(**{name: value for name, value in definition.limits.items() if value is not None})
+
+    # --- nodes to plain data, with the line of every path -----------------------------------------------------------
+
+    def _plain(self, node: yaml.Node, path: Path_, lines: dict[Path_, int]) -> Any:
+        self.nodes += 1
+        if self.nodes > NODES_MAX or len(path) > DEPTH_MAX:
+            raise self.error(_line(node), _dotted(path), "too much once its aliases are followed; use fewer")
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path, lines)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._item(child, (*path, n), lines) for n, child in enumerate(node.value)]
+        return self._scalar(node, path)
+
+    def _item(self, node: yaml.Node, path: Path_, lines: dict[Path_, int]) -> Any:
+        lines[path] = _line(node)
+        return self._plain(node, path, lines)
+
+    def _mapping(self, node: yaml.MappingNode, path: Path_, lines: dict[Path_, int]) -> dict[str, Any]:
+        self._refuse_tag(node, path, "tag:yaml.org,2002:map")
+        plain: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = _line(key_node)
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                raise self.error(line, "<<", "merge keys are not supported; write the keys out")
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != "tag:yaml.org,2002:str":
+                shown = _shown(getattr(key_node, "value", "a list or mapping"))
+                raise self.error(line, _dotted(path), f"the key {shown} is no text; put it in quotes")
+            key = str(key_node.value)
+            here = (*path, key)
+            if key in plain:
+                raise self.error(line, _dotted(here), f"appears twice, first on line {lines[here]}; remove one")
+            lines[here] = line
+            plain[key] = self._plain(value_node, here, lines)
+        return plain
+
+    def _scalar(self, node: yaml.Node, path: Path_) -> Any:
+        text, kind = str(node.value), node.tag.removeprefix("tag:yaml.org,2002:")
+        self.written[path] = text
+        if kind == "str":
+            return text
+        if kind == "null":
+            return None
+        if kind in ("bool", "int", "float"):
+            try:
+                # Only these three standard tags reach the constructor, so nothing but a plain value can come out.
+                value = yaml.constructor.SafeConstructor().construct_object(node)
+            except (ValueError, KeyError):
+                value = math.nan
+            if isinstance(value, float) and not math.isfinite(value):
+                raise self.error(_line(node), _dotted(path), f"{_shown(text)} is no finite number; give a finite one")
+            return value
+        if kind == "timestamp":
+            raise self.error(_line(node), _dotted(path), f'{text} is read as a date; put it in quotes: "{text}"')
+        raise self.error(_line(node), _dotted(path), f"the tag {_shown(node.tag)} is not allowed; remove it")
+
+    def _refuse_tag(self, node: yaml.Node, path: Path_, expected: str) -> None:
+        if node.tag != expected:
+            raise self.error(_line(node), _dotted(path), f"the tag {_shown(node.tag)} is not allowed; remove it")
+
+    # --- words ------------------------------------------------------------------------------------------------------
+
+    def _explain(self, error: ValidationError, data: dict[str, Any], lines: Mapping[Path_, int]) -> CatalogueError:
+        """The first thing that is wrong, in words."""
+        first = error.errors(include_url=False)[0]
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, InvalidRequest):
+            return self._of_domain(cause, lines)
+        path, value = tuple(first["loc"]), first.get("input")
+        kind = first["type"]
+        if kind == "missing":
+            return self.error(_nearest(path, lines), _dotted(path), "missing; add it")
+        if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+            known = _KNOWN.get(str(path[0]) if len(path) > 1 else "", _FIELDS)
+            return self.error(_nearest(path, lines), _dotted(path), f"unknown key; known are {', '.join(known)}")
+        if kind == "string_type":
+            written = self.written.get(path)
+            if written is None:
+                text = f"{_shown(value)} is no text; give one text"
+            else:
+                text = f"{written or 'nothing'} is no text; put it in quotes: {json.dumps(written)}"
+            return self.error(_nearest(path, lines), _dotted(path), text)
+        return self.error(
+            _nearest(path, lines), _dotted(path), f"{_shown(value)} is not allowed; {_lower(str(first['msg']))}"
+        )
+
+    def _of_domain(self, error: InvalidRequest, lines: Mapping[Path_, int]) -> CatalogueError:
+        """An error of the domain begins with the key (``limits.stop_grace_s: …``), sometimes after the crawler."""
+        for found in re.finditer(r"(?:^|: )([A-Za-z_][\w.\-]*): ", str(error)):
+            path = tuple(found[1].split("."))
+            if path[0] in _FIELDS:
+                return self.error(_nearest(path, lines), found[1], str(error)[found.end() :])
+        return self.error(lines[()], "", str(error))
+
+
+def _texts(definition: CrawlerDefinition) -> Iterator[tuple[str, str]]:
+    """Every text that will reach a process, with its key."""
+    for name in ("project", "spider", "image"):
+        value = getattr(definition, name)
+        if value is not None:
+            yield name, value
+    yield from ((f"command[{n}]", word) for n, word in enumerate(definition.command))
+    yield from ((f"args.{name}", argument.default or "") for name, argument in definition.args.items())
+    for section in ("settings", "env"):
+        yield from ((f"{section}.{name}", value) for name, value in getattr(definition, section).items())
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _dotted(path: Path_) -> str:
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _nearest(path: Path_, lines: Mapping[Path_, int]) -> int:
+    """The line of the path, or of the closest thing around it that exists in the file."""
+    while path and path not in lines:
+        path = path[:-1]
+    return lines[path]
