@@ -1,0 +1,180 @@
+"""The scheduler service over HTTP (docs/scheduler.md)."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime
+from typing import Any
+
+import httpx
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.errors import DeploymentExpired, DeploymentRefused, SchedulerUnavailable
+from crawler_lifecycle.ports import Deployed, Deployment
+
+#: Answers larger than this are no answers; 500 tasks with long reasons need a tenth of it.
+ANSWER_MAX = 8 * 1024 * 1024
+#: Client errors that describe the moment and not the request.
+TRANSIENT_4XX = frozenset({408, 409, 425, 429})
+#: Client errors that a wrong address, an old version or a missing right give as well. They refuse a deployment only when
+#: the service itself says so in a problem document; a proxy's 403 must not end runs for good.
+AMBIGUOUS_4XX = frozenset({401, 403, 404, 405, 407})
+PROBLEM = "application/problem+json"
+
+_STATES = ("created", "existing", "deferred", "refused")
+
+
+class _Task(BaseModel):
+    """One answer. Fields that later versions of a service may add are ignored, what we need is checked strictly."""
+
+    model_config = ConfigDict(strict=True)
+
+    index: int
+    state: str
+    name: str | None = None
+    uid: str | None = None
+    reason: str | None = None
+
+
+class _Answer(BaseModel):
+    tasks: list[_Task]
+
+
+class _Crawlers(BaseModel):
+    crawlers: list[Any]
+
+
+_DEFINITION = TypeAdapter(CrawlerDefinition)
+
+
+class HttpSchedulerClient:
+    """The port ``SchedulerClient``.
+
+    Whatever is not a valid answer, from a refused connection to a proxy's HTML page with status 200, is
+    ``SchedulerUnavailable``: it says nothing about the deployment, which is therefore tried again under the same key.
+    """
+
+    def __init__(
+        self, url: str, timeout_s: float = 20.0, *, transport: httpx.BaseTransport | None = None, connections: int = 32
+    ) -> None:
+        self._url = url.rstrip("/")
+        self._timeout_s = timeout_s
+        self._http = httpx.Client(
+            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 5.0)),
+            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+            follow_redirects=False,
+            transport=transport,
+            # The service is ours to name; a proxy of the environment has no business between the two.
+            trust_env=False,
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def deploy(self, deployment: Deployment) -> list[Deployed]:
+        """Deploy the tasks; one answer for each.
+
+        Raises ``DeploymentRefused``, ``DeploymentExpired`` or ``SchedulerUnavailable``.
+        """
+        kind = "scheduled" if deployment.scheduled else "onetime"
+        body = self._call("POST", f"/v1/deployments/{kind}", wire(deployment))
+        try:
+            answers = _Answer.model_validate_json(body).tasks
+        except ValidationError as error:
+            raise SchedulerUnavailable(_unreadable(self._url, error)) from None
+        asked = {task.index for task in deployment.tasks}
+        if {a.index for a in answers} != asked or len(answers) != len(asked):
+            raise SchedulerUnavailable(
+                f"scheduler service at {self._url} answered for other tasks ({len(answers)}) than asked ({len(asked)})"
+            )
+        strange = next((a.state for a in answers if a.state not in _STATES), None)
+        if strange is not None:
+            raise SchedulerUnavailable(f"scheduler service at {self._url} answered with the unknown state {strange!r}")
+        return [Deployed(a.index, a.state, a.name, a.uid, a.reason) for a in answers]
+
+    def crawlers(self) -> list[CrawlerDefinition]:
+        """The crawlers that the service knows. Raises ``SchedulerUnavailable``."""
+        try:
+            body = self._call("GET", "/v1/crawlers")
+            return [_DEFINITION.validate_python(entry) for entry in _Crawlers.model_validate_json(body).crawlers]
+        except ValidationError as error:
+            raise SchedulerUnavailable(_unreadable(self._url, error)) from None
+        except (DeploymentRefused, DeploymentExpired) as error:
+            raise SchedulerUnavailable(str(error)) from error
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
+        deadline = time.monotonic() + self._timeout_s
+        try:
+            with self._http.stream(method, self._url + path, json=body) as response:
+                content = bytearray()
+                for chunk in response.iter_bytes():
+                    content += chunk
+                    if len(content) > ANSWER_MAX:
+                        raise SchedulerUnavailable(f"scheduler service at {self._url}: answer over {ANSWER_MAX} bytes")
+                    # httpx times each read; a server that trickles would pass every one of them.
+                    if time.monotonic() > deadline:
+                        raise SchedulerUnavailable(
+                            f"scheduler service at {self._url}: no end after {self._timeout_s} s"
+                        )
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
+            text = str(error) or type(error).__name__
+            raise SchedulerUnavailable(f"scheduler service at {self._url} cannot be reached: {text}") from error
+        self._check(response, bytes(content))
+        return bytes(content)
+
+    def _check(self, response: httpx.Response, content: bytes) -> None:
+        status = response.status_code
+        if status in (200, 201):
+            return
+        detail = _detail(content)
+        if status == 410:
+            raise DeploymentExpired(detail or "the deployment call expired before the service could carry it out")
+        told = response.headers.get("content-type", "").partition(";")[0].strip().lower() == PROBLEM
+        if 400 <= status < 500 and status not in TRANSIENT_4XX and (told or status not in AMBIGUOUS_4XX):
+            raise DeploymentRefused(detail or f"scheduler service at {self._url} refused with status {status}")
+        suffix = f": {detail}" if detail else ""
+        raise SchedulerUnavailable(f"scheduler service at {self._url} answered {status}{suffix}")
+
+
+def wire(deployment: Deployment) -> dict[str, Any]:
+    """The JSON body of a deployment call."""
+    body: dict[str, Any] = {
+        "run_id": deployment.run_id,
+        "attempt": deployment.attempt,
+        "crawler": deployment.crawler,
+        "args": dict(deployment.args),
+        "settings": dict(deployment.settings),
+        "tasks": [{"task_id": t.task_id, "index": t.index, "args": dict(t.args)} for t in deployment.tasks],
+        "resources": {"cpu": deployment.resources.cpu, "memory": deployment.resources.memory},
+        "limits": {name: getattr(deployment.limits, name) for name in deployment.limits.__dataclass_fields__},
+        "expires_at": _stamp(deployment.expires_at),
+        "resume": deployment.resume,
+    }
+    if deployment.scheduled and deployment.due_at is not None:
+        body["due_at"] = _stamp(deployment.due_at)
+    return body
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.isoformat()
+
+
+def _unreadable(url: str, error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"scheduler service at {url} answered with something else than its contract says: {where}: {first['msg']}"
+
+
+def _detail(content: bytes) -> str | None:
+    """The detail of a problem document, shortened; ``None`` when the body is something else."""
+    try:
+        problem = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(problem, dict):
+        return None
+    detail = problem.get("detail") or problem.get("title")
+    return detail[:2000] if isinstance(detail, str) else None
