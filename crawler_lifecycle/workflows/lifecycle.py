@@ -14,13 +14,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from temporalio import workflow
 from temporalio.common import RawValue
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ApplicationError
 
-from crawler_lifecycle.activities.cancellation import CancellationActivities, RecordStop, StopTask
+from crawler_lifecycle.activities.cancellation import CancellationActivities, RecordStop
 from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.activities.deployment import (
     DEPLOYMENT_PAGE,
@@ -32,22 +32,17 @@ from crawler_lifecycle.activities.deployment import (
     Started,
 )
 from crawler_lifecycle.activities.initiation import AddWorkflowId, CreateHistory, InitiationActivities
-from crawler_lifecycle.activities.reconciliation import ActiveTasks, LookOrder, ReconciliationActivities, Sync
-from crawler_lifecycle.activities.shared import Counts
 from crawler_lifecycle.domain import cadence, names
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.run import RunRequest, RunResult, RunSnapshot, RunStatus, Stage, StopIntent
-from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.ports import Fence, Owner
+from crawler_lifecycle.ports import Owner
 
-from .calls import Interrupted, call, pause, settle, start
+from .calls import Interrupted, call, pause
 from .state import RunState
+from .steps import ask_to_end, courtesy, gap, look_round, publish, tell_parent, wait_for_look
 
 A = TypeVar("A")
 R = TypeVar("R")
-
-#: Stops of a multi-process run that are under way at once, and how long one such window is waited for.
-STOP_WINDOW, STOP_WINDOW_S = 100, 30.0
 
 
 @workflow.defn(name=names.LIFECYCLE_WORKFLOW)
@@ -57,7 +52,6 @@ class CrawlerLifecycleWorkflow:
     @workflow.init
     def __init__(self, request: RunRequest | None = None, carried: RunState | None = None) -> None:
         self._s = carried or RunState()
-        self._published: dict[str, object] = {}
 
     @workflow.run
     async def run(self, request: RunRequest | None = None, carried: RunState | None = None) -> RunResult:
@@ -96,7 +90,7 @@ class CrawlerLifecycleWorkflow:
         """Step by step to the result; ``None`` asks for continue-as-new."""
         s = self._s
         while s.outcome is None:
-            self._publish()
+            publish(s)
             try:
                 if s.stage is Stage.INITIATION:
                     await self._initiate(request)
@@ -114,7 +108,7 @@ class CrawlerLifecycleWorkflow:
                     await self._reconcile()
             except Interrupted:
                 continue
-        self._publish()
+        publish(s)
         return await self._complete()
 
     # --- 1. initiation ---------------------------------------------------------------------------------------------
@@ -131,10 +125,10 @@ class CrawlerLifecycleWorkflow:
     async def _look_back(self) -> None:
         """Resume: what ended meanwhile gets its end, what executes is adopted, the rest is queued anew."""
         s = self._s
-        await self._round("resume", self._gap(), self._gap(), resumed=True)
+        await look_round(s, "resume", gap(s), gap(s), resumed=True)
         if s.inbox.stop is not None:
             return
-        s.counts = await call(DeploymentActivities.requeue_ended_tasks, Requeue(s.fence, s.rerun), wake=self._stopping)
+        s.counts = await call(DeploymentActivities.requeue_ended_tasks, Requeue(s.fence, s.rerun), wake=s.stop_wanted)
         s.looked_back = True
 
     # --- 2. deployment ---------------------------------------------------------------------------------------------
@@ -156,9 +150,8 @@ class CrawlerLifecycleWorkflow:
         while report.offered >= DEPLOYMENT_PAGE and not report.deferred and s.room:
             report = await self._deploy_wave(DeploymentActivities.deploy_queued_tasks)
         if not s.counts.alive:
-            s.cause = report.refused
             s.stage = Stage.COMPLETION
-            await self._courtesy(DeploymentActivities.signal_pusher_started)
+            await courtesy(s, DeploymentActivities.signal_pusher_started)
             return
         await self._await_start()
 
@@ -173,18 +166,18 @@ class CrawlerLifecycleWorkflow:
         """Wait until the main task runs or ended; its retries carry the wait, ``look_now`` makes it ask at once."""
         s = self._s
         s.waiting_for = "the main task's start"
-        self._publish()
-        await pause(s.limits.start_check_s, self._woken, "first check of the start")
+        publish(s)
+        await pause(s.limits.start_check_s, s.woken, "first check of the start")
         order = MainJob(s.fence, s.limits.start_check_s)
         main = await self._starting(DeploymentActivities.get_main_job_status, order)
-        s.waiting_for = None
-        s.next_look_at = workflow.now() + timedelta(seconds=0 if main.ended else self._gap())
+        s.waiting_for = s.start_deadline = None
+        s.next_look_at = workflow.now() + timedelta(seconds=0 if main.ended else gap(s))
         started = Started(s.fence, main.started_at, s.next_look_at)
-        s.status = await call(DeploymentActivities.update_run_started, started, wake=self._stopping)
+        s.status = await call(DeploymentActivities.update_run_started, started, wake=s.stop_wanted)
         s.stage = Stage.RECONCILIATION
         if s.limits.run_timeout_s is not None:
             s.run_deadline = workflow.now() + timedelta(seconds=s.limits.run_timeout_s)
-        await self._courtesy(DeploymentActivities.signal_pusher_started)
+        await courtesy(s, DeploymentActivities.signal_pusher_started)
 
     async def _starting(self, method: Callable[[DeploymentActivities, A], R], arg: A) -> R:
         """An activity that a stop and ``start_timeout_s`` end, and that ``look_now`` makes try again at once."""
@@ -193,57 +186,31 @@ class CrawlerLifecycleWorkflow:
             s.inbox.look_now = False
             left = (s.start_deadline - workflow.now()).total_seconds() if s.start_deadline else None
             try:
-                return await call(method, arg, wake=self._woken, seconds=left)
+                return await call(method, arg, wake=s.woken, seconds=left)
             except Interrupted:
                 if s.start_deadline is not None and workflow.now() >= s.start_deadline:
                     s.inbox.want_stop(StopIntent(workflow.now(), limit="start_timeout"), None)
-                if self._stopping() or workflow.info().is_continue_as_new_suggested():
+                if s.stop_wanted() or workflow.info().is_continue_as_new_suggested():
                     raise
 
     # --- 3. reconciliation -----------------------------------------------------------------------------------------
 
     async def _reconcile(self) -> None:
-        s, now = self._s, workflow.now()
-        due = s.next_look_at or now + timedelta(seconds=self._gap())
-        until = min(due, s.run_deadline or due)
-        await pause((until - now).total_seconds(), self._woken, f"look {s.looks + 1}")
-        if s.inbox.look_now and s.last_look_at is not None:
-            least = max(cadence.MIN_GAP_SECONDS, 2 * s.last_look_s)
-            await pause(least - (workflow.now() - s.last_look_at).total_seconds(), self._stopping)
-        if self._stopping():
+        s = self._s
+        await wait_for_look(s)
+        if s.stop_wanted():
             return
         if s.run_deadline is not None and workflow.now() >= s.run_deadline:
             s.inbox.want_stop(StopIntent(workflow.now(), limit="timed_out"), None)
             return
-        gap, source = self._gap(), "wake" if s.inbox.look_now else "look"
+        led_by, source = gap(s), "wake" if s.inbox.look_now else "look"
         s.inbox.look_now = False
         s.rung += 1
-        await self._round(source, gap, self._gap())
-        if s.room and not self._stopping():
+        await look_round(s, source, led_by, gap(s))
+        if s.room and not s.stop_wanted():
             await self._deploy_wave(DeploymentActivities.deploy_queued_tasks)
         if not s.counts.alive:
             s.stage = Stage.COMPLETION
-
-    async def _round(self, source: str, gap: float, next_gap: float, *, resumed: bool = False) -> None:
-        """One look and what follows from it. A quiet round is its first two activities and nothing else."""
-        s = self._s
-        control, wake = s.inbox.stop is not None, self._escalating if s.inbox.stop is not None else self._stopping
-        rec, fence = ReconciliationActivities, s.fence
-        believed = await call(rec.get_active_running_tasks, ActiveTasks(s.run_id), control=control, wake=wake)
-        order = LookOrder(fence, gap, next_gap, source, resumed)
-        text = f"look {s.looks + 1} ({source}), {believed.counts.alive} tasks alive"
-        found = await call(rec.get_history_statuses_to_sync, order, control=control, wake=wake, summary=text)
-        s.looks += 1
-        s.last_look_at, s.next_look_at, s.last_look_s = found.observed_at, found.next_look_at, found.seconds
-        s.counts = believed.counts
-        s.inbox.recorded_stop(found.stop)
-        if found.changed:
-            text = f"{found.changed} tasks changed"
-            await call(rec.get_bulk_task_history_data, fence, control=control, wake=wake, summary=text)
-            await call(rec.reconcile_tasks, fence, control=control, wake=wake)
-            await call(rec.sync_statuses, Sync(fence, source), control=control, wake=wake)
-        if found.changed or not believed.counts.active:
-            s.counts = await call(rec.count_alive_tasks, s.run_id, control=control, wake=wake)
 
     # --- stop ------------------------------------------------------------------------------------------------------
 
@@ -256,41 +223,24 @@ class CrawlerLifecycleWorkflow:
             s.inbox.want_stop(forced.intent, None)
         heard, s.inbox.heard = s.inbox.heard, []
         s.stop_log += heard
-        s.inbox.recorded_stop(await call(CancellationActivities.record_stop, RecordStop(s.fence, heard)))
+        if heard:
+            s.inbox.recorded_stop(await call(CancellationActivities.record_stop, RecordStop(s.fence, heard)))
         s.status = RunStatus.STOPPING
-        self._publish()
-        s.counts = await call(CancellationActivities.cancel_queued_tasks, s.fence)
-        await self._ask_to_end()
+        publish(s)
+        if s.stop_rung == 0 or s.counts.queued:
+            s.counts = await call(CancellationActivities.cancel_queued_tasks, s.fence)
+        await ask_to_end(s)
         if s.stop_rung == 0 or heard:
             await call(CancellationActivities.add_cancellation_log_to_db, RecordStop(s.fence, s.stop_log))
             s.stop_log = []
-        gap = cadence.stop_interval(s.stop_rung, s.last_look_s)
+        wait = cadence.stop_interval(s.stop_rung, s.last_look_s)
         s.stop_rung += 1
-        await self._round("stop", gap, cadence.stop_interval(s.stop_rung, s.last_look_s))
+        await look_round(s, "stop", wait, cadence.stop_interval(s.stop_rung, s.last_look_s))
         if not s.counts.alive:
             s.stage = Stage.COMPLETION
             return
-        await pause(self._until_force(gap), lambda: self._escalating() or s.inbox.look_now, "proof of the stop")
+        await pause(s.until_force(wait), lambda: s.stop_changed() or s.inbox.look_now, "proof of the stop")
         s.inbox.look_now = False
-
-    async def _ask_to_end(self) -> None:
-        """``k8_stop_task`` for each active task not asked yet; by force ``k8_stop_pod`` for each that is left."""
-        s = self._s
-        forced = s.inbox.stop is not None and s.inbox.stop.force
-        method = CancellationActivities.k8_stop_pod if forced else CancellationActivities.k8_stop_task
-        statuses = [TaskStatus.PENDING, TaskStatus.RUNNING] + ([TaskStatus.STOPPING] if forced else [])
-        after = -1
-        while s.counts.active:
-            order = ActiveTasks(s.run_id, statuses, after, STOP_WINDOW)
-            page = await call(ReconciliationActivities.get_active_running_tasks, order, control=True)
-            if not page.tasks:
-                return
-            handles = [
-                start(method, StopTask(s.fence, task), control=True, summary=f"task {task.index}")
-                for task in page.tasks
-            ]
-            await settle(handles, STOP_WINDOW_S)
-            after = page.tasks[-1].index
 
     # --- 4. completion ---------------------------------------------------------------------------------------------
 
@@ -303,80 +253,15 @@ class CrawlerLifecycleWorkflow:
                 raise
             s.stage, s.next_look_at = Stage.RECONCILIATION, workflow.now()  # a task came to life: look again
             return
-        s.status, s.outcome, s.cause = ended.status, ended.outcome, ended.cause
-        s.counts, s.waiting_for, s.next_look_at = Counts(ended.tasks), None, None
-        s.pages, s.items, s.errors = ended.pages, ended.items, ended.errors
-        if s.inbox.heard:
-            s.inbox.note("a stop came after the verdict and changed nothing")
+        s.judged(ended)
 
     async def _complete(self) -> RunResult:
         s = self._s
         if s.stopped:
-            await self._courtesy(CancellationActivities.signal_pusher_stopped)
-        await self._courtesy(CompletionActivities.initiate_export_signal)
-        export = await self._courtesy(CompletionActivities.export_supporting_files)
-        result = RunResult(
-            run_id=s.run_id,
-            status=s.status,
-            outcome=s.outcome or "",
-            cause=s.cause or "",
-            attempt=s.attempt,
-            tasks=s.counts.by_status,
-            items=s.items,
-            pages=s.pages,
-            errors=s.errors,
-            export=export,
-        )
-        await self._tell_parent(result)
-        self._publish()
+            await courtesy(s, CancellationActivities.signal_pusher_stopped)
+        await courtesy(s, CompletionActivities.initiate_export_signal)
+        export = await courtesy(s, CompletionActivities.export_supporting_files)
+        result = s.result(export)
+        await tell_parent(s, result)
+        publish(s)
         return result
-
-    async def _tell_parent(self, result: RunResult) -> None:
-        if self._s.parent is None:
-            return
-        try:
-            await workflow.get_external_workflow_handle(self._s.parent).signal(names.SIGNAL_RUN_ENDED, result)
-        except ApplicationError as error:
-            self._s.inbox.note(f"parent {self._s.parent} could not be told: {error.message}")
-
-    # --- small helpers ---------------------------------------------------------------------------------------------
-
-    def _gap(self) -> float:
-        return cadence.poll_interval(self._s.rung, self._s.poll_minutes, self._s.last_look_s)
-
-    def _stopping(self) -> bool:
-        return self._s.inbox.stop is not None
-
-    def _woken(self) -> bool:
-        return self._stopping() or self._s.inbox.look_now
-
-    def _escalating(self) -> bool:
-        """Something about the stop itself is new: another request, or the time to use force."""
-        return bool(self._s.inbox.heard) or self._s.escalated(workflow.now()) is not None
-
-    def _until_force(self, seconds: float) -> float:
-        stop, after = self._s.inbox.stop, self._s.limits.force_stop_after_s
-        if stop is None or stop.force or after is None:
-            return seconds
-        left = (stop.requested_at + timedelta(seconds=after) - workflow.now()).total_seconds()
-        return min(seconds, max(left, 0.0))
-
-    async def _courtesy(self, method: Callable[[Any, Fence], R]) -> R | None:
-        """An activity whose failure is on record elsewhere and never changes the run."""
-        try:
-            return await call(method, self._s.fence)
-        except (ActivityError, ApplicationError) as error:
-            self._s.inbox.note(f"{method.__name__} gave up: {error.cause or error}")
-            return None
-
-    def _publish(self) -> None:
-        """Let the Temporal UI tell the story: search attributes where they changed, details always."""
-        s = self._s
-        if not s.run_id:
-            return
-        wanted = [(key, value) for key, value in s.search_attributes() if value is not None]
-        changed = [key.value_set(value) for key, value in wanted if self._published.get(key.name) != value]
-        if changed:
-            workflow.upsert_search_attributes(changed)
-        self._published = {key.name: value for key, value in wanted}
-        workflow.set_current_details(s.details())

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+from temporalio import workflow
 from temporalio.common import RawValue, SearchAttributeKey
 from temporalio.converter import PayloadConverter
 
 from crawler_lifecycle.activities.cancellation import HeardStop
+from crawler_lifecycle.activities.completion import RunEnded
 from crawler_lifecycle.activities.shared import Counts
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.run import Limits, RunSnapshot, RunStatus, Stage, StopIntent, Trigger
+from crawler_lifecycle.domain.run import (
+    ExportResult,
+    Limits,
+    RunResult,
+    RunSnapshot,
+    RunStatus,
+    Stage,
+    StopIntent,
+    Trigger,
+)
 from crawler_lifecycle.ports import Fence, RunHandle
 
 NOTES_MAX = 20
@@ -133,6 +144,8 @@ class RunState:
     stop_log: list[HeardStop] = field(default_factory=list)
     """Recorded stops whose row in the cancellation log still lacks the time we acted on it."""
     inbox: Inbox = field(default_factory=Inbox)
+    published: dict[str, str] = field(default_factory=dict)
+    """Search attributes as they were last set."""
 
     @property
     def fence(self) -> Fence:
@@ -153,6 +166,29 @@ class RunState:
         self.limits, self.poll_minutes = request.limits, request.poll_minutes
         self.max_parallel = request.max_parallel_tasks
         self.inbox.recorded_stop(handle.stop)
+
+    def judged(self, ended: RunEnded) -> None:
+        """Take over the verdict that is committed now."""
+        self.status, self.outcome, self.cause = ended.status, ended.outcome, ended.cause
+        self.pages, self.items, self.errors = ended.pages, ended.items, ended.errors
+        self.counts, self.waiting_for, self.next_look_at = Counts(ended.tasks), None, None
+        if self.inbox.heard:
+            self.inbox.note("a stop came after the verdict and changed nothing")
+
+    def result(self, export: ExportResult | None) -> RunResult:
+        """What the workflow returns."""
+        return RunResult(
+            run_id=self.run_id,
+            status=self.status,
+            outcome=self.outcome or "",
+            cause=self.cause or "",
+            attempt=self.attempt,
+            tasks=dict(self.counts.by_status),
+            items=self.items,
+            pages=self.pages,
+            errors=self.errors,
+            export=export,
+        )
 
     def snapshot(self) -> RunSnapshot:
         """The answer of the query ``status``."""
@@ -207,6 +243,26 @@ class RunState:
             rows.append(f"- {'forced stop' if stop.force else 'stop'} at {stop.requested_at:%H:%M:%S} UTC by {who}")
         rows += [f"- note: {note}" for note in self.inbox.notes[-5:]]
         return "\n".join(rows)
+
+    def stop_wanted(self) -> bool:
+        """Whether anybody or any limit wants the run to end."""
+        return self.inbox.stop is not None
+
+    def woken(self) -> bool:
+        """Whether waiting for the next look is over before its time."""
+        return self.stop_wanted() or self.inbox.look_now
+
+    def stop_changed(self) -> bool:
+        """Whether a stop under way is no longer the same: another request came, or it is time for force."""
+        return bool(self.inbox.heard) or self.escalated(workflow.now()) is not None
+
+    def until_force(self, seconds: float) -> float:
+        """``seconds``, or less when a plain stop becomes a forced one before."""
+        stop, after = self.inbox.stop, self.limits.force_stop_after_s
+        if stop is None or stop.force or after is None:
+            return seconds
+        left = (stop.requested_at + timedelta(seconds=after) - workflow.now()).total_seconds()
+        return min(seconds, max(left, 0.0))
 
     def escalated(self, now: datetime) -> HeardStop | None:
         """The forced stop that a plain one has become by now, if it has."""

@@ -1,0 +1,116 @@
+"""The parts that several steps of a run share: one look and what follows, asking tasks to end, telling the world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from crawler_lifecycle.activities.cancellation import CancellationActivities, StopTask
+from crawler_lifecycle.activities.reconciliation import ActiveTasks, LookOrder, ReconciliationActivities, Sync
+from crawler_lifecycle.domain import cadence, names
+from crawler_lifecycle.domain.run import RunResult
+from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.ports import Fence
+
+from .calls import call, pause, settle, start
+from .state import RunState
+
+R = TypeVar("R")
+
+#: Stops of a multi-process run that are under way at once, and how long one such window is waited for, in seconds.
+STOP_WINDOW, STOP_WINDOW_S = 100, 30.0
+
+
+def gap(s: RunState) -> float:
+    """Seconds from one look to the next at the present rung."""
+    return cadence.poll_interval(s.rung, s.poll_minutes, s.last_look_s)
+
+
+async def wait_for_look(s: RunState) -> None:
+    """Wait for the next look or the run's time limit; a stop or ``look_now`` ends the wait."""
+    if s.next_look_at is not None:
+        until = min(s.next_look_at, s.run_deadline or s.next_look_at)
+        await pause((until - workflow.now()).total_seconds(), s.woken, f"look {s.looks + 1}")
+    if s.inbox.look_now and s.last_look_at is not None:
+        least = max(cadence.MIN_GAP_SECONDS, 2 * s.last_look_s)
+        await pause(least - (workflow.now() - s.last_look_at).total_seconds(), s.stop_wanted)
+
+
+async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *, resumed: bool = False) -> None:
+    """One look and what follows from it. A quiet round is its first two activities and nothing else.
+
+    Raises ``Interrupted`` when a stop comes, or when a stop already under way turns into another one.
+    """
+    control = s.stop_wanted()
+    wake = s.stop_changed if control else s.stop_wanted
+    rec, fence = ReconciliationActivities, s.fence
+    believed = await call(rec.get_active_running_tasks, ActiveTasks(s.run_id), control=control, wake=wake)
+    order = LookOrder(fence, led_by, next_gap, source, resumed)
+    text = f"look {s.looks + 1} ({source}), {believed.counts.alive} tasks alive"
+    found = await call(rec.get_history_statuses_to_sync, order, control=control, wake=wake, summary=text)
+    s.looks += 1
+    s.last_look_at, s.next_look_at, s.last_look_s = found.observed_at, found.next_look_at, found.seconds
+    s.counts = believed.counts
+    s.inbox.recorded_stop(found.stop)
+    if found.changed:
+        text = f"{found.changed} tasks changed"
+        await call(rec.get_bulk_task_history_data, fence, control=control, wake=wake, summary=text)
+        await call(rec.reconcile_tasks, fence, control=control, wake=wake)
+        await call(rec.sync_statuses, Sync(fence, source), control=control, wake=wake)
+    if found.changed or not believed.counts.active:
+        s.counts = await call(rec.count_alive_tasks, s.run_id, control=control, wake=wake)
+
+
+async def ask_to_end(s: RunState) -> None:
+    """``k8_stop_task`` for each active task that was not asked yet; by force ``k8_stop_pod`` for each that is left.
+
+    A window that does not answer in time is left behind: its tasks are asked again at the next turn.
+    """
+    forced = s.inbox.stop is not None and s.inbox.stop.force
+    method = CancellationActivities.k8_stop_pod if forced else CancellationActivities.k8_stop_task
+    statuses = [TaskStatus.PENDING, TaskStatus.RUNNING] + ([TaskStatus.STOPPING] if forced else [])
+    after = -1
+    while s.counts.active:
+        order = ActiveTasks(s.run_id, statuses, after, STOP_WINDOW)
+        page = await call(ReconciliationActivities.get_active_running_tasks, order, control=True)
+        if not page.tasks:
+            return
+        await settle(
+            [start(method, StopTask(s.fence, t), control=True, summary=f"task {t.index}") for t in page.tasks],
+            STOP_WINDOW_S,
+        )
+        after = page.tasks[-1].index
+
+
+async def courtesy(s: RunState, method: Callable[[Any, Fence], R]) -> R | None:
+    """An activity whose failure is on record elsewhere and never changes the run."""
+    try:
+        return await call(method, s.fence)
+    except (ActivityError, ApplicationError) as error:
+        s.inbox.note(f"{method.__name__} gave up: {error.cause or error}")
+        return None
+
+
+async def tell_parent(s: RunState, result: RunResult) -> None:
+    """Signal ``run_ended`` to the workflow that asked to be told; one that closed meanwhile is no error."""
+    if s.parent is None:
+        return
+    try:
+        await workflow.get_external_workflow_handle(s.parent).signal(names.SIGNAL_RUN_ENDED, result)
+    except ApplicationError as error:
+        s.inbox.note(f"parent {s.parent} could not be told: {error.message}")
+
+
+def publish(s: RunState) -> None:
+    """Let the Temporal UI tell the story: search attributes where they changed, details always."""
+    if not s.run_id:
+        return
+    wanted = [(key, value) for key, value in s.search_attributes() if value is not None]
+    changed = [key.value_set(value) for key, value in wanted if s.published.get(key.name) != str(value)]
+    if changed:
+        workflow.upsert_search_attributes(changed)
+        s.published = {key.name: str(value) for key, value in wanted}
+    workflow.set_current_details(s.details())
