@@ -422,7 +422,11 @@ class RunStore(Protocol):
 
     # completion
     def end_run(self, fence: Fence, judge: Callable[[Sequence[EndedTasks], StopIntent | None], Verdict]) -> RunRow:
-        """Judge and set the terminal status in one transaction, with its transition and the event ``run.ended``."""
+        """Judge and set the terminal status in one transaction, with its transition and one ``run.changed``.
+
+        The event ``run.ended`` is appended by ``append_event`` under the key ``<run>/<attempt>/run.ended``, because its
+        body needs more than the database knows. Raises ``NotInThisState`` while tasks are alive.
+        """
         ...
 
     def requeue_ended(self, fence: Fence, include_succeeded: bool) -> TaskCounts:

@@ -1,0 +1,168 @@
+"""Completion and resumption: the verdict, new rows for what is to run again, events and exports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from sqlalchemy import Connection, delete, func, insert, literal, or_, select, update
+
+from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
+from crawler_lifecycle.domain.run import EndedTasks, ExportResult, Stage, StopIntent, Verdict
+from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.ports import Event, Fence, RunRow, TaskCounts
+
+from .rows import event_row, run_row
+from .tables import export_record, outbox_delivery, outbox_event, task_history, task_observation
+from .unit import StorePart, Unit
+
+_NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, TaskStatus.LOST.value)
+
+
+def ended_groups(conn: Connection, run_id: int) -> list[EndedTasks]:
+    """How many tasks are in which status with which outcome, and the cause of one of them."""
+    t = task_history.c
+    rows = conn.execute(
+        select(t.status, t.outcome, func.count(), func.min(t.cause))
+        .where(t.run_id == run_id, t.superseded_by.is_(None))
+        .group_by(t.status, t.outcome)
+        .order_by(t.status, t.outcome)
+    )
+    return [EndedTasks(status, outcome, count, cause) for status, outcome, count, cause in rows]
+
+
+class CompletionPart(StorePart):
+    """``end_run``, ``requeue_ended``, ``append_event``, ``record_delivery``, ``record_export``."""
+
+    def end_run(self, fence: Fence, judge: Callable[[Sequence[EndedTasks], StopIntent | None], Verdict]) -> RunRow:
+        """Judge the run and set its terminal status. Again: the row as it is, without asking ``judge``.
+
+        Raises ``NotInThisState`` when tasks are still alive, and whatever ``judge`` raises.
+        """
+        with self._unit(fence.run_id, fence) as unit:
+            if unit.status.terminal:
+                return run_row(unit.run)
+            counts = unit.counts()
+            if counts.alive:
+                raise NotInThisState(f"Run {unit.run_id} cannot end: {counts.alive} of its tasks are still alive")
+            verdict = judge(ended_groups(unit.conn, unit.run_id), unit.stop)
+            t = task_history.c
+            last_end = unit.conn.execute(
+                select(func.max(t.ended_at)).where(t.run_id == unit.run_id, t.superseded_by.is_(None))
+            ).scalar_one()
+            unit.move_run(
+                verdict.status,
+                "stop" if unit.stop else "look",
+                {"tasks": dict(counts.by_status), "outcome": verdict.outcome, "cause": verdict.cause},
+                cluster_time=last_end,
+                outcome=verdict.outcome,
+                cause=verdict.cause,
+                # The run was over when its last task was, however late that was found; a clock ahead of ours is not
+                # believed.
+                ended_at=min(last_end, unit.now) if last_end else unit.now,
+                stage=Stage.COMPLETION.value,
+                waiting_for=None,
+                next_look_at=None,
+            )
+            unit.conn.execute(delete(task_observation).where(task_observation.c.run_id == unit.run_id))
+            return run_row(unit.run)
+
+    def requeue_ended(self, fence: Fence, include_succeeded: bool) -> TaskCounts:
+        """New QUEUED rows of this attempt for indexes that ended without success in an earlier one.
+
+        QUEUED rows go on as rows of this attempt, unless a call of a former attempt for them may still be on its way;
+        ``offer_tasks`` takes those over when it no longer can. Under a stop no rows are made. Again: nothing.
+        """
+        with self._unit(fence.run_id, fence) as unit:
+            _adopt_queued(unit)
+            if unit.stop is None and not unit.status.terminal and unit.run["requeued_attempt"] != unit.attempt:
+                statuses = (*_NOT_SUCCEEDED, TaskStatus.SUCCEEDED.value) if include_succeeded else _NOT_SUCCEEDED
+                _new_rows(unit, statuses)
+                unit.update_run(requeued_attempt=unit.attempt)
+            return unit.counts()
+
+    def append_event(self, fence: Fence, type: str, key: str, body: Mapping[str, object]) -> Event:
+        """Append one event. The same ``key`` again answers the event already there."""
+        with self._unit(fence.run_id, fence) as unit:
+            e = outbox_event.c
+            row = unit.conn.execute(select(outbox_event).where(e.event_key == key)).mappings().one_or_none()
+            return event_row(row) if row is not None else unit.append_event(type, key, body)
+
+    def record_delivery(self, seq: int, sink: str, error: str | None) -> None:
+        """Count one try. What was delivered stays delivered. Raises ``InvalidRequest`` when there is no such event."""
+        d = outbox_delivery.c
+        with self._db.writing() as conn:
+            event = select(outbox_event.c.seq).where(outbox_event.c.seq == seq).with_for_update()
+            if conn.execute(event).one_or_none() is None:
+                raise InvalidRequest(f"seq: {seq} is not allowed; there is no such event")
+            key = (d.seq == seq, d.sink == sink)
+            row = conn.execute(select(outbox_delivery).where(*key)).mappings().one_or_none()
+            delivered = error is None or (row is not None and row["status"] == "delivered")
+            at = self._clock() if error is None else None
+            values = {
+                "status": "delivered" if delivered else "failed",
+                "tries": (row["tries"] if row is not None else 0) + 1,
+                "error": None if delivered else error,
+                "delivered_at": row["delivered_at"] or at if row is not None else at,
+            }
+            if row is None:
+                conn.execute(insert(outbox_delivery).values(seq=seq, sink=sink, **values))
+            else:
+                conn.execute(update(outbox_delivery).where(*key).values(**values))
+
+    def record_export(self, fence: Fence, status: str, result: ExportResult | None, error: str | None) -> None:
+        """How the export of this attempt stands; there is one row for an attempt, and the last word counts."""
+        x = export_record.c
+        with self._unit(fence.run_id, fence) as unit:
+            key = (x.run_id == unit.run_id, x.attempt == unit.attempt)
+            values = {
+                "status": status,
+                "url": result.url if result else None,
+                "bytes": result.bytes if result else None,
+                "files": result.files if result else None,
+                "sha256": result.sha256 if result else None,
+                "error": error,
+                "at": unit.now,
+            }
+            if unit.conn.execute(select(x.id).where(*key)).one_or_none() is None:
+                row = {"run_id": unit.run_id, "attempt": unit.attempt, **values}
+                unit.conn.execute(insert(export_record).values(**row))
+            else:
+                unit.conn.execute(update(export_record).where(*key).values(**values))
+
+
+def _adopt_queued(unit: Unit) -> None:
+    t = task_history.c
+    unit.conn.execute(
+        update(task_history)
+        .where(
+            t.run_id == unit.run_id,
+            t.superseded_by.is_(None),
+            t.status == TaskStatus.QUEUED,
+            t.attempt < unit.attempt,
+            or_(t.offered_until.is_(None), t.offered_until < unit.now),
+        )
+        .values(attempt=unit.attempt, offered_until=None)
+    )
+
+
+def _new_rows(unit: Unit, statuses: Sequence[str]) -> None:
+    """One INSERT from the old rows, and one UPDATE that points each of them to its successor."""
+    t, new = task_history.c, task_history.alias("new")
+    again = (
+        t.run_id == unit.run_id,
+        t.superseded_by.is_(None),
+        t.attempt < unit.attempt,
+        t.status.in_(statuses),
+    )
+    columns = ("run_id", "attempt", "task_index", "status", "status_since", "args", "ever_seen")
+    since = literal(unit.now, t.status_since.type)
+    old = select(
+        t.run_id, literal(unit.attempt), t.task_index, literal(TaskStatus.QUEUED.value), since, t.args, literal(False)
+    )
+    unit.conn.execute(insert(task_history).from_select(columns, old.where(*again).order_by(t.task_index)))
+    done = unit.conn.execute(
+        update(task_history)
+        .values(superseded_by=new.c.task_id)
+        .where(*again, new.c.run_id == unit.run_id, new.c.task_index == t.task_index, new.c.attempt == unit.attempt)
+    )
+    unit.changed = unit.changed or done.rowcount > 0

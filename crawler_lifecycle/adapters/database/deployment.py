@@ -1,0 +1,174 @@
+"""Deployment: offers to the scheduler service, its answers, and the start of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import func, or_, select, update
+
+from crawler_lifecycle.domain.run import RunStatus, Stage, StopIntent
+from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
+from crawler_lifecycle.ports import Deployed, Fence, QueuedTask, TaskCounts
+
+from .bulk import Move, chunks, move_tasks, update_tasks
+from .rows import Row
+from .tables import task_history
+from .unit import StorePart, Unit
+
+_STAGES = [stage.value for stage in Stage]
+
+
+class DeploymentPart(StorePart):
+    """``offer_tasks``, ``record_deployed``, ``refuse_queued``, ``note_waiting``, ``mark_started``, ``set_stage``."""
+
+    def offer_tasks(
+        self, fence: Fence, limit: int, max_parallel: int | None, until: datetime
+    ) -> tuple[list[QueuedTask], StopIntent | None]:
+        """Mark the next QUEUED tasks as offered and return them. Again: the same tasks, as nothing answered for them.
+
+        None under a stop or after the end. Raises ``Fenced``.
+        """
+        with self._unit(fence.run_id, fence) as unit:
+            if unit.stop is not None or unit.status.terminal:
+                return [], unit.stop
+            rows = _offerable(unit, limit)
+            if max_parallel is not None:
+                rows = _within(unit, rows, max_parallel)
+            for chunk in chunks([row["task_id"] for row in rows]):
+                unit.conn.execute(
+                    update(task_history)
+                    .where(task_history.c.task_id.in_(chunk), task_history.c.status == TaskStatus.QUEUED)
+                    .values(offered_until=until, attempt=unit.attempt)
+                )
+            return [QueuedTask(row["task_id"], row["task_index"], row["args"]) for row in rows], None
+
+    def record_deployed(self, fence: Fence, cluster: str, answers: Sequence[Deployed], at: datetime) -> TaskCounts:
+        """Apply the scheduler service's answers to tasks that are still QUEUED; answers for others change nothing."""
+        with self._unit(fence.run_id, fence) as unit:
+            t = task_history.c
+            queued = unit.conn.execute(
+                select(t.task_index, t.task_id).where(
+                    t.run_id == unit.run_id,
+                    t.superseded_by.is_(None),
+                    t.status == TaskStatus.QUEUED,
+                    t.attempt == unit.attempt,
+                )
+            )
+            ids: dict[int, int] = {row.task_index: row.task_id for row in queued}
+            mine = [(ids[answer.index], answer) for answer in answers if answer.index in ids]
+            taken = [_taken(task_id, a, cluster, at) for task_id, a in mine if a.state in ("created", "existing")]
+            columns = ("cluster", "cluster_name", "cluster_uid", "deployed_at", "reason")
+            move_tasks(unit, taken, "deploy", replace=columns)
+            refused = [_refused(task_id, a.reason) for task_id, a in mine if a.state == "refused"]
+            move_tasks(unit, refused, "deploy", replace=("reason",))
+            deferred = [{"task_id": task_id, "reason": a.reason} for task_id, a in mine if a.state == "deferred"]
+            update_tasks(unit, deferred, replace=("reason",), offered_until=None)
+            return unit.counts()
+
+    def refuse_queued(self, fence: Fence, reason: str) -> TaskCounts:
+        """All QUEUED tasks become FAILED / ``deploy_failed``. Again: there are none left."""
+        with self._unit(fence.run_id, fence) as unit:
+            t = task_history.c
+            queued = unit.conn.execute(
+                select(t.task_id).where(
+                    t.run_id == unit.run_id, t.superseded_by.is_(None), t.status == TaskStatus.QUEUED
+                )
+            ).scalars()
+            move_tasks(unit, [_refused(task_id, reason) for task_id in queued], "deploy", replace=("reason",))
+            return unit.counts()
+
+    def note_waiting(self, fence: Fence, waiting_for: str | None) -> None:
+        """Write down why the run waits; ``None`` when it no longer does. An ended run waits for nothing."""
+        with self._unit(fence.run_id, fence) as unit:
+            if not unit.status.terminal:
+                unit.update_run(waiting_for=waiting_for)
+
+    def mark_started(self, fence: Fence, started_at: datetime | None) -> RunStatus:
+        """INITIALIZING becomes PROCESSING; any later status stays. The first known start stays as well."""
+        with self._unit(fence.run_id, fence) as unit:
+            if unit.status is RunStatus.INITIALIZING:
+                start = unit.run["started_at"] or started_at
+                unit.move_run(
+                    RunStatus.PROCESSING, "look", {}, cluster_time=started_at, started_at=start, waiting_for=None
+                )
+            return unit.status
+
+    def set_stage(self, fence: Fence, stage: str) -> None:
+        """Enter a stage. Stages go forwards within an attempt: a late try of an earlier step takes nothing back."""
+        with self._unit(fence.run_id, fence) as unit:
+            if _STAGES.index(stage) > _STAGES.index(unit.run["stage"]):
+                unit.update_run(stage=stage)
+
+
+def _offerable(unit: Unit, limit: int) -> Sequence[Row]:
+    """QUEUED tasks by index.
+
+    A task that a former attempt offered is left out while that call may still be on its way: offered again under this
+    attempt it could come to life twice, under two names.
+    """
+    t = task_history.c
+    return (
+        unit.conn.execute(
+            select(t.task_id, t.task_index, t.args, t.offered_until)
+            .where(
+                t.run_id == unit.run_id,
+                t.superseded_by.is_(None),
+                t.status == TaskStatus.QUEUED,
+                or_(t.attempt == unit.attempt, t.offered_until.is_(None), t.offered_until < unit.now),
+            )
+            .order_by(t.task_index)
+            .limit(limit)
+        )
+        .mappings()
+        .all()
+    )
+
+
+def _within(unit: Unit, rows: Sequence[Row], max_parallel: int) -> Sequence[Row]:
+    """As many of the first rows as fit beside what is active or may become so by a call on its way."""
+    t = task_history.c
+    counts = unit.counts()
+    on_their_way = unit.conn.execute(
+        select(func.count()).where(
+            t.run_id == unit.run_id,
+            t.superseded_by.is_(None),
+            t.status == TaskStatus.QUEUED,
+            t.offered_until >= unit.now,
+        )
+    ).scalar_one()
+    busy = sum(counts.by_status.get(status, 0) for status in ACTIVE) + on_their_way
+    for place, row in enumerate(rows):
+        again = row["offered_until"] is not None and row["offered_until"] >= unit.now
+        busy += 0 if again else 1
+        if busy > max_parallel:
+            return rows[:place]
+    return rows
+
+
+def _taken(task_id: int, answer: Deployed, cluster: str, at: datetime) -> Move:
+    return Move(
+        task_id,
+        TaskStatus.QUEUED,
+        TaskStatus.PENDING,
+        evidence={"state": answer.state, "name": answer.name, "uid": answer.uid},
+        values={
+            "cluster": cluster,
+            "cluster_name": answer.name,
+            "cluster_uid": answer.uid,
+            "deployed_at": at,
+            "reason": answer.reason,
+        },
+    )
+
+
+def _refused(task_id: int, reason: str | None) -> Move:
+    return Move(
+        task_id,
+        TaskStatus.QUEUED,
+        TaskStatus.FAILED,
+        outcome="deploy_failed",
+        cause=reason or "The scheduler service refused it without a reason",
+        evidence={"state": "refused", "reason": reason},
+        values={"reason": reason},
+    )

@@ -1,0 +1,282 @@
+"""Looks: what was found, staged until it is applied, and the counters that need no staging."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, insert, select
+
+from crawler_lifecycle.domain.task import ALIVE, Observation, Phase, TaskStatus
+from crawler_lifecycle.ports import Details, Fence, Finding, FoundState, Look, LookReport, TaskCounts
+
+from .bulk import CHUNK, Move, chunks, move_tasks, update_tasks
+from .rows import (
+    Row,
+    counters_of,
+    dump_details,
+    dump_finding,
+    evidence,
+    load_details,
+    load_finding,
+    stop_of,
+    tail,
+    task_state,
+)
+from .tables import storable, task_history, task_log, task_observation
+from .unit import StorePart, Unit, check_fence, read_run
+
+_COUNTERS = ("pages", "items", "errors", "bytes")
+_SEEN = (Phase.WAITING, Phase.EXECUTING, Phase.ENDED)
+_ALIVE = [status.value for status in ALIVE]
+#: What one look may tell about a task without changing its status.
+_OBSERVED = ("cluster_name", "cluster_uid", "node", "reason", "started_at", "ever_seen", "last_progress_at")
+_OBSERVED_ALL = (*_OBSERVED, *_COUNTERS, "peak_memory")
+
+
+class LookPart(StorePart):
+    """``found_state`` … ``apply_findings``: the comparison of one look with the database, step by step."""
+
+    def found_state(self, fence: Fence) -> FoundState:
+        """The unsettled tasks of the run and what is needed to judge a look. Raises ``Fenced``."""
+        with self._db.reading() as conn:
+            run = read_run(conn, fence.run_id)
+            check_fence(run, fence)
+            return FoundState(
+                tasks=[task_state(row) for row in _unsettled(conn, fence.run_id)],
+                stop=stop_of(run),
+                next_look_at=run["next_look_at"],
+                last_progress_at=run["last_progress_at"],
+                counters=counters_of(run),
+            )
+
+    def record_look(
+        self, fence: Fence, look: Look, findings: Sequence[Finding], next_look_at: datetime | None, source: str
+    ) -> LookReport:
+        """Stage the findings and commit what the look proves at once. Again: the same look says nothing new.
+
+        The findings replace those that an earlier look staged for the same tasks. Raises ``Fenced``.
+        """
+        with self._unit(fence.run_id, fence) as unit:
+            tasks = {(row["task_index"], row["attempt"]): row for row in _unsettled(unit.conn, unit.run_id)}
+            seen = [(tasks[key], o) for o in look.observations if (key := (o.index, o.attempt)) in tasks]
+            staged = {f.change.task_id: {"finding": dump_finding(f)} for f in findings}
+            forgotten: dict[int, dict[str, Any]] = {task["task_id"]: {"finding": None} for task, _ in seen}
+            _stage(unit, forgotten | staged)
+            news = [row for task, o in seen if (row := _observed(task, o, unit.now)) is not None]
+            update_tasks(unit, news, replace=_OBSERVED_ALL)
+            sums = _sums(unit)
+            moved = any(value and value != unit.run[name] for name, value in sums.items())
+            unit.update_run(
+                **sums,
+                verified_at=look.observed_at,
+                next_look_at=next_look_at,
+                look_error=None,
+                last_progress_at=unit.now if moved else unit.run["last_progress_at"],
+            )
+            counts = unit.counts()
+            o = task_observation.c
+            return LookReport(
+                changed=unit.conn.execute(
+                    select(func.count()).where(o.run_id == unit.run_id, o.finding.is_not(None))
+                ).scalar_one(),
+                active=counts.active,
+                queued=counts.queued,
+                stop=unit.stop,
+                pages=sums["pages"],
+                items=sums["items"],
+                errors=sums["errors"],
+            )
+
+    def record_look_error(self, fence: Fence, error: str) -> None:
+        """Write down why the last look failed, until one succeeds. It says nothing about any task."""
+        with self._unit(fence.run_id, fence) as unit:
+            if not unit.status.terminal:
+                unit.update_run(look_error=error)
+
+    def staged(self, fence: Fence, after_index: int = -1, limit: int = CHUNK) -> list[Finding]:
+        """The staged findings in order of the task's index. Raises ``Fenced``."""
+        o = task_observation.c
+        with self._db.reading() as conn:
+            check_fence(read_run(conn, fence.run_id), fence)
+            rows = conn.execute(
+                select(o.finding)
+                .where(o.run_id == fence.run_id, o.task_index > after_index, o.finding.is_not(None))
+                .order_by(o.task_index)
+                .limit(limit)
+            ).scalars()
+            return [load_finding(value) for value in rows]
+
+    def save_details(self, fence: Fence, details: Sequence[Details]) -> None:
+        """Stage debugging information until ``apply_details``; later information about a task replaces earlier."""
+        with self._unit(fence.run_id, fence) as unit:
+            _stage(unit, {one.task_id: {"details": dump_details(one)} for one in map(_short, details)})
+
+    def apply_details(self, fence: Fence) -> int:
+        """Write staged observations and details into ``task_history`` and ``task_log``; how many tasks.
+
+        Again: the same values once more.
+        """
+        with self._unit(fence.run_id, fence) as unit:
+            total = 0
+            for rows in _staged_rows(unit):
+                details = [_detail(row) for row in rows]
+                names = [name for name in details[0] if name not in ("task_id", "log_tail")]
+                update_tasks(unit, [{n: d[n] for n in ("task_id", *names)} for d in details], fill=names)
+                logs = [{"task_id": d["task_id"], "log_tail": d["log_tail"]} for d in details if d["log_tail"]]
+                if logs:
+                    unit.conn.execute(delete(task_log).where(task_log.c.task_id.in_([log["task_id"] for log in logs])))
+                    unit.conn.execute(insert(task_log), logs)
+                total += len(rows)
+            return total
+
+    def apply_findings(self, fence: Fence, source: str) -> TaskCounts:
+        """Change the staged statuses by compare-and-set and forget what was staged. Again: nothing is staged."""
+        with self._unit(fence.run_id, fence) as unit:
+            moves = [
+                _move(load_finding(row["finding"])) for rows in _staged_rows(unit) for row in rows if row["finding"]
+            ]
+            move_tasks(
+                unit,
+                moves,
+                source,
+                replace=("reason",),
+                fill=("started_at", "deployed_at", "cluster_name", "cluster_uid", "node"),
+            )
+            unit.conn.execute(delete(task_observation).where(task_observation.c.run_id == unit.run_id))
+            return unit.counts()
+
+
+def _unsettled(conn: Connection, run_id: int) -> Sequence[Row]:
+    t = task_history.c
+    query = (
+        select(task_history)
+        .where(t.run_id == run_id, t.superseded_by.is_(None), t.status.in_(_ALIVE))
+        .order_by(t.task_index)
+    )
+    return conn.execute(query).mappings().all()
+
+
+def _stage(unit: Unit, parts: Mapping[int, Mapping[str, Any]]) -> None:
+    """Lay new parts (a finding, details) over what is staged for these tasks; a row without any part is dropped.
+
+    Read, delete, insert instead of an upsert: that is the same statement on every database, and PyMySQL sends it in
+    bulk on all of them (it does not know MySQL 8's new spelling of upserts and would send row by row).
+    """
+    o, t = task_observation.c, task_history.c
+    for chunk in chunks(sorted(parts)):
+        earlier = {
+            row["task_id"]: row
+            for row in unit.conn.execute(select(task_observation).where(o.task_id.in_(chunk))).mappings()
+        }
+        known = unit.conn.execute(
+            select(t.task_id, t.task_index).where(t.run_id == unit.run_id, t.task_id.in_(chunk))
+        ).all()
+        rows = []
+        for task_id, index in known:
+            old: Row = earlier.get(task_id, {})
+            row = {name: parts[task_id].get(name, old.get(name)) for name in ("finding", "details")}
+            if any(row.values()):
+                rows.append(
+                    {"task_id": task_id, "run_id": unit.run_id, "attempt": unit.attempt, "task_index": index, **row}
+                )
+        if earlier:
+            unit.conn.execute(delete(task_observation).where(o.task_id.in_(list(earlier))))
+        if rows:
+            unit.conn.execute(insert(task_observation), rows)
+
+
+def _staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
+    """What is staged for the run, in chunks: log tails of many tasks need not be in memory at once."""
+    o, last = task_observation.c, -1
+    while True:
+        query = select(task_observation).where(o.run_id == unit.run_id, o.task_index > last)
+        rows = unit.conn.execute(query.order_by(o.task_index).limit(CHUNK)).mappings().all()
+        if not rows:
+            return
+        yield rows
+        last = rows[-1]["task_index"]
+
+
+def _observed(task: Row, seen: Observation, now: datetime) -> dict[str, Any] | None:
+    """The columns of a task after this observation, or ``None`` when they are what they were."""
+    ours = task["cluster_uid"] is None or seen.uid is None or seen.uid == task["cluster_uid"]
+    if seen.phase not in _SEEN or not ours:
+        return None
+    counted = {name: getattr(seen.counters, name) for name in _COUNTERS}
+    new: dict[str, Any] = {name: task[name] if value is None else value for name, value in counted.items()}
+    moved = any(new[name] and new[name] != task[name] for name in _COUNTERS)
+    peaks = [peak for peak in (task["peak_memory"], seen.peak_memory) if peak is not None]
+    new |= {
+        "cluster_name": task["cluster_name"] or seen.name,
+        "cluster_uid": task["cluster_uid"] or seen.uid,
+        "node": seen.node or task["node"],
+        # How it ended is written with the end itself; until then the reason says why it waits.
+        "reason": task["reason"] if seen.phase is Phase.ENDED else seen.reason,
+        "started_at": task["started_at"] or seen.started_at,
+        "ever_seen": True,
+        "last_progress_at": (seen.progress_at or now) if moved else task["last_progress_at"],
+        "peak_memory": max(peaks, default=None),
+    }
+    return None if all(task[name] == value for name, value in new.items()) else {"task_id": task["task_id"], **new}
+
+
+def _sums(unit: Unit) -> dict[str, int | None]:
+    """The run's counters: sums over tasks that are not superseded, unknown as long as no task told any."""
+    t = task_history.c
+    row = unit.conn.execute(
+        select(*(func.sum(t[name]).label(name) for name in _COUNTERS)).where(
+            t.run_id == unit.run_id, t.superseded_by.is_(None)
+        )
+    ).one()
+    return {name: None if value is None else int(value) for name, value in row._mapping.items()}
+
+
+def _short(details: Details) -> Details:
+    if details.log_tail is None:
+        return details
+    return Details(details.task_id, storable(tail(details.log_tail)), details.counters, details.peak_memory)
+
+
+def _detail(row: Row) -> dict[str, Any]:
+    """The columns that one staged row proves; ``None`` where it says nothing."""
+    seen = load_finding(row["finding"]).observation if row["finding"] else None
+    details = load_details(row["details"]) if row["details"] else None
+    end = seen.end if seen else None
+    counters = [source.counters for source in (details, seen) if source is not None]
+    peaks = [source.peak_memory for source in (details, seen) if source is not None]
+    return {
+        "task_id": row["task_id"],
+        "reason": (end.reason if end else None) or (seen.reason if seen else None),
+        "exit_code": end.exit_code if end else None,
+        "exit_signal": end.signal if end else None,
+        "node": seen.node if seen else None,
+        "started_at": seen.started_at if seen else None,
+        "peak_memory": max((peak for peak in peaks if peak is not None), default=None),
+        **{name: next((v for c in counters if (v := getattr(c, name)) is not None), None) for name in _COUNTERS},
+        "log_tail": details.log_tail if details else None,
+    }
+
+
+def _move(finding: Finding) -> Move:
+    change, seen = finding.change, finding.observation
+    started = seen.started_at or (change.cluster_time if change.after is TaskStatus.RUNNING else None)
+    return Move(
+        change.task_id,
+        change.before,
+        change.after,
+        cluster_time=change.cluster_time,
+        outcome=change.outcome,
+        cause=change.cause,
+        correction=change.correction,
+        evidence=evidence(seen),
+        values={
+            "reason": seen.end.reason if seen.end else seen.reason,
+            "started_at": started,
+            "deployed_at": started if change.before is TaskStatus.QUEUED else None,
+            "cluster_name": seen.name,
+            "cluster_uid": seen.uid if change.correction != "not_ours" else None,
+            "node": seen.node,
+        },
+    )

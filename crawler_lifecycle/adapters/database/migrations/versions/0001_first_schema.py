@@ -1,0 +1,309 @@
+"""The first schema: runs, tasks, what is known about them, and the outbox."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects import mysql
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+# Written out instead of imported: a migration must go on meaning what it meant when it was released.
+_KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_TIME = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql")
+_LONG = sa.Text()
+_JSON = sa.JSON()
+
+
+def _create(name: str, *parts: Any, **options: Any) -> None:
+    # A start on MySQL that was cut off leaves the tables it had made: DDL is not undone there.
+    op.create_table(
+        name,
+        *parts,
+        mysql_engine="InnoDB",
+        mysql_charset="utf8mb4",
+        mysql_collate="utf8mb4_bin",
+        if_not_exists=True,
+        **options,
+    )
+
+
+def _index(name: str, table: str, columns: list[str]) -> None:
+    if name not in {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}:
+        op.create_index(name, table, columns)
+
+
+def upgrade() -> None:
+    _runs()
+    _tasks()
+    _worktables()
+    _records()
+    _outbox()
+
+
+def downgrade() -> None:
+    for name in (
+        "outbox_delivery",
+        "outbox_event",
+        "outbox_counter",
+        "export_record",
+        "cancellation_log",
+        "correction",
+        "status_transition",
+        "task_change",
+        "task_observation",
+        "task_log",
+        "task_history",
+        "history_property",
+        "run_history",
+    ):
+        op.drop_table(name)
+
+
+def _runs() -> None:
+    _create(
+        "run_history",
+        sa.Column("run_id", _KEY, primary_key=True, autoincrement=True),
+        sa.Column("request_id", sa.String(120), nullable=False),
+        sa.Column("request_hash", sa.String(32), nullable=False),
+        sa.Column("crawler", sa.String(63), nullable=False),
+        sa.Column("trigger", sa.String(20), nullable=False),
+        sa.Column("status", sa.String(20), nullable=False),
+        sa.Column("stage", sa.String(20), nullable=False),
+        sa.Column("outcome", sa.String(200)),
+        sa.Column("cause", _LONG),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("owner_workflow_id", sa.String(1000)),
+        sa.Column("owner_run_id", sa.String(64)),
+        sa.Column("claim_resumed", sa.Boolean, nullable=False),
+        sa.Column("claim_rerun", sa.Boolean, nullable=False),
+        sa.Column("requeued_attempt", sa.Integer, nullable=False),
+        sa.Column("request", _JSON, nullable=False),
+        sa.Column("requested_by", sa.String(255)),
+        sa.Column("multi", sa.Boolean, nullable=False),
+        sa.Column("flow_id", sa.String(200)),
+        sa.Column("parent", sa.String(255)),
+        sa.Column("stop_requested_at", _TIME),
+        sa.Column("stop_force", sa.Boolean, nullable=False),
+        sa.Column("stop_requested_by", sa.String(255)),
+        sa.Column("stop_reason", _LONG),
+        sa.Column("stop_limit", sa.String(200)),
+        sa.Column("stop_escalated", sa.Boolean, nullable=False),
+        sa.Column("stop_acted_at", _TIME),
+        sa.Column("waiting_for", _LONG),
+        sa.Column("look_error", _LONG),
+        sa.Column("verified_at", _TIME),
+        sa.Column("next_look_at", _TIME),
+        sa.Column("last_progress_at", _TIME),
+        sa.Column("pages", sa.BigInteger),
+        sa.Column("items", sa.BigInteger),
+        sa.Column("errors", sa.BigInteger),
+        sa.Column("bytes", sa.BigInteger),
+        sa.Column("created_at", _TIME, nullable=False),
+        sa.Column("updated_at", _TIME, nullable=False),
+        sa.Column("started_at", _TIME),
+        sa.Column("ended_at", _TIME),
+        sa.UniqueConstraint("request_id", name="uq_run_history_request_id"),
+        sqlite_autoincrement=True,
+    )
+    _index("ix_run_history_crawler_run_id", "run_history", ["crawler", "run_id"])
+    _index("ix_run_history_flow_id_run_id", "run_history", ["flow_id", "run_id"])
+    _index("ix_run_history_status_run_id", "run_history", ["status", "run_id"])
+    _index("ix_run_history_unheard", "run_history", ["stop_acted_at", "status", "stop_requested_at"])
+    _index("ix_run_history_unowned", "run_history", ["owner_run_id", "status", "created_at"])
+    _create(
+        "history_property",
+        sa.Column("id", _KEY, primary_key=True, autoincrement=True),
+        sa.Column("run_id", _KEY, sa.ForeignKey("run_history.run_id"), nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("name", sa.String(100), nullable=False),
+        sa.Column("value", sa.String(1000), nullable=False),
+        sa.UniqueConstraint("run_id", "attempt", "name", name="uq_history_property_run_id_attempt_name"),
+        sqlite_autoincrement=True,
+    )
+
+
+def _tasks() -> None:
+    _create(
+        "task_history",
+        sa.Column("task_id", _KEY, primary_key=True, autoincrement=True),
+        sa.Column("run_id", _KEY, sa.ForeignKey("run_history.run_id"), nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("task_index", sa.Integer, nullable=False),
+        sa.Column("superseded_by", sa.BigInteger),
+        sa.Column("status", sa.String(20), nullable=False),
+        sa.Column("status_since", _TIME, nullable=False),
+        sa.Column("outcome", sa.String(200)),
+        sa.Column("cause", _LONG),
+        sa.Column("args", _JSON, nullable=False),
+        sa.Column("cluster", sa.String(100)),
+        sa.Column("cluster_name", sa.String(255)),
+        sa.Column("cluster_uid", sa.String(100)),
+        sa.Column("node", sa.String(255)),
+        sa.Column("reason", _LONG),
+        sa.Column("exit_code", sa.Integer),
+        sa.Column("exit_signal", sa.Integer),
+        sa.Column("pages", sa.BigInteger),
+        sa.Column("items", sa.BigInteger),
+        sa.Column("errors", sa.BigInteger),
+        sa.Column("bytes", sa.BigInteger),
+        sa.Column("peak_memory", sa.BigInteger),
+        sa.Column("offered_until", _TIME),
+        sa.Column("ever_seen", sa.Boolean, nullable=False),
+        sa.Column("last_progress_at", _TIME),
+        sa.Column("deployed_at", _TIME),
+        sa.Column("started_at", _TIME),
+        sa.Column("ended_at", _TIME),
+        sa.UniqueConstraint("run_id", "task_index", "attempt", name="uq_task_history_run_id_task_index_attempt"),
+        sqlite_autoincrement=True,
+    )
+    _index("ix_task_history_current", "task_history", ["run_id", "superseded_by", "status", "task_index"])
+    _create(
+        "task_log",
+        sa.Column("task_id", _KEY, sa.ForeignKey("task_history.task_id"), primary_key=True, autoincrement=False),
+        sa.Column("log_tail", sa.Text, nullable=False),
+    )
+
+
+def _worktables() -> None:
+    _create(
+        "task_observation",
+        sa.Column("task_id", _KEY, primary_key=True, autoincrement=False),
+        sa.Column("run_id", sa.BigInteger, nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("task_index", sa.Integer, nullable=False),
+        sa.Column("finding", _JSON),
+        sa.Column("details", _JSON),
+    )
+    _index("ix_task_observation_run_id_task_index", "task_observation", ["run_id", "task_index"])
+    _create(
+        "task_change",
+        sa.Column("run_id", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("task_id", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("believed", sa.String(20)),
+        sa.Column("status", sa.String(20)),
+        sa.Column("status_since", _TIME),
+        sa.Column("outcome", sa.String(200)),
+        sa.Column("cause", _LONG),
+        sa.Column("cluster", sa.String(100)),
+        sa.Column("cluster_name", sa.String(255)),
+        sa.Column("cluster_uid", sa.String(100)),
+        sa.Column("node", sa.String(255)),
+        sa.Column("reason", _LONG),
+        sa.Column("exit_code", sa.Integer),
+        sa.Column("exit_signal", sa.Integer),
+        sa.Column("pages", sa.BigInteger),
+        sa.Column("items", sa.BigInteger),
+        sa.Column("errors", sa.BigInteger),
+        sa.Column("bytes", sa.BigInteger),
+        sa.Column("peak_memory", sa.BigInteger),
+        sa.Column("ever_seen", sa.Boolean),
+        sa.Column("last_progress_at", _TIME),
+        sa.Column("deployed_at", _TIME),
+        sa.Column("started_at", _TIME),
+        sa.Column("ended_at", _TIME),
+    )
+
+
+def _records() -> None:
+    _create(
+        "status_transition",
+        sa.Column("seq", _KEY, primary_key=True, autoincrement=True),
+        sa.Column("run_id", _KEY, sa.ForeignKey("run_history.run_id"), nullable=False),
+        sa.Column("task_id", sa.BigInteger),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("from_status", sa.String(20)),
+        sa.Column("to_status", sa.String(20), nullable=False),
+        sa.Column("cluster_time", _TIME),
+        sa.Column("committed_at", _TIME, nullable=False),
+        sa.Column("lag_ms", sa.BigInteger),
+        sa.Column("source", sa.String(20), nullable=False),
+        sa.Column("evidence", _JSON, nullable=False),
+        sqlite_autoincrement=True,
+    )
+    _index("ix_status_transition_run_id_seq", "status_transition", ["run_id", "seq"])
+    _create(
+        "correction",
+        sa.Column("id", _KEY, primary_key=True, autoincrement=True),
+        sa.Column("run_id", _KEY, sa.ForeignKey("run_history.run_id"), nullable=False),
+        sa.Column("task_id", sa.BigInteger),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("kind", sa.String(30), nullable=False),
+        sa.Column("believed", sa.String(20), nullable=False),
+        sa.Column("believed_since", _TIME),
+        sa.Column("truth", sa.String(20), nullable=False),
+        sa.Column("truth_since", _TIME),
+        sa.Column("found_by", sa.String(20), nullable=False),
+        sa.Column("lag_ms", sa.BigInteger),
+        sa.Column("evidence", _JSON, nullable=False),
+        sa.Column("created_at", _TIME, nullable=False),
+        sqlite_autoincrement=True,
+    )
+    _index("ix_correction_run_id_id", "correction", ["run_id", "id"])
+    _create(
+        "cancellation_log",
+        sa.Column("id", _KEY, primary_key=True, autoincrement=True),
+        sa.Column("run_id", _KEY, sa.ForeignKey("run_history.run_id"), nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("request_id", sa.String(120), nullable=False),
+        sa.Column("requested_by", sa.String(255)),
+        sa.Column("reason", _LONG),
+        sa.Column("force", sa.Boolean, nullable=False),
+        sa.Column("requested_at", _TIME, nullable=False),
+        sa.Column("acted_at", _TIME),
+        sa.UniqueConstraint("run_id", "attempt", "request_id", name="uq_cancellation_log_run_id_attempt_request_id"),
+        sqlite_autoincrement=True,
+    )
+    _create(
+        "export_record",
+        sa.Column("id", _KEY, primary_key=True, autoincrement=True),
+        sa.Column("run_id", _KEY, sa.ForeignKey("run_history.run_id"), nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("status", sa.String(20), nullable=False),
+        sa.Column("url", sa.String(2000)),
+        sa.Column("bytes", sa.BigInteger),
+        sa.Column("files", sa.Integer),
+        sa.Column("sha256", sa.String(64)),
+        sa.Column("error", _LONG),
+        sa.Column("at", _TIME, nullable=False),
+        sa.UniqueConstraint("run_id", "attempt", name="uq_export_record_run_id_attempt"),
+        sqlite_autoincrement=True,
+    )
+
+
+def _outbox() -> None:
+    _create(
+        "outbox_counter",
+        sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("seq", sa.BigInteger, nullable=False),
+    )
+    _create(
+        "outbox_event",
+        sa.Column("seq", _KEY, primary_key=True, autoincrement=False),
+        sa.Column("run_id", _KEY, sa.ForeignKey("run_history.run_id"), nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("type", sa.String(50), nullable=False),
+        sa.Column("event_key", sa.String(200)),
+        sa.Column("body", _JSON, nullable=False),
+        sa.Column("created_at", _TIME, nullable=False),
+        sa.UniqueConstraint("event_key", name="uq_outbox_event_event_key"),
+    )
+    _index("ix_outbox_event_run_id_seq", "outbox_event", ["run_id", "seq"])
+    _create(
+        "outbox_delivery",
+        sa.Column("id", _KEY, primary_key=True, autoincrement=True),
+        sa.Column("seq", _KEY, sa.ForeignKey("outbox_event.seq"), nullable=False),
+        sa.Column("sink", sa.String(100), nullable=False),
+        sa.Column("status", sa.String(20), nullable=False),
+        sa.Column("tries", sa.Integer, nullable=False),
+        sa.Column("error", _LONG),
+        sa.Column("delivered_at", _TIME),
+        sa.UniqueConstraint("seq", "sink", name="uq_outbox_delivery_seq_sink"),
+        sqlite_autoincrement=True,
+    )
+    op.execute("INSERT INTO outbox_counter (id, seq) SELECT 1, 0 WHERE NOT EXISTS (SELECT 1 FROM outbox_counter)")

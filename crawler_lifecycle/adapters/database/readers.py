@@ -1,0 +1,172 @@
+"""Everything that only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Select, Table, select
+
+from crawler_lifecycle.domain.run import EndedTasks, RunStatus
+from crawler_lifecycle.domain.task import TaskState, TaskStatus
+from crawler_lifecycle.ports import CorrectionRow, Event, RunRow, TaskCounts, TaskRow, TransitionRow
+
+from .completion import ended_groups
+from .rows import Row, correction_row, event_row, run_row, task_row, task_state, transition_row
+from .tables import (
+    cancellation_log,
+    correction,
+    export_record,
+    history_property,
+    outbox_event,
+    run_history,
+    status_transition,
+    task_history,
+    task_log,
+)
+from .unit import StorePart, count_tasks
+
+_LIVE = [status.value for status in RunStatus if not status.terminal]
+
+
+class ReaderPart(StorePart):
+    """The readers of the port. Each is one transaction; all raise only ``StoreUnavailable``."""
+
+    def _rows(self, query: Select[Any]) -> Sequence[Row]:
+        with self._db.reading() as conn:
+            return conn.execute(query).mappings().all()
+
+    def _of_run(self, table: Table, run_id: int) -> list[Mapping[str, object]]:
+        query = select(table).where(table.c.run_id == run_id).order_by(table.c.id)
+        return [{str(name): value for name, value in row.items()} for row in self._rows(query)]
+
+    def get_run(self, run_id: int) -> RunRow | None:
+        rows = self._rows(select(run_history).where(run_history.c.run_id == run_id))
+        return run_row(rows[0]) if rows else None
+
+    def find_run(self, request_id: str) -> RunRow | None:
+        rows = self._rows(select(run_history).where(run_history.c.request_id == request_id))
+        return run_row(rows[0]) if rows else None
+
+    def list_runs(
+        self,
+        *,
+        before_run_id: int | None = None,
+        limit: int = 50,
+        status: Sequence[str] = (),
+        crawler: str | None = None,
+        trigger: str | None = None,
+        outcome: str | None = None,
+        flow_id: str | None = None,
+    ) -> list[RunRow]:
+        """The newest runs first; ``before_run_id`` is the last one of the page before."""
+        r = run_history.c
+        query = select(run_history).order_by(r.run_id.desc()).limit(limit)
+        if before_run_id is not None:
+            query = query.where(r.run_id < before_run_id)
+        if status:
+            query = query.where(r.status.in_([str(one) for one in status]))
+        wanted = {"crawler": crawler, "trigger": trigger, "outcome": outcome, "flow_id": flow_id}
+        for name, value in wanted.items():
+            if value is not None:
+                query = query.where(r[name] == value)
+        return [run_row(row) for row in self._rows(query)]
+
+    def list_tasks(
+        self, run_id: int, *, after_task_id: int = 0, limit: int = 500, superseded: bool = False
+    ) -> list[TaskRow]:
+        """Tasks by id; superseded ones only when asked for."""
+        t = task_history.c
+        query = select(task_history).where(t.run_id == run_id, t.task_id > after_task_id)
+        if not superseded:
+            query = query.where(t.superseded_by.is_(None))
+        return [task_row(row) for row in self._rows(query.order_by(t.task_id).limit(limit))]
+
+    def task_page(
+        self, run_id: int, statuses: Sequence[TaskStatus], after_index: int = -1, limit: int = 500
+    ) -> list[TaskState]:
+        """Tasks in these statuses by index, superseded ones left out."""
+        t = task_history.c
+        query = (
+            select(task_history)
+            .where(
+                t.run_id == run_id,
+                t.superseded_by.is_(None),
+                t.status.in_([status.value for status in statuses]),
+                t.task_index > after_index,
+            )
+            .order_by(t.task_index)
+            .limit(limit)
+        )
+        return [task_state(row) for row in self._rows(query)]
+
+    def count_tasks(self, run_id: int) -> TaskCounts:
+        with self._db.reading() as conn:
+            return count_tasks(conn, run_id)
+
+    def ended_groups(self, run_id: int) -> list[EndedTasks]:
+        with self._db.reading() as conn:
+            return ended_groups(conn, run_id)
+
+    def transitions(self, run_id: int, after_seq: int = 0, limit: int = 500) -> list[TransitionRow]:
+        s = status_transition.c
+        query = select(status_transition).where(s.run_id == run_id, s.seq > after_seq).order_by(s.seq).limit(limit)
+        return [transition_row(row) for row in self._rows(query)]
+
+    def corrections(self, run_id: int | None = None, after_id: int = 0, limit: int = 500) -> list[CorrectionRow]:
+        """Corrections of one run, or of all, oldest first."""
+        query = select(correction).where(correction.c.id > after_id)
+        if run_id is not None:
+            query = query.where(correction.c.run_id == run_id)
+        return [correction_row(row) for row in self._rows(query.order_by(correction.c.id).limit(limit))]
+
+    def cancellations(self, run_id: int) -> list[Mapping[str, object]]:
+        return self._of_run(cancellation_log, run_id)
+
+    def exports(self, run_id: int) -> list[Mapping[str, object]]:
+        return self._of_run(export_record, run_id)
+
+    def properties(self, run_id: int) -> list[Mapping[str, object]]:
+        return self._of_run(history_property, run_id)
+
+    def log_tail(self, task_id: int) -> str | None:
+        rows = self._rows(select(task_log.c.log_tail).where(task_log.c.task_id == task_id))
+        return str(rows[0]["log_tail"]) if rows else None
+
+    def find_event(self, key: str) -> Event | None:
+        rows = self._rows(select(outbox_event).where(outbox_event.c.event_key == key))
+        return event_row(rows[0]) if rows else None
+
+    def events_after(self, seq: int, limit: int = 500) -> list[Event]:
+        """Events in order; whoever resumes after the last one it saw misses none."""
+        e = outbox_event.c
+        return [
+            event_row(row) for row in self._rows(select(outbox_event).where(e.seq > seq).order_by(e.seq).limit(limit))
+        ]
+
+    def unowned_runs(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
+        """Reserved runs that no workflow claimed since ``older_than``, oldest first."""
+        r = run_history.c
+        query = (
+            select(run_history)
+            .where(
+                r.owner_run_id.is_(None),
+                r.status.in_(_LIVE),
+                r.created_at < older_than,
+            )
+            .order_by(r.created_at)
+            .limit(limit)
+        )
+        return [run_row(row) for row in self._rows(query)]
+
+    def unheard_stops(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
+        """Live runs whose stop was recorded before ``older_than`` and not acted on, oldest first."""
+        r = run_history.c
+        query = (
+            select(run_history)
+            .where(r.stop_acted_at.is_(None), r.status.in_(_LIVE), r.stop_requested_at < older_than)
+            .order_by(r.stop_requested_at)
+            .limit(limit)
+        )
+        return [run_row(row) for row in self._rows(query)]

@@ -1,0 +1,126 @@
+"""Stops: the intent, and what it does to tasks that are not on the cluster yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import insert, or_, select, update
+
+from crawler_lifecycle.domain.run import RunStatus, StopIntent
+from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.ports import Fence, RunRow, TaskCounts
+
+from .bulk import Move, chunks, move_tasks
+from .rows import run_row
+from .tables import cancellation_log, task_history
+from .unit import StorePart, Unit
+
+
+class StopPart(StorePart):
+    """``record_stop``, ``cancel_queued``, ``mark_stopping``, ``acted_on_stop``."""
+
+    def record_stop(self, run_id: int, stop: StopIntent, request_id: str | None, fence: Fence | None = None) -> RunRow:
+        """Write the intent, STOPPING and, for a person who gave an id, the log row. Again: the row as it is.
+
+        On a terminal run nothing is written. Raises ``RunNotFound``, and ``Fenced`` when a fence is given.
+        """
+        with self._unit(run_id, fence) as unit:
+            if unit.status.terminal:
+                return run_row(unit.run)
+            before = unit.stop
+            unit.update_run(**_merged(before, stop))
+            if fence is None and unit.stop != before:
+                # It came past the workflow, which therefore has to hear of it (again).
+                unit.update_run(stop_acted_at=None)
+            if stop.limit is None and request_id is not None:
+                _log(unit, stop, request_id)
+            told = {"by": stop.requested_by, "reason": stop.reason, "force": stop.force, "limit": stop.limit}
+            unit.move_run(RunStatus.STOPPING, "stop", told)
+            unit.changed = unit.changed or unit.stop != before
+            return run_row(unit.run)
+
+    def cancel_queued(self, fence: Fence, now: datetime) -> TaskCounts:
+        """QUEUED tasks become CANCELLED, except those whose deployment call may still be on its way at ``now``."""
+        with self._unit(fence.run_id, fence) as unit:
+            t = task_history.c
+            queued = unit.conn.execute(
+                select(t.task_id)
+                .where(
+                    t.run_id == unit.run_id,
+                    t.superseded_by.is_(None),
+                    t.status == TaskStatus.QUEUED,
+                    or_(t.offered_until.is_(None), t.offered_until < now),
+                )
+                .order_by(t.task_index)
+            ).scalars()
+            outcome = (unit.run["stop_limit"] or "cancelled") if unit.stop else "cancelled"
+            by = unit.run["stop_requested_by"]
+            cause = f"Stopped{f' by {by}' if by else ''} before it was deployed"
+            moves = [
+                Move(task_id, TaskStatus.QUEUED, TaskStatus.CANCELLED, outcome=outcome, cause=cause)
+                for task_id in queued
+            ]
+            move_tasks(unit, moves, "stop")
+            return unit.counts()
+
+    def mark_stopping(self, fence: Fence, task_ids: Sequence[int]) -> None:
+        """PENDING and RUNNING tasks become STOPPING. Again: they are no longer either of them."""
+        with self._unit(fence.run_id, fence) as unit:
+            t = task_history.c
+            moves = []
+            for chunk in chunks(list(task_ids)):
+                active = (TaskStatus.PENDING.value, TaskStatus.RUNNING.value)
+                rows = unit.conn.execute(
+                    select(t.task_id, t.status).where(
+                        t.run_id == unit.run_id, t.task_id.in_(chunk), t.status.in_(active)
+                    )
+                )
+                moves += [Move(task_id, TaskStatus(status), TaskStatus.STOPPING) for task_id, status in rows]
+            move_tasks(unit, moves, "stop")
+
+    def acted_on_stop(self, fence: Fence, at: datetime) -> None:
+        """Fill ``acted_at`` of the attempt's log rows that have none, and note that the stop was heard."""
+        with self._unit(fence.run_id, fence) as unit:
+            c = cancellation_log.c
+            unit.conn.execute(
+                update(cancellation_log)
+                .where(c.run_id == unit.run_id, c.attempt == unit.attempt, c.acted_at.is_(None))
+                .values(acted_at=at)
+            )
+            if unit.stop is not None and unit.run["stop_acted_at"] is None:
+                unit.update_run(stop_acted_at=at)
+
+
+def _merged(before: StopIntent | None, stop: StopIntent) -> dict[str, Any]:
+    """The intent after another wish: the first one's time, every force, and a person before a limit."""
+    first = before or stop
+    # Who asked is the first person, or else the first limit.
+    who = stop if first.limit is not None and stop.limit is None else first
+    return {
+        "stop_requested_at": first.requested_at,
+        "stop_force": first.force or stop.force,
+        "stop_escalated": first.escalated or stop.escalated,
+        "stop_requested_by": who.requested_by,
+        "stop_reason": who.reason,
+        "stop_limit": who.limit,
+    }
+
+
+def _log(unit: Unit, stop: StopIntent, request_id: str) -> None:
+    c = cancellation_log.c
+    key = (c.run_id == unit.run_id, c.attempt == unit.attempt, c.request_id == request_id)
+    if unit.conn.execute(select(c.id).where(*key)).one_or_none() is not None:
+        return
+    unit.conn.execute(
+        insert(cancellation_log).values(
+            run_id=unit.run_id,
+            attempt=unit.attempt,
+            request_id=request_id,
+            requested_by=stop.requested_by,
+            reason=stop.reason,
+            force=stop.force,
+            requested_at=stop.requested_at,
+        )
+    )

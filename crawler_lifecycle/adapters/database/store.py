@@ -1,0 +1,42 @@
+"""The store: the port ``RunStore`` over one SQL database."""
+
+from __future__ import annotations
+
+from crawler_lifecycle.domain.errors import StoreUnavailable
+
+from .completion import CompletionPart
+from .deployment import DeploymentPart
+from .engine import Database, open_engine, parse_url
+from .looks import LookPart
+from .ownership import OwnershipPart
+from .readers import ReaderPart
+from .schema import current_of, head_version
+from .stops import StopPart
+from .unit import Clock, utc_now
+
+
+class SqlRunStore(OwnershipPart, DeploymentPart, LookPart, StopPart, CompletionPart, ReaderPart):
+    """``RunStore`` on SQLite, MySQL or MariaDB; one part per stage of the lifecycle. Safe to share between threads."""
+
+    def ping(self) -> None:
+        """Raise ``StoreUnavailable`` unless the database answers and has the schema version of this build."""
+        with self._db.reading() as conn:
+            found = current_of(conn)
+        expected = head_version()
+        if found != expected:
+            raise StoreUnavailable(
+                f"The database has schema version {found or 'none'}, this build needs {expected}; "
+                "run: crawlctl db upgrade"
+            )
+
+    def close(self) -> None:
+        """Close all connections. A second call does nothing."""
+        self._db.close()
+
+
+def open_store(url: str, *, pool_size: int = 5, clock: Clock = utc_now) -> SqlRunStore:
+    """A store on the database at ``url``. Nothing is connected before the first use.
+
+    Raises ``InvalidRequest`` when ``url`` is no URL of a supported database.
+    """
+    return SqlRunStore(Database(open_engine(parse_url(url), pool_size=pool_size)), clock)

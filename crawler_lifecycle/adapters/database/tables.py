@@ -1,0 +1,369 @@
+"""The tables, one schema for SQLite and for MySQL 8 / MariaDB.
+
+Table and column names are a contract: people build reports on them. The migrations in ``migrations/`` create exactly
+this; a test compares the two on both databases.
+
+All texts compare by code point on every database (``utf8mb4_bin``): the collation that MySQL would choose takes
+``Run-1`` and ``run-1`` for one request id.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Dialect,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.dialects import mysql
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+CAUSE_MAX = 4000
+"""Characters kept of a text that comes from a cluster, a crawler or a person."""
+
+
+class UtcTime(TypeDecorator[datetime]):
+    """An aware datetime in UTC with microseconds; the databases themselves know no time zone."""
+
+    impl = DateTime
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(mysql.DATETIME(fsp=6) if dialect.name == "mysql" else DateTime())
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"a time without a zone cannot be stored: {value}")
+        return value.astimezone(UTC).replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else value.replace(tzinfo=UTC)
+
+
+def storable(text: str, length: int | None = None) -> str:
+    """``text`` as every database takes it: no lone surrogates, and no longer than ``length`` characters."""
+    clean = text.encode("utf-8", "replace").decode("utf-8")
+    return clean if length is None or len(clean) <= length else clean[: length - 1] + "…"
+
+
+class Words(TypeDecorator[str]):
+    """Text from outside, made storable and cut to its column: a long reason must never lose the status it explains."""
+
+    impl = String
+    cache_ok = True
+
+    def __init__(self, length: int, *, long: bool = False) -> None:
+        super().__init__(length)
+        self.length = length
+        self.long = long
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(Text() if self.long else String(self.length))
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else storable(str(value), self.length)
+
+
+_Key = BigInteger().with_variant(Integer, "sqlite")
+_Long = Words(CAUSE_MAX, long=True)
+_Json = JSON(none_as_null=True)
+_options: dict[str, Any] = {
+    "mysql_engine": "InnoDB",
+    "mysql_charset": "utf8mb4",
+    "mysql_collate": "utf8mb4_bin",
+    # Without it SQLite would give the id of a deleted last row to the next one.
+    "sqlite_autoincrement": True,
+}
+
+metadata = MetaData(
+    naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "uq": "uq_%(table_name)s_%(column_0_N_name)s"}
+)
+
+
+def _run_id() -> Column[int]:
+    return Column("run_id", _Key, ForeignKey("run_history.run_id"), nullable=False)
+
+
+def _counters() -> list[Column[int]]:
+    return [Column(name, BigInteger) for name in ("pages", "items", "errors", "bytes")]
+
+
+run_history = Table(
+    "run_history",
+    metadata,
+    Column("run_id", _Key, primary_key=True, autoincrement=True),
+    Column("request_id", String(120), nullable=False),
+    Column("request_hash", String(32), nullable=False),
+    Column("crawler", String(63), nullable=False),
+    Column("trigger", String(20), nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("stage", String(20), nullable=False),
+    Column("outcome", Words(200)),
+    Column("cause", _Long),
+    Column("attempt", Integer, nullable=False),
+    Column("owner_workflow_id", String(1000)),
+    Column("owner_run_id", String(64)),
+    # How the owner came by this attempt, so that its second claim is answered like its first.
+    Column("claim_resumed", Boolean, nullable=False),
+    Column("claim_rerun", Boolean, nullable=False),
+    # The last attempt whose ended tasks were queued again.
+    Column("requeued_attempt", Integer, nullable=False),
+    Column("request", _Json, nullable=False),
+    Column("requested_by", Words(255)),
+    Column("multi", Boolean, nullable=False),
+    Column("flow_id", String(200)),
+    Column("parent", String(255)),
+    Column("stop_requested_at", UtcTime),
+    Column("stop_force", Boolean, nullable=False),
+    Column("stop_requested_by", Words(255)),
+    Column("stop_reason", _Long),
+    Column("stop_limit", Words(200)),
+    Column("stop_escalated", Boolean, nullable=False),
+    Column("stop_acted_at", UtcTime),
+    Column("waiting_for", _Long),
+    Column("look_error", _Long),
+    Column("verified_at", UtcTime),
+    Column("next_look_at", UtcTime),
+    Column("last_progress_at", UtcTime),
+    *_counters(),
+    Column("created_at", UtcTime, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
+    Column("started_at", UtcTime),
+    Column("ended_at", UtcTime),
+    UniqueConstraint("request_id"),
+    Index(None, "status", "run_id"),
+    Index(None, "crawler", "run_id"),
+    Index(None, "flow_id", "run_id"),
+    Index("ix_run_history_unowned", "owner_run_id", "status", "created_at"),
+    Index("ix_run_history_unheard", "stop_acted_at", "status", "stop_requested_at"),
+    **_options,
+)
+
+history_property = Table(
+    "history_property",
+    metadata,
+    Column("id", _Key, primary_key=True, autoincrement=True),
+    _run_id(),
+    Column("attempt", Integer, nullable=False),
+    Column("name", String(100), nullable=False),
+    Column("value", Words(1000), nullable=False),
+    UniqueConstraint("run_id", "attempt", "name"),
+    **_options,
+)
+
+task_history = Table(
+    "task_history",
+    metadata,
+    Column("task_id", _Key, primary_key=True, autoincrement=True),
+    _run_id(),
+    Column("attempt", Integer, nullable=False),
+    Column("task_index", Integer, nullable=False),
+    # No foreign key: it would cost a second index on every task, and nobody deletes single tasks.
+    Column("superseded_by", BigInteger),
+    Column("status", String(20), nullable=False),
+    Column("status_since", UtcTime, nullable=False),
+    Column("outcome", Words(200)),
+    Column("cause", _Long),
+    Column("args", _Json, nullable=False),
+    Column("cluster", Words(100)),
+    Column("cluster_name", Words(255)),
+    Column("cluster_uid", Words(100)),
+    Column("node", Words(255)),
+    Column("reason", _Long),
+    Column("exit_code", Integer),
+    Column("exit_signal", Integer),
+    *_counters(),
+    Column("peak_memory", BigInteger),
+    Column("offered_until", UtcTime),
+    Column("ever_seen", Boolean, nullable=False),
+    Column("last_progress_at", UtcTime),
+    Column("deployed_at", UtcTime),
+    Column("started_at", UtcTime),
+    Column("ended_at", UtcTime),
+    UniqueConstraint("run_id", "task_index", "attempt"),
+    # Counting covers the first three; offers and pages of one status also read in the order of the fourth.
+    Index("ix_task_history_current", "run_id", "superseded_by", "status", "task_index"),
+    **_options,
+)
+
+task_observation = Table(
+    "task_observation",
+    metadata,
+    Column("task_id", _Key, primary_key=True, autoincrement=False),
+    Column("run_id", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("task_index", Integer, nullable=False),
+    Column("finding", _Json),
+    Column("details", _Json),
+    Index(None, "run_id", "task_index"),
+    **{**_options, "sqlite_autoincrement": False},
+)
+
+task_change = Table(
+    "task_change",
+    metadata,
+    # A worktable: rows live inside one transaction only (see bulk.py). The columns that it shares with task_history
+    # have the same names and types.
+    Column("run_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("task_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("believed", String(20)),
+    *(
+        Column(name, task_history.c[name].type)
+        for name in (
+            "status",
+            "status_since",
+            "outcome",
+            "cause",
+            "cluster",
+            "cluster_name",
+            "cluster_uid",
+            "node",
+            "reason",
+            "exit_code",
+            "exit_signal",
+            "pages",
+            "items",
+            "errors",
+            "bytes",
+            "peak_memory",
+            "ever_seen",
+            "last_progress_at",
+            "deployed_at",
+            "started_at",
+            "ended_at",
+        )
+    ),
+    **{**_options, "sqlite_autoincrement": False},
+)
+
+task_log = Table(
+    "task_log",
+    metadata,
+    Column("task_id", _Key, ForeignKey("task_history.task_id"), primary_key=True, autoincrement=False),
+    Column("log_tail", Text, nullable=False),
+    **{**_options, "sqlite_autoincrement": False},
+)
+
+status_transition = Table(
+    "status_transition",
+    metadata,
+    Column("seq", _Key, primary_key=True, autoincrement=True),
+    _run_id(),
+    Column("task_id", BigInteger),
+    Column("attempt", Integer, nullable=False),
+    Column("from_status", String(20)),
+    Column("to_status", String(20), nullable=False),
+    Column("cluster_time", UtcTime),
+    Column("committed_at", UtcTime, nullable=False),
+    Column("lag_ms", BigInteger),
+    Column("source", String(20), nullable=False),
+    Column("evidence", _Json, nullable=False),
+    Index(None, "run_id", "seq"),
+    **_options,
+)
+
+correction = Table(
+    "correction",
+    metadata,
+    Column("id", _Key, primary_key=True, autoincrement=True),
+    _run_id(),
+    Column("task_id", BigInteger),
+    Column("attempt", Integer, nullable=False),
+    Column("kind", String(30), nullable=False),
+    Column("believed", String(20), nullable=False),
+    Column("believed_since", UtcTime),
+    Column("truth", String(20), nullable=False),
+    Column("truth_since", UtcTime),
+    Column("found_by", String(20), nullable=False),
+    Column("lag_ms", BigInteger),
+    Column("evidence", _Json, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Index(None, "run_id", "id"),
+    **_options,
+)
+
+cancellation_log = Table(
+    "cancellation_log",
+    metadata,
+    Column("id", _Key, primary_key=True, autoincrement=True),
+    _run_id(),
+    Column("attempt", Integer, nullable=False),
+    Column("request_id", Words(120), nullable=False),
+    Column("requested_by", Words(255)),
+    Column("reason", _Long),
+    Column("force", Boolean, nullable=False),
+    Column("requested_at", UtcTime, nullable=False),
+    Column("acted_at", UtcTime),
+    UniqueConstraint("run_id", "attempt", "request_id"),
+    **_options,
+)
+
+export_record = Table(
+    "export_record",
+    metadata,
+    Column("id", _Key, primary_key=True, autoincrement=True),
+    _run_id(),
+    Column("attempt", Integer, nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("url", Words(2000)),
+    Column("bytes", BigInteger),
+    Column("files", Integer),
+    Column("sha256", String(64)),
+    Column("error", _Long),
+    Column("at", UtcTime, nullable=False),
+    UniqueConstraint("run_id", "attempt"),
+    **_options,
+)
+
+outbox_counter = Table(
+    "outbox_counter",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("seq", BigInteger, nullable=False),
+    **{**_options, "sqlite_autoincrement": False},
+)
+
+outbox_event = Table(
+    "outbox_event",
+    metadata,
+    Column("seq", _Key, primary_key=True, autoincrement=False),
+    _run_id(),
+    Column("attempt", Integer, nullable=False),
+    Column("type", String(50), nullable=False),
+    # Null for events that may repeat; what must happen once has a key of run, attempt and type.
+    Column("event_key", String(200)),
+    Column("body", _Json, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    UniqueConstraint("event_key"),
+    Index(None, "run_id", "seq"),
+    **{**_options, "sqlite_autoincrement": False},
+)
+
+outbox_delivery = Table(
+    "outbox_delivery",
+    metadata,
+    Column("id", _Key, primary_key=True, autoincrement=True),
+    Column("seq", _Key, ForeignKey("outbox_event.seq"), nullable=False),
+    Column("sink", String(100), nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("error", _Long),
+    Column("delivered_at", UtcTime),
+    UniqueConstraint("seq", "sink"),
+    **_options,
+)

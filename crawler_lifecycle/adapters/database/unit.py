@@ -1,0 +1,189 @@
+"""One unit of work: a write transaction on one locked run, and what every one of them has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, func, insert, select, update
+
+from crawler_lifecycle.domain.errors import Fenced, RunNotFound
+from crawler_lifecycle.domain.run import RunStatus, StopIntent, run_may_become
+from crawler_lifecycle.ports import Event, Fence, TaskCounts
+
+from .engine import Database
+from .rows import Row, event_row, lag_ms, stop_of
+from .tables import outbox_counter, outbox_event, run_history, status_transition, task_history
+
+Clock = Callable[[], datetime]
+
+RUN_CHANGED = "run.changed"
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def count_tasks(conn: Connection, run_id: int) -> TaskCounts:
+    """Tasks of the run that are not superseded, by status."""
+    t = task_history.c
+    counted = conn.execute(
+        select(t.status, func.count().label("tasks"))
+        .where(t.run_id == run_id, t.superseded_by.is_(None))
+        .group_by(t.status)
+    )
+    return TaskCounts({row.status: row.tasks for row in counted})
+
+
+def check_fence(run: Row, fence: Fence) -> None:
+    """Raise ``Fenced`` unless the run is still the writer's."""
+    if run["attempt"] != fence.attempt or run["owner_run_id"] != fence.owner_run_id:
+        raise Fenced(
+            f"Run {fence.run_id} is at attempt {run['attempt']} of owner {run['owner_run_id']}; "
+            f"attempt {fence.attempt} of owner {fence.owner_run_id} may no longer write"
+        )
+
+
+def read_run(conn: Connection, run_id: int, *, lock: bool = False) -> dict[Any, Any]:
+    """The run's row, locked until the end of the transaction if asked for. Raises ``RunNotFound``."""
+    query = select(run_history).where(run_history.c.run_id == run_id)
+    row = conn.execute(query.with_for_update() if lock else query).mappings().one_or_none()
+    if row is None:
+        raise RunNotFound(f"There is no run {run_id}")
+    return dict(row)
+
+
+@dataclass
+class Unit:
+    """A write transaction on a run whose row is locked, so that no other writer of ours is in between.
+
+    ``run`` is the row as it will be committed. ``changed`` asks for one ``run.changed`` event at the end.
+    """
+
+    conn: Connection
+    run: dict[Any, Any]
+    now: datetime
+    changed: bool = False
+
+    @property
+    def run_id(self) -> int:
+        return int(self.run["run_id"])
+
+    @property
+    def attempt(self) -> int:
+        return int(self.run["attempt"])
+
+    @property
+    def status(self) -> RunStatus:
+        return RunStatus(self.run["status"])
+
+    @property
+    def stop(self) -> StopIntent | None:
+        return stop_of(self.run)
+
+    def counts(self) -> TaskCounts:
+        return count_tasks(self.conn, self.run_id)
+
+    def update_run(self, **values: Any) -> None:
+        """Write those values that differ; nothing at all when none does."""
+        new = {name: value for name, value in values.items() if self.run[name] != value}
+        if not new:
+            return
+        new["updated_at"] = self.now
+        self.conn.execute(update(run_history).where(run_history.c.run_id == self.run_id).values(**new))
+        self.run.update(new)
+
+    def move_run(
+        self,
+        status: RunStatus,
+        source: str,
+        evidence: Mapping[str, Any],
+        cluster_time: datetime | None = None,
+        **values: Any,
+    ) -> bool:
+        """Change the run's status, forwards only, with its transition; whether it changed."""
+        if not run_may_become(self.status, status):
+            return False
+        self.note_transition(self.run["status"], status, source, evidence, cluster_time)
+        self.update_run(status=status.value, **values)
+        return True
+
+    def note_transition(
+        self,
+        before: str | None,
+        after: RunStatus,
+        source: str,
+        evidence: Mapping[str, Any],
+        cluster_time: datetime | None = None,
+    ) -> None:
+        """Append the run's own transition. Only ``move_run``, a new attempt and a new run may call it."""
+        self.conn.execute(
+            insert(status_transition).values(
+                run_id=self.run_id,
+                attempt=self.attempt,
+                from_status=before,
+                to_status=after.value,
+                cluster_time=cluster_time,
+                committed_at=self.now,
+                lag_ms=lag_ms(self.now, cluster_time),
+                source=source,
+                evidence=dict(evidence),
+            )
+        )
+        self.changed = True
+
+    def announce(self) -> None:
+        """The event that tells what the run looks like now."""
+        names = ("run_id", "attempt", "crawler", "trigger", "status", "stage", "outcome", "pages", "items", "errors")
+        body = {name: self.run[name] for name in names}
+        verified = self.run["verified_at"]
+        body["tasks"] = dict(self.counts().by_status)
+        body["verified_at"] = verified.isoformat() if verified else None
+        self.append_event(RUN_CHANGED, None, body)
+
+    def append_event(self, type: str, key: str | None, body: Mapping[str, Any]) -> Event:
+        """Append one event. Nothing may follow it in the transaction.
+
+        The number comes from a row that stays locked until the commit, so numbers become visible in their order: a
+        reader that has seen N never finds a smaller one later. An autoincrement column would not do: its numbers are
+        given out before the commits. And because all runs share that row, taking it last keeps the wait short.
+        """
+        self.conn.execute(update(outbox_counter).values(seq=outbox_counter.c.seq + 1))
+        row = {
+            "seq": self.conn.execute(select(outbox_counter.c.seq)).scalar_one(),
+            "run_id": self.run_id,
+            "attempt": self.attempt,
+            "type": type,
+            "event_key": key,
+            "body": dict(body),
+            "created_at": self.now,
+        }
+        self.conn.execute(insert(outbox_event).values(**row))
+        return event_row(row)
+
+
+class StorePart:
+    """What the parts of the store share: the database, the clock, and how a unit of work begins and ends."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._db = database
+        self._clock = clock
+
+    @contextmanager
+    def _unit(self, run_id: int, fence: Fence | None = None) -> Iterator[Unit]:
+        """Lock the run first, check the fence, and tell of the change at the end if there was one.
+
+        The run's row comes first in every transaction, so that two of them cannot wait for each other.
+        """
+        with self._db.writing() as conn:
+            run = read_run(conn, run_id, lock=True)
+            if fence is not None:
+                check_fence(run, fence)
+            # The clock is read after the wait for the lock: lag counts until the commit, not until the attempt.
+            unit = Unit(conn, run, self._clock())
+            yield unit
+            if unit.changed:
+                unit.announce()
