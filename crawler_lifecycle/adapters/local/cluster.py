@@ -1,0 +1,238 @@
+"""The local cluster: what runs, what waits, how it ended, and how to stop it. See design section 5.11 in docs.
+
+No daemon and no memory: everything is read from the task folders and /proc at each call, so any number of processes
+may use one state folder at the same time, and any of them may die at any moment.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.task import LOG_TAIL_BYTES
+from crawler_lifecycle.ports import Deployed, Deployment, Details, FileSource, Look, QueuedTask, TaskRef
+
+from . import folder as files
+from .evidence import TaskFolder
+from .identity import Identity, boot_id, kill_all
+from .launch import Launcher, default_python
+
+#: Kill: the time a living supervisor gets to reap and write the end, before it is killed too.
+SUPERVISOR_SECONDS = 3.0
+#: Kill: the time after which we say that we could not.
+KILL_SECONDS = 10.0
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class LocalCluster:
+    """Child processes of this machine, at most ``slots`` at a time. Implements ``Cluster`` and ``Deployer``.
+
+    ``state_dir`` belongs to one machine and one process namespace; it is created here and never again later, so that
+    a state folder that disappears is an outage and not an empty cluster. ``base_dir`` is where relative project
+    folders and commands begin. ``task_environment`` may add variables (address and token of the gateway) to a task;
+    they pass through memory only, never through a file.
+    """
+
+    kind = "local"
+
+    def __init__(
+        self,
+        state_dir: Path,
+        slots: int,
+        *,
+        base_dir: Path | None = None,
+        python: str | None = None,
+        max_waiting: int = 32,
+        clock: Callable[[], datetime] = _now,
+        environment: Mapping[str, str] | None = None,
+        task_environment: Callable[[Deployment, QueuedTask], Mapping[str, str]] | None = None,
+    ) -> None:
+        if slots < 1:
+            raise ValueError(f"slots: {slots} is not allowed; give 1 or more")
+        self._state = Path(state_dir).absolute()
+        self._clock = clock
+        self._node = socket.gethostname()
+        for name in ("tasks", "state", "slots", "waiting"):
+            (self._state / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._launcher = Launcher(
+            state=self._state,
+            slots=slots,
+            base_dir=Path(base_dir or Path.cwd()).absolute(),
+            python=python or default_python(),
+            max_waiting=max_waiting,
+            clock=clock,
+            environment=dict(os.environ if environment is None else environment),
+            task_environment=task_environment,
+        )
+
+    # --- Deployer
+
+    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
+        """Start the tasks, each at most once per (run, attempt, index), whoever else calls at the same time."""
+        return [self._launcher.deploy(deployment, crawler, task) for task in deployment.tasks]
+
+    # --- Cluster
+
+    def look(self, run_id: int, tasks: Sequence[TaskRef]) -> Look:
+        """Read folders and /proc completely. Raises ``ClusterUnavailable`` when any of it cannot be read."""
+        began = time.monotonic()
+        now = self._clock()
+        try:
+            self._check_readable(run_id)
+            seen = [self._folder(run_id, task).observe(now, self._node) for task in tasks]
+        except OSError as error:
+            raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
+        return Look(now, time.monotonic() - began, seen)
+
+    def details(self, run_id: int, tasks: Sequence[TaskRef]) -> list[Details]:
+        """Log tail (at most 16 KiB), counters, peak memory; tasks about which nothing can be read are left out."""
+        found = []
+        for task in tasks:
+            folder = self._folder(run_id, task)
+            try:
+                if not folder.exists():
+                    continue
+                counters, _ = folder.counters(final=True)
+                found.append(Details(task.task_id, _log_tail(folder), counters, folder.peak_memory()))
+            except OSError:
+                continue
+        return found
+
+    def stop(self, run_id: int, task: TaskRef) -> None:
+        """Ask the task to end. One stop signal reaches the crawler, however often this is called."""
+        folder = self._folder(run_id, task)
+        try:
+            if not folder.has(files.SPEC) or folder.has(files.END):
+                return
+            files.create(folder.file(files.STOP), {"at": files.utc(time.time())})
+            supervisor = folder.identity(files.SUPERVISOR)
+            if supervisor is not None and supervisor.send(signal.SIGTERM):
+                return  # it is only woken: the file is the stop
+            if folder.has(files.END) or not folder.has(files.PROCESS) or folder.supervisor_alive():
+                return
+            self._signal_orphan(folder)
+        except OSError as error:
+            raise ClusterUnavailable(f"the task cannot be stopped: {error}") from error
+
+    def _signal_orphan(self, folder: TaskFolder) -> None:
+        """The supervisor is dead: send the stop signal ourselves, to the runner or else to what is left of its group.
+
+        The mark is made before the signal: a crash in between costs the signal (force remains), never sends a second.
+        """
+        leader = folder.identity(files.PROCESS)
+        processes = folder.processes(leader)
+        if not processes or not files.create(
+            folder.file(files.SIGNALLED), {"by": "cluster", "at": files.utc(time.time())}
+        ):
+            return
+        if leader is not None and leader.send(signal.SIGTERM):
+            return
+        boot = boot_id()
+        for stat in processes:
+            Identity(stat.pid, stat.start, boot).send(signal.SIGTERM)
+
+    def kill(self, run_id: int, task: TaskRef) -> None:
+        """SIGKILL everything of the task, wherever it forked to, and see that its end is on file.
+
+        Raises ``ClusterUnavailable`` when something of it still runs after ten seconds.
+        """
+        folder = self._folder(run_id, task)
+        try:
+            if folder.has(files.SPEC):
+                self._kill(folder)
+        except OSError as error:
+            raise ClusterUnavailable(f"the task cannot be killed: {error}") from error
+
+    def _kill(self, folder: TaskFolder) -> None:
+        if not folder.has(files.END):
+            files.create(folder.file(files.STOP), {"at": files.utc(time.time()), "force": True})
+        began, killed = time.monotonic(), 0
+        supervisor = folder.identity(files.SUPERVISOR)
+        if supervisor is not None and not folder.has(files.END):
+            supervisor.send(signal.SIGTERM)  # wakes one that waits for a slot
+        while (waited := time.monotonic() - began) < KILL_SECONDS:
+            leader = folder.identity(files.PROCESS)
+            victims = folder.processes(leader)
+            killed += kill_all(victims, boot_id())
+            if not victims:
+                if folder.has(files.END):
+                    return
+                if not folder.supervisor_alive():
+                    _write_missing_end(folder, leader, killed)
+                    return
+                if supervisor is not None and waited > SUPERVISOR_SECONDS:
+                    supervisor.send(signal.SIGKILL)
+            time.sleep(0.02)
+        raise ClusterUnavailable(f"something of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}")
+
+    def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]:
+        """The folders with the supporting files of these tasks (those that exist)."""
+        found = []
+        for task in tasks:
+            path = self._folder(run_id, task).path / files.FILES
+            if path.is_dir() and not path.is_symlink():
+                found.append(FileSource(f"task-{task.index}", path))
+        return found
+
+    # --- inside
+
+    def _folder(self, run_id: int, task: TaskRef) -> TaskFolder:
+        return TaskFolder(self._launcher.folder(run_id, task.index, task.attempt), run_id, task)
+
+    def _check_readable(self, run_id: int) -> None:
+        """A missing or unreadable state folder is an outage; only a missing run folder inside it is an answer.
+
+        Raises ``OSError``.
+        """
+        with os.scandir(self._state / "tasks"):
+            pass
+        try:
+            with os.scandir(self._state / "tasks" / str(run_id)):
+                pass
+        except FileNotFoundError:
+            pass
+
+
+def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int) -> None:
+    """Write the end that a dead supervisor cannot write, if it was us who ended the crawler (or it never ran)."""
+    ran = folder.has(files.PROCESS)
+    if folder.has(files.END) or (ran and (not killed or folder.has(files.SUMMARY))):
+        return  # its own evidence stands, or there is none and it is gone
+    if leader is None and ran and not killed:
+        return
+    end: dict[str, object] = {"finished_at": files.utc(time.time())}
+    if ran:
+        end |= {"exit_code": 137, "signal": 9, "reason": "Error", "message": "Killed by force; its supervisor was dead"}
+    elif folder.has(files.SUPERVISOR):
+        end |= {"reason": "Cancelled", "message": "It was stopped while it waited and never executed"}
+    else:
+        return  # never started: the stop file keeps it from ever executing
+    files.create(folder.file(files.END), end)
+
+
+def _log_tail(folder: TaskFolder) -> str | None:
+    """The last 16 KiB of the log, over the border of a log that was just moved aside."""
+    tail = b""
+    for name in (files.LOG, f"{files.LOG}.1"):
+        missing = LOG_TAIL_BYTES - len(tail)
+        try:
+            with open(folder.file(name), "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - missing))
+                tail = file.read(missing) + tail
+        except FileNotFoundError:
+            continue
+        if len(tail) >= LOG_TAIL_BYTES:
+            break
+    text = tail.decode("utf-8", "replace").replace("\0", "")
+    return text.encode()[-LOG_TAIL_BYTES:].decode("utf-8", "ignore") if tail else None

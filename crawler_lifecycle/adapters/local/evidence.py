@@ -1,0 +1,338 @@
+"""What a task's folder and /proc say together: one observation, whoever of the three processes was killed.
+
+Nothing here writes. A file that holds something else than we wrote is set aside: its trouble is told in the
+observation's reason (or the end's message) and its contents are not believed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from crawler_lifecycle.domain.names import cluster_name
+from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
+from crawler_lifecycle.ports import TaskRef
+
+from . import folder as files
+from .identity import Identity, Stat, members
+
+#: A supervisor that lives writes the end within this time after its crawler died, or it hangs.
+END_SECONDS = 1.0
+_BIG = 2**63
+
+
+class TaskFolder:
+    """One task's folder at the moment of a look."""
+
+    def __init__(self, path: Path, run_id: int, task: TaskRef) -> None:
+        self.path = path
+        self._run_id = run_id
+        self._task = task
+        self.troubles: list[str] = []
+
+    # --- files
+
+    def file(self, name: str) -> str:
+        return str(self.path / name)
+
+    def exists(self) -> bool:
+        """Whether the folder is there. Raises ``OSError`` when that cannot be told, or something else is there."""
+        try:
+            with os.scandir(self.path):
+                return True
+        except FileNotFoundError:
+            return False
+
+    def has(self, name: str) -> bool:
+        return files.exists(self.file(name))
+
+    def read(self, name: str) -> dict[str, object] | None:
+        """The object in the file; empty when the file holds garbage (which is noted), ``None`` without a file.
+
+        Raises ``OSError`` when the file cannot be read: that says nothing about the task.
+        """
+        try:
+            return files.read(self.file(name))
+        except files.Garbage as trouble:
+            self._note(str(trouble))
+            return {}
+
+    def _note(self, trouble: str) -> None:
+        if trouble not in self.troubles:
+            self.troubles.append(trouble)
+
+    def _typed(self, data: Mapping[str, object], name: str, kind: type, source: str) -> object | None:
+        """A value of exactly this type, or ``None``; another type is noted as garbage."""
+        value = data.get(name)
+        if value is None or type(value) is kind:
+            return value
+        self._note(f"{source}: {name} is {type(value).__name__}, not {kind.__name__}")
+        return None
+
+    def text(self, data: Mapping[str, object], name: str, source: str) -> str | None:
+        value = self._typed(data, name, str, source)
+        return value[:1000].replace("\0", "") if isinstance(value, str) else None
+
+    def count(self, data: Mapping[str, object], name: str, source: str) -> int | None:
+        value = self._typed(data, name, int, source)
+        if isinstance(value, int) and not 0 <= value < _BIG:
+            self._note(f"{source}: {name} is out of range")
+            return None
+        return value if isinstance(value, int) else None
+
+    def time(self, data: Mapping[str, object], name: str, source: str) -> datetime | None:
+        text = self.text(data, name, source)
+        if text is None:
+            return None
+        try:
+            moment = datetime.fromisoformat(text)
+            if moment.tzinfo is None:
+                raise ValueError("it names no time zone")
+            return moment.astimezone(UTC)
+        except (ValueError, OverflowError):
+            self._note(f"{source}: {name} is no time")
+            return None
+
+    def _modified(self, name: str) -> datetime | None:
+        try:
+            return datetime.fromtimestamp(os.lstat(self.file(name)).st_mtime, UTC)
+        except (OSError, ValueError, OverflowError):
+            return None
+
+    # --- processes
+
+    def identity(self, name: str) -> Identity | None:
+        """The process named in the file; ``None`` when there is no file or garbage in it."""
+        data = self.read(name)
+        if not data:
+            return None
+        try:
+            return Identity.from_json(data)
+        except ValueError as trouble:
+            self._note(f"{name}: {trouble}")
+            return None
+
+    def marks(self) -> list[bytes]:
+        return files.marks(self._run_id, self._task.task_id, self.file(files.FILES))
+
+    def processes(self, leader: Identity | None) -> list[Stat]:
+        """The living processes of the crawler, also those that left its group."""
+        return members(leader, self.marks())
+
+    def supervisor_alive(self) -> bool:
+        """Whether a supervisor lives: by its identity, or by its lock when garbage hides the identity."""
+        supervisor = self.identity(files.SUPERVISOR)
+        if supervisor is not None:
+            return supervisor.alive()
+        return self.has(files.SUPERVISOR) and self._locked()
+
+    def _locked(self) -> bool:
+        try:
+            handle = os.open(self.file(files.LOCK), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(handle)
+        return False
+
+    # --- the observation
+
+    def observe(self, now: datetime, node: str) -> Observation:
+        """What is true about this task. Raises ``OSError`` when that cannot be read."""
+        if not self.exists():
+            return self._seen(Phase.ABSENT, now)
+        if self.has(files.END):
+            return self._ended(now, node)
+        leader = self.identity(files.PROCESS)
+        if self.supervisor_alive():
+            if not self.has(files.PROCESS):
+                return self._waiting(now)
+            if leader is None or leader.alive() or not self._end_appears():
+                return self._outlived(now, node, supervised=True)
+            return self._ended(now, node)
+        if self.has(files.END):  # it wrote the end and left while we looked
+            return self._ended(now, node)
+        if not self.has(files.SUPERVISOR) and not self.has(files.PROCESS):
+            reason = "deployed, but its supervisor has not started" if self.has(files.SPEC) else None
+            return self._seen(Phase.ABSENT, now, reason=reason)
+        return self._outlived(now, node, supervised=False)
+
+    def _end_appears(self) -> bool:
+        """Give a living supervisor the moment it needs to reap and write the end."""
+        until = time.monotonic() + END_SECONDS
+        while time.monotonic() < until and not self.has(files.END):
+            time.sleep(0.02)
+        return self.has(files.END)
+
+    def _waiting(self, now: datetime) -> Observation:
+        waiting = self.read(files.WAITING) or {}
+        since = self.time(self.read(files.SUPERVISOR) or {}, "since", files.SUPERVISOR)
+        reason = self.text(waiting, "reason", files.WAITING) or "starting"
+        return self._seen(Phase.WAITING, now, reason=reason, changed_at=since)
+
+    def _outlived(self, now: datetime, node: str, *, supervised: bool) -> Observation:
+        """There is no end on file: look for the crawler itself, then for its own summary."""
+        leader = self.identity(files.PROCESS)
+        stat = leader.stat() if leader is not None else None
+        alone = None if supervised else "its supervisor is dead"
+        if (stat is not None and not stat.ended) or self.processes(leader):
+            return self._executing(now, node, alone)
+        if self.has(files.END):
+            return self._ended(now, node)
+        if self.has(files.SUMMARY):
+            summary = self.read(files.SUMMARY) or {}
+            if summary or not supervised:
+                return self._ended_by_summary(now, node, summary)
+        if stat is not None and stat.exit_status:
+            # A zombie that nobody reaps. A status of 0 proves nothing: the kernel shows 0 to whom it trusts not.
+            code = os.waitstatus_to_exitcode(stat.exit_status)
+            end = End(
+                exit_code=code if code >= 0 else 128 - code,
+                signal=-code if code < 0 else None,
+                reason="Error",
+                message=self._message("Its supervisor did not write the end; this is what the kernel kept"),
+            )
+            return self._with_end(now, node, end)
+        if supervised and stat is None and leader is None:
+            return self._executing(now, node, None)  # process.json is garbage, the supervisor lives
+        if self.troubles:
+            message = self._message("Nothing of it runs any more, and its evidence cannot be read")
+            return self._with_end(now, node, End(reason="Error", message=message))
+        return self._seen(Phase.GONE, now, node=node, reason=alone, started_at=self._started())
+
+    def _executing(self, now: datetime, node: str, reason: str | None) -> Observation:
+        counters, progress = self.counters()
+        started = self._started()
+        return self._seen(
+            Phase.EXECUTING,
+            now,
+            node=node,
+            reason=reason,
+            changed_at=started,
+            started_at=started,
+            counters=counters,
+            progress_at=progress,
+        )
+
+    def _ended(self, now: datetime, node: str) -> Observation:
+        data = self.read(files.END) or {}
+        summary = self.read(files.SUMMARY) or {}
+        code = self.count(data, "exit_code", files.END)
+        number = self.count(data, "signal", files.END)
+        finish = self.text(summary, "finish_reason", files.SUMMARY)
+        own = self.count(summary, "exit", files.SUMMARY)
+        reason = self.text(data, "reason", files.END) or "Error"
+        if number == 9 and finish is not None and own is not None and reason == "Error":
+            # The runner was killed in the instant between its last word and its exit: its word is the better evidence.
+            code, number, reason = own, None, "Error" if own else "Completed"
+        end = End(
+            exit_code=code,
+            signal=number,
+            reason=reason,
+            message=self._message(
+                self.text(data, "message", files.END) or self.text(summary, "message", files.SUMMARY)
+            ),
+            finished_at=self.time(data, "finished_at", files.END) or self._modified(files.END),
+            finish_reason=finish,
+            memory_limit=self._memory_limit(),
+        )
+        return self._with_end(now, node, end)
+
+    def _ended_by_summary(self, now: datetime, node: str, summary: Mapping[str, object]) -> Observation:
+        code = self.count(summary, "exit", files.SUMMARY)
+        number = self.count(summary, "signal", files.SUMMARY)
+        end = End(
+            exit_code=code,
+            signal=number if number is not None and code == 128 + number else None,
+            reason="Completed" if code == 0 else "Error",
+            message=self._message("Its supervisor did not write the end; this is the runner's own summary"),
+            finished_at=self.time(summary, "finished_at", files.SUMMARY) or self._modified(files.SUMMARY),
+            finish_reason=self.text(summary, "finish_reason", files.SUMMARY),
+            memory_limit=self._memory_limit(),
+        )
+        return self._with_end(now, node, end)
+
+    def _with_end(self, now: datetime, node: str, end: End) -> Observation:
+        counters, progress = self.counters(final=True)
+        return self._seen(
+            Phase.ENDED,
+            now,
+            node=node,
+            changed_at=end.finished_at,
+            started_at=self._started(),
+            counters=counters,
+            progress_at=progress,
+            peak_memory=self.peak_memory(),
+            end=end,
+        )
+
+    def _started(self) -> datetime | None:
+        return self.time(self.read(files.PROCESS) or {}, "started_at", files.PROCESS)
+
+    def _memory_limit(self) -> str | None:
+        return self.text(self.read(files.SPEC) or {}, "memory_text", files.SPEC)
+
+    def peak_memory(self) -> int | None:
+        """Bytes, as far as somebody measured."""
+        measured = [self.count(self.read(name) or {}, "peak_memory", name) for name in (files.END, files.SUMMARY)]
+        return max((value for value in measured if value is not None), default=None)
+
+    def counters(self, *, final: bool = False) -> tuple[Counters, datetime | None]:
+        """The counters and when the crawler last wrote them; after the end the summary's where it has any."""
+        stats = self.read(files.STATS) or {}
+        progress = self.time(stats, "updated_at", files.STATS)
+        if progress is None and stats:
+            progress = self._modified(files.STATS)
+        summary = (self.read(files.SUMMARY) or {}) if final else {}
+        values = {}
+        for name in ("pages", "items", "errors", "bytes"):
+            last = self.count(summary, name, files.SUMMARY)
+            values[name] = last if last is not None else self.count(stats, name, files.STATS)
+        return Counters(**values), progress
+
+    def _message(self, text: str | None) -> str | None:
+        parts = [text] if text else []
+        parts += [f"set aside: {trouble}" for trouble in self.troubles]
+        return "; ".join(parts)[:2000] or None
+
+    def _seen(
+        self,
+        phase: Phase,
+        now: datetime,
+        *,
+        node: str | None = None,
+        reason: str | None = None,
+        changed_at: datetime | None = None,
+        started_at: datetime | None = None,
+        counters: Counters | None = None,
+        progress_at: datetime | None = None,
+        peak_memory: int | None = None,
+        end: End | None = None,
+    ) -> Observation:
+        there = self.exists()
+        spec = (self.read(files.SPEC) or {}) if there else {}
+        uid = self.text(spec, "uid", files.SPEC)
+        return Observation(
+            index=self._task.index,
+            attempt=self._task.attempt,
+            phase=phase,
+            observed_at=now,
+            name=cluster_name(self._run_id, self._task.index, self._task.attempt) if there else None,
+            uid=uid,
+            node=node,
+            reason=self._message(reason),
+            changed_at=changed_at,
+            started_at=started_at,
+            counters=counters or Counters(),
+            progress_at=progress_at,
+            peak_memory=peak_memory,
+            end=end,
+        )

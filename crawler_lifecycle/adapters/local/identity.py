@@ -1,0 +1,220 @@
+"""Who a process is: its number *and* the moment it started, in this boot of the machine.
+
+A process id alone is reused sooner or later; together with the start time in clock ticks (field 22 of
+``/proc/<pid>/stat``) and the boot id it names one process for ever. Standard library only and light on imports:
+the supervisor loads it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+
+_GONE = (errno.ENOENT, errno.ESRCH)
+
+
+class Stat:
+    """What ``/proc/<pid>/stat`` says about one process."""
+
+    __slots__ = ("exit_status", "group", "parent", "pid", "session", "start", "state")
+
+    def __init__(self, pid: int, fields: list[str]) -> None:
+        self.pid = pid
+        self.state = fields[0]
+        self.parent = int(fields[1])
+        self.group = int(fields[2])
+        self.session = int(fields[3])
+        self.start = int(fields[19])
+        #: The wait status of a zombie, as ``waitpid`` would answer it; 0 for others.
+        self.exit_status = int(fields[49]) if len(fields) > 49 else 0
+
+    @property
+    def ended(self) -> bool:
+        """A zombie has ended: only its parent has not looked yet."""
+        return self.state in ("Z", "X", "x")
+
+
+def read_stat(pid: int) -> Stat | None:
+    """The process with this number, or ``None`` when there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read().decode("utf-8", "replace")
+    except OSError as error:
+        if error.errno in _GONE:
+            return None
+        raise
+    # The name in brackets may hold anything, spaces and brackets included; the fields begin after the last bracket.
+    fields = text[text.rfind(")") + 1 :].split()
+    return Stat(pid, fields) if len(fields) >= 20 else None
+
+
+def boot_id() -> str:
+    """The id of this boot of the machine."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+class Identity:
+    """One process for ever: number, start time in clock ticks, boot id."""
+
+    __slots__ = ("boot", "pid", "start")
+
+    def __init__(self, pid: int, start: int, boot: str) -> None:
+        self.pid, self.start, self.boot = pid, start, boot
+
+    @classmethod
+    def of(cls, pid: int) -> Identity:
+        """The identity of a process that exists. Raises ``ProcessLookupError`` when it does not."""
+        stat = read_stat(pid)
+        if stat is None:
+            raise ProcessLookupError(f"no process {pid}")
+        return cls(pid, stat.start, boot_id())
+
+    @classmethod
+    def from_json(cls, data: dict[str, object]) -> Identity:
+        """The identity that ``to_json`` wrote. Raises ``ValueError`` for anything else."""
+        pid, start, boot = data.get("pid"), data.get("start"), data.get("boot")
+        if type(pid) is not int or type(start) is not int or type(boot) is not str or pid <= 1 or start < 0:
+            raise ValueError("no pid, start and boot")
+        return cls(pid, start, boot)
+
+    def to_json(self) -> dict[str, object]:
+        return {"pid": self.pid, "start": self.start, "boot": self.boot}
+
+    def stat(self) -> Stat | None:
+        """The process, zombie or not, or ``None`` when it is gone (its number may belong to another one by now)."""
+        if self.boot != boot_id():
+            return None
+        stat = read_stat(self.pid)
+        return stat if stat is not None and stat.start == self.start else None
+
+    def alive(self) -> bool:
+        """Whether the process exists and has not ended."""
+        stat = self.stat()
+        return stat is not None and not stat.ended
+
+    def send(self, number: int) -> bool:
+        """Send a signal to exactly this process; whether there was one to receive it.
+
+        The file descriptor pins the process before its start time is compared, so no reuse of the number can slip in
+        between.
+        """
+        try:
+            pinned = os.pidfd_open(self.pid)
+        except OSError as error:
+            if error.errno in (errno.ENOSYS, errno.EPERM):
+                return self._send_unpinned(number)
+            return False
+        try:
+            if not self.alive():
+                return False
+            signal.pidfd_send_signal(pinned, number)
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(pinned)
+        return True
+
+    def _send_unpinned(self, number: int) -> bool:
+        """For kernels and sandboxes without pidfd: check, then signal."""
+        if not self.alive():
+            return False
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def all_processes() -> list[Stat]:
+    """Every process there is now, except those that vanish while we read."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            stat = read_stat(int(name))
+            if stat is not None:
+                found.append(stat)
+    return found
+
+
+def carries(pid: int, marks: list[bytes]) -> bool:
+    """Whether the environment with which the process was executed holds all these ``NAME=value`` entries."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            entries = file.read().split(b"\0")
+    except OSError:  # gone, or another user's: then it is not ours
+        return False
+    return all(mark in entries for mark in marks)
+
+
+def members(leader: Identity | None, marks: list[bytes]) -> list[Stat]:
+    """The living processes of one task: the leader's group while the leader is there, and all that carry the marks.
+
+    The marks also find what left the group and the session (double forks). The bare group number counts only while
+    the leader, dead or alive, still holds it; afterwards it may be given to strangers.
+    """
+    held = leader.stat() if leader is not None else None
+    own = os.getpid()
+    return [
+        stat
+        for stat in all_processes()
+        if not stat.ended
+        and stat.pid != own
+        and ((held is not None and stat.group == held.pid) or carries(stat.pid, marks))
+    ]
+
+
+def kill_all(victims: list[Stat], boot: str) -> int:
+    """SIGKILL each of them; how many there were to receive it."""
+    return sum(Identity(victim.pid, victim.start, boot).send(signal.SIGKILL) for victim in victims)
+
+
+def descendants(pid: int) -> list[int]:
+    """The process and all its descendants. Orphans are among them when the process is a child subreaper."""
+    found, todo = [], [pid]
+    while todo:
+        current = todo.pop()
+        found.append(current)
+        try:
+            for thread in os.listdir(f"/proc/{current}/task"):
+                with open(f"/proc/{current}/task/{thread}/children", "rb") as file:
+                    todo.extend(int(child) for child in file.read().split())
+        except OSError:  # it ended meanwhile
+            continue
+    return found
+
+
+def resident(pid: int) -> int:
+    """Bytes of anonymous memory that the process holds now (0 when it is gone)."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            fields = file.read().split()
+    except OSError:
+        return 0
+    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGESIZE")
+
+
+def proportional(pid: int) -> int:
+    """Bytes the process holds, shared pages divided among their users (0 when it is gone). Much dearer to read."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith(b"Pss:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
+def memory_of(pid: int, limit: int | None) -> int:
+    """Bytes held by the process and its descendants.
+
+    Forked children count shared pages twice; only when that sum reaches the limit is it worth the exact reading.
+    """
+    family = descendants(pid)
+    total = sum(resident(member) for member in family)
+    if limit is not None and total >= limit:
+        exact = sum(proportional(member) for member in family)
+        return exact or total
+    return total

@@ -1,0 +1,283 @@
+"""Starting tasks on the local cluster: the spec, the place in the queue, the supervisor."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from crawler_lifecycle import runner
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind, effective_args
+from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest
+from crawler_lifecycle.domain.names import cluster_name
+from crawler_lifecycle.domain.run import parse_memory
+from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
+
+from . import folder as files
+from . import supervisor
+from .identity import Identity
+
+#: What a crawler sees of the environment of whoever deploys it; everything else stays ours.
+PASSED_ON = (
+    *("HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy"),
+)
+#: The kernel takes at most 128 KiB in one variable.
+VARIABLE_MAX = 120 * 1024
+LAUNCH_SECONDS = 30.0
+#: A mark without a supervisor is a deployment on its way, or one that died; after this time it no longer counts.
+STALE_MARK_SECONDS = 60.0
+
+_ROOT = str(Path(__file__).resolve().parents[3])
+_BOOT = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "from crawler_lifecycle.adapters.local.supervisor import main; main(sys.argv[1:])"
+)
+
+
+class Refused(Exception):
+    """This task will never start here; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """Creates the folder of a task and its supervisor, each at most once, whoever else tries at the same time."""
+
+    state: Path
+    slots: int
+    base_dir: Path
+    python: str
+    max_waiting: int
+    clock: Callable[[], datetime]
+    environment: Mapping[str, str]
+    task_environment: Callable[[Deployment, QueuedTask], Mapping[str, str]] | None
+
+    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> Deployed:
+        """Start one task. Raises ``DeploymentExpired`` and ``ClusterUnavailable``."""
+        name = cluster_name(deployment.run_id, task.index, deployment.attempt)
+        folder = self.folder(deployment.run_id, task.index, deployment.attempt)
+        try:
+            uid, state = self._existing_uid(folder), "existing"
+            if uid is None:
+                try:
+                    spec = self._spec(deployment, crawler, task, folder, name)
+                except (Refused, InvalidRequest) as why:
+                    return Deployed(task.index, "refused", name, reason=str(why))
+                state = self._create(folder, name, spec, deployment.expires_at)
+                if state == "deferred":
+                    reason = f"{self.max_waiting} tasks wait for a slot already"
+                    return Deployed(task.index, "deferred", name, reason=reason)
+                uid = self._existing_uid(folder)
+            self._ensure_supervisor(folder, deployment, crawler, task)
+        except OSError as error:
+            raise ClusterUnavailable(f"the local cluster cannot write below {self.state}: {error}") from error
+        return Deployed(task.index, state, name, uid)
+
+    def folder(self, run_id: int, index: int, attempt: int) -> Path:
+        return self.state / "tasks" / str(run_id) / str(index) / str(attempt)
+
+    def _existing_uid(self, folder: Path) -> str | None:
+        try:
+            spec = files.read(str(folder / files.SPEC))
+        except files.Garbage:
+            if _began(folder):
+                return ""
+            with self._exclusive():
+                os.replace(folder / files.SPEC, folder / f"{files.SPEC}.garbage")
+            return None
+        return None if spec is None else str(spec.get("uid") or "")
+
+    # --- creation
+
+    def _create(self, folder: Path, name: str, spec: dict[str, object], expires_at: datetime) -> str:
+        """Create folder and spec: ``created``, ``existing`` or ``deferred``."""
+        with self._exclusive():
+            waiting = self.state / "waiting"
+            if len(os.listdir(waiting)) >= self.max_waiting and self._count_waiting() >= self.max_waiting:
+                return "deferred"
+            self._check_expiry(expires_at)
+            os.makedirs(folder / files.FILES, exist_ok=True)
+            os.makedirs(str(spec["state_dir"]), exist_ok=True)
+            (waiting / name).touch()
+            return "created" if files.create(str(folder / files.SPEC), spec) else "existing"
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """One creation at a time on this cluster, so that the count of waiting tasks is exact."""
+        handle = os.open(self.state / "deploy.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+    def _count_waiting(self) -> int:
+        """The tasks that wait; marks that supervisors could not take away with them are tidied up."""
+        count = 0
+        for mark in (self.state / "waiting").iterdir():
+            if self._waits(mark):
+                count += 1
+            else:
+                mark.unlink(missing_ok=True)
+        return count
+
+    def _waits(self, mark: Path) -> bool:
+        try:
+            run_id, index, attempt = (int(part) for part in mark.name.removeprefix("crawl-").split("-"))
+            folder = self.folder(run_id, index, attempt)
+            if (folder / files.PROCESS).exists() or (folder / files.END).exists():
+                return False
+            record = files.read(str(folder / files.SUPERVISOR))
+            if record is None:
+                return self.clock().timestamp() - mark.stat().st_mtime < STALE_MARK_SECONDS
+            return Identity.from_json(record).alive()
+        except (ValueError, OSError):
+            return False
+
+    def _check_expiry(self, expires_at: datetime) -> None:
+        if self.clock() >= expires_at:
+            raise DeploymentExpired(f"the deployment call expired at {expires_at.isoformat()}")
+
+    def _ensure_supervisor(
+        self, folder: Path, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask
+    ) -> None:
+        if _began(folder):
+            return
+        self._check_expiry(deployment.expires_at)
+        environment = dict(self._passed_on())
+        environment.update(self._secrets(crawler))
+        if self.task_environment is not None:
+            environment.update(self.task_environment(deployment, task))
+        command = [self.python, "-I", "-S", "-c", _BOOT, _ROOT, str(folder), str(deployment.expires_at.timestamp())]
+        log = os.open(folder / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            starter = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd=self.state,
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+        with starter:
+            try:
+                answer = starter.wait(LAUNCH_SECONDS)
+            except subprocess.TimeoutExpired:
+                starter.kill()
+                raise ClusterUnavailable(f"the supervisor did not answer within {LAUNCH_SECONDS:g} s") from None
+        if answer == supervisor.EXPIRED:
+            self._check_expiry(deployment.expires_at)
+            raise DeploymentExpired(f"the deployment call expired at {deployment.expires_at.isoformat()}")
+        if answer not in (supervisor.TOOK_CHARGE, supervisor.NOT_NEEDED):
+            words = (folder / "supervisor.log").read_text(errors="replace")[-500:]
+            raise ClusterUnavailable(f"the supervisor did not start (exit {answer}): {words}")
+
+    # --- what to run
+
+    def _passed_on(self) -> Mapping[str, str]:
+        passed = {n: v for n, v in self.environment.items() if n in PASSED_ON or n.startswith("LC_")}
+        own = str(Path(self.python).parent)
+        passed["PATH"] = os.pathsep.join([own, passed.get("PATH", os.defpath)])
+        return passed
+
+    def _secrets(self, crawler: CrawlerDefinition) -> dict[str, str]:
+        """The values of the catalogue's references ``env:NAME``. Raises ``Refused`` for one that cannot be resolved."""
+        values = {}
+        for name, reference in crawler.secrets.items():
+            source = reference.removeprefix("env:")
+            if source == reference or source not in self.environment:
+                raise Refused(
+                    f"secrets.{name}: {reference!r} cannot be resolved here; "
+                    "locally a secret is 'env:NAME', a variable of the scheduler service"
+                )
+            values[name] = self.environment[source]
+        return values
+
+    def _spec(
+        self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, folder: Path, name: str
+    ) -> dict[str, object]:
+        """All that the supervisor needs. Raises ``Refused`` or ``InvalidRequest`` for what can never work."""
+        arguments = effective_args(crawler, deployment.args, task.args)
+        resources = deployment.resources.over(crawler.resources)
+        memory = parse_memory(resources.memory)
+        argv, cwd = self._argv(crawler)
+        self._secrets(crawler)
+        state_dir = self.state / "state" / str(deployment.run_id) / str(task.index)
+        contract = {
+            "CRAWL_RUN_ID": str(deployment.run_id),
+            "CRAWL_TASK_ID": str(task.task_id),
+            "CRAWL_TASK_INDEX": str(task.index),
+            "CRAWL_ATTEMPT": str(deployment.attempt),
+            "CRAWL_CRAWLER": crawler.name,
+            "CRAWL_ARGS": json.dumps(arguments),
+            "CRAWL_SETTINGS": json.dumps({**crawler.settings, **deployment.settings}),
+            "CRAWL_RESUME": "1" if deployment.resume and crawler.resumable else "0",
+            "CRAWL_FILES_DIR": str(folder / files.FILES),
+            "CRAWL_STATE_DIR": str(state_dir),
+            "CRAWL_STATS_FILE": str(folder / files.STATS),
+            "CRAWL_SUMMARY_FILE": str(folder / files.SUMMARY),
+            "CRAWL_STOP_SIGNAL": crawler.stop_signal,
+        }
+        if memory is not None:
+            contract["CRAWL_MEMORY_LIMIT"] = str(memory)
+        for variable, value in contract.items():
+            if len(value.encode()) > VARIABLE_MAX:
+                raise Refused(f"{variable}: {len(value.encode())} bytes are too many; at most {VARIABLE_MAX}")
+        return {
+            "version": 1,
+            "uid": str(uuid.uuid4()),
+            "name": name,
+            "argv": argv,
+            "cwd": str(cwd),
+            "env": dict(crawler.env),
+            "contract": contract,
+            "state_dir": str(state_dir),
+            "memory_limit": memory,
+            "memory_text": resources.memory,
+            "stop_grace_s": deployment.limits.stop_grace_s,
+            "run_timeout_s": deployment.limits.run_timeout_s,
+            "slots": self.slots,
+            "slots_dir": str(self.state / "slots"),
+            "waiting_mark": str(self.state / "waiting" / name),
+            "created_at": self.clock().isoformat(),
+        }
+
+    def _argv(self, crawler: CrawlerDefinition) -> tuple[list[str], Path]:
+        """The runner around the crawler, and the folder in which it starts. Raises ``Refused``."""
+        cwd = self.base_dir if crawler.project is None else (self.base_dir / crawler.project).resolve()
+        if not cwd.is_dir():
+            raise Refused(f"project: {crawler.project!r} is no folder ({cwd})")
+        wrapper = [self.python, "-I", "-S", str(Path(runner.__file__).resolve().parent)]
+        if crawler.kind is CrawlerKind.SCRAPY:
+            if crawler.project is None:
+                raise Refused("project: missing; a crawler of kind 'scrapy' needs the folder of its project")
+            return [*wrapper, "scrapy", "--project", str(cwd), "--spider", crawler.spider_name], cwd
+        path = crawler.env.get("PATH") or self._passed_on()["PATH"]
+        program = crawler.command[0]
+        found = shutil.which(str(cwd / program) if "/" in program else program, path=path)
+        if found is None:
+            raise Refused(f"command: {program!r} is not an executable that can be found")
+        return [*wrapper, "command", "--", found, *crawler.command[1:]], cwd
+
+
+def _began(folder: Path) -> bool:
+    """Whether a supervisor ever took charge of the task."""
+    return any(files.exists(str(folder / name)) for name in (files.SUPERVISOR, files.PROCESS, files.END))
+
+
+def default_python() -> str:
+    """The interpreter that runs us, which has what the crawlers of the embedded stack need."""
+    return sys.executable

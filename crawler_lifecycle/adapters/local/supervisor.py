@@ -1,0 +1,424 @@
+"""The supervisor of one local task: a small detached process that outlives every other process of ours.
+
+It waits for a slot, writes down who the crawler is before the crawler executes, passes a stop on once, enforces the
+memory limit and the grace after a stop, reaps, and writes the end. All it knows it reads from the task's folder, so
+nothing is lost when whoever started it dies. Standard library only.
+
+Its argument vector is: the task's folder, and the time (seconds since the epoch) after which it must not begin.
+The process that was started exits as soon as the supervisor proper has taken charge; see ``TOOK_CHARGE`` and below.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import resource
+import signal
+import sys
+import time
+
+from . import folder as files
+from .identity import Identity, boot_id, kill_all, members, memory_of
+
+TOOK_CHARGE = 0
+#: Another supervisor has this task, or the task has begun or ended already.
+NOT_NEEDED = 3
+#: The deployment call was too old.
+EXPIRED = 5
+BROKEN = 70
+
+#: Seconds between two checks of memory, log size and stop file. Signals are answered at once.
+TICK = 0.5
+LOG_MAX = 50 * 1024 * 1024
+#: A full disk must not cost the evidence of an end: writing it is tried for so long.
+WRITE_END_SECONDS = 600
+
+_WAKERS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
+
+
+class _Woken(Exception):
+    """A signal came while the supervisor stood in the queue."""
+
+
+class _Unstartable(Exception):
+    """The crawler could not be executed."""
+
+
+class Supervisor:
+    """One task from its place in the queue to its end."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        spec = files.read(self._path(files.SPEC))
+        if spec is None:
+            raise FileNotFoundError(self._path(files.SPEC))
+        self._spec = spec
+        self._limit = _whole(spec.get("memory_limit"))
+        self._started: float | None = None
+        self._peak = 0
+        self._oom = False
+        self._message: str | None = None
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._folder, name)
+
+    def _has(self, name: str) -> bool:
+        return files.exists(self._path(name))
+
+    # --- taking charge
+
+    def take_charge(self, expires_at: float) -> int:
+        """Become the only supervisor of this task, or say why not. The lock lasts as long as this process."""
+        self._lock = os.open(self._path(files.LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not _try_lock(self._lock, seconds=1.0) or self._has(files.PROCESS) or self._has(files.END):
+            return NOT_NEEDED
+        if self._has(files.SUPERVISOR):
+            # An earlier supervisor died while it waited. A look may have called the task gone, so it stays gone.
+            return NOT_NEEDED
+        me = {**Identity.of(os.getpid()).to_json(), "since": files.utc(time.time())}
+        files.create(self._path(files.SUPERVISOR), me)
+        # Only now: a look after the deadline that found no supervisor can rely on none beginning later.
+        if time.time() >= expires_at:
+            os.unlink(self._path(files.SUPERVISOR))
+            return EXPIRED
+        return TOOK_CHARGE
+
+    # --- the queue
+
+    def run(self) -> None:
+        """From the queue to the end."""
+        slot = self._wait_for_slot()
+        if slot is None:
+            self._leave_queue()
+            self._write_end(None, "Cancelled", "It was stopped while it waited and never executed")
+            return
+        self._execute(slot)
+
+    def _wait_for_slot(self) -> int | None:
+        """The open, locked file of a slot; ``None`` when a stop came first.
+
+        One waiter at a time, the head of the queue, tries the slots; the others sleep in the kernel's own queue of
+        the turnstile's lock, which is first come, first served.
+        """
+        slots_dir = str(self._spec["slots_dir"])
+        count = _whole(self._spec.get("slots")) or 1
+        turnstile = os.open(os.path.join(slots_dir, "turnstile"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if _try_lock(turnstile):
+                slot = _free_slot(slots_dir, count)
+                if slot is not None:
+                    return None if self._give_back(slot) else slot
+            reason = f"waiting: {count} of {count} slots in use"
+            files.replace(self._path(files.WAITING), {"reason": reason, "since": files.utc(time.time())})
+            while not self._has(files.STOP):
+                try:
+                    _sleep_in_queue(turnstile)
+                except _Woken:
+                    signal.pthread_sigmask(signal.SIG_BLOCK, _WAKERS)
+                    continue
+                break
+            while not self._has(files.STOP):
+                slot = _free_slot(slots_dir, count)
+                if slot is not None:
+                    return None if self._give_back(slot) else slot
+                signal.sigtimedwait(_WAKERS, 0.1)
+            return None
+        finally:
+            os.close(turnstile)
+
+    def _give_back(self, slot: int) -> bool:
+        """Return the slot when a stop was asked for meanwhile."""
+        if not self._has(files.STOP):
+            return False
+        os.close(slot)
+        return True
+
+    def _leave_queue(self) -> None:
+        with contextlib.suppress(OSError):  # somebody tidied up; it is only a mark
+            os.unlink(str(self._spec["waiting_mark"]))
+
+    # --- the crawler
+
+    def _execute(self, slot: int) -> None:
+        try:
+            pid = self._start(slot)
+        except (_Unstartable, OSError, KeyError, TypeError, ValueError) as error:
+            self._leave_queue()
+            self._write_end(None, "ContainerCannotRun", f"The crawler could not be started: {error}")
+            return
+        self._leave_queue()
+        if pid is None:
+            self._write_end(None, "Cancelled", "It was stopped before its crawler executed")
+            return
+        self._watch(pid)
+        status = self._reap(pid)
+        self._write_end(status, *self._reason(status))
+
+    def _start(self, slot: int) -> int | None:
+        """Fork, write down who the child is, and only then let it execute; its pid, or ``None`` after a stop.
+
+        Raises ``_Unstartable`` when the program cannot be executed.
+        """
+        gate_out, gate_in = os.pipe()
+        fail_out, fail_in = os.pipe()
+        environment = self._environment()
+        pid = os.fork()
+        if pid == 0:
+            os.close(gate_in)
+            self._become_crawler(gate_out, fail_in, slot, environment)
+        os.close(gate_out)
+        os.close(fail_in)
+        self._started = time.time()
+        child = Identity.of(pid)
+        opened = False
+        try:
+            record = {**child.to_json(), "group": pid, "started_at": files.utc(self._started)}
+            files.replace(self._path(files.PROCESS), record)
+            opened = not self._has(files.STOP)
+            if opened:
+                os.write(gate_in, b"x")
+        finally:
+            os.close(gate_in)  # without the byte, the child leaves without executing
+            with open(fail_out, "rb") as failures:
+                trouble = failures.read().decode("utf-8", "replace")
+            if trouble or not opened:
+                os.waitpid(pid, 0)
+        if trouble:
+            raise _Unstartable(trouble)
+        os.close(slot)  # the crawler holds it now, so that the slot stays taken even when we die
+        return pid if opened else None
+
+    def _environment(self) -> dict[str, str]:
+        """Our own (already allow-listed by whoever started us), the catalogue's, and the process contract."""
+        env = dict(os.environ)
+        for part in ("env", "contract"):
+            given = self._spec.get(part)
+            if isinstance(given, dict):
+                env.update({str(name): str(value) for name, value in given.items()})
+        seconds = self._spec.get("run_timeout_s")
+        if isinstance(seconds, (int, float)):
+            env["CRAWL_DEADLINE"] = files.utc(time.time() + seconds)
+        return env
+
+    def _become_crawler(self, gate: int, fail: int, slot: int, environment: dict[str, str]) -> None:
+        """In the child: wait for the gate, then execute the runner. Never returns."""
+        try:
+            os.setsid()
+            if not os.read(gate, 1):
+                os._exit(NOT_NEEDED)
+            argv = [str(part) for part in self._list("argv")]
+            os.chdir(str(self._spec["cwd"]))
+            log = os.open(self._path(files.LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(nothing, 0)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.set_inheritable(slot, True)
+            if self._limit is not None:
+                # A backstop for what grows too fast to be seen growing; the limit itself is watched on resident memory,
+                # because mapped memory (threads, arenas) is always a good deal more than used memory.
+                _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+                ceiling = 2 * self._limit + 256 * 1024 * 1024
+                ceiling = ceiling if hard == resource.RLIM_INFINITY else min(ceiling, hard)
+                resource.setrlimit(resource.RLIMIT_DATA, (ceiling, hard))
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            # The runner begins with stop signals blocked and takes them when it is ready: none can kill it unheard.
+            signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGTERM, signal.SIGINT})
+            os.execve(argv[0], argv, environment)  # noqa: S606 - a vector, never a shell
+        except BaseException as error:
+            os.write(fail, f"{type(error).__name__}: {error}".encode()[:2000])
+        finally:
+            os._exit(127)
+
+    def _list(self, name: str) -> list[object]:
+        value = self._spec[name]
+        if not isinstance(value, list) or not value:
+            raise ValueError(f"spec.{name} is no list")
+        return value
+
+    def _watch(self, pid: int) -> None:
+        """Until the runner has ended (it is left unreaped, so that its number stays ours)."""
+        forced_at: float | None = None
+        while True:
+            signal.sigtimedwait(_WAKERS, TICK)
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                return
+            if forced_at is None and self._has(files.STOP):
+                forced_at = time.monotonic() + self._grace()
+                if files.create(self._path(files.SIGNALLED), {"by": "supervisor", "at": files.utc(time.time())}):
+                    os.kill(pid, signal.SIGTERM)
+            if forced_at is not None and time.monotonic() >= forced_at:
+                self._message = f"It was killed because it still ran {self._grace():g} s after the stop"
+                self._kill_group(pid)
+            self._watch_memory(pid)
+            self._cap_log()
+
+    def _grace(self) -> float:
+        grace = self._spec.get("stop_grace_s")
+        return float(grace) if isinstance(grace, (int, float)) else 30.0
+
+    def _watch_memory(self, pid: int) -> None:
+        if self._limit is None:
+            return
+        held = memory_of(pid, self._limit)
+        self._peak = max(self._peak, held)
+        if held >= self._limit and not self._oom:
+            self._oom = True
+            self._message = f"It held {held} bytes, the limit is {self._limit} bytes"
+            self._kill_group(pid)
+
+    def _cap_log(self) -> None:
+        """Move a log that grew too large to ``log.1`` and go on at the start of the same file."""
+        log = self._path(files.LOG)
+        try:
+            size = os.stat(log).st_size
+            if size <= LOG_MAX:
+                return
+            with open(log, "r+b", buffering=0) as source, open(f"{log}.1", "wb") as target:
+                source.seek(size - LOG_MAX)
+                while os.sendfile(target.fileno(), source.fileno(), None, 2**24):
+                    pass
+                source.truncate(0)
+        except OSError:  # a full disk: the next tick tries again
+            pass
+
+    def _kill_group(self, pid: int) -> None:
+        """SIGKILL to the group and to what left it. Safe: our child's number is not reused before we reap it."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+        self._sweep(Identity.of(pid))
+
+    def _sweep(self, leader: Identity | None) -> None:
+        contract = self._spec.get("contract")
+        given = contract if isinstance(contract, dict) else {}
+        marks = files.marks(given.get("CRAWL_RUN_ID"), given.get("CRAWL_TASK_ID"), str(given.get("CRAWL_FILES_DIR")))
+        for _ in range(50):  # something may still be forking
+            if not kill_all(members(leader, marks), boot_id()):
+                return
+            time.sleep(0.02)
+
+    def _reap(self, pid: int) -> int:
+        """End whatever the crawler left behind, then reap it: ended means that nothing of it runs."""
+        self._kill_group(pid)
+        _, status, usage = os.wait4(pid, 0)
+        self._peak = max(self._peak, usage.ru_maxrss * 1024)
+        return status
+
+    # --- the end
+
+    def _reason(self, status: int) -> tuple[str, str | None]:
+        """Reason in Kubernetes' words, and a sentence where there is more to say."""
+        if self._oom:
+            return "OOMKilled", self._message
+        if status == 0:
+            return "Completed", None
+        if self._limit is not None and self._peak >= self._limit and self._summary().get("finish_reason") is None:
+            return "OOMKilled", f"It failed after holding {self._peak} bytes, the limit is {self._limit} bytes"
+        return "Error", self._message
+
+    def _summary(self) -> dict[str, object]:
+        try:
+            return files.read(self._path(files.SUMMARY)) or {}
+        except (files.Garbage, OSError):
+            return {}
+
+    def _write_end(self, status: int | None, reason: str, message: str | None) -> None:
+        exit_code = number = None
+        if status is not None:
+            exit_code = os.waitstatus_to_exitcode(status)
+            if exit_code < 0:
+                exit_code, number = 128 - exit_code, -exit_code
+            else:
+                # The runner answers 128 + n for a crawler killed by signal n; its summary tells that from a plain code.
+                told = _whole(self._summary().get("signal"))
+                number = told if told is not None and exit_code == 128 + told else None
+        if self._oom:
+            exit_code, number = 137, int(signal.SIGKILL)
+        end = {
+            "exit_code": exit_code,
+            "signal": number,
+            "reason": reason,
+            "message": message,
+            "started_at": files.utc(self._started) if status is not None and self._started else None,
+            "finished_at": files.utc(time.time()),
+            "peak_memory": self._peak or None,
+        }
+        give_up = time.monotonic() + WRITE_END_SECONDS
+        while True:
+            try:
+                files.create(self._path(files.END), end)
+                return
+            except OSError:
+                if time.monotonic() >= give_up or not os.path.isdir(self._folder):
+                    raise
+                time.sleep(1)
+
+
+def _whole(value: object) -> int | None:
+    return value if type(value) is int and value > 0 else None
+
+
+def _try_lock(handle: int, seconds: float = 0.0) -> bool:
+    """Take an exclusive lock within ``seconds`` (a look may hold it for a moment)."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(0.02)
+
+
+def _free_slot(slots_dir: str, count: int) -> int | None:
+    """The locked file of a free slot."""
+    for number in range(count):
+        handle = os.open(os.path.join(slots_dir, str(number)), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if _try_lock(handle):
+            return handle
+        os.close(handle)
+    return None
+
+
+def _raise_woken(number: int, frame: object) -> None:
+    raise _Woken
+
+
+def _sleep_in_queue(turnstile: int) -> None:
+    """Wait for the turnstile. Raises ``_Woken`` when a signal comes first.
+
+    Signals are blocked everywhere else, so none is lost between a check and the sleep.
+    """
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAKERS)
+        fcntl.flock(turnstile, fcntl.LOCK_EX)
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _WAKERS)
+
+
+def _prepare_signals() -> None:
+    """Signals only wake us: a stop is what the stop file says, never a bare SIGTERM from somewhere."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WAKERS)
+    for number in _WAKERS - {signal.SIGCHLD}:
+        signal.signal(number, _raise_woken)
+
+
+def main(argv: list[str]) -> None:
+    """Detach, take charge, tell the waiting starter how that went, and see the task to its end."""
+    folder, expires_at = argv[0], float(argv[1])
+    answer_out, answer_in = os.pipe()
+    if os.fork():
+        os.close(answer_in)
+        answer = os.read(answer_out, 1)
+        os._exit(answer[0] if answer else BROKEN)
+    os.close(answer_out)
+    _prepare_signals()
+    supervisor = Supervisor(folder)
+    answer_code = supervisor.take_charge(expires_at)
+    os.write(answer_in, bytes([answer_code]))
+    os.close(answer_in)
+    if answer_code == TOOK_CHARGE:
+        supervisor.run()
+    sys.exit(0)

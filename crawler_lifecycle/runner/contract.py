@@ -1,0 +1,129 @@
+"""The process contract: what the environment tells the runner, and the files it answers with."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+Json = dict[str, Any]
+
+SUMMARY_MAX = 4096
+STATS_MAX = 64 * 1024
+COUNTERS = ("pages", "items", "errors", "bytes")
+
+FINISHED = 0
+FAILED = 1
+DISK_FULL = 3
+BAD_CONFIGURATION = 4
+STOPPED = 11
+STOPPED_UNCLEANLY = 13
+
+STOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+
+
+class BadConfiguration(Exception):
+    """The environment or the command line asks for something that can never work."""
+
+
+class Contract(NamedTuple):
+    """The variables of the contract that concern the runner. Paths are ``None`` where nobody wants the file."""
+
+    args: dict[str, str]
+    settings: Json
+    files_dir: str | None
+    state_dir: str | None
+    stats_file: str | None
+    summary_file: str | None
+    resume: bool
+    stop_signal: int
+    memory_limit: int | None
+    """Bytes."""
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str]) -> Contract:
+        """Raises ``BadConfiguration`` naming the variable."""
+        name = environ.get("CRAWL_STOP_SIGNAL") or "SIGTERM"
+        if name not in STOP_SIGNALS:
+            raise BadConfiguration(f"CRAWL_STOP_SIGNAL: {name!r} is none of {', '.join(STOP_SIGNALS)}")
+        limit = environ.get("CRAWL_MEMORY_LIMIT") or "0"
+        if not limit.isdecimal():
+            raise BadConfiguration(f"CRAWL_MEMORY_LIMIT: {limit!r} is no number of bytes")
+        args = _object(environ, "CRAWL_ARGS")
+        for key, value in args.items():
+            if not isinstance(value, str):
+                raise BadConfiguration(f"CRAWL_ARGS: {key!r} is not a text")
+        return cls(
+            args=args,
+            settings=_object(environ, "CRAWL_SETTINGS"),
+            files_dir=environ.get("CRAWL_FILES_DIR"),
+            state_dir=environ.get("CRAWL_STATE_DIR"),
+            stats_file=environ.get("CRAWL_STATS_FILE"),
+            summary_file=environ.get("CRAWL_SUMMARY_FILE"),
+            resume=environ.get("CRAWL_RESUME") == "1",
+            stop_signal=int(getattr(signal, name)),
+            memory_limit=int(limit) or None,
+        )
+
+
+def _object(environ: Mapping[str, str], name: str) -> Json:
+    text = environ.get(name) or "{}"
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise BadConfiguration(f"{name}: not JSON ({error})") from None
+    if not isinstance(data, dict):
+        raise BadConfiguration(f"{name}: not a JSON object")
+    return data
+
+
+def now() -> str:
+    """Now as ISO 8601 in UTC."""
+    return datetime.now(timezone.utc).isoformat()  # noqa: UP017 - Python 3.9 has no datetime.UTC
+
+
+def write(path: str, data: Json) -> None:
+    """Replace the file as a whole; where the folder forbids that (a mounted termination log), write into it."""
+    text = json.dumps(data)
+    beside = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(beside, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(beside, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+
+def read(path: str) -> Json | None:
+    """The JSON object in the file; ``None`` for no file and for garbage."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(handle, "rb") as file:
+            raw = file.read(STATS_MAX + 1)
+        data = json.loads(raw) if len(raw) <= STATS_MAX else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def valid_stats(data: Json) -> Json:
+    """The fields of a stats file that have the right type; the others are left out."""
+    good: Json = {}
+    for name in COUNTERS:
+        value = data.get(name)
+        if type(value) is int and 0 <= value < 2**63:
+            good[name] = value
+    for name in ("updated_at", "finish_reason"):
+        value = data.get(name)
+        if type(value) is str and 0 < len(value) <= 200:
+            good[name] = value
+    if type(data.get("resumable")) is bool:
+        good["resumable"] = data["resumable"]
+    return good

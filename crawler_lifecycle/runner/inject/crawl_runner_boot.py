@@ -1,0 +1,90 @@
+"""Runs one spider of a Scrapy project without touching the project.
+
+Started by the runner as a program of its own, in the project's folder: ``crawl_runner_boot.py <spider>``. Arguments
+and settings come as JSON from the environment, so that no value is ever parsed as an option. Ends with 4 for a
+configuration that can never work.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+import traceback
+from typing import Any
+
+BAD_CONFIGURATION = 4
+_CHECK_SECONDS = 2.0
+
+
+def _refuse(text: str) -> None:
+    print(f"Bad configuration: {text}", file=sys.stderr, flush=True)
+    sys.exit(BAD_CONFIGURATION)
+
+
+def _settings() -> Any:
+    """The project's settings with ours over them and the run's own over all."""
+    from scrapy.utils.project import get_project_settings
+
+    settings = get_project_settings()
+    # In the base dictionary, so that neither the project's nor the spider's EXTENSIONS replaces ours, or loses theirs.
+    base = dict(settings.getdict("EXTENSIONS_BASE"))
+    base["crawl_runner_stats.StatsFile"] = 0
+    ours: dict[str, object] = {
+        "EXTENSIONS_BASE": base,
+        "TELNETCONSOLE_ENABLED": False,
+        "REMOTE_CONTROL_ENABLED": False,
+    }
+    if os.environ.get("CRAWL_JOB_DIR"):
+        ours["JOBDIR"] = os.environ["CRAWL_JOB_DIR"]
+    limit = int(os.environ.get("CRAWL_MEMORY_LIMIT") or 0)
+    if limit:
+        # Scrapy ends itself cleanly a little before the cluster would kill it.
+        ours["MEMUSAGE_ENABLED"] = True
+        ours["MEMUSAGE_LIMIT_MB"] = max(1, int(limit * 0.85) // 2**20)
+        ours["MEMUSAGE_CHECK_INTERVAL_SECONDS"] = _CHECK_SECONDS
+    settings.setdict(ours, priority="cmdline")
+    settings.setdict(json.loads(os.environ.get("CRAWL_SETTINGS") or "{}"), priority="cmdline")
+    return settings
+
+
+def _process(settings: Any) -> Any:
+    """The crawler process that ``scrapy crawl`` would use with these settings."""
+    import scrapy.crawler
+
+    asyncio_reactor = "asyncio" in str(settings.get("TWISTED_REACTOR") or "")
+    new_style = hasattr(scrapy.crawler, "AsyncCrawlerProcess") and (
+        (asyncio_reactor and not settings.getbool("FORCE_CRAWLER_PROCESS"))
+        or not settings.getbool("TWISTED_REACTOR_ENABLED", True)
+    )
+    return scrapy.crawler.AsyncCrawlerProcess(settings) if new_style else scrapy.crawler.CrawlerProcess(settings)
+
+
+def _check_arguments(spider: Any, args: dict[str, str]) -> None:
+    try:
+        inspect.signature(spider.__init__).bind(None, **args)
+    except TypeError as error:
+        _refuse(f"the spider does not take these arguments: {error}")
+
+
+def main() -> None:
+    name = sys.argv[1]
+    args = json.loads(os.environ.get("CRAWL_ARGS") or "{}")
+    try:
+        process = _process(_settings())
+    except (ImportError, SyntaxError):
+        traceback.print_exc()
+        _refuse("the project cannot be imported")
+    try:
+        spider = process.spider_loader.load(name)
+    except KeyError:
+        _refuse(f"no spider {name!r} in this project; there are: {', '.join(process.spider_loader.list()) or 'none'}")
+    _check_arguments(spider, args)
+    process.crawl(spider, **args)
+    process.start()
+    sys.exit(1 if getattr(process, "bootstrap_failed", False) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Scrapy extension that writes the counters about once a second, and how the spider closed.
+
+Imported by Scrapy inside the user's process: standard library and Scrapy's public signals only. A thread writes, so
+that it works with every reactor and with none. Counters: pages = responses received, items = items scraped, errors =
+log records of level ERROR and above (an exception in a spider's callback is one of them), bytes = response bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from datetime import datetime, timezone
+from typing import Any
+
+from scrapy import signals
+from scrapy.exceptions import NotConfigured
+
+_SOURCES = {
+    "pages": ("response_received_count",),
+    "items": ("item_scraped_count",),
+    "errors": ("log_count/ERROR", "log_count/CRITICAL"),
+    "bytes": ("downloader/response_bytes",),
+}
+_SECONDS = 1.0
+
+
+class StatsFile:
+    """Writes ``CRAWL_STATS_FILE``, replaced as a whole each time."""
+
+    def __init__(self, crawler: Any, path: str) -> None:
+        self._stats = crawler.stats
+        self._path = path
+        self._reason: str | None = None
+        self._done = threading.Event()
+        self._writing = threading.Lock()
+        crawler.signals.connect(self._opened, signal=signals.spider_opened)
+        crawler.signals.connect(self._closed, signal=signals.spider_closed)
+        crawler.signals.connect(self._stopped, signal=signals.engine_stopped)
+
+    @classmethod
+    def from_crawler(cls, crawler: Any) -> StatsFile:
+        path = os.environ.get("CRAWL_STATS_FILE")
+        if not path:
+            raise NotConfigured
+        return cls(crawler, path)
+
+    def _opened(self) -> None:
+        self._write()
+        threading.Thread(target=self._loop, name="crawl-stats", daemon=True).start()
+
+    def _loop(self) -> None:
+        while not self._done.wait(_SECONDS):
+            self._write()
+
+    def _closed(self, reason: str) -> None:
+        self._reason = str(reason)[:200]
+        self._write()
+
+    def _stopped(self) -> None:
+        self._done.set()
+        self._write()
+
+    def _write(self) -> None:
+        with self._writing:
+            get = self._stats.get_value
+            record: dict[str, object] = {n: sum(int(get(k, 0) or 0) for k in keys) for n, keys in _SOURCES.items()}
+            record["updated_at"] = datetime.now(timezone.utc).isoformat()  # noqa: UP017 - images may have Python 3.9
+            if self._reason is not None:
+                record["finish_reason"] = self._reason
+            beside = f"{self._path}.tmp"
+            try:
+                with open(beside, "w", encoding="utf-8") as file:
+                    json.dump(record, file)
+                os.replace(beside, self._path)
+            except OSError:  # a full disk must not end the crawl from here
+                pass

@@ -1,0 +1,236 @@
+"""The runner's one job: run a crawler, pass one stop on, and tell truthfully how it went.
+
+runner scrapy --project DIR --spider NAME
+runner command -- argv…
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from typing import Any
+
+from . import VERSION, contract
+from .child import Child, Ended, become_subreaper, block_signals
+from .state import JobState
+from .verdict import Evidence, exit_of
+
+TICK_SECONDS = 1.0
+PROGRESS_SECONDS = 30.0
+#: With less than this left on the disk, a failure counts as a full disk.
+DISK_RESERVE = 64 * 1024
+
+
+class Runner:
+    """One crawler from its start to the summary."""
+
+    def __init__(self, terms: contract.Contract, *, scrapy: bool) -> None:
+        self._terms = terms
+        self._scrapy = scrapy
+        self._state = JobState(terms.state_dir) if scrapy and terms.state_dir else None
+        # The crawler writes to a file of its own and we check what it wrote: readers never see its mistakes.
+        self._child_stats = (
+            f"{terms.stats_file}.crawler"
+            if terms.stats_file
+            else os.path.join(tempfile.mkdtemp(prefix="crawl-"), "stats.json")
+        )
+        self._stats: dict[str, Any] = {}
+        self._stats_raw: contract.Json | None = None
+        self._started_at = contract.now()
+        self._progress_due = time.monotonic() + PROGRESS_SECONDS
+
+    def run(self, argv: list[str]) -> int:
+        """Run the crawler; the exit code."""
+        child = Child(self._terms.stop_signal)
+        env = dict(os.environ, CRAWL_STATS_FILE=self._child_stats)
+        with contextlib.suppress(OSError):
+            os.unlink(self._child_stats)
+        if self._state is not None:
+            self._open_state(env)
+        if child.pending_stop():
+            say("It was asked to stop before the crawler was started.")
+            return self._finish(Ended(None, None, 0), stop_asked=True, message=None)
+        try:
+            child.start(argv, env)
+        except OSError as error:
+            message = f"The crawler cannot be executed: {error}"
+            return self._finish(Ended(contract.BAD_CONFIGURATION, None, 0), stop_asked=False, message=message)
+        ended = child.wait(self._tick, TICK_SECONDS)
+        return self._finish(ended, stop_asked=child.stop_asked, message=None)
+
+    def _open_state(self, env: dict[str, str]) -> None:
+        assert self._state is not None
+        resumed, words = self._state.open(self._terms.resume)
+        env["CRAWL_JOB_DIR"] = self._state.folder
+        env["CRAWL_RESUME"] = "1" if resumed else "0"
+        if words:
+            say(words)
+
+    # --- while it runs
+
+    def _tick(self) -> None:
+        self._read_stats()
+        if time.monotonic() >= self._progress_due:
+            self._progress_due = time.monotonic() + PROGRESS_SECONDS
+            self._print_progress()
+
+    def _read_stats(self) -> None:
+        """Take over what the crawler wrote, if it is new and makes sense."""
+        raw = contract.read(self._child_stats)
+        if raw is None or raw == self._stats_raw:
+            return
+        self._stats_raw = raw
+        fresh = contract.valid_stats(raw)
+        if fresh:
+            fresh.setdefault("updated_at", contract.now())
+            self._stats = fresh
+            self._write_stats(fresh)
+
+    def _write_stats(self, data: contract.Json) -> None:
+        if self._terms.stats_file:
+            try:
+                contract.write(self._terms.stats_file, data)
+            except OSError as error:
+                say(f"The stats cannot be written: {error}")
+
+    def _print_progress(self, more: contract.Json | None = None) -> None:
+        line = json.dumps({"crawl_progress": {**self._stats, **(more or {})}}) + "\n"
+        with contextlib.suppress(OSError):  # nobody listens any more
+            os.write(1, line.encode())
+
+    # --- the end
+
+    def _finish(self, ended: Ended, *, stop_asked: bool, message: str | None) -> int:
+        self._read_stats()
+        evidence = Evidence(
+            scrapy=self._scrapy,
+            stop_asked=stop_asked,
+            stop_signal=self._terms.stop_signal,
+            exit_code=ended.exit_code,
+            signal=ended.signal,
+            finish_reason=self._stats.get("finish_reason"),
+            began=bool(self._stats),
+            disk_full=self._disk_full(),
+        )
+        code, reason = exit_of(evidence)
+        resumable = self._resumable(reason)
+        finish = {"finish_reason": reason, "finished_at": contract.now(), "resumable": resumable}
+        if message:
+            say(message)
+        if self._stats:
+            self._write_stats({**self._stats, **finish})
+        self._print_progress(finish)
+        counters = {name: self._stats[name] for name in contract.COUNTERS if name in self._stats}
+        summary = {
+            "runner": VERSION,
+            **finish,
+            **counters,
+            "exit": code,
+            "exit_code": ended.exit_code,
+            "signal": ended.signal,
+            "peak_memory": ended.peak_memory or None,
+            "started_at": self._started_at,
+            "message": message[:1000] if message else None,
+        }
+        write_summary(self._terms.summary_file, summary)
+        return code
+
+    def _resumable(self, reason: str | None) -> bool:
+        """Whether the state may be resumed; then the marker says so for the next attempt."""
+        if self._state is None:
+            return bool(self._stats.get("resumable", False))
+        if reason != "shutdown":
+            return False
+        try:
+            self._state.mark_clean()
+        except OSError as error:
+            say(f"The crawl cannot be resumed, its state cannot be marked: {error}")
+            return False
+        return True
+
+    def _disk_full(self) -> bool:
+        for folder in (self._terms.files_dir, self._terms.state_dir):
+            if folder:
+                try:
+                    disk = os.statvfs(folder)
+                except OSError:
+                    continue
+                if disk.f_bavail * disk.f_frsize < DISK_RESERVE:
+                    return True
+        return False
+
+
+def say(text: str) -> None:
+    """One plain line in the crawler's log."""
+    print(f"[runner] {text}", file=sys.stderr, flush=True)
+
+
+def write_summary(path: str | None, summary: contract.Json) -> None:
+    """The last word; at most 4 KB by construction (every text in it is cut)."""
+    if not path:
+        return
+    try:
+        contract.write(path, {name: value for name, value in summary.items() if value is not None})
+    except OSError as error:
+        say(f"The summary cannot be written: {error}")
+
+
+def _refuse(text: str) -> int:
+    say(f"Bad configuration: {text}")
+    code = contract.BAD_CONFIGURATION
+    summary = {"runner": VERSION, "exit": code, "message": text[:1000], "finished_at": contract.now()}
+    write_summary(os.environ.get("CRAWL_SUMMARY_FILE"), {**summary, "resumable": False})
+    return code
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="runner", description="Runs a crawler and tells truthfully how it went.")
+    kinds = parser.add_subparsers(dest="kind", required=True)
+    scrapy = kinds.add_parser("scrapy", help="a spider of a Scrapy project")
+    scrapy.add_argument("--project", required=True, metavar="DIR")
+    scrapy.add_argument("--spider", required=True, metavar="NAME")
+    command = kinds.add_parser("command", help="any other program")
+    command.add_argument("argv", nargs=argparse.REMAINDER)
+    return parser.parse_args(argv)
+
+
+def _run(argv: list[str]) -> int:
+    try:
+        chosen = _parse(argv)
+    except SystemExit as leaving:
+        return contract.BAD_CONFIGURATION if leaving.code else 0
+    try:
+        terms = contract.Contract.read(os.environ)
+    except contract.BadConfiguration as error:
+        return _refuse(str(error))
+    if chosen.kind == "command":
+        command = chosen.argv[1:] if chosen.argv[:1] == ["--"] else chosen.argv
+        return Runner(terms, scrapy=False).run(command) if command else _refuse("no command given")
+    try:
+        os.chdir(chosen.project)
+    except OSError as error:
+        return _refuse(f"the project folder cannot be used: {error}")
+    if not os.path.isfile("scrapy.cfg") and not os.environ.get("SCRAPY_SETTINGS_MODULE"):
+        return _refuse(f"{chosen.project} holds no scrapy.cfg, so it is no Scrapy project")
+    inject = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inject")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [inject, os.environ.get("PYTHONPATH")]))
+    boot = os.path.join(inject, "crawl_runner_boot.py")
+    return Runner(terms, scrapy=True).run([sys.executable, "-u", boot, chosen.spider])
+
+
+def main(argv: list[str]) -> None:
+    """Run and exit."""
+    block_signals()
+    become_subreaper()
+    try:
+        code = _run(argv)
+    except OSError as error:
+        say(f"The runner failed: {error}")
+        code = contract.DISK_FULL if error.errno == 28 else contract.FAILED
+    sys.stdout.flush()
+    os._exit(code)

@@ -1,0 +1,77 @@
+"""From how the crawler ended to the runner's exit code and finish reason. Pure."""
+
+from __future__ import annotations
+
+import signal
+from typing import NamedTuple
+
+from . import contract
+
+#: Finish reasons with which Scrapy says that it failed, although its exit code may be 0.
+_FAILURES = ("memusage_exceeded", "start_error")
+BEFORE_START = "shutdown-before-start"
+
+
+class Evidence(NamedTuple):
+    """What is known about an end."""
+
+    scrapy: bool
+    stop_asked: bool
+    stop_signal: int
+    exit_code: int | None
+    """``None`` when it was killed by a signal, or never started."""
+    signal: int | None
+    finish_reason: str | None
+    began: bool
+    """Whether the crawler ever reported anything."""
+    disk_full: bool
+
+
+def exit_of(end: Evidence) -> tuple[int, str | None]:
+    """The runner's exit code (see ``contract``) and the finish reason it reports (``None``: it did not say)."""
+    if end.exit_code is None and end.signal is None:
+        return contract.STOPPED, BEFORE_START
+    if end.signal is not None:
+        return _killed(end)
+    code, reason = _scrapy(end) if end.scrapy else _command(end)
+    if end.disk_full and code in (contract.FAILED, contract.STOPPED_UNCLEANLY):
+        return contract.DISK_FULL, reason
+    return code, reason
+
+
+def _killed(end: Evidence) -> tuple[int, str | None]:
+    assert end.signal is not None
+    by_stop = end.stop_asked and end.signal in (end.stop_signal, signal.SIGTERM, signal.SIGINT)
+    if not by_stop:
+        return 128 + end.signal, end.finish_reason
+    if end.scrapy and not end.began:
+        return contract.STOPPED, BEFORE_START  # its handlers exist only once the spider opens
+    return contract.STOPPED_UNCLEANLY, end.finish_reason
+
+
+def _scrapy(end: Evidence) -> tuple[int, str | None]:
+    reason = end.finish_reason
+    if reason is None:
+        if end.exit_code == contract.BAD_CONFIGURATION:
+            return contract.BAD_CONFIGURATION, None
+        if end.stop_asked:
+            return (contract.STOPPED_UNCLEANLY, None) if end.began else (contract.STOPPED, BEFORE_START)
+        return contract.FAILED, None
+    if reason == "finished":
+        return (contract.FINISHED if end.exit_code == 0 else contract.FAILED), reason
+    if reason == "shutdown":
+        return contract.STOPPED, reason
+    return (contract.FAILED if reason in _FAILURES else contract.FINISHED), reason
+
+
+def _command(end: Evidence) -> tuple[int, str | None]:
+    """Any other program: its own code is the evidence, and exit 0 means finished unless it says otherwise."""
+    assert end.exit_code is not None
+    if not end.stop_asked:
+        return end.exit_code, end.finish_reason or ("finished" if end.exit_code == 0 else None)
+    if end.finish_reason == "finished" and end.exit_code == 0:
+        return contract.FINISHED, "finished"  # the stop came too late
+    if end.exit_code in (0, contract.STOPPED):
+        return contract.STOPPED, end.finish_reason or "shutdown"
+    known = (contract.DISK_FULL, contract.BAD_CONFIGURATION, 14, 15, 17, 18)
+    return (end.exit_code if end.exit_code in known else contract.STOPPED_UNCLEANLY), end.finish_reason
