@@ -1,0 +1,112 @@
+"""The import rule of docs/architecture.md: imports point downwards only, and a workflow stays light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "crawler_lifecycle"
+
+#: What each part of the house may import of ours. A part that is not listed may not exist.
+MAY_IMPORT: dict[str, set[str]] = {
+    "domain": set(),
+    "ports": {"domain"},
+    "activities": {"domain", "ports"},
+    "adapters": {"domain", "ports"},
+    "workflows": {"domain", "activities", "ports"},
+    "temporal": set(),
+    "client": {"domain", "workflows"},
+    "settings": {"domain"},
+    "logs": set(),
+    "fakes": {"domain", "ports"},
+    "compose": {"domain", "ports", "activities", "adapters", "workflows", "settings"},
+    "worker": {"domain", "ports", "activities", "adapters", "workflows", "settings", "compose", "temporal", "logs"},
+    "problems": {"domain", "ports", "logs"},
+    "scheduler": {"domain", "ports", "adapters", "settings", "compose", "problems", "logs"},
+    "gateway": {"domain", "ports", "adapters", "settings", "compose", "client", "temporal", "problems", "logs"},
+    "cli": {
+        *("domain", "ports", "adapters", "settings", "compose", "client", "temporal", "logs"),
+        *("worker", "scheduler", "gateway"),
+    },
+    "runner": set(),
+}
+
+#: Adapters know one outside system each: these third-party packages belong to one of them alone.
+ONLY_IN: dict[str, tuple[str, ...]] = {
+    "sqlalchemy": ("adapters/database",),
+    "alembic": ("adapters/database",),
+    "pymysql": ("adapters/database",),
+    "yaml": ("adapters/catalogue.py", "cli"),
+    "httpx": ("adapters/scheduler.py", "cli"),
+    "fastapi": ("gateway", "scheduler", "problems.py"),
+    "temporalio": (
+        *("activities", "workflows", "adapters/temporal.py", "temporal.py", "client.py", "compose.py", "worker.py"),
+        *("gateway", "cli"),
+    ),
+}
+
+
+def _part(path: Path) -> str:
+    first = path.relative_to(ROOT).parts[0]
+    return first.removesuffix(".py")
+
+
+def _imports(path: Path) -> list[tuple[int, str]]:
+    package = ("crawler_lifecycle", *path.relative_to(ROOT).parts)[:-1]
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(filter(None, (base, node.module)))
+            if module == "crawler_lifecycle":
+                found += [(node.lineno, f"crawler_lifecycle.{alias.name}") for alias in node.names]
+            else:
+                found.append((node.lineno, module))
+    return found
+
+
+MODULES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_downwards(path: Path) -> None:
+    part = _part(path)
+    assert part in MAY_IMPORT, f"{part} has no place in the house: docs/architecture.md and MAY_IMPORT decide"
+    relative = str(path.relative_to(ROOT))
+    for line, module in _imports(path):
+        head, _, rest = module.partition(".")
+        if head == "crawler_lifecycle":
+            target = rest.split(".")[0]
+            assert target == part or target in MAY_IMPORT[part], f"{relative}:{line}: {part} may not import {target}"
+            if part == "adapters" and target == "adapters":
+                mine, theirs = relative.split("/")[1].removesuffix(".py"), rest.split(".")[1]
+                assert mine == theirs, f"{relative}:{line}: adapters do not know each other"
+        elif head in ONLY_IN and part != "fakes":
+            assert relative.startswith(ONLY_IN[head]), f"{relative}:{line}: {head} is not used here"
+
+
+def test_domain_and_runner_need_the_standard_library_alone() -> None:
+    for path in MODULES:
+        if _part(path) in ("domain", "runner", "ports"):
+            for line, module in _imports(path):
+                head = module.split(".")[0]
+                injected = head in ("scrapy", "twisted") and "inject" in path.parts
+                known = head in sys.stdlib_module_names or head == "crawler_lifecycle" or injected
+                assert known, f"{path}:{line}: imports {module}"
+
+
+def test_importing_the_workflows_loads_no_adapter_library() -> None:
+    heavy = ("sqlalchemy", "kubernetes", "boto3", "httpx", "fastapi", "pymysql", "yaml")
+    code = f"""
+import sys
+import crawler_lifecycle.workflows.lifecycle
+print(sorted(m for m in {heavy!r} if m in sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
