@@ -206,7 +206,8 @@ def read_end(end: End, stop: StopIntent | None = None) -> Ending:
         limit = f" (limit {end.memory_limit})" if end.memory_limit else ""
         return Ending(TaskStatus.FAILED, "killed by oom", f"Out of memory{limit}, {how}")
     if end.disruption is not None:
-        return Ending(TaskStatus.FAILED, end.disruption, f"Ended by the cluster ({end.message or end.reason or end.disruption}), {how}")
+        what = end.message or end.reason or end.disruption
+        return Ending(TaskStatus.FAILED, end.disruption, f"Ended by the cluster ({what}), {how}")
     if said == "shutdown":
         return Ending(TaskStatus.FAILED, "interrupted", f"The crawler was told to shut down, not by us, {how}")
     return _read_own_end(end, how)
