@@ -1,0 +1,112 @@
+"""``crawlctl dev``: everything on this machine until Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.cli import layout
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.session import current
+from crawler_lifecycle.cli.stack import Stack
+from crawler_lifecycle.cli.supervise import PartFailed
+
+
+def dev(
+    *,
+    state_dir: Annotated[Path, Parameter(help="where everything is kept")] = Path(".crawl"),
+    services: Annotated[int, Parameter(help="size of the demonstration site; 0 is everything")] = 0,
+    ports: Annotated[Literal["usual", "free"], Parameter(help="usual ports where free, or any free ones")] = "usual",
+    database: Annotated[str | None, Parameter(help="another database than SQLite in the state directory")] = None,
+    crawlers: Annotated[
+        Path | None, Parameter(help="catalogue of crawlers; default: ./crawlers.yaml, else the examples")
+    ] = None,
+    kill: Annotated[bool, Parameter(negative=(), help="end running crawls too when leaving")] = False,
+) -> int:
+    """Run the Temporal dev server, database, scheduler service, gateway, worker and demonstration site until Ctrl-C.
+
+    A part that dies is started again on its port. Crawls are left running at the end, and the next start goes on with
+    them.
+    """
+    begun = time.monotonic()
+    _say_what_is_ignored(database)
+    stack = Stack(
+        state_dir,
+        services=services,
+        only_free_ports=ports == "free",
+        database=database,
+        crawlers=crawlers,
+        say=current().say,
+    )
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
+    try:
+        stack.start()
+        print(banner(stack, time.monotonic() - begun), flush=True)
+        while True:
+            signal.pause()
+    except KeyboardInterrupt:
+        pass
+    except PartFailed as failure:
+        raise CommandFailed(Exit.ERROR, str(failure), None, f"ls {stack.state_dir / 'logs'}") from None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: stack.hurry())
+    current().say("ending; once more ends it at once")
+    _report(stack.stop(kill_crawls=kill), kill, state_dir)
+    return Exit.DONE
+
+
+def banner(stack: Stack, seconds: float) -> str:
+    """What one needs to know: addresses, and the next command."""
+    known = stack.addresses
+    lines = [
+        f"gateway    {known['gateway']}",
+        f"temporal   {known['temporal']}",
+        f"web UI     {known['temporal_ui']}",
+        f"scheduler  {known['scheduler']}",
+        f"site       {known['site']}",
+        f"database   {known['database']}",
+        f"archive    {known['archive']}",
+        f"state      {stack.state_dir}",
+    ]
+    if known["site"] is None:
+        lines = [line for line in lines if not line.startswith("site ")]
+    here = stack.state_dir == Path(".crawl").absolute()
+    gateway = "" if here else f" --gateway {known['gateway']}"
+    example = "start services" if layout.examples_dir() else "crawler list"
+    return "\n".join((*lines, f"ready in {seconds:.1f} s; next: crawlctl{gateway} {example}"))
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _say_what_is_ignored(database: str | None) -> None:
+    for name in layout.OWN:
+        if name in os.environ and not (name == "LIFECYCLE_DATABASE__URL" and os.environ[name] == database):
+            cure = "; --database chooses another" if name == "LIFECYCLE_DATABASE__URL" else ""
+            current().say(f"{name} is not used: dev keeps everything in its state directory{cure}")
+
+
+def _report(going_on: int | None, kill: bool, state_dir: Path) -> None:
+    say = current().say
+    if going_on is None:
+        say("ended; whether crawls go on is unknown, because the gateway did not answer")
+    elif going_on == 0:
+        say("ended; no crawl is running")
+    elif kill:
+        say(f"ended; {going_on} runs could not be stopped in time and go on")
+    else:
+        word = "run goes on" if going_on == 1 else "runs go on"
+        again = "crawlctl dev" if state_dir == Path(".crawl") else f"crawlctl dev --state-dir {state_dir}"
+        say(
+            f"ended; {going_on} {word} without us; next: {again} goes on with them, {again} --kill ends them at its end"
+        )
+    sys.stderr.flush()

@@ -1,0 +1,177 @@
+"""What the embedded stack consists of: folders, ports, addresses, the parts and their environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from crawler_lifecycle.cli import processes, temporal_server
+from crawler_lifecycle.cli.processes import LOOPBACK
+from crawler_lifecycle.cli.supervise import Part
+
+PORTS = {
+    "temporal": 7233,
+    "temporal_ui": 8233,
+    "temporal_http": 7243,
+    "gateway": 8500,
+    "scheduler": 8600,
+    "site": 8400,
+    "worker": 8700,
+}
+
+#: Settings that the stack decides itself: it runs on this machine, inside of its state directory.
+OWN = (
+    "LIFECYCLE_CONFIG",
+    "LIFECYCLE_DATABASE__URL",
+    "LIFECYCLE_CLUSTER__KIND",
+    "LIFECYCLE_CLUSTER__STATE_DIR",
+    "LIFECYCLE_SCHEDULER__URL",
+    "LIFECYCLE_SCHEDULER__HOST",
+    "LIFECYCLE_SCHEDULER__PORT",
+    "LIFECYCLE_GATEWAY__URL",
+    "LIFECYCLE_GATEWAY__HOST",
+    "LIFECYCLE_GATEWAY__PORT",
+    "LIFECYCLE_WORKER__HEALTH_HOST",
+    "LIFECYCLE_WORKER__HEALTH_PORT",
+    "LIFECYCLE_ARCHIVE__URL",
+    "LIFECYCLE_EVENTS__URL",
+)
+
+
+def examples_dir() -> Path | None:
+    """The examples of a source checkout; ``None`` when only the package is installed."""
+    folder = Path(__file__).resolve().parents[2] / "examples"
+    return folder if (folder / "site" / "__main__.py").is_file() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything of one stack is."""
+
+    state_dir: Path
+    ports: Mapping[str, int]
+    services: int = 0
+    """Size of the demonstration site; 0 is everything."""
+    database: str | None = None
+
+    def url(self, name: str) -> str:
+        """The HTTP address of a part."""
+        return f"http://{LOOPBACK}:{self.ports[name]}"
+
+    @property
+    def logs(self) -> Path:
+        return self.state_dir / "logs"
+
+    @property
+    def temporal_file(self) -> Path:
+        return self.state_dir / "temporal.db"
+
+    @property
+    def has_site(self) -> bool:
+        return examples_dir() is not None
+
+    def addresses(self) -> dict[str, str | None]:
+        """What ``dev.json`` tells, as settings spell it."""
+        return {
+            "temporal": f"{LOOPBACK}:{self.ports['temporal']}",
+            "namespace": temporal_server.NAMESPACE,
+            "temporal_ui": self.url("temporal_ui"),
+            "temporal_http": self.url("temporal_http"),
+            "gateway": self.url("gateway"),
+            "scheduler": self.url("scheduler"),
+            "worker": self.url("worker"),
+            "site": self.url("site") if self.has_site else None,
+            "database": self.database or f"sqlite:///{self.state_dir / 'lifecycle.db'}",
+            "archive": (self.state_dir / "archive").as_uri(),
+            "events": (self.state_dir / "events.jsonl").as_uri(),
+        }
+
+    def environment(self, crawlers: Path | None) -> dict[str, str]:
+        """The environment of the parts: ours, less everything that would lead them to another system."""
+        env = {k: v for k, v in os.environ.items() if not k.startswith("TEMPORAL_") and k not in OWN}
+        known = self.addresses()
+        env |= {
+            "TEMPORAL_ADDRESS": str(known["temporal"]),
+            "TEMPORAL_NAMESPACE": temporal_server.NAMESPACE,
+            # An empty file: a profile in the home directory could add TLS or a key.
+            "TEMPORAL_CONFIG_FILE": str(self.state_dir / "temporal.toml"),
+            "LIFECYCLE_DATABASE__URL": str(known["database"]),
+            "LIFECYCLE_CLUSTER__KIND": "local",
+            "LIFECYCLE_CLUSTER__STATE_DIR": str(self.state_dir / "cluster"),
+            "LIFECYCLE_SCHEDULER__URL": str(known["scheduler"]),
+            "LIFECYCLE_SCHEDULER__HOST": LOOPBACK,
+            "LIFECYCLE_SCHEDULER__PORT": str(self.ports["scheduler"]),
+            "LIFECYCLE_GATEWAY__URL": str(known["gateway"]),
+            "LIFECYCLE_GATEWAY__HOST": LOOPBACK,
+            "LIFECYCLE_GATEWAY__PORT": str(self.ports["gateway"]),
+            "LIFECYCLE_WORKER__HEALTH_HOST": LOOPBACK,
+            "LIFECYCLE_WORKER__HEALTH_PORT": str(self.ports["worker"]),
+            "LIFECYCLE_ARCHIVE__URL": str(known["archive"]),
+            "LIFECYCLE_EVENTS__URL": str(known["events"]),
+            # Crawlers say `python` and `scrapy` and mean those of this environment.
+            "PATH": os.pathsep.join((str(Path(sys.executable).parent), env.get("PATH", os.defpath))),
+            "PYTHONUNBUFFERED": "1",
+        }
+        if crawlers is not None:
+            env["LIFECYCLE_CRAWLERS"] = str(crawlers)
+        return env
+
+    def parts(self, env: Mapping[str, str]) -> dict[str, Part]:
+        """Every part but the Temporal server's database file and our migrations, which come before them."""
+        crawlctl = (sys.executable, "-m", "crawler_lifecycle.cli")
+        temporal = temporal_server.command(
+            self.temporal_file, self.ports["temporal"], self.ports["temporal_http"], self.ports["temporal_ui"]
+        )
+        parts = [
+            Part("temporal", temporal, temporal_server.health(self.ports["temporal_http"]), env),
+            Part("scheduler", (*crawlctl, "scheduler"), self.url("scheduler") + "/healthz", env),
+            Part("gateway", (*crawlctl, "gateway"), self.url("gateway") + "/readyz", env),
+            Part("worker", (*crawlctl, "worker"), self.url("worker") + "/readyz", env, grace_s=25.0),
+        ]
+        examples = examples_dir()
+        if examples is not None:
+            site = [sys.executable, "-m", "examples.site", "--port", str(self.ports["site"])]
+            site += ["--services", str(self.services)]
+            parts.append(Part("site", site, self.url("site") + "/healthz", env, cwd=examples.parent))
+        return {part.name: part for part in parts}
+
+
+def choose_ports(
+    known: Mapping[str, object], *, only_free: bool = False, say: Callable[[str], None] = lambda line: None
+) -> dict[str, int]:
+    """A port for every part: the one it had (``known``: an earlier start's addresses), its usual one, or a free one."""
+    chosen: dict[str, int] = {}
+    for name, usual in PORTS.items():
+        before = _port_of(known.get(name))
+        wanted = [before] if before else [] if only_free else [usual]
+        free = [port for port in wanted if port not in chosen.values() and processes.is_free(port)]
+        chosen[name] = free[0] if free else processes.free_port(chosen.values())
+        if wanted and not free:
+            say(f"port {wanted[0]} is taken; {name} gets {chosen[name]} instead")
+    return chosen
+
+
+def _port_of(address: object) -> int | None:
+    if not isinstance(address, str):
+        return None
+    return urlsplit(address if "//" in address else f"//{address}").port
+
+
+def write_crawlers(source: Path, target: Path, site: str | None) -> None:
+    """Write a catalogue for this stack: folders made absolute, and crawlers sent to the site where it really is."""
+    import yaml  # not needed to answer any other verb
+
+    catalogue = yaml.safe_load(source.read_text())
+    for crawler in catalogue:
+        if "project" in crawler:
+            crawler["project"] = str((source.parent / crawler["project"]).resolve())
+        argument = (crawler.get("args") or {}).get("site")
+        if site is not None and isinstance(argument, dict) and "default" in argument:
+            argument["default"] = site
+    draft = target.with_name(f"{target.name}.draft")
+    draft.write_text(f"# Written by crawlctl dev from {source.name}; edit that one.\n" + yaml.safe_dump(catalogue))
+    draft.replace(target)

@@ -1,0 +1,113 @@
+"""``crawlctl``: the table of verbs, and how a call ends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import NoReturn
+
+from cyclopts import App, CycloptsError
+
+from crawler_lifecycle.cli import exits, session
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+
+#: Verb -> its function by name, and its line in the help. Functions are imported when their verb is called: what one
+#: verb needs must not slow down the others.
+RUNS = {
+    "start": ("start:start", "Start a run of a crawler."),
+    "stop": ("control:stop", "Ask runs to end in order."),
+    "force-stop": ("control:force_stop", "End runs at once, killing what they execute."),
+    "resume": ("control:resume", "Go on with a run that has ended, as its next attempt."),
+    "look": ("control:look", "Have the cluster asked about a run now."),
+    "wait": ("control:wait", "Wait for a run; the exit code tells how it ended."),
+    "list": ("show:list_runs", "List runs, newest first."),
+    "describe": ("show:describe", "Show everything about a run on one screen."),
+    "tasks": ("show:tasks", "List the tasks of a run."),
+    "timeline": ("show:timeline", "List every change of status of a run, with how late it was recorded."),
+    "corrections": ("show:corrections", "List recorded statuses that were untrue, and for how long."),
+    "logs": ("show:logs", "Show the kept end of the log of a task that has ended."),
+}
+SERVICES = {
+    "dev": ("dev:dev", "Run everything on this machine until Ctrl-C."),
+    "worker": ("services:worker", "Run a worker."),
+    "gateway": ("services:gateway", "Run the gateway (HTTP API)."),
+    "scheduler": ("services:scheduler", "Run the scheduler service."),
+}
+CRAWLER = {
+    "list": ("show:crawlers", "List the crawlers that can be run."),
+    "describe": ("show:describe_crawler", "Show one crawler of the catalogue."),
+}
+DB = {
+    "upgrade": ("services:db_upgrade", "Bring the database's schema to this version."),
+    "current": ("services:db_current", "Show the schema version of the database."),
+    "check": ("services:db_check", "Fail unless the database has the schema of this version."),
+}
+ALIASES = {"list": "ls", "tasks": "ps", "describe": "get"}
+
+
+def build() -> App:
+    """The application: verbs by name, everything else imported later."""
+    app = App(
+        name="crawlctl",
+        help="Run crawls and know the truth about them.",
+        help_epilogue=session.HELP,
+        help_format="markdown",
+        version=_version,
+        print_error=False,
+        exit_on_error=False,
+        suppress_keyboard_interrupt=False,
+        result_action="return_value",
+    )
+    for title, verbs in (("Runs", RUNS), ("Services", SERVICES)):
+        for name, (function, text) in verbs.items():
+            _add(app, name, function, text, title, ALIASES.get(name))
+    for group, verbs, text in (("crawler", CRAWLER, "The catalogue of crawlers."), ("db", DB, "The database.")):
+        below = App(name=group, help=text, group="Runs" if group == "crawler" else "Services")
+        for name, (function, line) in verbs.items():
+            _add(below, name, function, line, None, None)
+        app.command(below)
+    return app
+
+
+def _add(app: App, name: str, function: str, text: str, group: str | None, alias: str | None) -> None:
+    app.command(f"crawler_lifecycle.cli.{function}", name=name, help=text, group=group, alias=alias)
+
+
+def _version() -> str:
+    try:
+        return version("crawler-lifecycle")
+    except PackageNotFoundError:
+        return "unknown (not installed)"
+
+
+def run(words: Sequence[str]) -> int:
+    """Carry out one command line; the exit code. Problems are told on standard error, never as a traceback."""
+    try:
+        options, rest = session.split(words)
+        session.begin(options)
+        result = build()(rest)
+    except CommandFailed as failure:
+        return _fail(failure.code, str(failure))
+    except CycloptsError as error:
+        verb = " ".join(error.command_chain or ())
+        return _fail(Exit.USAGE, f"{error}\n  next: {' '.join(('crawlctl', *verb.split(), '--help'))}")
+    except KeyboardInterrupt:
+        return _fail(Exit.INTERRUPTED, "interrupted")
+    except BrokenPipeError:  # `crawlctl list | head`
+        return Exit.DONE
+    return int(result) if isinstance(result, int) else Exit.DONE
+
+
+def _fail(code: int, text: str) -> int:
+    print(f"crawlctl: {text}", file=sys.stderr)
+    return code
+
+
+def main() -> NoReturn:
+    """Entry point of the console script."""
+    exits.leave(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

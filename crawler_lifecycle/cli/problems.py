@@ -1,0 +1,40 @@
+"""How commands fail: an exit code with a meaning, and a message that says what, why and what to do next."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit codes; scripts rely on them."""
+
+    DONE = 0
+    ERROR = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    NOT_IN_THIS_STATE = 4
+    RUN_FAILED = 5
+    RUN_STOPPED = 6
+    GAVE_UP_WAITING = 7
+    UNREACHABLE = 8
+    NOT_AUTHORISED = 9
+    INTERRUPTED = 130
+
+
+class CommandFailed(Exception):
+    """A command cannot do what was asked for. ``next_step`` is a command or an action, ready to be tried."""
+
+    def __init__(self, code: Exit, what: str, why: str | None = None, next_step: str | None = None) -> None:
+        super().__init__(what)
+        self.code = code
+        self.what = what
+        self.why = why
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.why:
+            lines.append(f"  why:  {self.why}")
+        if self.next_step:
+            lines.append(f"  next: {self.next_step}")
+        return "\n".join(lines)

@@ -1,0 +1,99 @@
+"""Processes and ports of this machine: who lives, since when, and which ports are free."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+LOOPBACK = "127.0.0.1"
+LEASH = Path(__file__).with_name("leash.py")
+
+#: Below the range from which kernels take ports for outgoing connections: a port of ours must still be free when the
+#: part that listens on it is started again.
+FREE_PORTS = (10_240, 32_000)
+
+
+def start_time(pid: int) -> int | None:
+    """When a process started, in clock ticks since the machine's start; ``None`` when it does not exist or has ended.
+
+    Process ids are used again; id and start time together name one process for good.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def end_process(pid: int, started: int | None, grace_s: float) -> None:
+    """End the process with this id and start time: SIGTERM, then SIGKILL after the grace. Gone is fine."""
+    for number, patience in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
+        if started is None or start_time(pid) != started:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        until = time.monotonic() + patience
+        while start_time(pid) == started and time.monotonic() < until:
+            time.sleep(0.02)
+
+
+def spawn(
+    command: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a part on a leash (see ``leash``), its output appended to ``log``.
+
+    It gets a session of its own, because Ctrl-C must reach only us: we end the parts in order. The kernel ties the
+    leash to the *thread* that calls this, which therefore has to live as long as the part.
+    """
+    leashed = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), *command]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            leashed,
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def is_free(port: int) -> bool:
+    """Whether something could listen on this port of the loopback address now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port(taken: Collection[int] = ()) -> int:
+    """A free port that is not among ``taken``."""
+    for _ in range(1000):
+        port = random.randint(*FREE_PORTS)  # noqa: S311 - no secret
+        if port not in taken and is_free(port):
+            return port
+    raise OSError(f"no free port between {FREE_PORTS[0]} and {FREE_PORTS[1]} on {LOOPBACK}")
+
+
+def tail(path: Path, lines: int = 12) -> str:
+    """The last lines of a log file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 16_384))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])

@@ -1,0 +1,112 @@
+"""Verbs that run a service of ours in the foreground, and those of the database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.session import current
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.settings import Settings
+
+
+def load_settings() -> Settings:
+    """The settings in force. Raises ``CommandFailed`` that names the wrong one."""
+    from crawler_lifecycle.domain.errors import InvalidRequest
+    from crawler_lifecycle.settings import Settings
+
+    try:
+        return Settings.load()
+    except InvalidRequest as error:
+        raise CommandFailed(
+            Exit.USAGE, f"settings: {error}", None, "set it right in the environment or in LIFECYCLE_CONFIG"
+        ) from None
+
+
+def worker(*roles: str) -> int:
+    """Run a worker until SIGTERM or Ctrl-C.
+
+    Parameters
+    ----------
+    roles
+        What it serves: workflows, cluster, control, export; all of them when none is given.
+    """
+    from crawler_lifecycle.domain.errors import InvalidRequest
+
+    serve = _entry("crawler_lifecycle.worker", "serve")
+    try:
+        return int(serve(load_settings(), list(roles)) or 0)
+    except InvalidRequest as error:
+        raise CommandFailed(Exit.USAGE, str(error)) from None
+
+
+def gateway() -> int:
+    """Run the gateway until SIGTERM or Ctrl-C."""
+    return int(_entry("crawler_lifecycle.gateway", "serve")(load_settings()) or 0)
+
+
+def scheduler() -> int:
+    """Run the scheduler service until SIGTERM or Ctrl-C."""
+    return int(_entry("crawler_lifecycle.scheduler", "serve")(load_settings()) or 0)
+
+
+def db_upgrade(
+    *, url: Annotated[str | None, Parameter(help="database; default: LIFECYCLE_DATABASE__URL")] = None
+) -> int:
+    """Bring the database's schema to this version; nothing happens when it has it."""
+    url = url or load_settings().database.url
+    before = _database("current_version")(url)
+    _database("upgrade")(url)
+    head = _database("head_version")()
+    current().say(f"database at {head} already" if before == head else f"database {before or 'empty'} -> {head}")
+    return Exit.DONE
+
+
+def db_current(*, url: str | None = None) -> int:
+    """Show the schema version of the database."""
+    print(_database("current_version")(url or load_settings().database.url) or "empty")
+    return Exit.DONE
+
+
+def db_check(*, url: str | None = None) -> int:
+    """Fail (exit 4) unless the database has the schema of this version."""
+    found = _database("current_version")(url or load_settings().database.url)
+    head = _database("head_version")()
+    if found != head:
+        raise CommandFailed(
+            Exit.NOT_IN_THIS_STATE,
+            f"the database has schema {found or 'none'}, this version needs {head}",
+            None,
+            "crawlctl db upgrade",
+        )
+    current().say(f"database at {head}")
+    return Exit.DONE
+
+
+def _entry(module: str, name: str) -> Callable[..., Any]:
+    entry: Callable[..., Any] = getattr(import_module(module), name)
+    return entry
+
+
+def _database(name: str) -> Callable[..., Any]:
+    """A function of the database adapter, its errors told as ours."""
+    function = _entry("crawler_lifecycle.adapters.database", name)
+
+    def call(*args: str) -> Any:
+        from sqlalchemy.exc import SQLAlchemyError
+
+        from crawler_lifecycle.domain.errors import LifecycleError
+
+        try:
+            return function(*args)
+        except (SQLAlchemyError, LifecycleError) as error:
+            raise CommandFailed(
+                Exit.UNREACHABLE, "the database cannot be used", str(error), "check LIFECYCLE_DATABASE__URL"
+            ) from None
+
+    return call

@@ -1,0 +1,269 @@
+"""The embedded default as one object: the real Temporal server, database, services, worker and demonstration site."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO
+
+from crawler_lifecycle.cli import processes, temporal_server
+from crawler_lifecycle.cli.gateway import Gateway
+from crawler_lifecycle.cli.layout import Layout, choose_ports, examples_dir, write_crawlers
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.supervise import Part, PartFailed, Supervisor
+
+#: What needs nothing else comes up first, all at once; then those who ask the database and Temporal at their start.
+FIRST = ("temporal", "scheduler", "site")
+SECOND = ("gateway", "worker")
+#: The order of leaving: nobody loses the part it still needs to end in order.
+LEAVING = (("worker",), ("gateway", "scheduler", "site"), ("temporal",))
+
+OPEN_STATUSES = ("INITIALIZING", "PROCESSING", "STOPPING")
+
+
+class Stack:
+    """Everything in child processes below one state directory.
+
+    ``say`` gets one line for people per event. Crawls are no children of ours: they outlive the stack, and the next one
+    over the same directory goes on with them.
+    """
+
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        services: int = 0,
+        only_free_ports: bool = False,
+        database: str | None = None,
+        crawlers: Path | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.state_dir = state_dir.absolute()
+        self._services = services
+        self._only_free_ports = only_free_ports
+        self._database = database
+        self._crawlers = crawlers
+        self._say = say
+        self._lock: IO[str] | None = None
+        self._layout: Layout | None = None
+        self._supervisor = Supervisor(self.state_dir / "logs", say=self._tell, changed=self._write_dev_json)
+
+    @property
+    def layout(self) -> Layout:
+        """Folders, ports and addresses. Only after ``start``."""
+        if self._layout is None:
+            raise RuntimeError("the stack was not started")
+        return self._layout
+
+    @property
+    def addresses(self) -> dict[str, str | None]:
+        """The addresses of ``dev.json``."""
+        return self.layout.addresses()
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids of the parts that live now."""
+        return self._supervisor.pids()
+
+    def start(self) -> None:
+        """Bring everything up and wait until it is ready.
+
+        Raises ``CommandFailed`` when another process has this directory, ``PartFailed`` when a part does not come up;
+        whatever came up has been ended again then.
+        """
+        self._take_lock()
+        try:
+            self._start()
+        except BaseException:
+            self._supervisor.hurry()
+            self.stop()
+            raise
+
+    def _start(self) -> None:
+        before = read_dev_json(self.state_dir)
+        self._end_leftovers(before)
+        ports = choose_ports(before, only_free=self._only_free_ports, say=self._tell)
+        self._layout = plan = Layout(self.state_dir, ports, self._services, self._database)
+        (self.state_dir / "temporal.toml").write_text("")
+        env = plan.environment(self._catalogue(plan))
+        parts = plan.parts(env)
+        # Migrations need about as long as the Temporal server's first start, so they run beside it.
+        migrations = self._start_migrations(env)
+        try:
+            self._supervisor.start(parts[name] for name in FIRST if name in parts and name != "temporal")
+            self._start_temporal(parts["temporal"], env)
+            self._finish_migrations(migrations)
+        finally:
+            migrations.kill()
+            migrations.wait()
+        self._supervisor.start(parts[name] for name in SECOND)
+        self._supervisor.wait_healthy()
+
+    def stop(self, kill_crawls: bool = False) -> int | None:
+        """End our parts in order; how many runs go on without us (``None`` when nobody could be asked).
+
+        With ``kill_crawls`` every open run is stopped by force first.
+        """
+        going_on = self._end_crawls() if kill_crawls else self._open_runs()
+        for names in LEAVING:
+            self._supervisor.stop(names)
+        self._supervisor.close()
+        self._write_dev_json()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+        return None if going_on is None else len(going_on)
+
+    def hurry(self) -> None:
+        """End parts at once that were asked to end."""
+        self._supervisor.hurry()
+
+    def kill_part(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
+        """Send a signal to a part; it is restarted as after any other death. Its process id."""
+        return self._supervisor.kill(name, number)
+
+    def wait_healthy(self, name: str | None = None, timeout_s: float = 60.0) -> None:
+        """Return when this part (or every one) is ready. Raises ``PartFailed``."""
+        self._supervisor.wait_healthy(None if name is None else (name,), timeout_s)
+
+    def starts(self, name: str) -> int:
+        """How often this part was started."""
+        return self._supervisor.starts(name)
+
+    # --- start ---------------------------------------------------------------------------------------------------
+
+    def _take_lock(self) -> None:
+        self.state_dir.mkdir(parents=True, exist_ok=True)
+        lock = (self.state_dir / "dev.lock").open("a+")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            pid = lock.read().strip() or "unknown"
+            lock.close()
+            raise CommandFailed(
+                Exit.NOT_IN_THIS_STATE,
+                f"{self.state_dir} is in use by process {pid}",
+                "one stack per state directory: two would run the same crawls twice",
+                f"kill {pid}, or crawlctl dev --state-dir ANOTHER",
+            ) from None
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        self._lock = lock
+
+    def _end_leftovers(self, before: Mapping[str, object]) -> None:
+        """End parts of an earlier stack that was killed; the kernel should have, this is for when it did not."""
+        pids, started = before.get("processes"), before.get("started")
+        if not isinstance(pids, dict) or not isinstance(started, dict):
+            return
+        for name, pid in pids.items():
+            if isinstance(pid, int) and processes.start_time(pid) == started.get(name):
+                self._tell(f"ending {name} (process {pid}), left over from a stack that was killed")
+                processes.end_process(pid, started[name], 5.0)
+
+    def _catalogue(self, plan: Layout) -> Path | None:
+        """The catalogue for our parts: the one that was chosen, the working directory's own, or the examples'."""
+        chosen = self._crawlers or os.environ.get("LIFECYCLE_CRAWLERS")
+        here = Path("crawlers.yaml")
+        examples = examples_dir()
+        if chosen or here.is_file() or examples is None:
+            return Path(chosen or here).absolute()
+        target = self.state_dir / "crawlers.yaml"
+        write_crawlers(examples / "crawlers.yaml", target, plan.url("site"))
+        return target
+
+    def _start_migrations(self, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        command = (sys.executable, "-m", "crawler_lifecycle.cli", "db", "upgrade")
+        return processes.spawn(command, env=env, log=self.layout.logs / "database.log")
+
+    def _finish_migrations(self, process: subprocess.Popen[bytes]) -> None:
+        log = self.layout.logs / "database.log"
+        try:
+            code = process.wait(timeout=120)
+        except subprocess.TimeoutExpired:
+            raise PartFailed(
+                f"the database is not migrated after 120 s; the end of {log}:\n{processes.tail(log)}"
+            ) from None
+        if code:
+            raise PartFailed(f"the database cannot be migrated; the end of {log}:\n{processes.tail(log)}")
+
+    def _start_temporal(self, part: Part, env: Mapping[str, str]) -> None:
+        file = self.layout.temporal_file
+        log = self.layout.logs / "temporal.log"
+        temporal_server.prepare(file, env=env, log=log, say=self._tell)
+        self._supervisor.start([part])
+        try:
+            self._supervisor.wait_healthy(["temporal"])
+        except PartFailed:
+            self._supervisor.stop(["temporal"])
+            if not temporal_server.is_damaged(file):
+                raise
+            temporal_server.prepare(file, env=env, log=log, say=self._tell, damaged=True)
+            self._supervisor.start([part])
+            self._supervisor.wait_healthy(["temporal"])
+
+    # --- stop ----------------------------------------------------------------------------------------------------
+
+    def _open_runs(self) -> list[int] | None:
+        if self._layout is None or "gateway" not in self.pids:
+            return None
+        try:
+            with Gateway(self.layout.url("gateway"), timeout_s=5) as gateway:
+                return [int(str(run["run_id"])) for run in gateway.runs(status=OPEN_STATUSES)]
+        except CommandFailed:
+            return None
+
+    def _end_crawls(self, patience_s: float = 30.0) -> list[int] | None:
+        """Stop every open run by force and wait for the proof that nothing of it runs; those still open then."""
+        left = self._open_runs()
+        if not left:
+            return left
+        with Gateway(self.layout.url("gateway"), timeout_s=5) as gateway:
+            for run_id in left:
+                gateway.stop(run_id, force=True, reason="crawlctl dev --kill")
+        until = time.monotonic() + patience_s
+        while left and time.monotonic() < until:
+            time.sleep(0.2)
+            left = self._open_runs()
+        return left
+
+    # --- what others see -----------------------------------------------------------------------------------------
+
+    def _tell(self, line: str) -> None:
+        self._say(line)
+        logs = self.state_dir / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        with (logs / "dev.log").open("a") as file:
+            file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {line}\n")
+
+    def _write_dev_json(self) -> None:
+        if self._layout is None:
+            return
+        pids = self._supervisor.pids()
+        content = {
+            **self._layout.addresses(),
+            "processes": pids,
+            "started": {name: processes.start_time(pid) for name, pid in pids.items()},
+            "pid": os.getpid() if pids else None,
+        }
+        target = self.state_dir / "dev.json"
+        draft = target.with_name("dev.json.draft")
+        draft.write_text(json.dumps(content, indent=2) + "\n")
+        draft.replace(target)
+
+
+def read_dev_json(state_dir: Path) -> dict[str, object]:
+    """What the last stack over this directory wrote; empty when there was none or it cannot be read."""
+    try:
+        content = json.loads((state_dir / "dev.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
