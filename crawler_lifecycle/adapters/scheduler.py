@@ -18,7 +18,7 @@ from crawler_lifecycle.ports import Deployed, Deployment
 ANSWER_MAX = 8 * 1024 * 1024
 #: Client errors that describe the moment and not the request.
 TRANSIENT_4XX = frozenset({408, 409, 425, 429})
-#: Client errors that a wrong address, an old version or a missing right give as well. They refuse a deployment only when
+#: Client errors that a wrong address, an old version or a missing right give, too. They refuse a deployment only when
 #: the service itself says so in a problem document; a proxy's 403 must not end runs for good.
 AMBIGUOUS_4XX = frozenset({401, 403, 404, 405, 407})
 PROBLEM = "application/problem+json"

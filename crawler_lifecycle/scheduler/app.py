@@ -1,0 +1,110 @@
+"""The routes of the scheduler service."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Response
+from starlette.concurrency import run_in_threadpool
+
+from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
+from crawler_lifecycle.ports import Catalogue, Deployer
+from crawler_lifecycle.problems import FieldError, JsonBody, Problem, install, unavailable
+from crawler_lifecycle.serving import Guard, no_browser
+
+from .schemas import CrawlerList, DeploymentAnswer, OnetimeCall, ScheduledCall, TaskAnswer, merged
+
+API_VERSION = "1.0"
+BODY_MAX = 4 * 1024 * 1024
+
+_ONETIME = JsonBody(OnetimeCall)
+_SCHEDULED = JsonBody(ScheduledCall)
+
+
+def create_app(deployer: Deployer, catalogue: Catalogue) -> FastAPI:
+    """The service over a cluster and a catalogue."""
+    app = FastAPI(title="crawler-lifecycle scheduler service", version=API_VERSION, docs_url=None, redoc_url=None)
+    app.add_middleware(Guard, body_max=BODY_MAX, check=no_browser)
+    install(app)
+    service = _Service(deployer, catalogue)
+
+    @app.post(
+        "/v1/deployments/onetime",
+        operation_id="deployOnetime",
+        status_code=201,
+        openapi_extra=_ONETIME.openapi(),
+        responses={200: {"model": DeploymentAnswer, "description": "Nothing had to be created"}},
+    )
+    async def deploy_onetime(call: Annotated[OnetimeCall, Depends(_ONETIME)], response: Response) -> DeploymentAnswer:
+        """Put the tasks of a manual or API run onto the cluster, each at most once."""
+        return await service.deploy(call, response)
+
+    @app.post(
+        "/v1/deployments/scheduled",
+        operation_id="deployScheduled",
+        status_code=201,
+        openapi_extra=_SCHEDULED.openapi(),
+        responses={200: {"model": DeploymentAnswer, "description": "Nothing had to be created"}},
+    )
+    async def deploy_scheduled(
+        call: Annotated[ScheduledCall, Depends(_SCHEDULED)], response: Response
+    ) -> DeploymentAnswer:
+        """Put the tasks of a scheduled run onto the cluster, each at most once."""
+        return await service.deploy(call, response)
+
+    @app.get("/v1/crawlers", operation_id="listCrawlers")
+    def list_crawlers() -> CrawlerList:
+        """The crawlers of the catalogue."""
+        return CrawlerList(crawlers=[public(crawler) for crawler in catalogue.all()])
+
+    @app.get("/healthz", operation_id="healthz")
+    async def healthz() -> dict[str, str]:
+        """Whether the process lives; asks nobody."""
+        return {"status": "alive"}
+
+    @app.get("/readyz", operation_id="readyz")
+    def readyz(response: Response) -> dict[str, Any]:
+        """Whether deployments can be taken: the catalogue is read, and the last version of it is valid."""
+        problem = getattr(catalogue, "problem", None)
+        response.status_code = 503 if problem else 200
+        return {"ready": problem is None, "checks": {"catalogue": problem or "ok"}}
+
+    return app
+
+
+def public(crawler: CrawlerDefinition) -> dict[str, Any]:
+    """A definition as it may be shown: environment values stay here, since people do put passwords there."""
+    shown = dataclasses.asdict(crawler)
+    shown["env"] = dict.fromkeys(crawler.env, "…")
+    return shown
+
+
+class _Service:
+    def __init__(self, deployer: Deployer, catalogue: Catalogue) -> None:
+        self._deployer = deployer
+        self._catalogue = catalogue
+
+    async def deploy(self, call: OnetimeCall, response: Response) -> DeploymentAnswer:
+        answer = await run_in_threadpool(self._deploy, call)
+        response.status_code = 201 if any(task.state == "created" for task in answer.tasks) else 200
+        return answer
+
+    def _deploy(self, call: OnetimeCall) -> DeploymentAnswer:
+        crawler = self._catalogue.get(call.crawler)
+        if crawler is None:
+            raise self._unknown(call.crawler)
+        deployment = merged(call, crawler)
+        try:
+            deployed = self._deployer.deploy(deployment, crawler)
+        except DeploymentExpired as error:
+            raise Problem(410, "deployment_expired", str(error)) from error
+        except ClusterUnavailable as error:
+            raise unavailable("cluster_unavailable", str(error)) from error
+        return DeploymentAnswer(tasks=[TaskAnswer.of(task) for task in deployed])
+
+    def _unknown(self, name: str) -> Problem:
+        known = ", ".join(sorted(crawler.name for crawler in self._catalogue.all()))
+        error = FieldError(field="crawler", value=repr(name)[:120], message=f"unknown crawler; known are {known}")
+        return Problem(422, "unknown_crawler", f"crawler: {error.value}: {error.message}", errors=[error])

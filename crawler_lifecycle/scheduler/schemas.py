@@ -1,0 +1,112 @@
+"""The wire format of the scheduler service, and how a call becomes a deployment."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime
+from typing import Any
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, effective_args
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
+
+#: Tasks in one call.
+TASKS_MAX = 500
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class TaskCall(_Body):
+    """One task to deploy; its arguments are laid over those of the call."""
+
+    task_id: int = Field(ge=1)
+    index: int = Field(ge=0)
+    args: dict[str, str] = Field(default_factory=dict)
+
+
+class OnetimeCall(_Body):
+    """Body of ``POST /v1/deployments/onetime``. Idempotent by (run_id, attempt, index)."""
+
+    run_id: int = Field(ge=1)
+    attempt: int = Field(ge=1)
+    crawler: str
+    tasks: list[TaskCall] = Field(min_length=1, max_length=TASKS_MAX)
+    expires_at: AwareDatetime
+    args: dict[str, str] = Field(default_factory=dict)
+    settings: dict[str, str] = Field(default_factory=dict)
+    resources: Resources = Field(default_factory=Resources)
+    limits: Limits = Field(default_factory=Limits)
+    resume: bool = False
+
+
+class ScheduledCall(OnetimeCall):
+    """Body of ``POST /v1/deployments/scheduled``: the same, with the time the run was due."""
+
+    due_at: AwareDatetime | None = None
+
+
+class TaskAnswer(BaseModel):
+    """What became of one task. ``deferred`` may be offered again, ``refused`` is final; both say why."""
+
+    index: int
+    name: str | None
+    uid: str | None
+    state: str
+    reason: str | None
+
+    @classmethod
+    def of(cls, deployed: Deployed) -> TaskAnswer:
+        return cls(**dataclasses.asdict(deployed))
+
+
+class DeploymentAnswer(BaseModel):
+    """One answer for each task of the call."""
+
+    tasks: list[TaskAnswer]
+
+
+class CrawlerList(BaseModel):
+    """The crawlers that may be deployed, as docs/crawlers.md describes them."""
+
+    crawlers: list[dict[str, Any]]
+
+
+def merged(call: OnetimeCall, crawler: CrawlerDefinition) -> Deployment:
+    """The call over the catalogue: complete arguments of every task, settings and resources.
+
+    Raises ``InvalidRequest`` that names the task when its arguments do not fit the crawler, before anything is created.
+    """
+    seen: set[int] = set()
+    tasks = []
+    for n, task in enumerate(call.tasks):
+        if task.index in seen:
+            raise InvalidRequest(f"tasks[{n}].index: {task.index} appears twice; give every task its own index")
+        seen.add(task.index)
+        try:
+            args = effective_args(crawler, call.args, task.args)
+        except InvalidRequest as error:
+            # "args.x: …" of a task belongs to that task unless the call's own arguments bring it.
+            named = str(error).partition(": ")[0].removeprefix("args.")
+            where = "" if named in call.args and named not in task.args else f"tasks[{n}]."
+            raise InvalidRequest(f"{where}{error}") from None
+        tasks.append(QueuedTask(task.task_id, task.index, args))
+    due_at: datetime | None = call.due_at if isinstance(call, ScheduledCall) else None
+    return Deployment(
+        run_id=call.run_id,
+        attempt=call.attempt,
+        crawler=call.crawler,
+        args=call.args,
+        settings={**crawler.settings, **call.settings},
+        tasks=tasks,
+        resources=call.resources.over(crawler.resources),
+        limits=call.limits,
+        expires_at=call.expires_at,
+        scheduled=isinstance(call, ScheduledCall),
+        due_at=due_at,
+        resume=call.resume,
+    )
