@@ -1,0 +1,109 @@
+"""Where events go in the embedded default: a file of JSON lines, and the outbox table itself."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import stat
+import time
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
+from crawler_lifecycle.ports import Event
+
+SOURCE = "crawler-lifecycle"
+
+
+def event_id(event: Event) -> str:
+    """The id by which receivers recognise a repeated delivery: one event of each type for an attempt of a run."""
+    return f"{event.run_id}/{event.attempt}/{event.type}"
+
+
+def cloud_event(event: Event) -> dict[str, object]:
+    """The event with the field names of CloudEvents 1.0."""
+    return {
+        "specversion": "1.0",
+        "id": event_id(event),
+        "source": SOURCE,
+        "type": event.type,
+        "time": event.created_at.isoformat(),
+        "subject": f"runs/{event.run_id}",
+        "datacontenttype": "application/json",
+        "data": dict(event.body),
+    }
+
+
+class JsonLinesSink:
+    """The port ``EventSink`` over a file: one line of JSON for each delivery, appended and on disk before it counts.
+
+    A delivery may be repeated; readers de-duplicate by ``id`` and skip lines that are no JSON, of which a writer that
+    died in the middle leaves at most one: the next writer begins a new line.
+    """
+
+    name = "file"
+
+    def __init__(self, url: str, *, lock_timeout_s: float = 10.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+            raise InvalidRequest(f"LIFECYCLE_EVENTS__URL: {url!r} is not allowed; give file:///path/of/events.jsonl")
+        self.path = Path(unquote(parts.path))
+        self._lock_timeout_s = lock_timeout_s
+
+    def send(self, event: Event) -> None:
+        """Append the event. Raises ``NotDelivered``; then no part of it counts as delivered."""
+        try:
+            line = json.dumps(cloud_event(event), separators=(",", ":"), allow_nan=False).encode() + b"\n"
+            self._append(line)
+        except (OSError, TypeError, ValueError) as error:
+            raise NotDelivered(f"{self.path}: the event cannot be written: {error}") from error
+
+    def _append(self, line: bytes) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # O_NONBLOCK: a FIFO under this name must fail and not hang.
+        fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
+            self._lock(fd)
+            size = os.fstat(fd).st_size
+            if size and os.pread(fd, 1, size - 1) != b"\n":
+                line = b"\n" + line
+            self._write(fd, line, size)
+        finally:
+            os.close(fd)  # releases the lock
+
+    def _lock(self, fd: int) -> None:
+        deadline = time.monotonic() + self._lock_timeout_s
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(errno.ETIMEDOUT, "another writer holds its lock") from None
+                time.sleep(0.01)
+
+    def _write(self, fd: int, line: bytes, size: int) -> None:
+        try:
+            if os.write(fd, line) != len(line):
+                raise OSError(errno.ENOSPC, "only a part was written")
+            os.fsync(fd)
+        except OSError:
+            # We hold the lock, so nobody wrote behind us: take the part back instead of leaving a torn line.
+            os.ftruncate(fd, size)
+            raise
+
+
+class OutboxNotifier:
+    """The port ``Notifier`` when no push service is configured: the event's row in the outbox is the delivery.
+
+    The gateway's event stream reads that table, so the front end sees the event without anything being sent.
+    """
+
+    name = "outbox"
+
+    def push(self, event: Event) -> None:
+        """Nothing to do: the event is committed already."""
