@@ -120,10 +120,10 @@ def valid_stats(data: Json) -> Json:
         value = data.get(name)
         if type(value) is int and 0 <= value < 2**63:
             good[name] = value
-    for name in ("updated_at", "finish_reason"):
+    for name, limit in (("updated_at", 200), ("finish_reason", 200), ("message", 1000)):
         value = data.get(name)
-        if type(value) is str and 0 < len(value) <= 200:
-            good[name] = value
+        if type(value) is str and value:
+            good[name] = value[:limit]
     if type(data.get("resumable")) is bool:
         good["resumable"] = data["resumable"]
     return good

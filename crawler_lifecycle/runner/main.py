@@ -41,6 +41,7 @@ class Runner:
         )
         self._stats: dict[str, Any] = {}
         self._stats_raw: contract.Json | None = None
+        self._message: str | None = None
         self._started_at = contract.now()
         self._progress_due = time.monotonic() + PROGRESS_SECONDS
 
@@ -54,14 +55,15 @@ class Runner:
             self._open_state(env)
         if child.pending_stop():
             say("It was asked to stop before the crawler was started.")
-            return self._finish(Ended(None, None, 0), stop_asked=True, message=None)
+            return self._finish(Ended(None, None, 0), stop_asked=True)
         try:
             child.start(argv, env)
         except OSError as error:
-            message = f"The crawler cannot be executed: {error}"
-            return self._finish(Ended(contract.BAD_CONFIGURATION, None, 0), stop_asked=False, message=message)
+            self._message = f"The crawler cannot be executed: {error}"
+            say(self._message)
+            return self._finish(Ended(contract.BAD_CONFIGURATION, None, 0), stop_asked=False)
         ended = child.wait(self._tick, TICK_SECONDS)
-        return self._finish(ended, stop_asked=child.stop_asked, message=None)
+        return self._finish(ended, stop_asked=child.stop_asked)
 
     def _open_state(self, env: dict[str, str]) -> None:
         assert self._state is not None
@@ -86,6 +88,7 @@ class Runner:
             return
         self._stats_raw = raw
         fresh = contract.valid_stats(raw)
+        self._message = fresh.pop("message", self._message)
         if fresh:
             fresh.setdefault("updated_at", contract.now())
             self._stats = fresh
@@ -105,7 +108,7 @@ class Runner:
 
     # --- the end
 
-    def _finish(self, ended: Ended, *, stop_asked: bool, message: str | None) -> int:
+    def _finish(self, ended: Ended, *, stop_asked: bool) -> int:
         self._read_stats()
         evidence = Evidence(
             scrapy=self._scrapy,
@@ -120,8 +123,6 @@ class Runner:
         code, reason = exit_of(evidence)
         resumable = self._resumable(reason)
         finish = {"finish_reason": reason, "finished_at": contract.now(), "resumable": resumable}
-        if message:
-            say(message)
         if self._stats:
             self._write_stats({**self._stats, **finish})
         self._print_progress(finish)
@@ -135,7 +136,7 @@ class Runner:
             "signal": ended.signal,
             "peak_memory": ended.peak_memory or None,
             "started_at": self._started_at,
-            "message": message[:1000] if message else None,
+            "message": self._message[:1000] if self._message else None,
         }
         write_summary(self._terms.summary_file, summary)
         return code

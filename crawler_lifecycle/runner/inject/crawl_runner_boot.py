@@ -20,6 +20,10 @@ _CHECK_SECONDS = 2.0
 
 def _refuse(text: str) -> None:
     print(f"Bad configuration: {text}", file=sys.stderr, flush=True)
+    path = os.environ.get("CRAWL_STATS_FILE")
+    if path:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"message": f"Bad configuration: {text}"}, file)
     sys.exit(BAD_CONFIGURATION)
 
 

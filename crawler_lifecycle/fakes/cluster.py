@@ -1,0 +1,268 @@
+"""A cluster in memory with a clock of one's own, for tests that must not wait and must not start processes."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, effective_args
+from crawler_lifecycle.domain.errors import DeploymentExpired, InvalidRequest
+from crawler_lifecycle.domain.names import cluster_name
+from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
+from crawler_lifecycle.ports import Deployed, Deployment, Details, FileSource, Look, TaskRef
+
+FINISHED = End(exit_code=0, reason="Completed", finish_reason="finished")
+SHUTDOWN = End(exit_code=11, reason="Error", finish_reason="shutdown")
+KILLED = End(exit_code=137, signal=9, reason="Error")
+NEVER_RAN = End(reason="Cancelled", message="It was stopped while it waited and never executed")
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """What one task does, in seconds of the cluster's clock."""
+
+    waits: float = 0.0
+    executes: float | None = 1.0
+    """``None``: until it is stopped."""
+    end: End = FINISHED
+    counters: Counters = field(default_factory=lambda: Counters(pages=10, items=100, errors=0))
+    """What it will have counted at its end; before that, a share by the time that passed."""
+    heeds_stop_after: float | None = 0.0
+    """Seconds from a stop to its end; ``None``: it ignores stops."""
+    stopped: End = SHUTDOWN
+    wait_reason: str = "waiting: 1 of 1 slots in use"
+    deployed: str = "created"
+    """``deferred`` or ``refused`` to let the deployment answer that."""
+    deploy_reason: str | None = None
+    peak_memory: int | None = None
+    log: str | None = "a line of log\n"
+
+
+@dataclass(slots=True)
+class _Task:
+    name: str
+    uid: str
+    behaviour: Behaviour
+    created_at: datetime
+    stopped_at: datetime | None = None
+    ended: tuple[datetime, End] | None = None
+    gone: bool = False
+    signals: int = 0
+
+    def started_at(self) -> datetime:
+        return self.created_at + timedelta(seconds=self.behaviour.waits)
+
+    def settle(self, now: datetime) -> None:
+        """Write down the end when it has come: the earliest of its own and the one a stop brings."""
+        if self.ended is not None or self.gone:
+            return
+        does, started = self.behaviour, self.started_at()
+        ends = []
+        if does.executes is not None:
+            ends.append((started + timedelta(seconds=does.executes), does.end))
+        if self.stopped_at is not None and self.stopped_at < started:
+            ends.append((self.stopped_at, NEVER_RAN))
+        elif self.stopped_at is not None and does.heeds_stop_after is not None:
+            ends.append((self.stopped_at + timedelta(seconds=does.heeds_stop_after), does.stopped))
+        when, end = min(ends, key=lambda pair: pair[0], default=(None, None))
+        if when is not None and end is not None and when <= now:
+            self.ended = (when, replace(end, finished_at=when))
+
+
+@dataclass
+class FakeCluster:
+    """Implements ``Cluster`` and ``Deployer``; thread-safe.
+
+    ``behaviour`` is one for all tasks, or a function of (run_id, index, attempt). ``calls`` counts the calls by method
+    name, failed ones too. ``fail_with`` makes methods raise; ``vanish`` and ``end_now`` are what happens behind our
+    back. ``folders`` are answered by ``files`` for tasks that exist.
+    """
+
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    behaviour: Behaviour | Callable[[int, int, int], Behaviour] = field(default_factory=Behaviour)
+    kind: str = "local"
+    folders: dict[tuple[int, int], Path] = field(default_factory=dict)
+    """Folders of supporting files by (run_id, index)."""
+    calls: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._lock = threading.RLock()
+        self._tasks: dict[tuple[int, int, int], _Task] = {}
+        self._errors: dict[str, Exception] = {}
+
+    # --- the script
+
+    def fail_with(self, error: Exception | None, *methods: str) -> None:
+        """From now on these methods (all, when none is named) raise the error; ``None`` heals them."""
+        with self._lock:
+            for method in methods or ("deploy", "look", "details", "stop", "kill", "files"):
+                if error is None:
+                    self._errors.pop(method, None)
+                else:
+                    self._errors[method] = error
+
+    def vanish(self, run_id: int, index: int = 0, attempt: int = 1) -> None:
+        """The task is gone without a trace."""
+        with self._lock:
+            self._tasks[run_id, index, attempt].gone = True
+
+    def end_now(self, run_id: int, index: int = 0, attempt: int = 1, end: End = KILLED) -> None:
+        """The task ends now, for reasons of its own (default: killed behind our back)."""
+        with self._lock:
+            task = self._tasks[run_id, index, attempt]
+            now = self.clock()
+            task.settle(now)
+            if task.ended is None:
+                task.ended = (now, replace(end, finished_at=now))
+
+    def signals(self, run_id: int, index: int = 0, attempt: int = 1) -> int:
+        """How many stop signals the task received."""
+        with self._lock:
+            return self._tasks[run_id, index, attempt].signals
+
+    # --- Deployer
+
+    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
+        with self._called("deploy"):
+            answers = []
+            for queued in deployment.tasks:
+                key = (deployment.run_id, queued.index, deployment.attempt)
+                name = cluster_name(*key)
+                known = self._tasks.get(key)
+                if known is not None:
+                    answers.append(Deployed(queued.index, "existing", name, known.uid))
+                    continue
+                behaviour = self._behaviour(*key)
+                try:
+                    effective_args(crawler, deployment.args, queued.args)
+                except InvalidRequest as why:
+                    answers.append(Deployed(queued.index, "refused", name, reason=str(why)))
+                    continue
+                if behaviour.deployed != "created":
+                    answers.append(Deployed(queued.index, behaviour.deployed, name, reason=behaviour.deploy_reason))
+                    continue
+                now = self.clock()
+                if now >= deployment.expires_at:
+                    raise DeploymentExpired(f"the deployment call expired at {deployment.expires_at.isoformat()}")
+                task = _Task(name, str(uuid.uuid4()), behaviour, now)
+                self._tasks[key] = task
+                answers.append(Deployed(queued.index, "created", name, task.uid))
+            return answers
+
+    def _behaviour(self, run_id: int, index: int, attempt: int) -> Behaviour:
+        if isinstance(self.behaviour, Behaviour):
+            return self.behaviour
+        return self.behaviour(run_id, index, attempt)
+
+    # --- Cluster
+
+    def look(self, run_id: int, tasks: Sequence[TaskRef]) -> Look:
+        with self._called("look"):
+            now = self.clock()
+            return Look(now, 0.0, [self._observe(run_id, task, now) for task in tasks])
+
+    def details(self, run_id: int, tasks: Sequence[TaskRef]) -> list[Details]:
+        with self._called("details"):
+            now = self.clock()
+            found = []
+            for ref in tasks:
+                task = self._find(run_id, ref)
+                if task is not None and not task.gone:
+                    counters = self._counters(task, now)
+                    found.append(Details(ref.task_id, task.behaviour.log, counters, task.behaviour.peak_memory))
+            return found
+
+    def stop(self, run_id: int, task: TaskRef) -> None:
+        with self._called("stop"):
+            found = self._find(run_id, task)
+            if found is None:
+                return
+            now = self.clock()
+            found.settle(now)
+            if found.ended is None and not found.gone and found.stopped_at is None:
+                found.stopped_at = now
+                found.signals += found.started_at() <= now
+
+    def kill(self, run_id: int, task: TaskRef) -> None:
+        with self._called("kill"):
+            found = self._find(run_id, task)
+            if found is None:
+                return
+            now = self.clock()
+            found.settle(now)
+            if found.ended is None and not found.gone:
+                end = KILLED if found.started_at() <= now else NEVER_RAN
+                found.ended = (now, replace(end, finished_at=now))
+
+    def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]:
+        with self._called("files"):
+            return [
+                FileSource(f"task-{ref.index}", self.folders[run_id, ref.index])
+                for ref in tasks
+                if (run_id, ref.index) in self.folders
+            ]
+
+    # --- inside
+
+    def _called(self, method: str) -> threading.RLock:
+        """Count the call and raise what was asked for; the lock to work under."""
+        with self._lock:
+            self.calls[method] += 1
+            error = self._errors.get(method)
+        if error is not None:
+            raise error
+        return self._lock
+
+    def _find(self, run_id: int, ref: TaskRef) -> _Task | None:
+        return self._tasks.get((run_id, ref.index, ref.attempt))
+
+    def _counters(self, task: _Task, now: datetime) -> Counters:
+        planned, whole = task.behaviour.counters, task.behaviour.executes
+        until = task.ended[0] if task.ended is not None else now
+        passed = max(0.0, (until - task.started_at()).total_seconds())
+        share = min(1.0, passed / whole) if whole else 1.0
+
+        def part(value: int | None) -> int | None:
+            return None if value is None else int(value * share)
+
+        return Counters(part(planned.pages), part(planned.items), part(planned.errors), part(planned.bytes))
+
+    def _observe(self, run_id: int, ref: TaskRef, now: datetime) -> Observation:
+        task = self._find(run_id, ref)
+        if task is None:
+            return Observation(ref.index, ref.attempt, Phase.ABSENT, now)
+        task.settle(now)
+        seen = Observation(ref.index, ref.attempt, Phase.GONE, now, name=task.name, uid=task.uid)
+        started = task.started_at()
+        if task.gone:
+            return seen
+        if task.ended is not None:
+            when, end = task.ended
+            ran = end.reason != NEVER_RAN.reason
+            return replace(
+                seen,
+                phase=Phase.ENDED,
+                node="fake",
+                changed_at=when,
+                started_at=started if ran else None,
+                counters=self._counters(task, now) if ran else Counters(),
+                progress_at=when if ran else None,
+                peak_memory=task.behaviour.peak_memory,
+                end=end,
+            )
+        if now < started:
+            return replace(seen, phase=Phase.WAITING, reason=task.behaviour.wait_reason, changed_at=task.created_at)
+        return replace(
+            seen,
+            phase=Phase.EXECUTING,
+            node="fake",
+            changed_at=started,
+            started_at=started,
+            counters=self._counters(task, now),
+            progress_at=now,
+        )

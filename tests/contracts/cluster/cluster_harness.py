@@ -1,0 +1,169 @@
+"""The same handful of gestures over both clusters, so that one suite speaks about both."""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Protocol
+
+from crawler_lifecycle.adapters.local.cluster import LocalCluster
+from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.domain.task import Observation, Phase
+from crawler_lifecycle.fakes.cluster import Behaviour, FakeCluster
+from crawler_lifecycle.ports import Cluster, Deployed, Deployer, Deployment, QueuedTask, TaskRef
+
+RUN = 7
+LONG = 60.0
+
+_CRAWLER = """
+import json, os, signal, sys, time
+stopped = []
+def stop(*_):
+    stopped.append(1)
+    open(os.environ["CRAWL_FILES_DIR"] + "/signals", "a").write("x")
+signal.signal(signal.SIGTERM, stop)
+stats = {"pages": 3, "items": 2, "errors": 0}
+with open(os.environ["CRAWL_STATS_FILE"], "w") as file:
+    json.dump(stats, file)
+print("a line of log", flush=True)
+until = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < until and not stopped:
+    time.sleep(0.01)
+"""
+
+
+class Both(Cluster, Deployer, Protocol):
+    """What the suite needs of a cluster."""
+
+    kind: str
+
+
+class Harness:
+    """A cluster with one slot, and a clock."""
+
+    cluster: Both
+
+    def crawler(self, seconds: float) -> CrawlerDefinition:
+        raise NotImplementedError
+
+    def now(self) -> datetime:
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Let a moment pass."""
+        raise NotImplementedError
+
+    def break_it(self) -> None:
+        """Make the cluster unreadable."""
+        raise NotImplementedError
+
+    def signals(self, index: int = 0) -> int:
+        raise NotImplementedError
+
+    def deployment(self, tasks: int = 1, attempt: int = 1, expires_in: float = 25.0, **args: str) -> Deployment:
+        return Deployment(
+            run_id=RUN,
+            attempt=attempt,
+            crawler="demo",
+            args=args,
+            settings={},
+            tasks=[QueuedTask(100 * attempt + index, index, {}) for index in range(tasks)],
+            resources=Resources(),
+            limits=Limits(stop_grace_s=5),
+            expires_at=self.now() + timedelta(seconds=expires_in),
+        )
+
+    def deploy(self, seconds: float = LONG, tasks: int = 1, attempt: int = 1) -> list[Deployed]:
+        return self.cluster.deploy(self.deployment(tasks, attempt), self.crawler(seconds))
+
+    def ref(self, index: int = 0, attempt: int = 1) -> TaskRef:
+        return TaskRef(100 * attempt + index, index, attempt)
+
+    def look(self, index: int = 0, attempt: int = 1) -> Observation:
+        return self.cluster.look(RUN, [self.ref(index, attempt)]).observations[0]
+
+    def until(self, phase: Phase, index: int = 0, attempt: int = 1) -> Observation:
+        """Look until the task is in this phase; fail after 15 s."""
+        deadline = time.monotonic() + 15
+        while (seen := self.look(index, attempt)).phase is not phase:
+            assert time.monotonic() < deadline, seen
+            self.settle()
+        return seen
+
+    def until_counted(self, index: int = 0) -> None:
+        """Look until the task has counted something."""
+        deadline = time.monotonic() + 15
+        while not self.look(index).counters.pages:
+            assert time.monotonic() < deadline
+            self.settle()
+
+
+class LocalHarness(Harness):
+    """Real processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cluster = LocalCluster(folder / "state", slots=1)
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def crawler(self, seconds: float) -> CrawlerDefinition:
+        command = [sys.executable, "-I", "-S", "-c", _CRAWLER, str(seconds)]
+        return CrawlerDefinition("demo", CrawlerKind.COMMAND, command=command, args={"page": Argument()})
+
+    def settle(self) -> None:
+        time.sleep(0.02)
+
+    def break_it(self) -> None:
+        (self.folder / "state").rename(self.folder / "elsewhere")
+
+    def mend(self) -> None:
+        if (self.folder / "elsewhere").exists():
+            (self.folder / "elsewhere").rename(self.folder / "state")
+
+    def signals(self, index: int = 0) -> int:
+        path = self.folder / "state/tasks" / str(RUN) / str(index) / "1/files/signals"
+        return len(path.read_text()) if path.exists() else 0
+
+    def close(self) -> None:
+        """End everything of the run."""
+        self.mend()
+        for index in range(4):
+            for attempt in (1, 2):
+                self.cluster.kill(RUN, self.ref(index, attempt))
+
+
+class FakeHarness(Harness):
+    """Memory and a clock that is turned by hand; the second and later tasks wait, as with one slot."""
+
+    def __init__(self, folder: Path) -> None:
+        self._now = datetime(2030, 1, 1, tzinfo=UTC)
+        self._seconds = LONG
+        self.fake = FakeCluster(clock=lambda: self._now, behaviour=self._behave)
+        self.cluster = self.fake
+        folder.joinpath("files").mkdir()
+        self.fake.folders[RUN, 0] = folder / "files"
+
+    def _behave(self, run_id: int, index: int, attempt: int) -> Behaviour:
+        return Behaviour(waits=index * self._seconds, executes=self._seconds)
+
+    def now(self) -> datetime:
+        return self._now
+
+    def crawler(self, seconds: float) -> CrawlerDefinition:
+        self._seconds = seconds
+        return CrawlerDefinition("demo", CrawlerKind.COMMAND, command=["true"], args={"page": Argument()})
+
+    def settle(self) -> None:
+        self._now += timedelta(seconds=0.2)
+
+    def break_it(self) -> None:
+        self.fake.fail_with(ClusterUnavailable("down"))
+
+    def signals(self, index: int = 0) -> int:
+        return self.fake.signals(RUN, index)

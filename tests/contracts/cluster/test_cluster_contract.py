@@ -1,0 +1,163 @@
+"""What every cluster promises to the lifecycle, whichever it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from cluster_harness import RUN, Harness
+
+from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
+from crawler_lifecycle.domain.task import Phase, TaskStatus, read_end
+
+
+def test_a_task_runs_to_its_end(harness: Harness) -> None:
+    [answer] = harness.deploy(seconds=0.5)
+    assert (answer.state, answer.index, answer.name) == ("created", 0, f"crawl-{RUN}-0-1")
+    running = harness.until(Phase.EXECUTING)
+    assert running.uid == answer.uid
+    assert running.started_at == running.changed_at is not None
+    assert running.node
+    seen = harness.until(Phase.ENDED)
+    assert seen.end is not None
+    assert (seen.end.exit_code, seen.end.reason, seen.end.finish_reason) == (0, "Completed", "finished")
+    assert seen.started_at is not None
+    assert seen.end.finished_at is not None
+    assert seen.started_at <= seen.end.finished_at == seen.changed_at <= seen.observed_at
+    assert read_end(seen.end).status is TaskStatus.SUCCEEDED
+
+
+def test_a_look_has_one_observation_for_each_task_asked_for(harness: Harness) -> None:
+    harness.deploy(tasks=2)
+    refs = [harness.ref(index) for index in (3, 0, 2, 1)]
+    seen = harness.cluster.look(RUN, refs).observations
+    assert [observation.index for observation in seen] == [3, 0, 2, 1]
+    assert [observation.phase for observation in seen][::2] == [Phase.ABSENT, Phase.ABSENT]
+
+
+def test_what_was_never_deployed_is_absent(harness: Harness) -> None:
+    seen = harness.look()
+    assert (seen.phase, seen.uid, seen.end) == (Phase.ABSENT, None, None)
+
+
+def test_deploying_again_finds_the_same_task(harness: Harness) -> None:
+    [first] = harness.deploy()
+    [again] = harness.deploy()
+    assert (again.state, again.uid, again.name) == ("existing", first.uid, first.name)
+
+
+def test_an_attempt_is_a_task_of_its_own(harness: Harness) -> None:
+    [first] = harness.deploy(attempt=1)
+    [second] = harness.deploy(attempt=2)
+    assert second.state == "created"
+    assert second.uid != first.uid
+
+
+def test_a_saturated_cluster_says_why_a_task_waits(harness: Harness) -> None:
+    harness.deploy(tasks=2)
+    harness.until(Phase.EXECUTING)
+    seen = harness.until(Phase.WAITING, index=1)
+    assert seen.reason == "waiting: 1 of 1 slots in use"
+    assert seen.changed_at is not None
+    assert seen.started_at is None
+
+
+def test_a_waiting_task_starts_when_there_is_room(harness: Harness) -> None:
+    harness.deploy(tasks=2, seconds=0.5)
+    harness.until(Phase.ENDED, index=1)
+
+
+def test_an_expired_deployment_creates_nothing(harness: Harness) -> None:
+    with pytest.raises(DeploymentExpired):
+        harness.cluster.deploy(harness.deployment(expires_in=-1), harness.crawler(1))
+    assert harness.look().phase is Phase.ABSENT
+    assert harness.deploy()[0].state == "created"
+
+
+def test_an_expired_retry_still_finds_what_exists(harness: Harness) -> None:
+    [first] = harness.deploy()
+    [again] = harness.cluster.deploy(harness.deployment(expires_in=-1), harness.crawler(1))
+    assert (again.state, again.uid) == ("existing", first.uid)
+
+
+def test_wrong_arguments_are_refused(harness: Harness) -> None:
+    deployment = harness.deployment(nonsense="1")
+    [answer] = harness.cluster.deploy(deployment, harness.crawler(1))
+    assert answer.state == "refused"
+    assert "nonsense" in (answer.reason or "")
+    assert harness.look().phase is Phase.ABSENT
+
+
+def test_a_stop_ends_the_task_with_one_signal(harness: Harness) -> None:
+    harness.deploy()
+    harness.until_counted()
+    for _ in range(3):
+        harness.cluster.stop(RUN, harness.ref())
+    seen = harness.until(Phase.ENDED)
+    assert seen.end is not None
+    assert (seen.end.exit_code, seen.end.signal, seen.end.finish_reason) == (11, None, "shutdown")
+    assert harness.signals() == 1
+
+
+def test_a_waiting_task_is_stopped_without_ever_executing(harness: Harness) -> None:
+    harness.deploy(tasks=2)
+    harness.until(Phase.WAITING, index=1)
+    harness.cluster.stop(RUN, harness.ref(1))
+    seen = harness.until(Phase.ENDED, index=1)
+    assert seen.end is not None
+    assert (seen.end.reason, seen.end.exit_code, seen.end.signal) == ("Cancelled", None, None)
+    assert seen.started_at is None
+    assert harness.signals(1) == 0
+
+
+def test_a_kill_leaves_the_evidence_of_a_kill(harness: Harness) -> None:
+    harness.deploy()
+    harness.until_counted()
+    harness.cluster.kill(RUN, harness.ref())
+    seen = harness.look()
+    assert seen.phase is Phase.ENDED
+    assert seen.end is not None
+    assert (seen.end.exit_code, seen.end.signal, seen.end.finish_reason) == (137, 9, None)
+
+
+def test_a_waiting_task_that_is_killed_never_executes(harness: Harness) -> None:
+    harness.deploy(tasks=2)
+    harness.until(Phase.WAITING, index=1)
+    harness.cluster.kill(RUN, harness.ref(1))
+    seen = harness.look(index=1)
+    assert seen.end is not None
+    assert seen.end.reason == "Cancelled"
+
+
+@pytest.mark.parametrize("gesture", ["stop", "kill"])
+def test_ending_what_is_gone_is_no_error_and_changes_nothing(harness: Harness, gesture: str) -> None:
+    getattr(harness.cluster, gesture)(RUN, harness.ref())
+    assert harness.look().phase is Phase.ABSENT
+    harness.deploy(seconds=0.3)
+    before = harness.until(Phase.ENDED)
+    getattr(harness.cluster, gesture)(RUN, harness.ref())
+    after = harness.look()
+    assert replace(after, observed_at=before.observed_at) == before
+
+
+def test_counters_and_log_can_be_read(harness: Harness) -> None:
+    harness.deploy()
+    harness.until_counted()
+    [details] = harness.cluster.details(RUN, [harness.ref(), harness.ref(3)])
+    assert details.task_id == harness.ref().task_id
+    assert details.counters.pages
+    assert "a line of log" in (details.log_tail or "")
+
+
+def test_files_names_the_folders_that_exist(harness: Harness) -> None:
+    harness.deploy()
+    sources = harness.cluster.files(RUN, [harness.ref(), harness.ref(3)])
+    assert [source.prefix for source in sources] == ["task-0"]
+    assert sources[0].folder.is_dir()
+
+
+def test_an_outage_is_an_error_and_no_observation(harness: Harness) -> None:
+    harness.deploy()
+    harness.break_it()
+    with pytest.raises(ClusterUnavailable):
+        harness.look()
