@@ -1,0 +1,167 @@
+"""How data reaches standard output: tables for people, JSON, YAML and names for programs.
+
+Data comes from crawlers and their pages, so every text passes ``clean`` before it reaches a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from crawler_lifecycle.cli.session import Session
+
+#: Where no terminal says how wide it is, nothing is cut or folded.
+WIDE = 10_000
+
+#: Status -> colour. Colour only repeats what the word says.
+STYLES = {
+    "COMPLETED": "green",
+    "SUCCEEDED": "green",
+    "FAILED": "red",
+    "LOST": "red",
+    "CANCELLED": "yellow",
+    "STOPPING": "yellow",
+    "PROCESSING": "cyan",
+    "RUNNING": "cyan",
+}
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: its title, and its text for a row."""
+
+    title: str
+    text: Callable[[Document], str]
+    right: bool = False
+
+
+def now() -> datetime:
+    """The present, in one place so that tests can hold it still."""
+    return datetime.now(UTC)
+
+
+def clean(value: object, *, lines: bool = False) -> str:
+    """A text without control characters: each becomes its escape, so that data cannot steer a terminal.
+
+    ``lines`` leaves line breaks and tabs alone.
+    """
+    text = "" if value is None else str(value)
+    if text.isprintable():
+        return text
+    kept = "\n\t" if lines else ""
+    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
+
+
+def moment(value: object) -> datetime | None:
+    """The time that a field of the API holds."""
+    if not isinstance(value, str):
+        return None
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def span(seconds: float) -> str:
+    """A length of time in its one or two largest units: ``0.4 s``, ``12 s``, ``3 min 5 s``, ``2 h 10 min``, ``4 d``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    for size, name, smaller, small_name in ((60, "min", 1, "s"), (3600, "h", 60, "min"), (86400, "d", 3600, "h")):
+        if whole < size * {60: 60, 3600: 24, 86400: 10**6}[size]:
+            rest = whole % size // smaller
+            return f"{whole // size} {name}" + (f" {rest} {small_name}" if rest else "")
+    return f"{whole} s"
+
+
+def ago(value: object) -> str:
+    """A time as seen from now: ``3 s ago``, ``in 2 min``, ``-``."""
+    found = moment(value)
+    if found is None:
+        return "-"
+    seconds = (now() - found).total_seconds()
+    return f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
+
+
+def number(value: object) -> str:
+    """A count with separators; ``-`` when there is none."""
+    return f"{value:,}" if isinstance(value, int) else "-"
+
+
+def milliseconds(value: object) -> str:
+    """A lag in words."""
+    return span(value / 1000) if isinstance(value, int | float) else "-"
+
+
+def of(name: str) -> Callable[[Document], str]:
+    """The text of a field."""
+    return lambda row: clean(row.get(name)) or "-"
+
+
+def emit(session: Session, document: object, *, names: Sequence[object], table: Callable[[], None]) -> None:
+    """Write ``document`` in the format that was asked for; ``table`` writes it for people, ``names`` are its ids."""
+    if session.output == "json":
+        print(json.dumps(document, indent=2, ensure_ascii=False))
+    elif session.output == "yaml":
+        import yaml  # only for those who ask for it
+
+        yaml.safe_dump(document, sys.stdout, sort_keys=False, allow_unicode=True)
+    elif session.output == "name":
+        for name in names:
+            print(clean(name))
+    else:
+        table()
+    sys.stdout.flush()
+
+
+def show_rows(session: Session, rows: Sequence[Document], columns: Sequence[Column], *, empty: str) -> None:
+    """A table on standard output; ``empty`` is said when there is nothing to show."""
+    if not rows:
+        session.say(empty)
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), show_edge=False, expand=False)
+    for column in columns:
+        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
+    for row in rows:
+        texts = [column.text(row) for column in columns]
+        table.add_row(*(Text(text, style=STYLES.get(text.partition(" ")[0], "")) for text in texts))
+    _console(session).print(table)
+
+
+def show_facts(session: Session, facts: Sequence[tuple[str, str]]) -> None:
+    """Names and values, one line each."""
+    from rich.text import Text
+
+    console = _console(session)
+    width = max(len(name) for name, _ in facts) + 2
+    for name, value in facts:
+        words = value.partition(" ")
+        line = Text(name.ljust(width), style="bold").append(words[0], style=STYLES.get(words[0], "not bold"))
+        console.print(line.append("".join(words[1:]), style="not bold"))
+
+
+def _console(session: Session) -> Any:
+    from rich.console import Console
+
+    terminal = sys.stdout.isatty()
+    return Console(
+        file=sys.stdout,
+        width=None if terminal else WIDE,
+        no_color=not session.color,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=False,
+    )

@@ -1,0 +1,132 @@
+"""``crawlctl start``."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.cli.control import show_state, wait_for
+from crawler_lifecycle.cli.output import emit, show_facts
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.session import current, user
+
+
+def start(
+    crawler: Annotated[str, Parameter(help="name of a crawler of the catalogue (crawlctl crawler list)")],
+    /,
+    *,
+    arg: Annotated[
+        list[str] | None, Parameter(name=["--arg", "-a"], help="argument of the crawler, name=value")
+    ] = None,
+    setting: Annotated[list[str] | None, Parameter(name=["--setting", "-s"], help="setting, NAME=value")] = None,
+    tasks: Annotated[int | None, Parameter(help="run in so many tasks; each knows its index")] = None,
+    task_file: Annotated[Path | None, Parameter(help="run in one task a line: a JSON object of arguments")] = None,
+    max_parallel: Annotated[int | None, Parameter(help="at most so many tasks at once")] = None,
+    trigger: Annotated[Literal["manual", "api"], Parameter(help="what to write down as the trigger")] = "manual",
+    request_id: Annotated[str | None, Parameter(help="the same id never starts a second run")] = None,
+    tag: Annotated[list[str] | None, Parameter(help="tag of the run")] = None,
+    priority: Annotated[int | None, Parameter(help="1 (first) to 5 (last)")] = None,
+    poll_minutes: Annotated[
+        str | None, Parameter(help="minutes between looks, e.g. 1,2,3; the last one repeats")
+    ] = None,
+    run_timeout: Annotated[float | None, Parameter(help="stop the run after so many seconds")] = None,
+    stall_timeout: Annotated[float | None, Parameter(help="stop it after so many seconds without progress")] = None,
+    by: Annotated[str | None, Parameter(help="who asks for it; default: you")] = None,
+    wait: Annotated[bool, Parameter(negative=(), help="wait for its end; the exit code tells how it ended")] = False,
+    dry_run: Annotated[bool, Parameter(negative=(), help="only show the request")] = False,
+) -> int:
+    """Start a run of a crawler."""
+    session = current()
+    request: dict[str, Any] = {"crawler": crawler, "trigger": trigger, "requested_by": by or user()}
+    request_id = request_id or str(uuid.uuid4())
+    children = _children(tasks, task_file)
+    limits = {"run_timeout_s": run_timeout, "stall_timeout_s": stall_timeout}
+    optional = {
+        "args": _pairs(arg, "-a"),
+        "settings": _pairs(setting, "-s"),
+        "tasks": children,
+        "max_parallel_tasks": max_parallel,
+        "tags": tag,
+        "priority": priority,
+        "poll_minutes": _minutes(poll_minutes),
+        "limits": {name: value for name, value in limits.items() if value is not None},
+    }
+    request |= {name: value for name, value in optional.items() if value not in (None, [], {})}
+    if dry_run:
+        text = json.dumps(request, indent=2, ensure_ascii=False)
+        emit(session, request, names=[request_id], table=lambda: print(text))
+        return Exit.DONE
+    with session.gateway() as gateway:
+        started = gateway.start(request, request_id)
+        run_id = int(started["run_id"])
+        if wait:
+            session.say(f"run {run_id} started; Ctrl-C stops the waiting, not the run")
+            return show_state(session, *wait_for(gateway, run_id, "completed", session.timeout_s))
+    facts = [(name, str(started.get(name))) for name in ("run_id", "workflow_id", "status") if started.get(name)]
+    emit(session, started, names=[run_id], table=lambda: show_facts(session, facts))
+    session.say(f"next: crawlctl wait {run_id} · crawlctl describe {run_id} · crawlctl stop {run_id}")
+    return Exit.DONE
+
+
+def _pairs(words: list[str] | None, option: str) -> dict[str, str]:
+    """``name=value`` words as a mapping; a value may hold anything, ``=`` included."""
+    found: dict[str, str] = {}
+    for word in words or ():
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise CommandFailed(Exit.USAGE, f"{option} {word!r} has no value", None, f"give {option} name=value")
+        if name in found:
+            raise CommandFailed(Exit.USAGE, f"{option} {name!r} is given twice", None, "give it once")
+        found[name] = value
+    return found
+
+
+def _children(count: int | None, file: Path | None) -> list[dict[str, Any]] | None:
+    if count is not None and file is not None:
+        raise CommandFailed(Exit.USAGE, "--tasks and --task-file exclude each other", None, "give one of them")
+    if file is not None:
+        return _read_tasks(file)
+    if count is None:
+        return None
+    if count < 1:
+        raise CommandFailed(Exit.USAGE, f"--tasks {count} is not allowed", None, "give 1 or more, or leave it out")
+    return [{"args": {}} for _ in range(count)]
+
+
+def _read_tasks(file: Path) -> list[dict[str, Any]]:
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandFailed(Exit.USAGE, f"--task-file {file} cannot be read", str(error)) from None
+    found = []
+    for n, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            args = json.loads(line)
+        except ValueError as error:
+            raise CommandFailed(Exit.USAGE, f"{file}:{n} is no JSON", str(error), _example()) from None
+        if not isinstance(args, dict) or not all(isinstance(value, str) for value in args.values()):
+            raise CommandFailed(Exit.USAGE, f"{file}:{n} is no object of texts", None, _example())
+        found.append({"args": args})
+    if not found:
+        raise CommandFailed(Exit.USAGE, f"--task-file {file} has no tasks", None, _example())
+    return found
+
+
+def _example() -> str:
+    return 'give one object a line, such as {"letters": "a-f"}'
+
+
+def _minutes(text: str | None) -> list[float] | None:
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        cure = "give minutes separated by commas, such as 1,2,3 or 0.05"
+        raise CommandFailed(Exit.USAGE, f"--poll-minutes {text!r} is not allowed", None, cure) from None
