@@ -33,11 +33,12 @@ from crawler_lifecycle.activities.deployment import (
 )
 from crawler_lifecycle.activities.initiation import AddWorkflowId, CreateHistory, InitiationActivities
 from crawler_lifecycle.domain import cadence, names
-from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
+from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.run import RunRequest, RunResult, RunSnapshot, RunStatus, Stage, StopIntent
 from crawler_lifecycle.ports import Owner
 
 from .calls import Interrupted, call, pause
+from .requests import read_request
 from .state import RunState
 from .steps import ask_to_end, courtesy, gap, look_round, publish, tell_parent, wait_for_look
 
@@ -56,10 +57,7 @@ class CrawlerLifecycleWorkflow:
     @workflow.run
     async def run(self, request: RunRequest | None = None, carried: RunState | None = None) -> RunResult:
         """Take the run through its stages. Fails only for a request that is invalid or a run it may not own."""
-        if request is None:
-            text = 'request: missing; start the workflow with a RunRequest, for example {"crawler": "services"}'
-            raise ApplicationError(text, type=InvalidRequest.code, non_retryable=True)
-        life = asyncio.create_task(self._live(request))
+        life = asyncio.create_task(self._live(read_request(request)))
         while not life.done():
             try:
                 await workflow.wait([life])

@@ -84,14 +84,17 @@ class DeploymentPart(StorePart):
             if not unit.status.terminal:
                 unit.update_run(waiting_for=waiting_for)
 
-    def mark_started(self, fence: Fence, started_at: datetime | None) -> RunStatus:
+    def mark_started(
+        self, fence: Fence, started_at: datetime | None, next_look_at: datetime | None = None
+    ) -> RunStatus:
         """INITIALIZING becomes PROCESSING; any later status stays. The first known start stays as well."""
         with self._unit(fence.run_id, fence) as unit:
-            if unit.status is RunStatus.INITIALIZING:
-                start = unit.run["started_at"] or started_at
-                unit.move_run(
-                    RunStatus.PROCESSING, "look", {}, cluster_time=started_at, started_at=start, waiting_for=None
-                )
+            if unit.status.terminal:
+                return unit.status
+            unit.update_run(
+                started_at=unit.run["started_at"] or started_at, waiting_for=None, next_look_at=next_look_at
+            )
+            unit.move_run(RunStatus.PROCESSING, "look", {}, cluster_time=started_at)
             return unit.status
 
     def set_stage(self, fence: Fence, stage: str) -> None:

@@ -8,12 +8,13 @@ from typing import Any
 
 from sqlalchemy import Select, Table, select
 
-from crawler_lifecycle.domain.run import EndedTasks, RunStatus
+from crawler_lifecycle.domain.errors import RunNotFound
+from crawler_lifecycle.domain.run import EndedTasks, RunRequest, RunStatus
 from crawler_lifecycle.domain.task import TaskState, TaskStatus
 from crawler_lifecycle.ports import CorrectionRow, Event, RunRow, TaskCounts, TaskRow, TransitionRow
 
 from .completion import ended_groups
-from .rows import Row, correction_row, event_row, run_row, task_row, task_state, transition_row
+from .rows import Row, correction_row, event_row, load_request, run_row, task_row, task_state, transition_row
 from .tables import (
     cancellation_log,
     correction,
@@ -48,6 +49,13 @@ class ReaderPart(StorePart):
     def find_run(self, request_id: str) -> RunRow | None:
         rows = self._rows(select(run_history).where(run_history.c.request_id == request_id))
         return run_row(rows[0]) if rows else None
+
+    def request_of(self, run_id: int) -> RunRequest:
+        """The stored request of a run. Raises ``RunNotFound``."""
+        rows = self._rows(select(run_history.c.request).where(run_history.c.run_id == run_id))
+        if not rows:
+            raise RunNotFound(f"run_id: {run_id} does not exist; see the list of runs")
+        return load_request(rows[0]["request"])
 
     def list_runs(
         self,
@@ -152,7 +160,7 @@ class ReaderPart(StorePart):
             select(run_history)
             .where(
                 r.owner_run_id.is_(None),
-                r.status.in_(_LIVE),
+                r.status == RunStatus.INITIALIZING,
                 r.created_at < older_than,
             )
             .order_by(r.created_at)
