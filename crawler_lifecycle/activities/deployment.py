@@ -21,6 +21,7 @@ from crawler_lifecycle.domain.run import RunStatus, Stage
 from crawler_lifecycle.domain.task import ALIVE, Observation, Phase
 from crawler_lifecycle.ports import Cluster, Deployment, Fence, Notifier, RunStore, SchedulerClient, TaskRef
 
+from .reconciliation import compare
 from .shared import Clock, Counts, beating, deliver, utc_now
 
 #: A deployment call is void this many seconds after its try began, so that a late one cannot undo a stop.
@@ -178,7 +179,22 @@ class DeploymentActivities:
                 why = seen.reason or _waiting_words(seen)
                 self.store.note_waiting(fence, why)
                 raise self._again(NotStarted(why), order.start_check_s)
+            self._note_executing(fence)
         return MainJobReport(seen.started_at, ended=seen.phase in (Phase.ENDED, Phase.GONE))
+
+    def _note_executing(self, fence: Fence) -> None:
+        """Write down which tasks execute by now, so that the first minute of the ladder shows no stale PENDING.
+
+        Ends are left to the next look, which fetches their debugging information as well.
+        """
+        state = self.store.found_state(fence)
+        try:
+            look = self.cluster.look(fence.run_id, [TaskRef(t.task_id, t.index, t.attempt, t.uid) for t in state.tasks])
+        except ClusterUnavailable:
+            return  # the start itself is proved; the next look is due in a minute anyway
+        executing = [f for f in compare(state, look, gap_s=0, resumed=False) if not f.change.after.terminal]
+        self.store.record_look(fence, look, executing, None, "look")
+        self.store.apply_findings(fence, "look")
 
     def _again(self, error: LifecycleError, start_check_s: float) -> ApplicationError:
         """The failure that makes Temporal ask again at the interval of the specification; expected, so benign."""
@@ -209,7 +225,7 @@ class DeploymentActivities:
         failed = row.status is RunStatus.INITIALIZING
         body = {"run_id": row.run_id, "attempt": row.attempt, "crawler": row.crawler, "started": not failed}
         if failed:
-            body["waiting_for"] = row.waiting_for
+            body["cause"] = next((g.cause for g in self.store.ended_groups(row.run_id) if g.cause), row.waiting_for)
         deliver(self.store, fence, "run.started", body, self.notifier.push, self.notifier.name)
 
     @activity.defn(name="requeue_ended_tasks")
