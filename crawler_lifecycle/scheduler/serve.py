@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 
+from crawler_lifecycle import logs
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.ports import Deployer
-from crawler_lifecycle.serving import Unservable, bind, run
+from crawler_lifecycle.problems import Unservable, bind, run
 from crawler_lifecycle.settings import Settings
 
 from .app import create_app
@@ -16,6 +17,7 @@ from .app import create_app
 
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM; the exit code. What prevents a start is told on standard error in one line."""
+    logs.configure("scheduler")
     try:
         app = create_app(_deployer(settings), YamlCatalogue(settings.crawlers))
         bound = bind(settings.scheduler.host, settings.scheduler.port, "LIFECYCLE_SCHEDULER")
