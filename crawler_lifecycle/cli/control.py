@@ -6,14 +6,16 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.gateway import Document, Gateway
-from crawler_lifecycle.cli.output import Column, clean, emit, of, show_rows
+from crawler_lifecycle.cli.output import Column, Document, clean, emit, of, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current, user
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.cli.gateway import Gateway
 
 Goal = Literal["completed", "ended", "started"]
 

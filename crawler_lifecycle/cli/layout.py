@@ -128,9 +128,9 @@ class Layout:
         )
         parts = [
             Part("temporal", temporal, temporal_server.health(self.ports["temporal_http"]), env),
-            Part("scheduler", (*crawlctl, "scheduler"), self.url("scheduler") + "/healthz", env),
-            Part("gateway", (*crawlctl, "gateway"), self.url("gateway") + "/readyz", env),
             Part("worker", (*crawlctl, "worker"), self.url("worker") + "/readyz", env, grace_s=25.0),
+            Part("gateway", (*crawlctl, "gateway"), self.url("gateway") + "/readyz", env),
+            Part("scheduler", (*crawlctl, "scheduler"), self.url("scheduler") + "/readyz", env),
         ]
         examples = examples_dir()
         if examples is not None:

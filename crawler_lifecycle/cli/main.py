@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from cyclopts import App, CycloptsError
 
-from crawler_lifecycle.cli import exits, session
+from crawler_lifecycle.cli import exits, output, session
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 
 #: Verb -> its function by name, and its line in the help. Functions are imported when their verb is called: what one
@@ -100,7 +100,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def _fail(code: int, text: str) -> int:
-    print(f"crawlctl: {text}", file=sys.stderr)
+    print(f"crawlctl: {output.clean(text, lines=True)}", file=sys.stderr)
     return code
 
 

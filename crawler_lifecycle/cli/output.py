@@ -107,10 +107,16 @@ def of(name: str) -> Callable[[Document], str]:
     return lambda row: clean(row.get(name)) or "-"
 
 
+def as_json(document: object) -> str:
+    """A JSON text for eyes and programs: letters of all languages as they are, everything invisible escaped."""
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
 def emit(session: Session, document: object, *, names: Sequence[object], table: Callable[[], None]) -> None:
     """Write ``document`` in the format that was asked for; ``table`` writes it for people, ``names`` are its ids."""
     if session.output == "json":
-        print(json.dumps(document, indent=2, ensure_ascii=False))
+        print(as_json(document))
     elif session.output == "yaml":
         import yaml  # only for those who ask for it
 

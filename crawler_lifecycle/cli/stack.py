@@ -19,9 +19,6 @@ from crawler_lifecycle.cli.layout import Layout, choose_ports, examples_dir, wri
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.supervise import Part, PartFailed, Supervisor
 
-#: What needs nothing else comes up first, all at once; then those who ask the database and Temporal at their start.
-FIRST = ("temporal", "scheduler", "site")
-SECOND = ("gateway", "worker")
 #: The order of leaving: nobody loses the part it still needs to end in order.
 LEAVING = (("worker",), ("gateway", "scheduler", "site"), ("temporal",))
 
@@ -94,16 +91,16 @@ class Stack:
         (self.state_dir / "temporal.toml").write_text("")
         env = plan.environment(self._catalogue(plan))
         parts = plan.parts(env)
-        # Migrations need about as long as the Temporal server's first start, so they run beside it.
+        # Everything but the Temporal server is slow because Python imports are, so nothing waits without need: services
+        # find their database and each other when they are ready, and say so at their health addresses.
         migrations = self._start_migrations(env)
         try:
-            self._supervisor.start(parts[name] for name in FIRST if name in parts and name != "temporal")
-            self._start_temporal(parts["temporal"], env)
+            self._start_temporal(parts.pop("temporal"), env)
+            self._supervisor.start(parts.values())
             self._finish_migrations(migrations)
         finally:
             migrations.kill()
             migrations.wait()
-        self._supervisor.start(parts[name] for name in SECOND)
         self._supervisor.wait_healthy()
 
     def stop(self, kill_crawls: bool = False) -> int | None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli.control import show_state, wait_for
-from crawler_lifecycle.cli.output import emit, show_facts
+from crawler_lifecycle.cli.output import as_json, emit, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, user
 
@@ -57,8 +57,7 @@ def start(
     }
     request |= {name: value for name, value in optional.items() if value not in (None, [], {})}
     if dry_run:
-        text = json.dumps(request, indent=2, ensure_ascii=False)
-        emit(session, request, names=[request_id], table=lambda: print(text))
+        emit(session, request, names=[request_id], table=lambda: print(as_json(request)))
         return Exit.DONE
     with session.gateway() as gateway:
         started = gateway.start(request, request_id)

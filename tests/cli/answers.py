@@ -1,0 +1,143 @@
+"""Answers of a gateway, as its API gives them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+RUN: dict[str, Any] = {
+    "run_id": 7,
+    "request_id": "nightly-7",
+    "crawler": "operations",
+    "trigger": "manual",
+    "status": "PROCESSING",
+    "stage": "reconciliation",
+    "attempt": 1,
+    "created_at": "2026-11-20T11:50:00Z",
+    "updated_at": "2026-11-20T11:59:58Z",
+    "owner_workflow_id": "crawl/operations/nightly-7",
+    "owner_run_id": "0190",
+    "outcome": None,
+    "cause": None,
+    "request": {"crawler": "operations"},
+    "multi": True,
+    "stop": None,
+    "waiting_for": None,
+    "look_error": None,
+    "verified_at": "2026-11-20T11:59:57Z",
+    "next_look_at": "2026-11-20T12:02:00Z",
+    "pages": 4120,
+    "items": 3977,
+    "errors": 2,
+    "started_at": "2026-11-20T11:50:04Z",
+    "ended_at": None,
+}
+COMPLETED = RUN | {
+    "status": "COMPLETED",
+    "stage": "completion",
+    "outcome": "finished",
+    "cause": "All 2 tasks succeeded",
+    "ended_at": "2026-11-20T11:59:58Z",
+    "next_look_at": None,
+}
+FAILED = COMPLETED | {
+    "status": "FAILED",
+    "outcome": "killed by oom",
+    "cause": "Out of memory (limit 512Mi), exit 137",
+}
+STOPPED = COMPLETED | {
+    "status": "FAILED",
+    "outcome": "cancelled",
+    "cause": "Stopped by eve: wrong site",
+    "stop": {
+        "requested_at": "2026-11-20T11:58:00Z",
+        "requested_by": "eve",
+        "reason": "wrong site",
+        "force": False,
+        "limit": None,
+        "escalated": False,
+    },
+}
+TASKS: list[dict[str, Any]] = [
+    {
+        "task_id": 70,
+        "run_id": 7,
+        "attempt": 1,
+        "task_index": 0,
+        "status": "SUCCEEDED",
+        "outcome": "finished",
+        "cause": None,
+        "reason": None,
+        "args": {"letters": "a-f"},
+        "exit_code": 0,
+        "exit_signal": None,
+        "pages": 4000,
+        "items": 3900,
+        "errors": 0,
+        "started_at": "2026-11-20T11:50:04Z",
+        "ended_at": "2026-11-20T11:55:04Z",
+    },
+    {
+        "task_id": 71,
+        "run_id": 7,
+        "attempt": 1,
+        "task_index": 1,
+        "status": "FAILED",
+        "outcome": "failed",
+        "cause": "Killed by signal 9, which nobody of us sent\x1b[2J",
+        "reason": None,
+        "args": {"letters": "g-z"},
+        "exit_code": None,
+        "exit_signal": 9,
+        "pages": 120,
+        "items": 77,
+        "errors": 2,
+        "started_at": "2026-11-20T11:50:05Z",
+        "ended_at": "2026-11-20T11:59:57.500Z",
+    },
+]
+CORRECTION: dict[str, Any] = {
+    "id": 1,
+    "run_id": 7,
+    "task_id": 71,
+    "attempt": 1,
+    "kind": "killed",
+    "believed": "RUNNING",
+    "believed_since": "2026-11-20T11:50:05Z",
+    "truth": "FAILED",
+    "truth_since": "2026-11-20T11:59:57.500Z",
+    "found_by": "look",
+    "lag_ms": 1800,
+    "evidence": {"signal": 9},
+    "created_at": "2026-11-20T11:59:59.300Z",
+}
+TRANSITION: dict[str, Any] = {
+    "seq": 12,
+    "run_id": 7,
+    "task_id": 71,
+    "attempt": 1,
+    "from_status": "RUNNING",
+    "to_status": "FAILED",
+    "cluster_time": "2026-11-20T11:59:57.500Z",
+    "committed_at": "2026-11-20T11:59:59.300Z",
+    "lag_ms": 1800,
+    "source": "look",
+    "evidence": {},
+}
+CRAWLER: dict[str, Any] = {
+    "name": "operations",
+    "kind": "scrapy",
+    "project": "crawlers",
+    "args": {"site": {"default": "http://127.0.0.1:8400", "required": False}, "letters": {"required": True}},
+    "resumable": True,
+    "settings": {"DOWNLOAD_DELAY": "0.1"},
+}
+
+
+def problem(status: int, code: str, detail: str, *errors: dict[str, str]) -> httpx.Response:
+    """A problem document."""
+    body = {"type": f"urn:x:{code}", "title": code, "status": status, "detail": detail, "code": code}
+    return httpx.Response(
+        status, json=body | {"errors": list(errors)}, headers={"content-type": "application/problem+json"}
+    )
