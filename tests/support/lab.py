@@ -1,0 +1,250 @@
+"""A laboratory for the workflow: the real activities and the real store (SQLite) over fakes of everything outside."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from temporalio import activity
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle, WorkflowHistory
+from temporalio.worker import Replayer, Worker
+
+from crawler_lifecycle.adapters.database import open_store, upgrade
+from crawler_lifecycle.adapters.temporal import TemporalDirectory
+from crawler_lifecycle.compose import ROLES, Parts, activities_of
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition
+from crawler_lifecycle.domain.errors import DeploymentRefused, SchedulerUnavailable
+from crawler_lifecycle.domain.run import ExportResult, RunResult, RunSnapshot
+from crawler_lifecycle.fakes.cluster import FakeCluster
+from crawler_lifecycle.ports import Deployed, Deployment, Event, FileSource
+from crawler_lifecycle.temporal import plugin
+from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
+
+CRAWLERS = {
+    "books": CrawlerDefinition("books", args={"shelf": Argument(default="a")}, resumable=True),
+    "shops": CrawlerDefinition("shops", partial_ok=True, limits={"run_timeout_s": 7200.0}),
+}
+
+
+def workflow_clock() -> datetime:
+    """The moment at which the running activity was scheduled: virtual time, where the server skips time."""
+    if activity.in_activity():
+        return activity.info().current_attempt_scheduled_time
+    return datetime.now(UTC)
+
+
+class DictCatalogue:
+    """A catalogue of what is given."""
+
+    def __init__(self, crawlers: dict[str, CrawlerDefinition]) -> None:
+        self._crawlers = crawlers
+
+    def get(self, name: str) -> CrawlerDefinition | None:
+        return self._crawlers.get(name)
+
+    def all(self) -> list[CrawlerDefinition]:
+        return list(self._crawlers.values())
+
+
+@dataclass
+class DirectScheduler:
+    """The scheduler service without HTTP; ``before`` runs before each call and ``lose`` drops that many answers."""
+
+    cluster: FakeCluster
+    catalogue: DictCatalogue
+    lose: int = 0
+    before: Callable[[Deployment], None] = lambda _: None
+    calls: list[Deployment] = field(default_factory=list)
+
+    def deploy(self, deployment: Deployment) -> list[Deployed]:
+        self.calls.append(deployment)
+        self.before(deployment)
+        crawler = self.catalogue.get(deployment.crawler)
+        if crawler is None:
+            raise DeploymentRefused(f"crawler: {deployment.crawler!r} is not in the catalogue")
+        answers = self.cluster.deploy(deployment, crawler)
+        if self.lose > 0:
+            self.lose -= 1
+            raise SchedulerUnavailable("the answer was lost")
+        return answers
+
+    def crawlers(self) -> list[CrawlerDefinition]:
+        return self.catalogue.all()
+
+
+@dataclass
+class Outside:
+    """Notifier, event sink and archive that remember, and fail when told to."""
+
+    name: str = "outside"
+    pushed: list[Event] = field(default_factory=list)
+    sent: list[Event] = field(default_factory=list)
+    stored: list[str] = field(default_factory=list)
+    fail: dict[str, Exception] = field(default_factory=dict)
+
+    def push(self, event: Event) -> None:
+        self._maybe("push")
+        self.pushed.append(event)
+
+    def send(self, event: Event) -> None:
+        self._maybe("send")
+        self.sent.append(event)
+
+    def store(
+        self, key: str, sources: Sequence[FileSource], manifest: Any, progress: Callable[[int, int], None]
+    ) -> ExportResult:
+        self._maybe("store")
+        progress(1, 1)
+        self.stored.append(key)
+        return ExportResult(f"memory:///{key}", 1, len(sources), "0" * 64)
+
+    def _maybe(self, what: str) -> None:
+        if what in self.fail:
+            raise self.fail[what]
+
+
+@dataclass
+class Lab:
+    """One test's world."""
+
+    client: Client
+    parts: Parts
+    cluster: FakeCluster
+    scheduler: DirectScheduler
+    outside: Outside
+    handles: list[WorkflowHandle[Any, Any]] = field(default_factory=list)
+    count: int = 0
+
+    @property
+    def store(self) -> Any:
+        return self.parts.store
+
+    async def start(self, request: object, *, id: str | None = None, **more: Any) -> WorkflowHandle[Any, RunResult]:
+        """Start a run as an outside starter would: with JSON."""
+        self.count += 1
+        handle: WorkflowHandle[Any, RunResult] = await self.client.start_workflow(
+            names.LIFECYCLE_WORKFLOW,
+            request,
+            id=id or f"lab/{self.count}",
+            task_queue=names.QUEUE_MAIN,
+            result_type=RunResult,
+            **more,
+        )
+        self.handles.append(handle)
+        return handle
+
+    async def run(self, request: object, **more: Any) -> RunResult:
+        """Start a run and wait for its result."""
+        return await (await self.start(request, **more)).result()
+
+    async def until(self, condition: Callable[[], Any], seconds: float = 20) -> Any:
+        """Wait in real time until ``condition()`` is true; its value."""
+        for _ in range(int(seconds * 100)):
+            value = await asyncio.to_thread(condition)
+            if value:
+                return value
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"not within {seconds} s: {condition}")
+
+    async def snapshot_where(
+        self, handle: WorkflowHandle[Any, Any], condition: Callable[[RunSnapshot], Any], seconds: float = 20
+    ) -> RunSnapshot:
+        """Ask the workflow until its snapshot fits."""
+        for _ in range(int(seconds * 50)):
+            snapshot = await handle.query(names.QUERY_STATUS, result_type=RunSnapshot)
+            if condition(snapshot):
+                return snapshot
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"not within {seconds} s; last: {snapshot}")
+
+    def tasks(self, run_id: int) -> dict[int, str]:
+        """Status by index of the tasks that count."""
+        return {t.task_index: str(t.status) for t in self.store.list_tasks(run_id)}
+
+    async def events(self, handle: WorkflowHandle[Any, Any]) -> list[str]:
+        """Names of the activities that were scheduled, in order."""
+        history = await handle.fetch_history()
+        return [
+            e.activity_task_scheduled_event_attributes.activity_type.name
+            for e in history.events
+            if e.HasField("activity_task_scheduled_event_attributes")
+        ]
+
+    async def chain(self, handle: WorkflowHandle[Any, Any]) -> list[WorkflowHistory]:
+        """The histories of a chain of executions, from the first on."""
+        histories, run_id = [], handle.first_execution_run_id
+        while run_id:
+            history = await self.client.get_workflow_handle(handle.id, run_id=run_id).fetch_history()
+            histories.append(history)
+            last = history.events[-1]
+            attributes = last.workflow_execution_continued_as_new_event_attributes
+            run_id = attributes.new_execution_run_id if attributes.new_execution_run_id else None
+        return histories
+
+    async def replay_all(self) -> int:
+        """Replay every history that the test produced, each execution of a chain; how many."""
+        count = 0
+        for handle in self.handles:
+            for history in await self.chain(handle):
+                await Replayer(workflows=[CrawlerLifecycleWorkflow], plugins=[plugin()]).replay_workflow(history)
+                count += 1
+        assert count >= len(self.handles)
+        return count
+
+
+@asynccontextmanager
+async def laboratory(
+    client: Client, folder: Path, *, workers: bool = True, clock: Callable[[], datetime] = workflow_clock
+) -> AsyncIterator[Lab]:
+    """A lab with its workers running; at the end every history is replayed and what is still open is terminated."""
+    url = f"sqlite:///{folder / 'lab.db'}"
+    upgrade(url)
+    store = open_store(url, clock=clock)
+    cluster = FakeCluster(clock=clock)
+    outside, catalogue = Outside(), DictCatalogue(CRAWLERS)
+    scheduler = DirectScheduler(cluster, catalogue)
+    directory = TemporalDirectory(client, asyncio.get_running_loop())
+    parts = Parts(store, cluster, catalogue, scheduler, outside, outside, outside, directory)
+    lab = Lab(client, parts, cluster, scheduler, outside)
+    try:
+        async with AsyncExitStack() as stack:
+            if workers:
+                await start_workers(stack, lab)
+            yield lab
+            await lab.replay_all()
+            for handle in lab.handles:
+                if (await handle.describe()).status is WorkflowExecutionStatus.RUNNING:
+                    await handle.terminate("end of test")
+    finally:
+        store.close()
+
+
+async def start_workers(stack: AsyncExitStack, lab: Lab) -> None:
+    """One worker for each role, as in production, in this process."""
+    for role, queue in ROLES.items():
+        threads = stack.enter_context(ThreadPoolExecutor(8))
+        worker = Worker(
+            lab.client,
+            task_queue=queue,
+            workflows=[CrawlerLifecycleWorkflow] if role == "workflows" else [],
+            activities=[with_clock(a) for a in activities_of(role, lab.parts)],
+            activity_executor=threads,
+            max_concurrent_activities=8,
+        )
+        await stack.enter_async_context(worker)
+
+
+def with_clock(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The activity with the workflow's clock instead of the wall's, where it has one."""
+    owner = method.__self__  # type: ignore[attr-defined]
+    if any(f.name == "clock" for f in dataclasses.fields(owner)):
+        owner.clock = workflow_clock
+    return method

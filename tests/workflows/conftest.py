@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from temporalio.testing import WorkflowEnvironment
+
+from tests.support.lab import Lab, laboratory
+from tests.support.temporal import temporal_server
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def skipping() -> AsyncIterator[WorkflowEnvironment]:
+    """A dev server on which each workflow has a virtual clock."""
+    async with temporal_server(skipping=True) as env:
+        yield env
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def lab(skipping: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[Lab]:
+    """Real activities and store over fakes, in virtual time; replays every history at the end."""
+    async with laboratory(skipping.client, tmp_path) as lab:
+        yield lab
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("asyncio") is not None:
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)

@@ -1,0 +1,139 @@
+"""The four stages when nothing goes wrong, in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from crawler_lifecycle.domain.run import RunSnapshot
+from crawler_lifecycle.domain.task import End
+from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
+from tests.support.lab import Lab
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_single_process_run_ends_completed(lab: Lab) -> None:
+    lab.cluster.behaviour = Behaviour(executes=600)
+    handle = await lab.start({"crawler": "books", "requested_by": "ada"})
+    result = await handle.result()
+    assert (result.status, result.outcome, result.tasks) == ("COMPLETED", "finished", {"SUCCEEDED": 1})
+    assert (result.items, result.pages, result.errors) == (100, 10, 0)
+    row = lab.store.get_run(result.run_id)
+    assert (row.status, row.stage, row.outcome) == ("COMPLETED", "completion", "finished")
+    assert row.ended_at is not None
+    assert [e.type for e in lab.outside.pushed] == ["run.started"]
+    assert [(e.type, e.body["status"]) for e in lab.outside.sent] == [("run.ended", "COMPLETED")]
+    assert (await lab.events(handle))[:6] == [
+        "create_history_id",
+        "add_workflow_id",
+        "run_onetime_crawler",
+        "get_main_job_status",
+        "update_run_started",
+        "signal_pusher_started",
+    ]
+    assert (await lab.events(handle))[-3:] == ["update_run_status", "initiate_export_signal", "export_supporting_files"]
+
+
+async def test_a_day_on_the_ladder_stays_small(lab: Lab) -> None:
+    lab.cluster.behaviour = Behaviour(executes=24 * 3600)
+    handle = await lab.start({"crawler": "books"})
+    result = await handle.result()
+    assert result.outcome == "finished"
+    history = await handle.fetch_history()
+    looks = [n for n in await lab.events(handle) if n == "get_history_statuses_to_sync"]
+    assert 98 <= len(looks) <= 102
+    assert len(history.events) <= 2000
+    assert lab.store.corrections(result.run_id) == []
+
+
+async def test_a_scheduled_run_takes_the_scheduled_route(lab: Lab) -> None:
+    handle = await lab.start({"crawler": "books", "trigger": "scheduled", "due_at": "2026-11-20T12:00:00Z"})
+    assert (await handle.result()).status == "COMPLETED"
+    assert "run_scheduled_crawler" in await lab.events(handle)
+    assert lab.scheduler.calls[0].scheduled
+    assert lab.scheduler.calls[0].due_at is not None
+
+
+async def test_a_multi_process_run_goes_in_waves(lab: Lab) -> None:
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=50 + index)
+    most = 0
+
+    def count(_: object) -> None:
+        nonlocal most
+        most = max(most, lab.store.count_tasks(1).active + 1)
+
+    lab.scheduler.before = count
+    tasks = [{"args": {"shelf": str(n)}} for n in range(7)]
+    result = await lab.run({"crawler": "books", "tasks": tasks, "max_parallel_tasks": 3})
+    assert result.tasks == {"SUCCEEDED": 7}
+    assert result.items == 700
+    assert most <= 3
+    assert [len(c.tasks) for c in lab.scheduler.calls][0] == 3
+    assert sorted(t.args["shelf"] for c in lab.scheduler.calls for t in c.tasks) == sorted(str(n) for n in range(7))
+    row = lab.store.list_tasks(result.run_id)[6]
+    assert row.args == {"shelf": "6"}
+
+
+async def test_more_tasks_than_one_page_are_all_deployed(lab: Lab) -> None:
+    result = await lab.run({"crawler": "books", "tasks": [{}] * 250})
+    assert result.tasks == {"SUCCEEDED": 250}
+    assert [len(c.tasks) for c in lab.scheduler.calls] == [100, 100, 50]
+
+
+async def test_some_failed_tasks_make_a_partial_run(lab: Lab) -> None:
+    bad = End(exit_code=18, reason="Error")
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(end=bad if index == 1 else FINISHED)
+    failed = await lab.run({"crawler": "books", "tasks": [{}, {}, {}]})
+    assert (failed.status, failed.outcome) == ("FAILED", "partial")
+    assert "banned" in failed.cause
+    completed = await lab.run({"crawler": "shops", "tasks": [{}, {}, {}]})
+    assert (completed.status, completed.outcome) == ("COMPLETED", "partial")
+
+
+async def test_limits_of_the_catalogue_hold_where_the_caller_left_the_default(lab: Lab) -> None:
+    lab.cluster.behaviour = Behaviour(executes=None)
+    result = await lab.run({"crawler": "shops"})
+    assert (result.status, result.outcome) == ("FAILED", "timed_out")
+    assert lab.store.request_of(result.run_id).limits.run_timeout_s == 7200
+    result = await lab.run({"crawler": "shops", "limits": {"run_timeout_s": 60}})
+    assert lab.store.request_of(result.run_id).limits.run_timeout_s == 60
+
+
+async def test_debugging_information_is_on_record(lab: Lab) -> None:
+    end = End(exit_code=137, signal=9, reason="OOMKilled", memory_limit="64Mi")
+    lab.cluster.behaviour = Behaviour(end=end, peak_memory=67_108_864, log="tail of the log\n")
+    result = await lab.run({"crawler": "books"})
+    assert (result.outcome, result.cause) == ("killed by oom", "Out of memory (limit 64Mi), SIGKILL, exit 137")
+    task = lab.store.list_tasks(result.run_id)[0]
+    assert (task.reason, task.exit_code, task.exit_signal) == ("OOMKilled", 137, 9)
+    assert (task.peak_memory, task.node, task.pages) == (67_108_864, "fake", 10)
+    assert task.started_at is not None
+    assert task.ended_at is not None
+    assert lab.store.log_tail(task.task_id) == "tail of the log\n"
+
+
+async def test_the_story_is_told_in_temporal(lab: Lab) -> None:
+    handle = await lab.start({"crawler": "books", "trigger": "api", "flow_id": "f1"})
+    result = await handle.result()
+    found = (await handle.describe()).typed_search_attributes
+    values = {pair.key.name: pair.value for pair in found}
+    assert values["CrawlRunId"] == result.run_id
+    assert values["CrawlCrawler"] == "books"
+    assert values["CrawlTrigger"] == "api"
+    assert values["CrawlStage"] == "completion"
+    assert values["CrawlStatus"] == "COMPLETED"
+    assert values["CrawlOutcome"] == "finished"
+    assert values["CrawlFlow"] == "f1"
+    snapshot = await handle.query("status", result_type=RunSnapshot)
+    assert (snapshot.run_id, snapshot.status, snapshot.outcome) == (result.run_id, "COMPLETED", "finished")
+
+
+async def test_an_ended_run_tells_its_parent(lab: Lab) -> None:
+    parent = await lab.start({"crawler": "books", "limits": {"start_check_s": 0}}, id="parent")
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=None if run == 1 else 1)
+    result = await lab.run({"crawler": "books", "parent": "parent"})
+    assert result.status == "COMPLETED"
+    snapshot = await lab.snapshot_where(parent, lambda s: s.notes)
+    assert "run_ended" in snapshot.notes[0]
+    gone = await lab.run({"crawler": "books", "parent": "nobody"})
+    assert gone.status == "COMPLETED"
