@@ -1,0 +1,107 @@
+"""The gateway's application: what its routes share, its background tasks, and its health."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import FastAPI, Response
+
+from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.ports import RunStore, SchedulerClient
+from crawler_lifecycle.problems import Guard, install, loopback_only
+
+from .commands import Commands
+from .crawlers import Crawlers
+from .routes_commands import add_commands
+from .routes_reading import add_readers
+from .schemas import CrawlerList, Readiness
+from .sweep import Sweep
+from .workflows import Workflows
+
+API_VERSION = "1.0"
+BODY_MAX = 2 * 1024 * 1024
+READY_TIMEOUT_S = 3.0
+
+
+def create_app(
+    store: RunStore,
+    workflows: Workflows,
+    scheduler: SchedulerClient,
+    *,
+    sweep_s: float | None = 15.0,
+    background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> FastAPI:
+    """The gateway over its ports.
+
+    ``sweep_s`` is the pause between sweeps (``None``: no sweep); ``background`` runs while the app does.
+    """
+    crawlers = Crawlers(scheduler)
+    commands = Commands(store, workflows, crawlers, clock)
+    tasks = list(background)
+    if sweep_s is not None:
+        tasks.append(Sweep(store, workflows, commands, every_s=sweep_s, clock=clock).run)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        running = [asyncio.create_task(task()) for task in tasks]
+        try:
+            yield
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    app = FastAPI(
+        title="crawler-lifecycle gateway", version=API_VERSION, docs_url=None, redoc_url=None, lifespan=lifespan
+    )
+    app.add_middleware(Guard, body_max=BODY_MAX, check=loopback_only)
+    install(app)
+    add_commands(app, commands, clock)
+    add_readers(app, store, clock)
+    _add_rest(app, store, workflows, crawlers)
+    return app
+
+
+def _add_rest(app: FastAPI, store: RunStore, workflows: Workflows, crawlers: Crawlers) -> None:
+    # Its own two threads: a database that hangs must not take the answer to "are you well?" with it.
+    probes = CapacityLimiter(2)
+
+    @app.get("/v1/crawlers", operation_id="listCrawlers")
+    async def list_crawlers() -> CrawlerList:
+        """The crawlers that can be started, as the scheduler service declares them."""
+        known = await crawlers.all()
+        return CrawlerList(crawlers=[dataclasses.asdict(crawler) for crawler in known.values()])
+
+    @app.get("/healthz", operation_id="healthz")
+    async def healthz() -> dict[str, str]:
+        """Whether the process lives; asks nobody."""
+        return {"status": "alive"}
+
+    @app.get(
+        "/readyz", operation_id="readyz", responses={503: {"model": Readiness, "description": "Something is missing"}}
+    )
+    async def readyz(response: Response) -> Readiness:
+        """Whether the database and Temporal answer."""
+        database, temporal = await asyncio.gather(
+            _check(to_thread.run_sync(store.ping, abandon_on_cancel=True, limiter=probes)), _check(workflows.ping())
+        )
+        ready = database == temporal == "ok"
+        response.status_code = 200 if ready else 503
+        return Readiness(ready=ready, checks={"database": database, "temporal": temporal})
+
+
+async def _check(probe: Awaitable[None]) -> str:
+    try:
+        await asyncio.wait_for(probe, READY_TIMEOUT_S)
+    except TimeoutError:
+        return f"no answer within {READY_TIMEOUT_S:g} s"
+    except LifecycleError as error:
+        return str(error)
+    return "ok"

@@ -1,0 +1,231 @@
+"""What the gateway does to runs: start, stop, resume, look.
+
+The order is always the same: first the database, then Temporal. What is in the database has been accepted and is
+carried out even if this process dies in the next moment, because the sweep (``sweep.py``) finds it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+
+from crawler_lifecycle.client import TemporalUnavailable
+from crawler_lifecycle.domain.errors import DuplicateRequest, RunNotFound
+from crawler_lifecycle.domain.names import workflow_id
+from crawler_lifecycle.domain.run import Limits, RunRequest, RunStatus, StopIntent, StopRequest
+from crawler_lifecycle.ports import RunRow, RunStore
+from crawler_lifecycle.problems import Problem, unavailable
+
+from .crawlers import Crawlers, check_args
+from .schemas import ResumeRun, StartRun, StopRun
+from .workflows import Workflows
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A run after a command. ``fresh`` is false when the command had been accepted before, or changes nothing."""
+
+    row: RunRow
+    fresh: bool = True
+    note: str | None = None
+
+
+def own_workflow_id(row: RunRow) -> str:
+    """The id under which we start a workflow for this run."""
+    return workflow_id(row.crawler, row.request_id)
+
+
+def workflow_ids(row: RunRow) -> list[str]:
+    """Where a workflow that works for this run may be found: its recorded owner, then our own id."""
+    return list(dict.fromkeys(filter(None, (row.owner_workflow_id, own_workflow_id(row)))))
+
+
+def begin_request(row: RunRow, **more: Any) -> RunRequest:
+    """The input of a workflow for a run that is stored already: its id says everything."""
+    priority = row.request.get("priority")
+    # Temporal orders by it before the workflow has read the stored request.
+    return RunRequest(
+        crawler=row.crawler, run_id=row.run_id, priority=priority if isinstance(priority, int) else 3, **more
+    )
+
+
+class Commands:
+    """Start, stop, resume and look, over the store and Temporal. Errors are ``Problem`` or errors of the domain."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        workflows: Workflows,
+        crawlers: Crawlers,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._store = store
+        self._workflows = workflows
+        self._crawlers = crawlers
+        self._clock = clock
+
+    async def find(self, run_id: int) -> RunRow:
+        """The run. Raises ``RunNotFound``."""
+        row = await run_in_threadpool(self._store.get_run, run_id)
+        if row is None:
+            raise RunNotFound(f"run {run_id} does not exist; GET /v1/runs lists what there is")
+        return row
+
+    # --- start ------------------------------------------------------------------------------------------------------
+
+    async def start(self, body: StartRun, key: str | None) -> Outcome:
+        """Reserve the run, then start its workflow; the same key and body again find that run."""
+        request_id = _request_id(body, key)
+        # Also what makes a caller's request_id valid: RunRequest knows the rule.
+        request = dataclasses.replace(dataclasses.replace(body.request(), request_id=request_id), request_id=None)
+        args = [task.args for task in body.tasks] if body.tasks is not None else None
+        known = await run_in_threadpool(self._store.find_run, request_id)
+        if known is None:
+            crawler = await self._crawlers.get(body.crawler)
+            await run_in_threadpool(check_args, crawler, body.args, args)
+            request = _with_limits(request, crawler.limits)
+        else:
+            # The catalogue may have changed since; a repeat is measured by what was stored then.
+            request = _with_limits(request, _mapping(known.request.get("limits")))
+        try:
+            row, fresh = await run_in_threadpool(self._store.reserve_run, request, request_id, args)
+        except DuplicateRequest as error:
+            raise Problem(422, "idempotency_mismatch", f"Idempotency-Key: {error}") from error
+        if row.owner_run_id is None and not row.status.terminal:
+            await self._begin(row)
+        return Outcome(row, fresh)
+
+    async def _begin(self, row: RunRow) -> None:
+        try:
+            await self._workflows.start(begin_request(row), own_workflow_id(row))
+        except TemporalUnavailable as error:
+            raise unavailable(
+                "temporal_unavailable",
+                f"Run {row.run_id} is recorded and starts as soon as Temporal can be reached, without another request; "
+                f"sending this one again under the same Idempotency-Key is safe. {error}",
+                run_id=row.run_id,
+            ) from error
+
+    # --- stop -------------------------------------------------------------------------------------------------------
+
+    async def stop(self, run_id: int, body: StopRun) -> Outcome:
+        """Record the stop, then tell the workflow, or start one that carries it out."""
+        before = await self.find(run_id)
+        if before.status.terminal:
+            return Outcome(before, fresh=False, note="It had ended already; nothing was stopped.")
+        request_id = body.request_id or uuid.uuid4().hex
+        intent = StopIntent(self._clock(), body.force, body.requested_by, body.reason)
+        row = await run_in_threadpool(self._store.record_stop, run_id, intent, request_id)
+        if row.status.terminal:
+            return Outcome(row, fresh=False, note="It had ended already; nothing was stopped.")
+        fresh = before.stop is None or row.stop != before.stop
+        try:
+            await self.tell_stop(row, StopRequest(request_id, body.requested_by, body.reason, body.force))
+        except TemporalUnavailable as error:
+            logger.warning("the stop of run %d is recorded but not told yet: %s", run_id, error)
+            note = (
+                "The stop is recorded and is carried out as soon as Temporal can be reached, without another request."
+            )
+            return Outcome(row, fresh, note)
+        return Outcome(row, fresh)
+
+    async def tell_stop(self, row: RunRow, stop: StopRequest) -> None:
+        """Signal the workflow of a run whose stop is recorded; where none is open, start one, which sees the record."""
+        for candidate in workflow_ids(row):
+            if await self._workflows.stop(candidate, stop):
+                return
+        await self.take_over(row)
+
+    async def take_over(self, row: RunRow) -> None:
+        """Start a workflow for a live run that has none, unless the run ended meanwhile."""
+        now = await self.find(row.run_id)
+        # Started for a run that has just ended, a workflow would execute it again.
+        if not now.status.terminal and now.attempt == row.attempt and now.owner_run_id == row.owner_run_id:
+            await self._workflows.start(begin_request(now), own_workflow_id(now))
+
+    # --- resume and look --------------------------------------------------------------------------------------------
+
+    async def resume(self, run_id: int, body: ResumeRun) -> Outcome:
+        """Start a workflow that goes on with a run that has ended, or whose workflow is gone."""
+        row = await self.find(run_id)
+        if row.status is RunStatus.COMPLETED and not body.rerun:
+            detail = f"run {run_id} is COMPLETED; send rerun: true to execute all of it again"
+            raise Problem(409, "already_completed", detail, run_id=run_id)
+        request = begin_request(
+            row,
+            rerun=body.rerun,
+            requested_by=body.requested_by,
+            poll_minutes=body.poll_minutes,
+        )
+        try:
+            await self._workflows.start(request, await self._resume_id(row))
+        except TemporalUnavailable as error:
+            detail = f"run {run_id} was not resumed; send this again later. {error}"
+            raise unavailable("temporal_unavailable", detail, run_id=run_id) from error
+        return Outcome(row)
+
+    async def _resume_id(self, row: RunRow) -> str:
+        """The id for the next attempt's workflow. Raises ``Problem`` 409 when the run is live."""
+        own = own_workflow_id(row)
+        if not row.status.terminal:
+            for candidate in workflow_ids(row):
+                if await self._workflows.is_open(candidate):
+                    detail = (
+                        f"run {row.run_id} is {row.status} and its workflow works on it; stop it or wait for its end"
+                    )
+                    raise Problem(409, "not_in_this_state", detail, run_id=row.run_id)
+            return own
+        former = row.owner_run_id if row.owner_workflow_id == own else None
+        if former is not None and await self._workflows.is_open(own, former):
+            # The verdict stands but the former workflow still exports, for hours if the archive is down. A start under
+            # its id would find it and begin nothing. The id of the attempt keeps a repeat from starting two.
+            return f"{own}/{row.attempt + 1}"
+        return own
+
+    async def look(self, run_id: int) -> Outcome:
+        """Have the workflow look at the cluster now."""
+        row = await self.find(run_id)
+        if row.status.terminal:
+            raise Problem(409, "not_in_this_state", f"run {run_id} is {row.status}; that is final", run_id=run_id)
+        try:
+            for candidate in workflow_ids(row):
+                if await self._workflows.look_now(candidate):
+                    return Outcome(row)
+        except TemporalUnavailable as error:
+            raise unavailable("temporal_unavailable", str(error), run_id=run_id) from error
+        detail = f"run {run_id} has no open workflow that could look; resume it"
+        raise Problem(409, "not_in_this_state", detail, run_id=run_id)
+
+
+def _request_id(body: StartRun, key: str | None) -> str:
+    if key is not None:
+        # The draft standard writes the header as a quoted string; most clients send it bare.
+        key = key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
+        if body.request_id not in (None, key):
+            raise Problem(422, "invalid_request", "request_id: differs from the header Idempotency-Key; send one")
+        return key
+    return body.request_id or uuid.uuid4().hex
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _with_limits(request: RunRequest, limits: Mapping[str, float | None]) -> RunRequest:
+    """The request with these limits wherever the caller left the general default."""
+    default = Limits()
+    own: dict[str, Any] = {
+        name: value
+        for name, value in limits.items()
+        if hasattr(default, name) and getattr(request.limits, name) == getattr(default, name)
+    }
+    return dataclasses.replace(request, limits=dataclasses.replace(request.limits, **own))

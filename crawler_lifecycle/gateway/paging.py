@@ -1,0 +1,111 @@
+"""Pages: opaque tokens, and the parameters that lists take."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Annotated, TypeVar
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from crawler_lifecycle.domain.run import RunStatus, Trigger
+from crawler_lifecycle.ports import CorrectionRow, RunStore
+from crawler_lifecycle.problems import FieldError, Problem
+
+PAGE_MAX = 200
+ID_MAX = 2**63 - 1
+
+Row = TypeVar("Row")
+
+
+class Paging(BaseModel):
+    """What every list takes. Unknown parameters are refused: a misspelt filter would answer with everything."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    page_size: int = Field(default=50, ge=1, le=PAGE_MAX)
+    page_token: str | None = None
+
+
+class RunFilters(Paging):
+    """Filters of ``GET /v1/runs``; ``status`` may be given several times."""
+
+    status: Annotated[list[RunStatus], Field(default_factory=list)]
+    crawler: str | None = None
+    trigger: Trigger | None = None
+    outcome: str | None = None
+    flow_id: str | None = None
+
+
+class TaskFilters(Paging):
+    """Filters of ``GET /v1/runs/{run_id}/tasks``."""
+
+    superseded: bool = False
+
+
+class CorrectionFilters(Paging):
+    """Filters of ``GET /v1/corrections``."""
+
+    since: AwareDatetime | None = None
+
+
+class LogChoice(BaseModel):
+    """Parameters of ``GET /v1/runs/{run_id}/logs``: a task's id; without it the main task is meant."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    task: int | None = Field(default=None, ge=1, le=ID_MAX)
+
+
+def decode(kind: str, token: str | None) -> int | None:
+    """The place that a token of this list stands for. Raises ``Problem`` 422."""
+    if token is None:
+        return None
+    try:
+        text = base64.urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4)).decode()
+    except (binascii.Error, ValueError):
+        text = ""
+    found = re.fullmatch(rf"{kind}:([0-9]{{1,19}})", text)
+    if found is None or int(found[1]) > ID_MAX:
+        message = "is no token of this list; take next_page_token of the page before, or leave it out"
+        error = FieldError(field="page_token", value=repr(token)[:120], message=message)
+        raise Problem(422, "invalid_request", f"page_token: {message}", errors=[error])
+    return int(found[1])
+
+
+def encode(kind: str, place: int) -> str:
+    """The token of a place."""
+    return base64.urlsafe_b64encode(f"{kind}:{place}".encode()).decode().rstrip("=")
+
+
+def cut(kind: str, rows: Sequence[Row], size: int, place: Callable[[Row], int]) -> tuple[list[Row], str | None]:
+    """A page of ``size`` out of rows of which one more was asked for, and the token of the page that follows."""
+    page = list(rows[:size])
+    return page, encode(kind, place(page[-1])) if len(rows) > size else None
+
+
+def id_before(store: RunStore, since: datetime) -> int:
+    """The id after which corrections made at or after ``since`` begin.
+
+    Ids grow with time, so the place is found by bisection instead of reading everything before it.
+    """
+
+    def first_after(after: int) -> CorrectionRow | None:
+        found = store.corrections(after_id=after, limit=1)
+        return found[0] if found else None
+
+    low, step = 0, 1
+    while (row := first_after(low + step)) is not None and row.created_at < since:
+        low, step = row.id, step * 2
+    high = low + step
+    while low < high:
+        middle = (low + high) // 2
+        row = first_after(middle)
+        if row is not None and row.created_at < since:
+            low = row.id
+        else:
+            high = middle
+    return low

@@ -1,0 +1,195 @@
+"""Bodies and answers of the gateway. Answers repeat the words of docs/lifecycle.md and of the database's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any, Self
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from crawler_lifecycle.domain.names import REQUEST_ID_MAX, workflow_id
+from crawler_lifecycle.domain.run import ChildTask, Limits, Resources, RunRequest, RunStatus, StopIntent, Trigger
+from crawler_lifecycle.ports import CorrectionRow, RunRow, TaskRow, TransitionRow
+
+#: Tasks of one run that the gateway takes; it stores them, so that none of them has to travel through Temporal.
+TASKS_MAX = 10_000
+#: A live run whose next look is overdue by more than this shows a status that nobody vouches for any more.
+STALE_AFTER = timedelta(seconds=60)
+
+_ID = r"^\S(.*\S)?$"
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class StartRun(_Body):
+    """Body of ``POST /v1/runs``: a ``RunRequest`` without ``run_id`` and ``rerun``, with room for more tasks."""
+
+    crawler: str
+    trigger: Trigger = Trigger.MANUAL
+    request_id: str | None = None
+    args: dict[str, str] = Field(default_factory=dict)
+    settings: dict[str, str] = Field(default_factory=dict)
+    tasks: list[ChildTask] | None = Field(default=None, min_length=1, max_length=TASKS_MAX)
+    max_parallel_tasks: int | None = None
+    requested_by: str | None = None
+    tags: list[str] = Field(default_factory=list)
+    flow_id: str | None = None
+    parent: str | None = None
+    due_at: AwareDatetime | None = None
+    priority: int = 3
+    resources: Resources = Field(default_factory=Resources)
+    limits: Limits = Field(default_factory=Limits)
+    poll_minutes: list[float] | None = None
+
+    def request(self) -> RunRequest:
+        """The request without its tasks. Raises ``InvalidRequest``."""
+        names = set(type(self).model_fields) - {"tasks", "request_id"}
+        return RunRequest(**{name: getattr(self, name) for name in names})
+
+
+class StopRun(_Body):
+    """Body of ``POST /v1/runs/{run_id}/stop``; all of it may be left out."""
+
+    force: bool = False
+    reason: str | None = Field(default=None, max_length=2000)
+    request_id: str | None = Field(default=None, max_length=REQUEST_ID_MAX, pattern=_ID)
+    requested_by: str | None = Field(default=None, min_length=1, max_length=255)
+
+
+class ResumeRun(_Body):
+    """Body of ``POST /v1/runs/{run_id}/resume``; all of it may be left out."""
+
+    rerun: bool = False
+    requested_by: str | None = Field(default=None, min_length=1, max_length=255)
+    poll_minutes: list[float] | None = None
+
+
+class Stop(BaseModel):
+    """The recorded wish that a run ends."""
+
+    requested_at: datetime
+    force: bool
+    requested_by: str | None
+    reason: str | None
+    limit: str | None
+    escalated: bool
+
+    @classmethod
+    def of(cls, intent: StopIntent) -> Stop:
+        return cls(**asdict(intent))
+
+
+class Run(BaseModel):
+    """One run."""
+
+    run_id: int
+    request_id: str
+    workflow_id: str
+    crawler: str
+    trigger: str
+    status: RunStatus
+    stage: str
+    outcome: str | None
+    cause: str | None
+    attempt: int
+    multi: bool
+    requested_by: str | None
+    tags: list[str]
+    flow_id: str | None
+    parent: str | None
+    stop: Stop | None
+    waiting_for: str | None
+    look_error: str | None
+    verified_at: datetime | None
+    verified_ago_s: float | None
+    next_look_at: datetime | None
+    stale: bool
+    last_progress_at: datetime | None
+    pages: int | None
+    items: int | None
+    errors: int | None
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    updated_at: datetime
+
+    @classmethod
+    def of(cls, row: RunRow, now: datetime, **more: Any) -> Self:
+        """The row as it is at ``now``."""
+        overdue = row.next_look_at is not None and now - row.next_look_at > STALE_AFTER
+        same = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
+        requested_by, tags = row.request.get("requested_by"), row.request.get("tags")
+        return cls(
+            **same
+            | {
+                "workflow_id": row.owner_workflow_id or workflow_id(row.crawler, row.request_id),
+                "requested_by": requested_by if isinstance(requested_by, str) else None,
+                "tags": tags if isinstance(tags, list) else [],
+                "stop": Stop.of(row.stop) if row.stop else None,
+                "verified_ago_s": (
+                    round(max((now - row.verified_at).total_seconds(), 0.0), 3) if row.verified_at else None
+                ),
+                "stale": overdue and not row.status.terminal,
+                **more,
+            }
+        )
+
+
+class RunDetail(Run):
+    """One run with everything that is known about it."""
+
+    request: Mapping[str, Any]
+    tasks: dict[str, int]
+    exports: list[dict[str, Any]]
+    cancellations: list[dict[str, Any]]
+
+
+class Accepted(Run):
+    """The run after a command; ``note`` says what a person should know about what happens next."""
+
+    note: str | None
+
+
+class RunPage(BaseModel):
+    """Runs, newest first."""
+
+    runs: list[Run]
+    next_page_token: str | None
+
+
+class TaskPage(BaseModel):
+    """Tasks of a run, oldest row first."""
+
+    tasks: list[TaskRow]
+    next_page_token: str | None
+
+
+class TimelinePage(BaseModel):
+    """Changes of status of a run and of its tasks, oldest first."""
+
+    timeline: list[TransitionRow]
+    next_page_token: str | None
+
+
+class CorrectionPage(BaseModel):
+    """Recorded statuses that turned out to be untrue, oldest first."""
+
+    corrections: list[CorrectionRow]
+    next_page_token: str | None
+
+
+class CrawlerList(BaseModel):
+    """The crawlers that can be started."""
+
+    crawlers: list[dict[str, Any]]
+
+
+class Readiness(BaseModel):
+    """Whether the gateway can work; each check is ``ok`` or says what is wrong."""
+
+    ready: bool
+    checks: dict[str, str]

@@ -1,0 +1,101 @@
+"""Temporal as the gateway needs it: a few calls, each with a time limit, over a connection that may come late."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from crawler_lifecycle.adapters.temporal import chain_is_open
+from crawler_lifecycle.client import Lifecycle, TemporalUnavailable
+from crawler_lifecycle.domain.run import RunRequest, StopRequest
+from crawler_lifecycle.temporal import connect as connect_to_temporal
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Workflows(Protocol):
+    """What the gateway asks of Temporal. Every method raises ``TemporalUnavailable`` for anything but an answer."""
+
+    async def start(self, request: RunRequest, workflow_id: str) -> str:
+        """Start a run under ``workflow_id``, or find it open."""
+        ...
+
+    async def stop(self, workflow_id: str, stop: StopRequest) -> bool:
+        """Signal a stop; ``False`` when no such workflow is open."""
+        ...
+
+    async def look_now(self, workflow_id: str) -> bool:
+        """Ask for a look; ``False`` when no such workflow is open."""
+        ...
+
+    async def is_open(self, workflow_id: str, first_run_id: str | None = None) -> bool:
+        """Whether the workflow is open, and (when given) still the chain that began with ``first_run_id``."""
+        ...
+
+    async def ping(self) -> None:
+        """Return when the server answers."""
+        ...
+
+
+class LateTemporal:
+    """``Workflows`` over a connection that ``keep_connecting`` makes when Temporal is there.
+
+    Until then every call says so at once. A connection once made mends itself (the SDK does that).
+    """
+
+    def __init__(
+        self, connect: Callable[[], Awaitable[Client]] = connect_to_temporal, *, timeout_s: float = 10.0
+    ) -> None:
+        self._connect = connect
+        self._timeout_s = timeout_s
+        self._client: Client | None = None
+        self._trouble = "not connected yet"
+
+    async def keep_connecting(self) -> None:
+        """Try until there is a connection; for a background task."""
+        delay = 0.2
+        while self._client is None:
+            try:
+                self._client = await asyncio.wait_for(self._connect(), self._timeout_s)
+            except Exception as error:
+                # Whatever it is (refused, TLS, a wrong profile), the cure is outside; readiness tells it.
+                trouble = str(error) or type(error).__name__
+                if trouble != self._trouble:
+                    logger.warning("Temporal cannot be reached, trying again: %s", trouble)
+                self._trouble = trouble
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, 5.0)
+        logger.info("connected to Temporal")
+
+    async def start(self, request: RunRequest, workflow_id: str) -> str:
+        return await self._call(lambda client: Lifecycle(client).start(request, workflow_id))
+
+    async def stop(self, workflow_id: str, stop: StopRequest) -> bool:
+        return await self._call(lambda client: Lifecycle(client).stop(workflow_id, stop))
+
+    async def look_now(self, workflow_id: str) -> bool:
+        return await self._call(lambda client: Lifecycle(client).look_now(workflow_id))
+
+    async def is_open(self, workflow_id: str, first_run_id: str | None = None) -> bool:
+        return await self._call(lambda client: chain_is_open(client, workflow_id, first_run_id))
+
+    async def ping(self) -> None:
+        await self._call(lambda client: Lifecycle(client).ping())
+
+    async def _call(self, call: Callable[[Client], Awaitable[T]]) -> T:
+        if self._client is None:
+            raise TemporalUnavailable(f"Temporal cannot be reached: {self._trouble}")
+        try:
+            return await asyncio.wait_for(call(self._client), self._timeout_s)
+        except TimeoutError:
+            raise TemporalUnavailable(f"Temporal did not answer within {self._timeout_s:g} s") from None
+        except RPCError as error:
+            # A missing namespace, a missing right: for the caller Temporal cannot be used now, and the text says why.
+            raise TemporalUnavailable(f"Temporal refused the call ({error.status.name}): {error}") from error
