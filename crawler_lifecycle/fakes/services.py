@@ -1,0 +1,229 @@
+"""The outside services in memory, for tests: scheduler service, workflow directory, notifier, sink, archive, catalogue.
+
+Each behaves like its adapter (``tests/contracts/services`` runs the same tests over both) and can be told to fail.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import threading
+import zipfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, effective_args
+from crawler_lifecycle.domain.errors import (
+    ClusterUnavailable,
+    DeploymentExpired,
+    DeploymentRefused,
+    InvalidRequest,
+    LifecycleError,
+    NotDelivered,
+    SchedulerUnavailable,
+)
+from crawler_lifecycle.domain.names import cluster_name
+from crawler_lifecycle.domain.run import ExportResult
+from crawler_lifecycle.ports import Deployed, Deployer, Deployment, Event, FileSource, Owner, QueuedTask
+
+
+class Faults:
+    """What shall go wrong, in order: each error is raised once, by the next call."""
+
+    def __init__(self) -> None:
+        self._next: deque[LifecycleError] = deque()
+
+    def add(self, error: LifecycleError, times: int = 1) -> None:
+        """Let the next ``times`` calls fail."""
+        self._next.extend([error] * times)
+
+    def strike(self) -> None:
+        """Raise the next planned error, if there is one."""
+        if self._next:
+            raise self._next.popleft()
+
+
+class FakeCatalogue:
+    """The port ``Catalogue`` over a list that a test may change."""
+
+    def __init__(self, crawlers: Iterable[CrawlerDefinition] = ()) -> None:
+        self.crawlers = {crawler.name: crawler for crawler in crawlers}
+
+    def get(self, name: str) -> CrawlerDefinition | None:
+        return self.crawlers.get(name)
+
+    def all(self) -> list[CrawlerDefinition]:
+        return list(self.crawlers.values())
+
+
+class FakeDeployer:
+    """The port ``Deployer``: remembers what it created, and can have no room for some tasks."""
+
+    kind = "fake"
+
+    def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self.deployments: list[Deployment] = []
+        self.created: dict[tuple[int, int, int], Deployed] = {}
+        self.deferred: dict[int, str] = {}
+        self.refused: dict[int, str] = {}
+        self.faults = Faults()
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
+        with self._lock:
+            self.faults.strike()
+            self.deployments.append(deployment)
+            return [self._deploy(deployment, task.index) for task in deployment.tasks]
+
+    def _deploy(self, deployment: Deployment, index: int) -> Deployed:
+        key = (deployment.run_id, deployment.attempt, index)
+        if key in self.created:
+            return replace(self.created[key], state="existing")
+        name = cluster_name(deployment.run_id, index, deployment.attempt)
+        if index in self.refused:
+            return Deployed(index, "refused", name, reason=self.refused[index])
+        if index in self.deferred:
+            return Deployed(index, "deferred", name, reason=self.deferred[index])
+        if deployment.expires_at <= self._clock():
+            raise DeploymentExpired(f"expires_at {deployment.expires_at.isoformat()} has passed")
+        self.created[key] = Deployed(index, "created", name, f"uid-{len(self.created) + 1}")
+        return self.created[key]
+
+
+class FakeScheduler:
+    """The port ``SchedulerClient``: the scheduler service without HTTP.
+
+    ``faults`` strike before anything happens; ``lost_answers`` calls take effect and then seem to have failed.
+    """
+
+    def __init__(self, crawlers: Iterable[CrawlerDefinition] = (), deployer: Deployer | None = None) -> None:
+        self.catalogue = FakeCatalogue(crawlers)
+        self.deployer: Deployer = deployer or FakeDeployer()
+        self.calls: list[Deployment] = []
+        self.faults = Faults()
+        self.lost_answers = 0
+        self._lock = threading.Lock()
+
+    def deploy(self, deployment: Deployment) -> list[Deployed]:
+        with self._lock:
+            self.calls.append(deployment)
+            self.faults.strike()
+        crawler = self.catalogue.get(deployment.crawler)
+        if crawler is None:
+            raise DeploymentRefused(f"crawler: {deployment.crawler!r} is unknown")
+        try:
+            answers = self.deployer.deploy(_merged(deployment, crawler), crawler)
+        except InvalidRequest as error:
+            raise DeploymentRefused(str(error)) from error
+        except ClusterUnavailable as error:
+            raise SchedulerUnavailable(str(error)) from error
+        with self._lock:
+            if self.lost_answers:
+                self.lost_answers -= 1
+                raise SchedulerUnavailable("the connection broke before the answer")
+        return answers
+
+    def crawlers(self) -> list[CrawlerDefinition]:
+        self.faults.strike()
+        return self.catalogue.all()
+
+
+def _merged(deployment: Deployment, crawler: CrawlerDefinition) -> Deployment:
+    tasks = [QueuedTask(t.task_id, t.index, effective_args(crawler, deployment.args, t.args)) for t in deployment.tasks]
+    return replace(
+        deployment,
+        tasks=tasks,
+        settings={**crawler.settings, **deployment.settings},
+        resources=deployment.resources.over(crawler.resources),
+    )
+
+
+class FakeDirectory:
+    """The port ``WorkflowDirectory`` over a set of open chains."""
+
+    def __init__(self, *owners: Owner) -> None:
+        self.open = set(owners)
+        self.faults = Faults()
+
+    def is_open(self, owner: Owner) -> bool:
+        self.faults.strike()
+        return owner in self.open
+
+
+class FakeNotifier:
+    """The port ``Notifier``: remembers what was pushed."""
+
+    name = "fake"
+
+    def __init__(self) -> None:
+        self.pushed: list[Event] = []
+        self.faults = Faults()
+
+    def push(self, event: Event) -> None:
+        self.faults.strike()
+        self.pushed.append(event)
+
+
+class FakeSink:
+    """The port ``EventSink``: remembers what was sent."""
+
+    name = "fake"
+
+    def __init__(self) -> None:
+        self.sent: list[Event] = []
+        self.faults = Faults()
+
+    def send(self, event: Event) -> None:
+        self.faults.strike()
+        try:
+            json.dumps(dict(event.body), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise NotDelivered(f"the event cannot be written: {error}") from error
+        self.sent.append(event)
+
+
+class FakeArchive:
+    """The port ``FileArchive`` in memory. Takes honest folders only."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, bytes] = {}
+        self.faults = Faults()
+
+    def store(
+        self,
+        key: str,
+        sources: Sequence[FileSource],
+        manifest: Mapping[str, object],
+        progress: Callable[[int, int], None],
+    ) -> ExportResult:
+        self.faults.strike()
+        if key.startswith("/") or ".." in key.split("/"):
+            raise InvalidRequest(f"key: {key!r} is not allowed; give a relative path of plain names")
+        target, entries, size = io.BytesIO(), [], 0
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+            for source in sources:
+                for file in sorted(path for path in source.folder.rglob("*") if path.is_file()):
+                    name = f"{source.prefix}/{file.relative_to(source.folder)}".strip("/")
+                    content = file.read_bytes()
+                    with archive.open(name, "w") as member:
+                        member.write(content)
+                    size += len(content)
+                    digest = hashlib.sha256(content).hexdigest()
+                    entries.append({"name": name, "size": len(content), "sha256": digest})
+                    progress(len(entries), size)
+            document = {**manifest, "files": entries, "skipped": [], "skipped_count": 0}
+            with archive.open("manifest.json", "w") as member:
+                member.write(json.dumps(document).encode())
+        url, content = f"memory:///{key}", target.getvalue()
+        self.stored[url] = content
+        return ExportResult(url, len(content), len(entries), hashlib.sha256(content).hexdigest())
+
+    def open(self, url: str) -> Iterator[bytes]:
+        self.faults.strike()
+        if url not in self.stored:
+            raise NotDelivered(f"{url}: no such archive")
+        return iter([self.stored[url]])
