@@ -108,12 +108,13 @@ class TaskFolder:
     def identity(self, name: str) -> Identity | None:
         """The process named in the file; ``None`` when there is no file or garbage in it."""
         data = self.read(name)
-        if not data:
+        if data is None:
             return None
         try:
             return Identity.from_json(data)
         except ValueError as trouble:
-            self._note(f"{name}: {trouble}")
+            if not any(known.startswith(name) for known in self.troubles):
+                self._note(f"{name}: {trouble}")
             return None
 
     def marks(self) -> list[bytes]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from datetime import datetime, timezone
 
 #: What to run, and the uid; created exactly once, by the deployment.
@@ -98,11 +99,11 @@ def read(path: str) -> dict[str, object] | None:
         if os.path.islink(path) or not os.path.isfile(path):
             raise Garbage(f"{name} is no file ({error.strerror})") from None
         raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise Garbage(f"{name} is no file")
     with open(handle, "rb") as file:
-        try:
-            raw = file.read(FILE_MAX + 1)
-        except IsADirectoryError:
-            raise Garbage(f"{name} is a folder") from None
+        raw = file.read(FILE_MAX + 1)
     if len(raw) > FILE_MAX:
         raise Garbage(f"{name} is larger than {FILE_MAX} bytes")
     try:

@@ -186,7 +186,6 @@ class Supervisor:
                 os.waitpid(pid, 0)
         if trouble:
             raise _Unstartable(trouble)
-        os.close(slot)  # the crawler holds it now, so that the slot stays taken even when we die
         return pid if opened else None
 
     def _environment(self) -> dict[str, str]:
@@ -214,7 +213,7 @@ class Supervisor:
             os.dup2(nothing, 0)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            os.set_inheritable(slot, True)
+            os.set_inheritable(slot, True)  # the slot stays taken as long as we or anything of the crawler lives
             if self._limit is not None:
                 # A backstop for what grows too fast to be seen growing; the limit itself is watched on resident memory,
                 # because mapped memory (threads, arenas) is always a good deal more than used memory.

@@ -1,0 +1,195 @@
+"""Files that hold something else than we wrote, and folders that cannot be read."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from local_bench import RUN, SLEEP, STUBBORN, Bench
+
+from crawler_lifecycle.adapters.local import folder as files
+from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.task import Phase, read_end
+
+NAMES = ["spec.json", "supervisor.json", "waiting.json", "process.json", "stop.json", "end.json", "stats.json"]
+NAMES.extend(["summary.json", "log"])
+BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+_leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+_values = st.recursive(_leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner))
+_fields = st.sampled_from(
+    [
+        "uid",
+        "pid",
+        "start",
+        "boot",
+        "reason",
+        "since",
+        "started_at",
+        "exit_code",
+        "signal",
+        "message",
+        "finished_at",
+        "pages",
+        "items",
+        "errors",
+        "bytes",
+        "updated_at",
+        "finish_reason",
+        "exit",
+        "peak_memory",
+        "memory_text",
+    ]
+)
+#: Never a live process: whatever number is made up, the boot is another one.
+_objects = st.dictionaries(_fields, _values, max_size=8).map(
+    lambda made: json.dumps({**made, "boot": "other"} if made.get("boot") == BOOT else made).encode()
+)
+_garbage = st.binary(max_size=200) | _objects | st.just(b"[" * 100_000) | st.just(b'{"pages": ' + b"9" * 5000 + b"}")
+
+
+@settings(max_examples=150, deadline=None)
+@given(contents=st.dictionaries(st.sampled_from(NAMES), _garbage, max_size=6))
+def test_garbage_is_never_a_crash_and_never_gone(contents: dict[str, bytes]) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        bench = Bench(Path(place))
+        bench.folder().mkdir(parents=True)
+        for name, content in contents.items():
+            (bench.folder() / name).write_bytes(content)
+        seen = bench.look()
+        if seen.phase is Phase.GONE:
+            # Only when the files that decide it are what they should be.
+            for name in {"supervisor.json", "process.json"} & set(contents):
+                data = json.loads(contents[name])
+                assert type(data["pid"]) is int
+                assert type(data["start"]) is int
+                assert type(data["boot"]) is str
+        if seen.end is not None:
+            assert read_end(seen.end)
+        bench.cluster.details(RUN, [bench.ref()])
+        bench.cluster.stop(RUN, bench.ref())
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"null", b'{"exit_code": "0"}', b"x" * 300_000, b"\xff\xfe"])
+def test_a_garbled_end_is_an_end_that_names_its_trouble(bench: Bench, content: bytes) -> None:
+    bench.deploy("pass")
+    bench.until(Phase.ENDED)
+    (bench.folder() / "summary.json").unlink()
+    (bench.folder() / "end.json").write_bytes(content)
+    seen = bench.look()
+    assert seen.phase is Phase.ENDED
+    assert seen.end is not None
+    assert seen.end.exit_code is None
+    assert "set aside: end.json" in (seen.end.message or "")
+
+
+@pytest.mark.parametrize("name", ["spec.json", "supervisor.json", "process.json", "stats.json", "waiting.json"])
+def test_garbage_under_a_running_crawler_hides_nothing(bench: Bench, name: str) -> None:
+    bench.start(STUBBORN)
+    good = (bench.folder() / name).read_bytes() if (bench.folder() / name).exists() else None
+    (bench.folder() / name).write_bytes(b"{ not json")
+    seen = bench.look()
+    assert seen.phase is Phase.EXECUTING
+    if name != "waiting.json":  # which nobody needs any more
+        assert f"set aside: {name} is not JSON" in (seen.reason or "")
+    if name == "process.json":
+        bench.slay(bench.supervisor())
+        assert bench.look().phase is Phase.EXECUTING  # found by its environment
+        bench.cluster.kill(RUN, bench.ref())
+        assert bench.look().phase is Phase.ENDED
+    elif good is not None:
+        (bench.folder() / name).write_bytes(good)
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
+def test_what_is_no_file_is_garbage(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "end.json"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to("/dev/zero")
+    else:
+        os.mkfifo(path)
+    with pytest.raises(files.Garbage):
+        files.read(str(path))
+
+
+def test_a_missing_state_folder_is_an_outage(bench: Bench) -> None:
+    bench.state.rename(bench.state.with_name("elsewhere"))
+    with pytest.raises(ClusterUnavailable):
+        bench.look()
+    bench.state.with_name("elsewhere").rename(bench.state)
+
+
+@pytest.mark.parametrize("level", ["tasks", "run", "index", "attempt"])
+def test_what_is_no_folder_is_an_outage(bench: Bench, level: str) -> None:
+    path = {
+        "tasks": bench.state / "tasks",
+        "run": bench.folder().parents[1],
+        "index": bench.folder().parent,
+        "attempt": bench.folder(),
+    }[level]
+    if path.exists():
+        path.rmdir()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    with pytest.raises(ClusterUnavailable):
+        bench.look()
+    path.unlink()
+
+
+@pytest.mark.parametrize("name", ["end.json", "supervisor.json", "process.json", "spec.json"])
+def test_a_file_that_cannot_be_read_is_an_outage(bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.deploy(SLEEP)
+    bench.until(Phase.EXECUTING)
+    real: Any = os.open
+
+    def failing(path: Any, *rest: Any, **more: Any) -> int:
+        if str(path).endswith(name):
+            raise PermissionError(13, "Permission denied", str(path))
+        return int(real(path, *rest, **more))
+
+    if name == "end.json":
+        bench.cluster.kill(RUN, bench.ref())
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", failing)
+        with pytest.raises(ClusterUnavailable):
+            bench.look()
+    assert bench.look().phase in (Phase.EXECUTING, Phase.ENDED)
+
+
+def test_the_log_tail_is_short_and_readable(bench: Bench) -> None:
+    bench.deploy("import sys; sys.stdout.buffer.write(b'\\xff\\x00' + 'é'.encode() * 20000 + b'end')")
+    bench.until(Phase.ENDED)
+    [details] = bench.cluster.details(RUN, [bench.ref()])
+    assert details.log_tail is not None
+    assert len(details.log_tail.encode()) <= 16 * 1024
+    assert "\0" not in details.log_tail
+    assert details.log_tail.rstrip().endswith("}")
+
+
+def test_a_huge_log_is_moved_aside(bench: Bench) -> None:
+    code = """
+import os, time
+line = b"y" * 1023 + b"\\n"
+for _ in range(60):
+    os.write(1, line * 1024)
+open(os.environ["CRAWL_FILES_DIR"] + "/ready", "w").close()
+while os.path.getsize(os.environ["CRAWL_FILES_DIR"] + "/../log") > 2**20:
+    time.sleep(0.05)
+print("after", flush=True)
+"""
+    bench.start(code)
+    bench.until(Phase.ENDED)
+    assert (bench.folder() / "log").stat().st_size < 2**20
+    assert (bench.folder() / "log.1").stat().st_size <= 50 * 2**20
+    [details] = bench.cluster.details(RUN, [bench.ref()])
+    assert details.log_tail is not None
+    assert len(details.log_tail) == 16 * 1024
+    assert "after" in details.log_tail

@@ -1,0 +1,121 @@
+"""The queue: slots, order, and what waits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from local_bench import RUN, SLEEP, Bench, wait_until
+
+from crawler_lifecycle.domain.task import Phase
+
+BRIEF = """
+import os, time
+def write(text):
+    with open(os.environ["CRAWL_STATE_DIR"] + "/../order", "a") as file:
+        file.write(text + " ")
+write(os.environ["CRAWL_TASK_INDEX"])
+time.sleep(0.15)
+write("done")
+"""
+
+
+def phases(bench: Bench, count: int) -> list[str]:
+    return [seen.phase for seen in bench.cluster.look(RUN, [bench.ref(i) for i in range(count)]).observations]
+
+
+def test_never_more_than_slots_execute_and_the_first_come_are_first(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(slots=2)
+    bench.deploy(BRIEF, range(8))
+    wait_until(lambda: phases(bench, 8).count(Phase.ENDED) == 8)
+    words = (bench.state / "state" / str(RUN) / "order").read_text().split()
+    running = [sum(-1 if word == "done" else 1 for word in words[:end]) for end in range(1, len(words) + 1)]
+    assert max(running) == 2
+    order = [int(word) for word in words if word != "done"]
+    # Two at a time may swap places while their interpreters start; nobody is overtaken by more than that.
+    assert all(abs(place - index) <= 2 for place, index in enumerate(order)), order
+    assert not list((bench.state / "waiting").iterdir())
+
+
+def test_the_slot_stays_taken_while_the_crawler_lives_without_its_supervisor(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(slots=1)
+    bench.deploy(SLEEP, range(2))
+    bench.crawler_process()
+    bench.slay(bench.supervisor())
+    bench.until(Phase.WAITING, 1)
+    time.sleep(0.4)
+    assert bench.look(1).reason == "waiting: 1 of 1 slots in use"
+    bench.cluster.kill(RUN, bench.ref(0))
+    bench.until(Phase.EXECUTING, 1)
+
+
+def test_the_slot_stays_taken_while_anything_of_the_crawler_lives(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(slots=1)
+    bench.deploy(SLEEP, range(2))
+    crawler = bench.crawler_process()
+    bench.slay(bench.supervisor())
+    bench.slay(bench.runner())
+    time.sleep(0.4)
+    assert crawler.alive()
+    assert phases(bench, 2) == [Phase.EXECUTING, Phase.WAITING]
+    bench.slay(crawler)
+    bench.until(Phase.EXECUTING, 1)
+    bench.until_over(0)
+
+
+def test_more_than_the_allowed_number_of_waiting_tasks_is_deferred(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(slots=1, max_waiting=2)
+    bench.deploy(SLEEP)
+    bench.until(Phase.EXECUTING)
+    states = [answer.state for answer in bench.deploy(SLEEP, range(5))]
+    assert states == ["existing", "created", "created", "deferred", "deferred"]
+    [deferred] = bench.deploy(SLEEP, range(4, 5))
+    assert deferred.reason == "2 tasks wait for a slot already"
+    assert bench.look(4).phase is Phase.ABSENT
+    bench.cluster.stop(RUN, bench.ref(1))
+    bench.until(Phase.ENDED, 1)
+    assert bench.deploy(SLEEP, range(4, 5))[0].state == "created"
+
+
+def test_waiting_tasks_that_died_do_not_count(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(slots=1, max_waiting=1)
+    bench.deploy(SLEEP)
+    bench.until(Phase.EXECUTING)
+    bench.deploy(SLEEP, range(1, 2))
+    bench.until(Phase.WAITING, 1)
+    bench.slay(bench.supervisor(1))
+    assert bench.look(1).phase is Phase.GONE
+    assert bench.deploy(SLEEP, range(2, 3))[0].state == "created"
+
+
+def test_a_dead_head_of_the_queue_holds_nobody_up(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(slots=1)
+    bench.deploy(SLEEP, range(3))
+    bench.until(Phase.EXECUTING)
+    bench.slay(bench.supervisor(1))
+    bench.cluster.kill(RUN, bench.ref(0))
+    bench.until(Phase.EXECUTING, 2)
+
+
+def test_a_bare_signal_is_no_stop(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(slots=1)
+    bench.deploy(SLEEP, range(2))
+    bench.until(Phase.WAITING, 1)
+    for index in range(2):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            bench.supervisor(index).send(number)
+    time.sleep(0.3)
+    assert phases(bench, 2) == [Phase.EXECUTING, Phase.WAITING]
+
+
+def test_a_supervisor_is_small_and_quick(bench: Bench) -> None:
+    bench.deploy(SLEEP)
+    began = time.perf_counter()
+    bench.deploy(SLEEP, range(1, 2))
+    assert time.perf_counter() - began < 1.0
+    wait_until(lambda: bench.look().phase is Phase.EXECUTING)
+    fields = Path(f"/proc/{bench.supervisor().pid}/statm").read_text().split()
+    assert int(fields[1]) * os.sysconf("SC_PAGESIZE") < 25 * 2**20
