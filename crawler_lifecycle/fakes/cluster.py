@@ -125,6 +125,14 @@ class FakeCluster:
         with self._lock:
             return self._tasks[run_id, index, attempt].signals
 
+    def alive(self) -> list[tuple[int, int, int]]:
+        """What waits or executes now, as (run_id, index, attempt)."""
+        with self._lock:
+            now = self.clock()
+            for task in self._tasks.values():
+                task.settle(now)
+            return [key for key, task in self._tasks.items() if task.ended is None and not task.gone]
+
     # --- Deployer
 
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:

@@ -120,8 +120,16 @@ class Lab:
     cluster: FakeCluster
     scheduler: DirectScheduler
     outside: Outside
+    folder: Path
     handles: list[WorkflowHandle[Any, Any]] = field(default_factory=list)
     count: int = 0
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """Workers of every role, for as long as this is open."""
+        async with AsyncExitStack() as stack:
+            await start_workers(stack, self)
+            yield
 
     @property
     def store(self) -> Any:
@@ -213,11 +221,11 @@ async def laboratory(
     scheduler = DirectScheduler(cluster, catalogue)
     directory = TemporalDirectory(client, asyncio.get_running_loop())
     parts = Parts(store, cluster, catalogue, scheduler, outside, outside, outside, directory)
-    lab = Lab(client, parts, cluster, scheduler, outside)
+    lab = Lab(client, parts, cluster, scheduler, outside, folder)
     try:
         async with AsyncExitStack() as stack:
             if workers:
-                await start_workers(stack, lab)
+                await stack.enter_async_context(lab.working())
             yield lab
             await lab.replay_all()
             for handle in lab.handles:

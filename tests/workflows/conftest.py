@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
 import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
@@ -25,7 +24,8 @@ async def lab(skipping: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[La
         yield lab
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.get_closest_marker("asyncio") is not None:
-            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+@pytest_asyncio.fixture(loop_scope="session")
+async def lab_without_workers(skipping: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[Lab]:
+    """The same, with nobody listening until the test starts workers itself."""
+    async with laboratory(skipping.client, tmp_path, workers=False) as lab:
+        yield lab

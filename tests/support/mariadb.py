@@ -1,0 +1,144 @@
+"""A private MariaDB server for tests: on loopback, in a folder of its own, ended by its own process id."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pymysql
+import pytest
+
+START_TIMEOUT_S = 60.0
+MISSING = "MariaDB is not installed, so nothing was tested on it; `make test-deps` installs it"
+
+
+@dataclass
+class MariaDb:
+    """A running server. ``url`` makes a fresh, empty database."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+    names: Iterator[int] = field(default_factory=itertools.count)
+
+    def connect(self, database: str | None = None) -> pymysql.Connection[pymysql.cursors.Cursor]:
+        return pymysql.connect(
+            host="127.0.0.1", port=self.port, user="root", database=database, connect_timeout=5, autocommit=True
+        )
+
+    def execute(self, statement: str, database: str | None = None) -> tuple[tuple[object, ...], ...]:
+        connection = self.connect(database)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(statement)
+                return tuple(cursor.fetchall())
+        finally:
+            connection.close()
+
+    def url_of(self, name: str) -> str:
+        return f"mysql+pymysql://root@127.0.0.1:{self.port}/{name}"
+
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        """The URL of a new database, dropped afterwards."""
+        name = f"test_{next(self.names)}"
+        self.execute(f"CREATE DATABASE {name}")
+        try:
+            yield self.url_of(name)
+        finally:
+            self.execute(f"DROP DATABASE {name}")
+
+
+def _program(name: str) -> str | None:
+    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin:/sbin")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def running_mariadb() -> Iterator[MariaDb]:
+    """Start a server and end it. Without MariaDB the tests are skipped in words, and fail where ``CI`` is ``true``."""
+    server, install = _program("mariadbd"), _program("mariadb-install-db")
+    if server is None or install is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail(MISSING)
+        pytest.skip(MISSING)
+    folder = Path(tempfile.mkdtemp(prefix="mariadb-"))
+    user = ["--user=root"] if os.geteuid() == 0 else []
+    data = folder / "data"
+    try:
+        subprocess.run(
+            [install, "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal", *user],
+            check=True,
+            capture_output=True,
+            timeout=START_TIMEOUT_S,
+        )
+        with (folder / "server.log").open("wb") as log, _server(server, folder, user, log) as running:
+            yield running
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _server(program: str, folder: Path, user: list[str], log: object) -> Iterator[MariaDb]:
+    port = _free_port()
+    process = subprocess.Popen(
+        [
+            program,
+            "--no-defaults",
+            f"--datadir={folder / 'data'}",
+            f"--socket={folder / 's'}",
+            f"--pid-file={folder / 'pid'}",
+            f"--port={port}",
+            "--bind-address=127.0.0.1",
+            "--skip-log-bin",
+            "--skip-name-resolve",
+            # Durable only against its own end, not against a power cut: a test wants speed.
+            "--innodb-flush-log-at-trx-commit=0",
+            "--innodb-flush-method=nosync",
+            "--innodb-buffer-pool-size=128M",
+            *user,
+        ],
+        stdout=log,  # type: ignore[call-overload]
+        stderr=subprocess.STDOUT,
+    )
+    running = MariaDb(port, process)
+    try:
+        _wait(running, folder)
+        yield running
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait(running: MariaDb, folder: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while running.process.poll() is None and time.monotonic() < deadline:
+        with suppress(pymysql.err.OperationalError):
+            running.connect().close()
+            return
+        time.sleep(0.05)
+    pytest.fail(f"MariaDB did not start: {(folder / 'server.log').read_text(errors='replace')[-2000:]}")
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDb]:
+    """One server for all tests of a session."""
+    with running_mariadb() as running:
+        yield running

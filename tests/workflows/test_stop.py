@@ -1,0 +1,293 @@
+"""Stopping always works: in every stage, in every way, twice, early, late, and with half of the world dead."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from temporalio.api.common.v1 import Payload
+from temporalio.client import WorkflowHandle
+from temporalio.common import RawValue
+
+from crawler_lifecycle.domain.errors import ClusterUnavailable, SchedulerUnavailable
+from crawler_lifecycle.domain.run import RunRequest, StopIntent
+from crawler_lifecycle.fakes.cluster import Behaviour
+from crawler_lifecycle.ports import Deployment
+from tests.support.lab import Lab
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+UNTIL_STOPPED = Behaviour(executes=None)
+Stopper = Callable[[WorkflowHandle[Any, Any]], Coroutine[Any, Any, None]]
+
+
+async def _signal(handle: WorkflowHandle[Any, Any]) -> None:
+    await handle.signal("stop", {"request_id": "r1", "requested_by": "ada", "reason": "enough"})
+
+
+async def _bare_signal(handle: WorkflowHandle[Any, Any]) -> None:
+    await handle.signal("stop")
+
+
+async def _force(handle: WorkflowHandle[Any, Any]) -> None:
+    await handle.signal("force_stop")
+
+
+async def _cancel(handle: WorkflowHandle[Any, Any]) -> None:
+    await handle.cancel()
+
+
+KINDS = [_signal, _bare_signal, _force, _cancel]
+
+
+def _checked(lab: Lab, result: Any, tasks: dict[str, int] | None = None) -> None:
+    """What must hold of every stopped run."""
+    assert (result.status, result.outcome) == ("FAILED", "cancelled")
+    assert result.tasks == (tasks or {"CANCELLED": 1})
+    row = lab.store.get_run(result.run_id)
+    assert (row.status, row.outcome) == ("FAILED", "cancelled")
+    logged = lab.store.cancellations(result.run_id)
+    assert len(logged) == 1
+    assert logged[0]["acted_at"] is not None
+    assert [e.body["status"] for e in lab.outside.sent if e.run_id == result.run_id] == ["FAILED"]
+    assert "run.stopped" in [e.type for e in lab.outside.pushed if e.run_id == result.run_id]
+    assert lab.store.corrections(result.run_id) == []
+
+
+@pytest.mark.parametrize("stop", KINDS, ids=lambda k: k.__name__)
+async def test_in_reconciliation(lab: Lab, stop: Stopper) -> None:
+    lab.cluster.behaviour = UNTIL_STOPPED
+    handle = await lab.start({"crawler": "books"})
+    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation" and s.looks >= 1)
+    await stop(handle)
+    result = await handle.result()
+    _checked(lab, result)
+    forced = stop is _force
+    names = await lab.events(handle)
+    assert names.count("k8_stop_pod" if forced else "k8_stop_task") == 1
+    assert ("k8_stop_pod" in names) == forced
+    assert lab.cluster.signals(result.run_id) == (0 if forced else 1)
+    order = [n for n in names if n in ("record_stop", "cancel_queued_tasks", "k8_stop_task", "k8_stop_pod")]
+    assert order == ["record_stop", "cancel_queued_tasks", order[-1]]
+
+
+@pytest.mark.parametrize("stop", KINDS, ids=lambda k: k.__name__)
+async def test_before_any_worker_exists(lab_without_workers: Lab, stop: Stopper) -> None:
+    lab = lab_without_workers
+    handle = await lab.start({"crawler": "books"})
+    await stop(handle)
+    async with lab.working():
+        result = await handle.result()
+        _checked(lab, result)
+        assert lab.scheduler.calls == []
+
+
+@pytest.mark.parametrize("stop", KINDS, ids=lambda k: k.__name__)
+async def test_while_the_start_is_awaited(lab: Lab, stop: Stopper) -> None:
+    lab.cluster.behaviour = Behaviour(waits=1e7)
+    handle = await lab.start({"crawler": "books"})
+    await lab.until(lambda: lab.cluster.calls["look"] > 2)
+    await stop(handle)
+    _checked(lab, await handle.result())
+
+
+@pytest.mark.parametrize("stop", KINDS, ids=lambda k: k.__name__)
+async def test_while_a_deployment_is_on_its_way(lab: Lab, stop: Stopper) -> None:
+    """The late call still creates its task; it is found and stopped, and nothing is left running."""
+    under_way, go_on = threading.Event(), threading.Event()
+
+    def late(_: Deployment) -> None:
+        under_way.set()
+        assert go_on.wait(30)
+
+    lab.scheduler.before = late
+    lab.cluster.behaviour = UNTIL_STOPPED
+    handle = await lab.start({"crawler": "books"})
+    await asyncio.to_thread(under_way.wait, 10)
+    await stop(handle)
+    await lab.until(lambda: lab.store.get_run(1).status == "STOPPING")
+    go_on.set()
+    result = await handle.result()
+    _checked(lab, result)
+    assert lab.cluster.alive() == []
+
+
+@pytest.mark.parametrize("stop", KINDS, ids=lambda k: k.__name__)
+async def test_while_the_scheduler_is_down(lab: Lab, stop: Stopper) -> None:
+    def down(_: Deployment) -> None:
+        raise SchedulerUnavailable("connection refused")
+
+    lab.scheduler.before = down
+    handle = await lab.start({"crawler": "books"})
+    await lab.until(lambda: len(lab.scheduler.calls) > 1)
+    assert "connection refused" in lab.store.get_run(1).waiting_for
+    await stop(handle)
+    _checked(lab, await handle.result())
+
+
+async def test_while_the_archive_is_written_it_comes_too_late(lab: Lab) -> None:
+    writing, go_on = threading.Event(), threading.Event()
+
+    def slow(*_: Any) -> Any:
+        writing.set()
+        assert go_on.wait(30)
+        return None
+
+    lab.outside.store = slow  # type: ignore[method-assign]
+    handle = await lab.start({"crawler": "books"})
+    lab.cluster.folders[1, 0] = lab.folder
+    await asyncio.to_thread(writing.wait, 20)
+    await handle.signal("stop")
+    go_on.set()
+    result = await handle.result()
+    assert (result.status, result.outcome) == ("COMPLETED", "finished")
+    assert lab.store.cancellations(result.run_id) == []
+
+
+async def test_every_task_of_a_multi_process_run_is_stopped_and_the_queued_ones_cancelled(lab: Lab) -> None:
+    lab.cluster.behaviour = UNTIL_STOPPED
+    handle = await lab.start({"crawler": "books", "tasks": [{}] * 130, "max_parallel_tasks": 110})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await handle.signal("stop")
+    result = await handle.result()
+    _checked(lab, result, {"CANCELLED": 130})
+    assert (await lab.events(handle)).count("k8_stop_task") == 110
+    assert all(lab.cluster.signals(result.run_id, n) == 1 for n in range(110))
+
+
+async def test_many_stops_are_one_stop_with_one_row_each(lab: Lab) -> None:
+    lab.cluster.behaviour = UNTIL_STOPPED
+    handle = await lab.start({"crawler": "books"})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    for n in range(40):
+        await handle.signal("stop", {"request_id": f"r{n % 4}"})
+    result = await handle.result()
+    assert result.outcome == "cancelled"
+    assert len(lab.store.cancellations(result.run_id)) <= 4
+    assert lab.cluster.signals(result.run_id) == 1
+
+
+async def test_a_stop_that_is_ignored_becomes_a_forced_one(lab: Lab) -> None:
+    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
+    handle = await lab.start({"crawler": "books"})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await handle.signal("stop")
+    result = await handle.result()
+    assert (result.status, result.outcome) == ("FAILED", "cancelled")
+    task = lab.store.list_tasks(result.run_id)[0]
+    assert (task.status, task.outcome) == ("CANCELLED", "cancel_timeout")
+    row = lab.store.get_run(result.run_id)
+    assert (task.ended_at - row.stop.requested_at).total_seconds() >= 300
+    assert lab.cluster.calls["kill"] == 1
+
+
+async def test_force_after_a_plain_stop(lab: Lab) -> None:
+    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
+    handle = await lab.start({"crawler": "books", "limits": {"force_stop_after_s": None}})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await handle.signal("stop", {"request_id": "plain"})
+    await lab.until(lambda: lab.cluster.calls["stop"])
+    await handle.signal("stop", {"request_id": "hard", "force": True})
+    result = await handle.result()
+    assert result.outcome == "cancelled"
+    assert [c["request_id"] for c in lab.store.cancellations(result.run_id)] == ["plain", "hard"]
+    assert lab.store.list_tasks(result.run_id)[0].outcome == "cancelled"
+
+
+async def test_with_the_cluster_dead_it_is_recorded_at_once_and_done_when_it_is_back(lab: Lab) -> None:
+    lab.cluster.behaviour = UNTIL_STOPPED
+    handle = await lab.start({"crawler": "books", "limits": {"force_stop_after_s": None}})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    lab.cluster.fail_with(ClusterUnavailable("503"))
+    await handle.signal("stop")
+    row = await lab.until(lambda: (r := lab.store.get_run(1)).status == "STOPPING" and r)
+    assert row.stop is not None
+    await lab.until(lambda: lab.store.get_run(1).look_error)
+    assert lab.tasks(1) == {0: "RUNNING"}, "an error is no observation"
+    lab.cluster.fail_with(None)
+    _checked(lab, await handle.result())
+
+
+async def test_the_end_that_was_its_own_wins_over_a_late_stop(lab: Lab) -> None:
+    lab.cluster.behaviour = UNTIL_STOPPED
+    handle = await lab.start({"crawler": "books"})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    lab.cluster.fail_with(ClusterUnavailable("503"), "look")
+    lab.cluster.behaviour = Behaviour()
+    from crawler_lifecycle.fakes.cluster import FINISHED
+
+    lab.cluster.end_now(1, end=FINISHED)
+    await handle.signal("stop")
+    lab.cluster.fail_with(None)
+    result = await handle.result()
+    assert (result.status, result.outcome) == ("COMPLETED", "finished")
+
+
+async def test_a_stop_that_only_the_database_knows_is_carried_out(lab: Lab) -> None:
+    """The gateway died between writing the intent and sending the signal."""
+    lab.cluster.behaviour = UNTIL_STOPPED
+    handle = await lab.start({"crawler": "books"})
+    snapshot = await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    lab.store.record_stop(1, StopIntent(snapshot.last_look_at, requested_by="gateway"), "g1")
+    _checked(lab, await handle.result())
+
+
+async def test_a_stop_of_a_reserved_run_leads_straight_to_its_end(lab: Lab) -> None:
+    row, _ = lab.store.reserve_run(RunRequest(crawler="books"), "reserved")
+    lab.store.record_stop(row.run_id, StopIntent(row.created_at, requested_by="ada"), "s1")
+    result = await lab.run({"run_id": row.run_id})
+    _checked(lab, result)
+    assert lab.scheduler.calls == []
+
+
+JUNK = [
+    [Payload(metadata={"encoding": b"json/plain"}, data=b"{not json")],
+    [Payload(metadata={"encoding": b"binary/strange"}, data=b"\xff\x00")],
+    [Payload(metadata={}, data=b"")],
+    [Payload(metadata={"encoding": b"json/plain"}, data=b"5")],
+    [Payload(metadata={"encoding": b"json/plain"}, data=b'{"force": "yes", "colour": 1, "reason": 7}')],
+    [Payload(metadata={"encoding": b"json/plain"}, data=b'{"reason": "a"}')] * 3,
+]
+
+
+@pytest.mark.parametrize("payloads", JUNK, ids=range(len(JUNK)))
+async def test_a_stop_is_never_lost_whatever_it_carries(lab: Lab, payloads: list[Payload]) -> None:
+    lab.cluster.behaviour = UNTIL_STOPPED
+    handle = await lab.start({"crawler": "books"})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await handle.signal("stop", args=[RawValue(p) for p in payloads])
+    _checked(lab, await handle.result())
+    snapshot = await lab.snapshot_where(handle, lambda s: True)
+    assert snapshot.notes
+
+
+async def test_unknown_signals_become_a_note(lab: Lab) -> None:
+    handle = await lab.start({"crawler": "books"})
+    await handle.signal("pause", 1)
+    assert (await handle.result()).status == "COMPLETED"
+    assert "unknown signal 'pause'" in (await lab.snapshot_where(handle, lambda s: True)).notes[0]
+
+
+@pytest.mark.parametrize(("limits", "outcome"), [
+    ({"run_timeout_s": 900}, "timed_out"), ({"start_timeout_s": 600}, "start_timeout"),
+])  # fmt: skip
+async def test_our_own_limits_stop_a_run(lab: Lab, limits: dict[str, float], outcome: str) -> None:
+    lab.cluster.behaviour = UNTIL_STOPPED if outcome == "timed_out" else Behaviour(waits=1e7)
+    handle = await lab.start({"crawler": "books", "limits": limits})
+    result = await handle.result()
+    assert (result.status, result.outcome) == ("FAILED", outcome)
+    assert lab.store.cancellations(result.run_id) == []
+    assert lab.tasks(result.run_id) == {0: "FAILED"}
+
+
+async def test_a_person_outweighs_a_limit(lab: Lab) -> None:
+    lab.cluster.behaviour = dataclasses.replace(UNTIL_STOPPED, heeds_stop_after=None)
+    handle = await lab.start({"crawler": "books", "limits": {"run_timeout_s": 60, "force_stop_after_s": None}})
+    await lab.until(lambda: lab.cluster.calls["stop"])
+    await handle.signal("force_stop", {"requested_by": "ada"})
+    result = await handle.result()
+    assert (result.outcome, result.cause) == ("cancelled", "Stopped by ada")
