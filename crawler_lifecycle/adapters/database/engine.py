@@ -174,7 +174,8 @@ class Database:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._writer = engine.execution_options(lifecycle_write=True)
+        # The same pool; its transactions take SQLite's write lock when they begin.
+        self.writer = engine.execution_options(lifecycle_write=True)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -185,7 +186,7 @@ class Database:
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """One transaction that writes: committed when the block ends, rolled back when it raises."""
-        with translated(), self._writer.begin() as connection:
+        with translated(), self.writer.begin() as connection:
             yield connection
 
     def close(self) -> None:

@@ -56,9 +56,12 @@ class LookPart(StorePart):
     ) -> LookReport:
         """Stage the findings and commit what the look proves at once. Again: the same look says nothing new.
 
-        The findings replace those that an earlier look staged for the same tasks. Raises ``Fenced``.
+        The findings replace those that an earlier look staged for the same tasks. A look that comes after the run's
+        end writes nothing. Raises ``Fenced``.
         """
         with self._unit(fence.run_id, fence) as unit:
+            if unit.status.terminal:
+                return _report(unit)
             tasks = {(row["task_index"], row["attempt"]): row for row in _unsettled(unit.conn, unit.run_id)}
             seen = [(tasks[key], o) for o in look.observations if (key := (o.index, o.attempt)) in tasks]
             staged = {f.change.task_id: {"finding": dump_finding(f)} for f in findings}
@@ -75,19 +78,7 @@ class LookPart(StorePart):
                 look_error=None,
                 last_progress_at=unit.now if moved else unit.run["last_progress_at"],
             )
-            counts = unit.counts()
-            o = task_observation.c
-            return LookReport(
-                changed=unit.conn.execute(
-                    select(func.count()).where(o.run_id == unit.run_id, o.finding.is_not(None))
-                ).scalar_one(),
-                active=counts.active,
-                queued=counts.queued,
-                stop=unit.stop,
-                pages=sums["pages"],
-                items=sums["items"],
-                errors=sums["errors"],
-            )
+            return _report(unit)
 
     def record_look_error(self, fence: Fence, error: str) -> None:
         """Write down why the last look failed, until one succeeds. It says nothing about any task."""
@@ -142,10 +133,24 @@ class LookPart(StorePart):
                 moves,
                 source,
                 replace=("reason",),
-                fill=("started_at", "deployed_at", "cluster_name", "cluster_uid", "node"),
+                fill=("started_at", "deployed_at", "cluster_name", "cluster_uid", "node", "exit_code", "exit_signal"),
             )
             unit.conn.execute(delete(task_observation).where(task_observation.c.run_id == unit.run_id))
             return unit.counts()
+
+
+def _report(unit: Unit) -> LookReport:
+    o, counts = task_observation.c, unit.counts()
+    staged = select(func.count()).where(o.run_id == unit.run_id, o.finding.is_not(None))
+    return LookReport(
+        changed=unit.conn.execute(staged).scalar_one(),
+        active=counts.active,
+        queued=counts.queued,
+        stop=unit.stop,
+        pages=unit.run["pages"],
+        items=unit.run["items"],
+        errors=unit.run["errors"],
+    )
 
 
 def _unsettled(conn: Connection, run_id: int) -> Sequence[Row]:
@@ -165,26 +170,25 @@ def _stage(unit: Unit, parts: Mapping[int, Mapping[str, Any]]) -> None:
     bulk on all of them (it does not know MySQL 8's new spelling of upserts and would send row by row).
     """
     o, t = task_observation.c, task_history.c
+    rows = []
     for chunk in chunks(sorted(parts)):
-        earlier = {
-            row["task_id"]: row
-            for row in unit.conn.execute(select(task_observation).where(o.task_id.in_(chunk))).mappings()
-        }
         known = unit.conn.execute(
-            select(t.task_id, t.task_index).where(t.run_id == unit.run_id, t.task_id.in_(chunk))
-        ).all()
-        rows = []
-        for task_id, index in known:
-            old: Row = earlier.get(task_id, {})
-            row = {name: parts[task_id].get(name, old.get(name)) for name in ("finding", "details")}
-            if any(row.values()):
-                rows.append(
-                    {"task_id": task_id, "run_id": unit.run_id, "attempt": unit.attempt, "task_index": index, **row}
-                )
-        if earlier:
-            unit.conn.execute(delete(task_observation).where(o.task_id.in_(list(earlier))))
-        if rows:
-            unit.conn.execute(insert(task_observation), rows)
+            select(t.task_id, t.task_index, o.task_id.label("earlier"), o.finding, o.details)
+            .join_from(task_history, task_observation, t.task_id == o.task_id, isouter=True)
+            .where(t.run_id == unit.run_id, t.task_id.in_(chunk))
+        )
+        replaced = []
+        for old in known.mappings():
+            new = {name: parts[old["task_id"]].get(name, old[name]) for name in ("finding", "details")}
+            if old["earlier"] is not None:
+                replaced.append(old["earlier"])
+            if any(new.values()):
+                key = {"task_id": old["task_id"], "run_id": unit.run_id, "task_index": old["task_index"]}
+                rows.append({**key, "attempt": unit.attempt, **new})
+        if replaced:
+            unit.conn.execute(delete(task_observation).where(o.task_id.in_(replaced)))
+    if rows:
+        unit.conn.execute(insert(task_observation), rows)
 
 
 def _staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
@@ -193,10 +197,11 @@ def _staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
     while True:
         query = select(task_observation).where(o.run_id == unit.run_id, o.task_index > last)
         rows = unit.conn.execute(query.order_by(o.task_index).limit(CHUNK)).mappings().all()
-        if not rows:
+        if rows:
+            yield rows
+            last = rows[-1]["task_index"]
+        if len(rows) < CHUNK:
             return
-        yield rows
-        last = rows[-1]["task_index"]
 
 
 def _observed(task: Row, seen: Observation, now: datetime) -> dict[str, Any] | None:
@@ -241,8 +246,11 @@ def _short(details: Details) -> Details:
 
 def _detail(row: Row) -> dict[str, Any]:
     """The columns that one staged row proves; ``None`` where it says nothing."""
-    seen = load_finding(row["finding"]).observation if row["finding"] else None
-    details = load_details(row["details"]) if row["details"] else None
+    finding = load_finding(row["finding"]) if row["finding"] else None
+    foreign = finding is not None and _foreign(finding)
+    # Node, counters, exit code and log of another object under our name say nothing about our task.
+    seen = finding.observation if finding and not foreign else None
+    details = load_details(row["details"]) if row["details"] and not foreign else None
     end = seen.end if seen else None
     counters = [source.counters for source in (details, seen) if source is not None]
     peaks = [source.peak_memory for source in (details, seen) if source is not None]
@@ -259,9 +267,17 @@ def _detail(row: Row) -> dict[str, Any]:
     }
 
 
+def _foreign(finding: Finding) -> bool:
+    return finding.change.correction == "not_ours"
+
+
 def _move(finding: Finding) -> Move:
     change, seen = finding.change, finding.observation
-    started = seen.started_at or (change.cluster_time if change.after is TaskStatus.RUNNING else None)
+    ours = None if _foreign(finding) else seen
+    end = ours.end if ours else None
+    started = ours.started_at if ours else None
+    if started is None and change.after is TaskStatus.RUNNING:
+        started = change.cluster_time
     return Move(
         change.task_id,
         change.before,
@@ -272,11 +288,13 @@ def _move(finding: Finding) -> Move:
         correction=change.correction,
         evidence=evidence(seen),
         values={
-            "reason": seen.end.reason if seen.end else seen.reason,
+            "reason": end.reason if end else seen.reason,
             "started_at": started,
             "deployed_at": started if change.before is TaskStatus.QUEUED else None,
-            "cluster_name": seen.name,
-            "cluster_uid": seen.uid if change.correction != "not_ours" else None,
-            "node": seen.node,
+            "cluster_name": ours.name if ours else None,
+            "cluster_uid": ours.uid if ours else None,
+            "node": ours.node if ours else None,
+            "exit_code": end.exit_code if end else None,
+            "exit_signal": end.signal if end else None,
         },
     )

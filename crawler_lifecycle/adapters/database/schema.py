@@ -16,7 +16,7 @@ from sqlalchemy import URL, Connection, text
 
 from crawler_lifecycle.domain.errors import StoreUnavailable
 
-from .engine import Database, open_engine, parse_url
+from .engine import Database, open_engine, parse_url, translated
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _LOCK_WAIT_S = 120
@@ -59,11 +59,18 @@ def upgrade(url: str) -> None:
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    # On SQLite the writing transaction is the lock, and undoes a migration that fails half-way.
-    with _database(parsed) as database, database.writing() as connection, _locked(connection):
+    # On SQLite the writing transaction is the lock, and undoes a migration that fails half-way. On MySQL the version
+    # must be committed before the lock is given up, so the transaction ends inside of it.
+    with (
+        _database(parsed) as database,
+        translated(),
+        database.writer.connect() as connection,
+        _locked(connection),
+    ):
         config = _config()
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+        connection.commit()
 
 
 @contextmanager

@@ -1,0 +1,311 @@
+"""Stops, verdicts, resumption, events and exports."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, RunNotFound
+from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, StopIntent, Verdict
+from crawler_lifecycle.domain.task import Phase, TaskStatus
+from crawler_lifecycle.ports import Details
+from tests.contracts.store.world import START, World, good_end, seen
+
+# --- stops ------------------------------------------------------------------------------------------------------
+
+
+def test_a_stop_is_recorded_once(world: World) -> None:
+    fence = world.deployed()
+    rows = [world.store.record_stop(fence.run_id, world.stop(reason="enough"), "s1") for _ in range(2)]
+    assert rows[0] == rows[1] == world.row(fence)
+    assert (rows[0].status, rows[0].stop) == (RunStatus.STOPPING, world.stop(reason="enough"))
+    [log] = world.store.cancellations(fence.run_id)
+    assert (log["request_id"], log["requested_by"], log["reason"], log["force"]) == ("s1", "ann", "enough", False)
+    assert (log["requested_at"], log["acted_at"], log["attempt"]) == (START, None, 1)
+    [moved] = [t for t in world.store.transitions(fence.run_id) if t.to_status == "STOPPING"]
+    assert (moved.source, moved.cluster_time, moved.lag_ms) == ("stop", None, None)
+
+
+def test_a_second_stop_adds_force_and_keeps_the_time(world: World) -> None:
+    fence = world.deployed()
+    world.store.record_stop(fence.run_id, world.stop(), "s1")
+    world.clock.forward(5)
+    row = world.store.record_stop(fence.run_id, world.stop(by="bob", force=True), "s2", fence)
+    assert row.stop == StopIntent(START, force=True, requested_by="ann")
+    row = world.store.record_stop(fence.run_id, world.stop(escalated=True), None, fence)
+    assert row.stop == StopIntent(START, force=True, requested_by="ann", escalated=True)
+    assert [log["request_id"] for log in world.store.cancellations(fence.run_id)] == ["s1", "s2"]
+
+
+def test_a_person_outweighs_a_limit(world: World) -> None:
+    fence = world.deployed()
+    limit = StopIntent(START, limit="timed_out", reason="2 h")
+    assert world.store.record_stop(fence.run_id, limit, "x", fence).stop == limit
+    assert world.store.cancellations(fence.run_id) == []
+    world.clock.forward(5)
+    row = world.store.record_stop(fence.run_id, world.stop(), "s1")
+    assert row.stop == StopIntent(START, requested_by="ann")
+    row = world.store.record_stop(fence.run_id, replace(limit, force=True), None, fence)
+    assert row.stop == StopIntent(START, requested_by="ann", force=True)
+
+
+def test_a_stop_after_the_end_writes_nothing(world: World) -> None:
+    fence = world.deployed()
+    ended = world.finish(fence)
+    events = len(world.store.events_after(0))
+    assert world.store.record_stop(fence.run_id, world.stop(), "s1") == ended
+    assert world.store.cancellations(fence.run_id) == []
+    assert len(world.store.events_after(0)) == events
+
+
+def test_a_stop_of_nothing(world: World) -> None:
+    with pytest.raises(RunNotFound):
+        world.store.record_stop(99, world.stop(), "s1")
+
+
+def test_queued_tasks_are_cancelled_when_no_call_can_be_on_its_way(world: World) -> None:
+    fence = world.run(tasks=3)
+    world.store.offer_tasks(fence, 1, None, START + timedelta(seconds=25))
+    world.store.record_stop(fence.run_id, world.stop(), "s1")
+    for _ in range(2):
+        assert world.store.cancel_queued(fence, START).by_status == {"QUEUED": 1, "CANCELLED": 2}
+    later = START + timedelta(seconds=26)
+    assert world.store.cancel_queued(fence, later).by_status == {"CANCELLED": 3}
+    task = world.store.list_tasks(fence.run_id)[0]
+    assert (task.outcome, task.cause) == ("cancelled", "Stopped by ann before it was deployed")
+
+
+def test_queued_tasks_under_a_limit(world: World) -> None:
+    fence = world.run()
+    world.store.record_stop(fence.run_id, StopIntent(START, limit="start_timeout"), None, fence)
+    world.store.cancel_queued(fence, START)
+    assert world.store.list_tasks(fence.run_id)[0].outcome == "start_timeout"
+
+
+def test_tasks_that_are_being_stopped(world: World) -> None:
+    fence = world.run(tasks=3)
+    world.deploy(fence, limit=2)
+    ids = [task.task_id for task in world.store.list_tasks(fence.run_id)]
+    for _ in range(2):
+        world.store.mark_stopping(fence, ids)
+    assert list(world.statuses(fence).values()) == [TaskStatus.STOPPING, TaskStatus.STOPPING, TaskStatus.QUEUED]
+    assert [t.source for t in world.store.transitions(fence.run_id) if t.to_status == "STOPPING"] == ["stop", "stop"]
+
+
+def test_stops_that_nobody_heard(world: World) -> None:
+    fence = world.deployed()
+    world.store.record_stop(fence.run_id, world.stop(), "s1")
+    later = world.clock.forward(30)
+    assert world.store.unheard_stops(START) == []
+    assert [r.run_id for r in world.store.unheard_stops(later)] == [fence.run_id]
+    for at in (later, later + timedelta(seconds=9)):
+        world.store.acted_on_stop(fence, at)
+    assert world.store.unheard_stops(later) == []
+    assert world.store.cancellations(fence.run_id)[0]["acted_at"] == later
+    # A stop that comes past the workflow and asks for more has to be heard anew; the workflow's own has not.
+    world.store.record_stop(fence.run_id, world.stop(), "s1")
+    world.store.record_stop(fence.run_id, world.stop(escalated=True), None, fence)
+    assert world.store.unheard_stops(later) == []
+    world.store.record_stop(fence.run_id, world.stop(force=True), "s2")
+    assert [r.run_id for r in world.store.unheard_stops(later)] == [fence.run_id]
+
+
+# --- verdict ----------------------------------------------------------------------------------------------------
+
+
+def test_the_verdict_is_passed_once(world: World) -> None:
+    fence = world.deployed(tasks=3)
+    world.execute(fence)
+    last_end = world.clock.forward(10)
+    row = world.finish(fence, failed=[1])
+    world.clock.forward(10)
+    assert (row.status, row.outcome, row.stage, row.ended_at) == (RunStatus.FAILED, "partial", "completion", last_end)
+    assert (row.next_look_at, row.waiting_for, row.pages) == (None, None, 30)
+
+    def never(groups: object, stop: object) -> Verdict:
+        raise AssertionError("judged twice")
+
+    assert world.store.end_run(fence, never) == row == world.row(fence)
+    [moved] = [t for t in world.store.transitions(fence.run_id) if t.to_status == "FAILED" and t.task_id is None]
+    assert (moved.from_status, moved.cluster_time, moved.lag_ms) == ("PROCESSING", last_end, 0)
+    assert moved.evidence["tasks"] == {"SUCCEEDED": 2, "FAILED": 1}
+    assert world.store.ended_groups(fence.run_id) == [
+        EndedTasks("FAILED", "failed", 1, "The crawler failed with 'failed', exit 1: boom"),
+        EndedTasks("SUCCEEDED", "finished", 2, "The crawler finished, exit 0"),
+    ]
+
+
+def test_no_verdict_while_something_lives(world: World) -> None:
+    fence = world.deployed()
+    with pytest.raises(NotInThisState, match="1 of its tasks"):
+        world.end(fence)
+
+
+def test_a_judge_that_fails_changes_nothing(world: World) -> None:
+    fence = world.deployed()
+    world.store.record_stop(fence.run_id, world.stop(), "s1")
+    [task] = world.store.found_state(fence).tasks
+    world.look(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=good_end(START))])
+    asked: list[StopIntent | None] = []
+
+    def judge(groups: object, stop: StopIntent | None) -> Verdict:
+        asked.append(stop)
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        world.store.end_run(fence, judge)
+    assert asked == [world.stop()]
+    assert world.status(fence) is RunStatus.STOPPING
+
+
+def test_a_look_after_the_end_writes_nothing(world: World) -> None:
+    fence = world.deployed()
+    [task] = world.store.found_state(fence).tasks
+    row = world.finish(fence)
+    world.clock.forward(9)
+    world.stage(fence, [seen(task, Phase.EXECUTING, world.clock.now, uid=task.uid)])
+    world.store.record_look_error(fence, "x")
+    world.store.note_waiting(fence, "x")
+    assert world.store.mark_started(fence, world.clock.now) is RunStatus.COMPLETED
+    assert world.row(fence) == row
+
+
+# --- resumption -------------------------------------------------------------------------------------------------
+
+
+def test_resume_runs_again_only_what_did_not_succeed(world: World) -> None:
+    fence = world.deployed(tasks=4)
+    world.finish(fence, failed=[1, 3])
+    second = world.resume(fence)
+    assert world.store.count_tasks(fence.run_id).by_status == {"SUCCEEDED": 2, "QUEUED": 2}
+    rows = world.store.list_tasks(fence.run_id, superseded=True)
+    old = {t.task_index: t for t in rows if t.attempt == 1}
+    new = {t.task_index: t for t in rows if t.attempt == 2}
+    assert sorted(new) == [1, 3]
+    assert [old[n].superseded_by for n in range(4)] == [None, new[1].task_id, None, new[3].task_id]
+    assert new[3].args == old[3].args == {"part": "3"}
+    assert (new[1].status, new[1].pages, new[1].cluster_uid) == (TaskStatus.QUEUED, None, None)
+    for _ in range(2):
+        world.store.requeue_ended(second, False)
+    assert len(world.store.list_tasks(fence.run_id, superseded=True)) == 6
+    assert world.deploy(second) == [1, 3]
+    assert world.finish(second).status is RunStatus.COMPLETED
+    assert world.row(fence).pages == 40
+
+
+def test_rerun_runs_everything_again(world: World) -> None:
+    fence = world.deployed(tasks=2)
+    world.finish(fence)
+    world.resume(fence, rerun=True)
+    assert world.store.count_tasks(fence.run_id).by_status == {"QUEUED": 2}
+
+
+def test_what_still_executes_is_adopted_and_not_run_again_when_it_ends(world: World) -> None:
+    fence = world.deployed(tasks=2)
+    world.execute(fence)
+    second = world.resume(fence)
+    assert {t.attempt for t in world.store.found_state(second).tasks} == {1}
+    world.finish(second, failed=[0])
+    world.store.requeue_ended(second, False)
+    assert world.statuses(fence) == {0: TaskStatus.FAILED, 1: TaskStatus.SUCCEEDED}
+
+
+def test_queued_rows_go_on_under_the_new_attempt(world: World) -> None:
+    fence = world.run(tasks=2)
+    world.store.offer_tasks(fence, 1, None, START + timedelta(seconds=25))
+    second = world.resume(fence)
+    # The call for the first one may still be on its way under the old attempt's name.
+    assert [t.attempt for t in world.store.found_state(second).tasks] == [1, 2]
+    assert world.deploy(second) == [1]
+    world.clock.forward(26)
+    assert world.deploy(second) == [0]
+    assert {t.attempt for t in world.store.list_tasks(fence.run_id)} == {2}
+
+
+def test_no_new_rows_under_a_stop(world: World) -> None:
+    fence = world.deployed(tasks=2)
+    world.store.record_stop(fence.run_id, world.stop(), "s1")
+    tasks = world.store.found_state(fence).tasks
+    world.look(fence, [seen(tasks[0], Phase.GONE, START)])
+    second = world.resume(fence)
+    assert world.store.count_tasks(fence.run_id).by_status == {"CANCELLED": 1, "PENDING": 1}
+    assert world.status(second) is RunStatus.STOPPING
+
+
+def test_a_takeover_forgets_what_the_former_owner_staged(world: World) -> None:
+    fence = world.deployed()
+    [task] = world.store.found_state(fence).tasks
+    world.stage(fence, [seen(task, Phase.GONE, START)])
+    world.store.save_details(fence, [Details(task.task_id, "x")])
+    second = world.resume(fence)
+    assert world.store.staged(second) == []
+    assert world.store.apply_details(second) == 0
+
+
+# --- events, deliveries, exports --------------------------------------------------------------------------------
+
+
+def test_events_have_numbers_without_gaps(world: World) -> None:
+    fence = world.deployed()
+    world.finish(fence)
+    events = world.store.events_after(0)
+    assert [e.seq for e in events] == list(range(1, len(events) + 1))
+    assert {e.type for e in events} == {"run.changed"}
+    assert world.store.events_after(events[1].seq, limit=1) == [events[2]]
+    last = events[-1]
+    assert last.body == {
+        "run_id": fence.run_id,
+        "attempt": 1,
+        "crawler": "services",
+        "trigger": "manual",
+        "status": "COMPLETED",
+        "stage": "completion",
+        "outcome": "finished",
+        "tasks": {"SUCCEEDED": 1},
+        "pages": 10,
+        "items": 5,
+        "errors": 0,
+        "verified_at": START.isoformat(),
+    }
+
+
+def test_an_event_with_a_key_happens_once(world: World) -> None:
+    fence = world.deployed()
+    key = f"{fence.run_id}/1/run.ended"
+    assert world.store.find_event(key) is None
+    first = world.store.append_event(fence, "run.ended", key, {"status": "COMPLETED"})
+    assert world.store.append_event(fence, "run.ended", key, {"status": "FAILED"}) == first
+    assert world.store.find_event(key) == first
+    assert world.store.events_after(first.seq - 1) == [first]
+
+
+def test_nothing_new_is_no_event(world: World) -> None:
+    fence = world.deployed()
+    world.execute(fence)
+    count = len(world.store.events_after(0))
+    world.execute(fence)
+    world.store.cancel_queued(fence, START)
+    world.store.set_stage(fence, "reconciliation")
+    assert len(world.store.events_after(0)) == count
+
+
+def test_deliveries(world: World) -> None:
+    fence = world.run()
+    event = world.store.append_event(fence, "run.ended", "k", {})
+    for error in ("refused", "refused", None, "late duplicate"):
+        world.store.record_delivery(event.seq, "pusher", error)
+    with pytest.raises(InvalidRequest, match="seq: 999"):
+        world.store.record_delivery(999, "pusher", None)
+
+
+def test_exports(world: World) -> None:
+    fence = world.run()
+    world.store.record_export(fence, "running", None, None)
+    world.store.record_export(fence, "failed", None, "bucket is gone")
+    result = ExportResult("s3://b/k", 10, 2, "a" * 64)
+    for _ in range(2):
+        world.store.record_export(fence, "done", result, None)
+    [row] = world.store.exports(fence.run_id)
+    assert (row["status"], row["url"], row["bytes"], row["files"], row["error"]) == ("done", "s3://b/k", 10, 2, None)

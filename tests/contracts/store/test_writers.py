@@ -1,0 +1,282 @@
+"""Several writers, writers that lost the run, and commits whose answer was lost."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+
+from crawler_lifecycle.adapters.database import SqlRunStore
+from crawler_lifecycle.domain.errors import (
+    DuplicateRequest,
+    Fenced,
+    LifecycleError,
+    NotInThisState,
+    RunIsLive,
+    RunNotFound,
+    StoreUnavailable,
+)
+from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, verdict
+from crawler_lifecycle.domain.task import Phase
+from crawler_lifecycle.ports import Deployed, Details, Fence, Look, Owner, RunStore
+from tests.contracts.store.world import OTHER, OWNER, START, World, closed, good_end, request, seen
+
+Call = Callable[[RunStore, Fence], object]
+
+FENCED: dict[str, Call] = {
+    "offer_tasks": lambda s, f: s.offer_tasks(f, 10, None, START),
+    "record_deployed": lambda s, f: s.record_deployed(f, "local", [Deployed(0, "created", "n", "u")], START),
+    "refuse_queued": lambda s, f: s.refuse_queued(f, "no"),
+    "note_waiting": lambda s, f: s.note_waiting(f, "x"),
+    "mark_started": lambda s, f: s.mark_started(f, START),
+    "set_stage": lambda s, f: s.set_stage(f, "completion"),
+    "found_state": lambda s, f: s.found_state(f),
+    "record_look": lambda s, f: s.record_look(f, Look(START, 0.1, []), [], START, "look"),
+    "record_look_error": lambda s, f: s.record_look_error(f, "x"),
+    "staged": lambda s, f: s.staged(f),
+    "save_details": lambda s, f: s.save_details(f, [Details(1, "log")]),
+    "apply_details": lambda s, f: s.apply_details(f),
+    "apply_findings": lambda s, f: s.apply_findings(f, "look"),
+    "record_stop": lambda s, f: s.record_stop(f.run_id, StopIntent(START), "s", f),
+    "cancel_queued": lambda s, f: s.cancel_queued(f, START),
+    "mark_stopping": lambda s, f: s.mark_stopping(f, [1]),
+    "acted_on_stop": lambda s, f: s.acted_on_stop(f, START),
+    "end_run": lambda s, f: s.end_run(f, lambda groups, stop: verdict(groups, stop)),
+    "requeue_ended": lambda s, f: s.requeue_ended(f, True),
+    "append_event": lambda s, f: s.append_event(f, "run.ended", "key", {}),
+    "record_export": lambda s, f: s.record_export(f, "done", None, None),
+}
+
+
+def everything(world: World, fence: Fence) -> list[object]:
+    s, run_id = world.store, fence.run_id
+    return [
+        s.get_run(run_id), s.list_tasks(run_id, superseded=True), s.transitions(run_id), s.corrections(run_id),
+        s.cancellations(run_id), s.exports(run_id), s.properties(run_id), s.events_after(0),
+    ]  # fmt: skip
+
+
+def test_every_method_with_a_fence_is_tried() -> None:
+    takes_fence = {
+        name for name, method in vars(RunStore).items()
+        if inspect.isfunction(method) and "fence" in inspect.signature(method).parameters
+    }  # fmt: skip
+    assert set(FENCED) == takes_fence
+
+
+@pytest.mark.parametrize("name", FENCED)
+def test_a_writer_that_lost_the_run_is_refused(world: World, name: str) -> None:
+    fence = world.run(tasks=2)
+    before = everything(world, fence)
+    for wrong in (replace(fence, attempt=2), replace(fence, owner_run_id="chain-9"), replace(fence, attempt=0)):
+        with pytest.raises(Fenced, match=f"Run {fence.run_id}"):
+            FENCED[name](world.store, wrong)
+    with pytest.raises(RunNotFound):
+        FENCED[name](world.store, replace(fence, run_id=10**9))
+    assert everything(world, fence) == before
+
+
+# --- races ------------------------------------------------------------------------------------------------------
+
+
+def together(*calls: Callable[[], Any]) -> list[Any]:
+    """Make the calls at the same moment; their answers or our errors."""
+    barrier = threading.Barrier(len(calls))
+
+    def one(call: Callable[[], Any]) -> Any:
+        barrier.wait()
+        try:
+            return call()
+        except LifecycleError as error:
+            return error
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(one, calls))
+
+
+def test_twenty_creates_with_one_request_id(world: World) -> None:
+    handles = together(*[lambda: world.store.create_run(request(50), "r1", OWNER)] * 20)
+    assert [h for h in handles if h != handles[0]] == []
+    assert len(world.store.list_runs()) == 1
+    assert world.store.count_tasks(handles[0].run_id).by_status == {"QUEUED": 50}
+
+
+def test_twenty_owners_of_one_request_id(world: World) -> None:
+    owners = [Owner(f"w{n}", f"chain-{n}") for n in range(20)]
+    answers = together(*[lambda o=o: world.store.create_run(request(), "r1", o) for o in owners])
+    assert sum(isinstance(a, DuplicateRequest) for a in answers) == 19
+    assert len(world.store.list_runs()) == 1
+
+
+def test_reservations_and_a_creation_at_once(world: World) -> None:
+    reserve: Callable[[], Any] = lambda: world.store.reserve_run(request(), "r1")  # noqa: E731
+    answers = together(*[reserve] * 8, lambda: world.store.create_run(request(), "r1", OWNER))
+    assert sum(new for _, new in answers[:8]) <= 1
+    assert answers[8].run_id == answers[0][0].run_id
+
+
+def test_two_claims_at_once(world: World) -> None:
+    fence = world.deployed()
+    owners = [Owner(f"w{n}", f"chain-{n}") for n in range(4)]
+
+    def is_open(owner: Owner) -> bool:
+        return owner != OWNER
+
+    answers = together(
+        *[lambda o=o: world.store.claim_run(RunRequest(run_id=fence.run_id), o, is_open) for o in owners]
+    )
+    assert sum(isinstance(a, RunIsLive) for a in answers) == 3
+    [winner] = [a for a in answers if not isinstance(a, Exception)]
+    assert (winner.attempt, world.row(fence).attempt) == (2, 2)
+
+
+@pytest.mark.parametrize("round_", range(5))
+def test_a_stop_against_an_offer(world: World, round_: int) -> None:
+    fence = world.run(tasks=10)
+    (offered, stop), _ = together(
+        lambda: world.store.offer_tasks(fence, 10, None, world.clock.now),
+        lambda: world.store.record_stop(fence.run_id, world.stop(), "s1"),
+    )
+    assert (len(offered), stop) in ((10, None), (0, world.stop()))
+    assert world.store.offer_tasks(fence, 10, None, world.clock.now)[0] == []
+
+
+@pytest.mark.parametrize("round_", range(5))
+def test_a_stop_against_the_end(world: World, round_: int) -> None:
+    fence = world.deployed()
+    world.execute(fence)
+    [task] = world.store.found_state(fence).tasks
+    world.look(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=good_end(START))])
+    ended, stopped = together(
+        lambda: world.end(fence), lambda: world.store.record_stop(fence.run_id, world.stop(), "s1")
+    )
+    assert ended.status is RunStatus.COMPLETED
+    assert world.row(fence) == ended
+    assert (stopped.status is RunStatus.COMPLETED) == (world.store.cancellations(fence.run_id) == [])
+
+
+def test_events_become_visible_in_their_order(world: World) -> None:
+    fences = [world.run(f"r{n}") for n in range(8)]
+    found: list[int] = []
+    done = threading.Event()
+
+    def read() -> None:
+        last = 0
+        while True:
+            finished = done.is_set()
+            for one in world.store.events_after(last):
+                found.append(one.seq)
+                last = one.seq
+            if finished:
+                return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+
+    def write(fence: Fence) -> None:
+        for n in range(15):
+            world.store.append_event(fence, "run.note", f"{fence.run_id}/{n}", {})
+
+    together(*[lambda f=f: write(f) for f in fences])
+    done.set()
+    reader.join()
+    assert found == [e.seq for e in world.store.events_after(0, limit=10_000)]
+    assert len(found) == 8 + 8 * 15
+
+
+# --- commits whose answer is lost -------------------------------------------------------------------------------
+
+
+@contextmanager
+def lost_answer(store: SqlRunStore, after: int = 0) -> Iterator[None]:
+    """The commit ``after`` so many others happens, but its caller is told that the connection was lost."""
+    engine = store._db.engine
+    real = engine.dialect.do_commit
+    answers = iter([True] * after + [False])
+
+    def do_commit(connection: Any) -> None:
+        real(connection)
+        if not next(answers, True):
+            raise engine.dialect.dbapi.OperationalError(2013, "Lost connection during query")  # type: ignore[union-attr]
+
+    engine.dialect.do_commit = do_commit  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del engine.dialect.do_commit
+
+
+@pytest.mark.parametrize("name", sorted(set(FENCED) - {"found_state", "staged"}))
+def test_a_retry_after_a_lost_answer_changes_nothing_more(world: World, store: SqlRunStore, name: str) -> None:
+    fence = world.run(tasks=2)
+    if name in ("mark_stopping", "apply_findings", "apply_details", "end_run"):
+        world.deploy(fence)
+    if name in ("apply_findings", "apply_details"):
+        tasks = store.found_state(fence).tasks
+        world.stage(fence, [seen(t, Phase.GONE, START) for t in tasks])
+    if name == "end_run":
+        tasks = store.found_state(fence).tasks
+        world.look(fence, [seen(t, Phase.GONE, START) for t in tasks])
+    with lost_answer(store), pytest.raises(StoreUnavailable, match="Lost connection"):
+        FENCED[name](store, fence)
+    after = everything(world, fence)
+    FENCED[name](store, fence)
+    again = everything(world, fence)
+    assert again == after
+
+
+@pytest.mark.parametrize("what", ["reserve", "create", "claim", "take over"])
+def test_a_retried_beginning(world: World, store: SqlRunStore, what: str) -> None:
+    if what == "claim":
+        world.store.reserve_run(request(2), "r1")
+    if what == "take over":
+        world.deployed(tasks=2)
+    found = store.find_run("r1")
+    calls: dict[str, Callable[[], object]] = {
+        "reserve": lambda: store.reserve_run(request(2), "r1"),
+        "create": lambda: store.create_run(request(2), "r1", OWNER),
+        "claim": lambda: store.claim_run(RunRequest(run_id=found and found.run_id), OWNER, closed),
+        "take over": lambda: store.claim_run(RunRequest(run_id=found and found.run_id), OTHER, closed),
+    }
+    # The first transaction of a take-over only finds out whom to ask about.
+    with lost_answer(store, after=int(what == "take over")), pytest.raises(StoreUnavailable):
+        calls[what]()
+    [row] = store.list_runs()
+    transitions = store.transitions(row.run_id)
+    calls[what]()
+    assert store.list_runs() == [row]
+    assert store.transitions(row.run_id) == transitions
+    assert len(store.list_tasks(row.run_id)) == 2
+
+
+def test_a_failure_in_the_middle_leaves_nothing(world: World, store: SqlRunStore) -> None:
+    fence = world.deployed(tasks=3)
+    world.stage(fence, [seen(t, Phase.GONE, START) for t in store.found_state(fence).tasks])
+    before = everything(world, fence)
+
+    def fail(_c: object, _cursor: object, statement: str, *_: object) -> None:
+        if "outbox_counter" in statement:
+            raise OperationalError(statement, None, Exception("disk full"))
+
+    event.listen(store._db.engine, "before_cursor_execute", fail)
+    with pytest.raises(StoreUnavailable, match="disk full"):
+        store.apply_findings(fence, "look")
+    event.remove(store._db.engine, "before_cursor_execute", fail)
+    assert everything(world, fence) == before
+    assert store.apply_findings(fence, "look").by_status == {"LOST": 3}
+
+
+def test_an_end_while_tasks_live_writes_nothing(world: World) -> None:
+    fence = world.deployed()
+    before = everything(world, fence)
+    with pytest.raises(NotInThisState):
+        world.end(fence)
+    assert everything(world, fence) == before

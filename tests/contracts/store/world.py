@@ -1,0 +1,158 @@
+"""What tests of the store need: a clock that they set, and the short way to a run in a given state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from crawler_lifecycle.domain.run import ChildTask, RunRequest, RunStatus, StopIntent, verdict
+from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, TaskState, TaskStatus, reconcile
+from crawler_lifecycle.ports import Deployed, Fence, Finding, Look, LookReport, Owner, RunRow, RunStore
+
+START = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+OWNER = Owner("crawl/services/r1", "chain-1")
+OTHER = Owner("crawl/services/other", "chain-2")
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def forward(self, seconds: float) -> datetime:
+        self.now += timedelta(seconds=seconds)
+        return self.now
+
+
+def request(tasks: int | None = None, crawler: str = "services", **fields: object) -> RunRequest:
+    """A request; with ``tasks`` it is of a multi-process run."""
+    children = None if tasks is None else [ChildTask({"part": str(n)}) for n in range(tasks)]
+    return RunRequest(crawler=crawler, tasks=children, **fields)  # type: ignore[arg-type]
+
+
+def seen(task: TaskState, phase: Phase, at: datetime, **fields: object) -> Observation:
+    return Observation(task.index, task.attempt, phase, at, **fields)  # type: ignore[arg-type]
+
+
+def closed(_: Owner) -> bool:
+    return False
+
+
+def still_open(_: Owner) -> bool:
+    return True
+
+
+def never_asked(owner: Owner) -> bool:
+    raise AssertionError(f"asked whether {owner} is open")
+
+
+@dataclass
+class World:
+    """A store, its clock, and one run after another."""
+
+    store: RunStore
+    clock: Clock
+
+    def run(self, request_id: str = "r1", tasks: int | None = None, owner: Owner = OWNER, **fields: object) -> Fence:
+        """A new run that nothing was deployed for."""
+        handle = self.store.create_run(request(tasks, **fields), request_id, owner)
+        return Fence(handle.run_id, handle.attempt, owner.first_run_id)
+
+    def deployed(self, request_id: str = "r1", tasks: int | None = None, **fields: object) -> Fence:
+        """A run all of whose tasks are PENDING."""
+        fence = self.run(request_id, tasks, **fields)
+        self.deploy(fence)
+        return fence
+
+    def deploy(self, fence: Fence, limit: int = 100_000, state: str = "created") -> list[int]:
+        """Offer and answer; the indexes that were offered."""
+        offered, _ = self.store.offer_tasks(fence, limit, None, self.clock.now + timedelta(seconds=25))
+        answers = [
+            Deployed(
+                t.index, state, f"crawl-{fence.run_id}-{t.index}-{fence.attempt}", f"uid-{fence.attempt}-{t.index}"
+            )
+            for t in offered
+        ]
+        self.store.record_deployed(fence, "local", answers, self.clock.now)
+        return [task.index for task in offered]
+
+    def look(self, fence: Fence, observations: Sequence[Observation], source: str = "look") -> LookReport:
+        """A look that is compared, staged and applied, as the activities do it."""
+        report = self.stage(fence, observations, source)
+        self.store.apply_details(fence)
+        self.store.apply_findings(fence, source)
+        return report
+
+    def stage(self, fence: Fence, observations: Sequence[Observation], source: str = "look") -> LookReport:
+        state = self.store.found_state(fence)
+        tasks = {(task.index, task.attempt): task for task in state.tasks}
+        findings = []
+        for observation in observations:
+            task = tasks.get((observation.index, observation.attempt))
+            change = task and reconcile(task, observation, state.stop, due_at=self.clock.now)
+            if change:
+                findings.append(Finding(change, observation))
+        look = Look(self.clock.now, 0.1, list(observations))
+        return self.store.record_look(fence, look, findings, self.clock.now + timedelta(minutes=1), source)
+
+    def execute(self, fence: Fence) -> None:
+        """Every unsettled task is seen executing, and the run has started."""
+        tasks = self.store.found_state(fence).tasks
+        self.look(
+            fence, [seen(t, Phase.EXECUTING, self.clock.now, changed_at=self.clock.now, uid=t.uid) for t in tasks]
+        )
+        self.store.mark_started(fence, self.clock.now)
+
+    def finish(self, fence: Fence, failed: Sequence[int] = ()) -> RunRow:
+        """Every unsettled task is seen ended, and the run is judged."""
+        observations = [
+            seen(
+                task,
+                Phase.ENDED,
+                self.clock.now,
+                uid=task.uid,
+                counters=Counters(10, 5, 0, 1000),
+                end=good_end(self.clock.now) if task.index not in failed else bad_end(self.clock.now),
+            )
+            for task in self.store.found_state(fence).tasks
+        ]
+        self.look(fence, observations)
+        return self.end(fence)
+
+    def end(self, fence: Fence) -> RunRow:
+        return self.store.end_run(fence, lambda groups, stop: verdict(groups, stop))
+
+    def resume(self, fence: Fence, owner: Owner = OTHER, **fields: object) -> Fence:
+        """The next attempt of the run, with its ended tasks queued again."""
+        wanted = RunRequest(run_id=fence.run_id, **fields)  # type: ignore[arg-type]
+        handle = self.store.claim_run(wanted, owner, closed)
+        after = replace(fence, attempt=handle.attempt, owner_run_id=owner.first_run_id)
+        self.store.requeue_ended(after, handle.rerun)
+        return after
+
+    def stop(self, by: str | None = "ann", **fields: object) -> StopIntent:
+        return StopIntent(self.clock.now, requested_by=by, **fields)  # type: ignore[arg-type]
+
+    def status(self, fence: Fence) -> RunStatus:
+        return self.row(fence).status
+
+    def row(self, fence: Fence) -> RunRow:
+        row = self.store.get_run(fence.run_id)
+        assert row is not None
+        return row
+
+    def statuses(self, fence: Fence) -> dict[int, TaskStatus]:
+        return {task.task_index: task.status for task in self.store.list_tasks(fence.run_id, limit=100_000)}
+
+
+def good_end(at: datetime) -> End:
+    return End(exit_code=0, finish_reason="finished", finished_at=at)
+
+
+def bad_end(at: datetime) -> End:
+    return End(exit_code=1, reason="Error", message="boom", finished_at=at, finish_reason="failed")

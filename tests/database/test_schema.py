@@ -1,0 +1,110 @@
+"""Migrations: they make what the tables say, from any start, by any number of processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from crawler_lifecycle.adapters.database import current_version, head_version, open_store, schema, upgrade
+from crawler_lifecycle.adapters.database.engine import open_engine, parse_url
+from crawler_lifecycle.adapters.database.tables import metadata
+from crawler_lifecycle.domain.errors import StoreUnavailable
+
+
+def engine_of(url: str) -> sa.Engine:
+    return open_engine(parse_url(url), pool_size=1)
+
+
+def _same_type(_context: object, _inspected: object, _meta: object, inspected: Any, meta: Any) -> bool | None:
+    # MariaDB has no JSON type: it keeps JSON as LONGTEXT with a check.
+    if isinstance(meta, sa.JSON) and isinstance(inspected, sa.Text):
+        return False
+    return None
+
+
+def test_migrations_and_tables_agree(empty_url: str) -> None:
+    upgrade(empty_url)
+    engine = engine_of(empty_url)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": _same_type})
+        assert compare_metadata(context, metadata) == []
+    engine.dispose()
+
+
+def test_upgrade_twice(empty_url: str) -> None:
+    upgrade(empty_url)
+    upgrade(empty_url)
+    assert current_version(empty_url) == head_version() == "0001"
+
+
+def test_an_upgrade_that_was_cut_off_goes_on(empty_url: str) -> None:
+    upgrade(empty_url)
+    engine = engine_of(empty_url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("DELETE FROM alembic_version"))
+        connection.execute(sa.text("DROP TABLE outbox_delivery"))
+        connection.execute(sa.text("DELETE FROM outbox_counter"))
+    engine.dispose()
+    upgrade(empty_url)
+    store = open_store(empty_url)
+    store.ping()
+    store.close()
+    engine = engine_of(empty_url)
+    with engine.connect() as connection:
+        assert connection.execute(sa.text("SELECT id, seq FROM outbox_counter")).all() == [(1, 0)]
+    engine.dispose()
+
+
+def test_downgrade_leaves_nothing(empty_url: str) -> None:
+    upgrade(empty_url)
+    engine = engine_of(empty_url)
+    with engine.begin() as connection:
+        config = schema._config()
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+    with engine.connect() as connection:
+        assert sa.inspect(connection).get_table_names() == ["alembic_version"]
+    engine.dispose()
+
+
+def test_four_processes_upgrade_at_once(empty_url: str) -> None:
+    program = "import sys; from crawler_lifecycle.adapters.database import upgrade; upgrade(sys.argv[1])"
+    processes = [subprocess.Popen([sys.executable, "-c", program, empty_url], stderr=subprocess.PIPE) for _ in range(4)]
+    for process in processes:
+        _, errors = process.communicate(timeout=60)
+        assert (process.returncode, errors.decode()[-2000:]) == (0, "")
+    assert current_version(empty_url) == head_version()
+
+
+def test_ping_names_versions_and_the_cure(empty_url: str) -> None:
+    upgrade(empty_url)
+    store = open_store(empty_url)
+    store.ping()
+    engine = engine_of(empty_url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '0999'"))
+    with pytest.raises(StoreUnavailable, match=r"0999.*0001.*crawlctl db upgrade"):
+        store.ping()
+    with engine.begin() as connection:
+        connection.execute(sa.text("DROP TABLE alembic_version"))
+        connection.execute(sa.text("DROP TABLE cancellation_log"))
+    with pytest.raises(StoreUnavailable, match=r"none.*0001.*crawlctl db upgrade"):
+        store.ping()
+    with pytest.raises(StoreUnavailable, match="crawlctl db upgrade"):
+        store.cancellations(1)
+    engine.dispose()
+    store.close()
+
+
+def test_a_database_without_schema(empty_url: str) -> None:
+    store = open_store(empty_url)
+    with pytest.raises(StoreUnavailable):
+        store.ping()
+    store.close()
