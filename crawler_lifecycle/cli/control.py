@@ -147,7 +147,7 @@ def wait_for(
     """
     session = current()
     until = None if timeout_s is None else time.monotonic() + timeout_s
-    attempt = int((after or {}).get("attempt") or 0)
+    attempt = 0 if after is None else int(after.get("attempt") or 0) + (after.get("status") in TERMINAL)
     pause, shown, silent_since = FIRST_PAUSE_S, "", None
     while True:
         try:
@@ -180,7 +180,7 @@ def wait_for(
 
 
 def show_state(session: Session, run: Document, code: Exit) -> int:
-    """Write one run and say what to look at when it did not go well; its exit code."""
+    """Write one run, and say what to look at when it did not go well; its exit code."""
     _show(session, [run])
     if code is not Exit.DONE:
         session.say(f"next: crawlctl describe {run['run_id']} · crawlctl resume {run['run_id']}")
@@ -191,6 +191,9 @@ def _show(session: Session, runs: Sequence[Document]) -> None:
     document: Any = runs[0] if len(runs) == 1 else {"runs": list(runs)}
     names = [run.get("run_id") for run in runs]
     emit(session, document, names=names, table=lambda: show_rows(session, runs, STATE, empty="no run"))
+    for run in runs:
+        if run.get("note"):
+            session.say(f"run {run.get('run_id')}: {clean(run['note'])}")
 
 
 def _each(session: Session, run_ids: Sequence[int], ask: Callable[[Gateway, int], Document], *, wait: bool) -> int:

@@ -67,8 +67,11 @@ class Gateway:
 
     def start(self, request: Mapping[str, object], request_id: str) -> Document:
         """Start a run; the same ``request_id`` again finds it."""
+        # A header takes plain ASCII only; the same id in the body means the same.
+        headers = {"Idempotency-Key": request_id} if request_id.isascii() else {}
+        body = dict(request) if headers else {**request, "request_id": request_id}
         try:
-            return self._send("POST", "/v1/runs", json=request, headers={"Idempotency-Key": request_id})
+            return self._send("POST", "/v1/runs", json=body, headers=headers)
         except CommandFailed as failure:
             if failure.code is Exit.UNREACHABLE:
                 failure.next_step = f"try again with --request-id {request_id}: it starts the run at most once"

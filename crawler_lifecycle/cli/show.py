@@ -163,7 +163,7 @@ def describe(run: RunId, /) -> int:
             print()
             show_rows(session, wrong, CORRECTIONS, empty="")
 
-    emit(session, {**found, "tasks": rows, "corrections": wrong}, names=[run], table=table)
+    emit(session, {**found, "task_rows": rows, "corrections": wrong}, names=[run], table=table)
     session.say(f"next: {' · '.join(_next(found))}")
     return Exit.DONE
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 import respx
-from answers import COMPLETED, FAILED, RUN, STOPPED, problem
-from conftest import Crawlctl
+from cli_answers import COMPLETED, FAILED, RUN, STOPPED, problem
+from cli_support import Crawlctl
 
 from crawler_lifecycle.cli.gateway import Gateway
 
@@ -219,12 +219,26 @@ def test_force_stop_and_wait_for_the_proof(gateway: respx.MockRouter, crawlctl: 
 
 
 def test_resume_waits_for_the_new_attempt(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
-    route = gateway.post("/v1/runs/7/resume").respond(202, json=RUN | {"attempt": 2})
+    # The answer is the run as the resume found it.
+    route = gateway.post("/v1/runs/7/resume").respond(202, json=FAILED)
     gateway.get("/v1/runs/7").mock(
         side_effect=[httpx.Response(200, json=FAILED), httpx.Response(200, json=COMPLETED | {"attempt": 2})]
     )
     assert crawlctl("resume", "7", "--rerun", "--wait").code == 0
     assert _body(route)["rerun"] is True
+
+
+def test_a_note_of_the_gateway_is_told(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    gateway.post("/v1/runs/7/stop").respond(json=COMPLETED | {"note": "It had ended already; nothing was stopped."})
+    result = crawlctl("stop", "7")
+    assert result.code == 0
+    assert "nothing was stopped" in result.err
+
+
+def test_a_request_id_in_any_language(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    route = gateway.post("/v1/runs").respond(202, json=ACCEPTED)
+    crawlctl("start", "operations", "--request-id", "ночь-1")
+    assert _body(route)["request_id"] == "ночь-1"
 
 
 def test_look(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:

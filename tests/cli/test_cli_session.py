@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import respx
-from conftest import GATEWAY, Crawlctl
+from cli_support import GATEWAY, Crawlctl
 
 from crawler_lifecycle.cli import output, session
 from crawler_lifecycle.cli.problems import CommandFailed

@@ -8,8 +8,8 @@ import httpx
 import pytest
 import respx
 import yaml
-from answers import COMPLETED, CORRECTION, CRAWLER, FAILED, RUN, STOPPED, TASKS, TRANSITION
-from conftest import Crawlctl, check_golden
+from cli_answers import COMPLETED, CORRECTION, CRAWLER, FAILED, RUN, STOPPED, TASKS, TRANSITION
+from cli_support import Crawlctl, check_golden
 
 
 def _run_page(gateway: respx.MockRouter, run: dict[str, object], *, corrections: list[object] | None = None) -> None:
@@ -77,7 +77,7 @@ def test_describe_as_json_holds_everything(gateway: respx.MockRouter, crawlctl: 
     _run_page(gateway, COMPLETED, corrections=[CORRECTION])
     document = crawlctl("describe", "7", "-o", "json").json
     assert document["verified_at"] == "2026-11-20T11:59:57Z"
-    assert document["tasks"] == TASKS
+    assert document["task_rows"] == TASKS
     assert document["corrections"] == [CORRECTION]
 
 

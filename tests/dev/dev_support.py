@@ -1,0 +1,100 @@
+"""What the tests of the stack share."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crawler_lifecycle.cli import processes
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Dev:
+    """A ``crawlctl dev`` over one state directory."""
+
+    state_dir: Path
+    options: tuple[str, ...] = ("--ports", "free", "--services", "4")
+    env: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[str] | None = None
+    spoken: str = ""
+
+    def start(self, *more: str) -> Dev:
+        """Start it and wait for its banner."""
+        self.launch(*more)
+        assert self.process is not None
+        assert self.process.stdout is not None
+        while line := self.process.stdout.readline():
+            self.spoken += line
+            if line.startswith("ready in"):
+                return self
+        raise AssertionError(f"no banner: {self.spoken}\n{self.error_output()}")
+
+    def launch(self, *more: str) -> None:
+        """Start it without waiting."""
+        self.close()
+        command = [sys.executable, "-m", "crawler_lifecycle.cli", "dev", "--state-dir", str(self.state_dir)]
+        self.state_dir.parent.mkdir(parents=True, exist_ok=True)
+        with self.state_dir.with_suffix(".err").open("a") as errors:
+            self.process = subprocess.Popen(
+                [*command, *self.options, *more],
+                cwd=self.state_dir.parent,
+                env=os.environ | self.env,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    def close(self) -> None:
+        """Kill what is left of it."""
+        if self.process is not None:
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+            if self.process.stdout is not None:
+                self.process.stdout.close()
+
+    def error_output(self) -> str:
+        """Everything it said to people."""
+        return self.state_dir.with_suffix(".err").read_text()
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """``dev.json`` as it is now."""
+        content: dict[str, Any] = json.loads((self.state_dir / "dev.json").read_text())
+        return content
+
+    def end(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 40) -> int:
+        """Ask it to leave; its exit code."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(timeout_s)
+
+    def crawlctl(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Call ``crawlctl`` against this stack."""
+        command = [sys.executable, "-m", "crawler_lifecycle.cli", "--gateway", self.known["gateway"], *words]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=self.state_dir.parent, timeout=60)
+        assert not check or done.returncode == 0, done.stderr
+        return done
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+    """Return when ``condition`` holds."""
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until, "it did not come true in time"
+        time.sleep(0.05)
+
+
+def gone(pids: dict[str, int]) -> bool:
+    """Whether none of these processes lives."""
+    return all(processes.start_time(pid) is None for pid in pids.values())

@@ -1,0 +1,151 @@
+"""``crawlctl dev``: up, restarted, refused, ended."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import sqlite3
+import time
+from urllib.parse import urlsplit
+
+import yaml
+from dev_support import Dev, gone, wait_until
+
+from crawler_lifecycle.cli import layout, processes
+
+PARTS = {"temporal", "scheduler", "gateway", "worker", "site"}
+
+
+def _status(url: str) -> int:
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=5)
+    try:
+        connection.request("GET", address.path or "/")
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_everything_is_up_and_dev_json_says_where(running: Dev) -> None:
+    known = running.known
+    assert set(known["processes"]) == PARTS
+    assert all(processes.start_time(pid) for pid in known["processes"].values())
+    assert _status(known["gateway"] + "/readyz") == 200
+    assert _status(known["scheduler"] + "/healthz") == 200
+    assert _status(known["site"] + "/healthz") == 200
+    assert _status(known["temporal_ui"]) == 200
+    assert known["namespace"] == "default"
+    assert known["database"] == f"sqlite:///{running.state_dir}/lifecycle.db"
+    assert known["archive"] == f"file://{running.state_dir}/archive"
+    assert known["events"] == f"file://{running.state_dir}/events.jsonl"
+    for part in PARTS | {"database"}:
+        assert (running.state_dir / "logs" / f"{part}.log").exists()
+
+
+def test_the_banner_is_short_and_names_the_next_command(running: Dev) -> None:
+    lines = running.spoken.splitlines()
+    assert len(lines) <= 10
+    assert running.known["gateway"] in running.spoken
+    assert lines[-1].endswith("start services")
+
+
+def test_crawlers_are_sent_to_the_site_that_runs(running: Dev) -> None:
+    catalogue = yaml.safe_load((running.state_dir / "crawlers.yaml").read_text())
+    assert {c["args"]["site"]["default"] for c in catalogue} == {running.known["site"]}
+    assert all(os.path.isabs(c["project"]) for c in catalogue)
+    assert "services" in running.crawlctl("crawler", "list", "-o", "name").stdout.split()
+
+
+def test_a_second_dev_is_refused_and_says_by_whom(running: Dev) -> None:
+    second = Dev(running.state_dir)
+    second.launch()
+    assert second.process is not None
+    assert running.process is not None
+    output, _ = second.process.communicate(timeout=20)
+    assert second.process.returncode == 4
+    assert output == ""
+    assert f"in use by process {running.process.pid}" in running.error_output()
+    assert running.process.poll() is None
+
+
+def test_a_killed_part_comes_back_on_its_port(running: Dev) -> None:
+    for part in ("gateway", "scheduler", "site", "worker", "temporal"):
+        before = running.known
+        os.kill(before["processes"][part], signal.SIGKILL)
+        wait_until(
+            lambda before=before, part=part: (
+                running.known["processes"].get(part, 0) not in (0, before["processes"][part])
+            )
+        )  # type: ignore[misc]
+        after = running.known
+        same = [name for name in after if name not in ("processes", "started")]
+        assert {name: after[name] for name in same} == {name: before[name] for name in same}
+    wait_until(lambda: running.crawlctl("list", check=False).returncode == 0)
+    wait_until(lambda: _answers(running.known["worker"] + "/readyz"))
+    assert "ended by signal 9; starting it again in 0.2 s" in running.error_output()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return _status(url) == 200
+    except OSError:
+        return False
+
+
+def test_a_taken_port_is_replaced_in_words(dev: Dev) -> None:
+    lines: list[str] = []
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        ports = layout.choose_ports({"gateway": f"http://127.0.0.1:{taken}"}, only_free=True, say=lines.append)
+    assert ports["gateway"] != taken
+    assert lines == [f"port {taken} is taken; gateway gets {ports['gateway']} instead"]
+    assert len(set(ports.values())) == len(layout.PORTS)
+
+
+def test_interrupted_it_ends_its_parts_and_the_next_start_goes_on(dev: Dev) -> None:
+    dev.start()
+    before = dev.known
+    (row,) = _namespaces(dev)
+    begun = time.monotonic()
+    assert dev.end(signal.SIGINT) == 0
+    assert time.monotonic() - begun < 20
+    assert gone(before["processes"])
+    assert dev.known["processes"] == {}
+    assert "no crawl is running" in dev.error_output()
+    dev.start()
+    assert {name: dev.known[name] for name in ("gateway", "temporal")} == {
+        name: before[name] for name in ("gateway", "temporal")
+    }
+    assert _namespaces(dev) == [row]
+
+
+def _namespaces(dev: Dev) -> list[bytes]:
+    with sqlite3.connect(f"file:{dev.state_dir}/temporal.db?mode=ro", uri=True) as db:
+        found = [row[0] for row in db.execute("SELECT id FROM namespaces WHERE name = 'default'")]
+    db.close()
+    return found
+
+
+def test_killed_it_takes_its_parts_along_and_the_next_start_works(dev: Dev) -> None:
+    dev.start()
+    before = dev.known["processes"]
+    dev.end(signal.SIGKILL)
+    wait_until(lambda: gone(before), 5)
+    dev.start()
+    assert set(dev.known["processes"]) == PARTS
+
+
+def test_interrupted_while_it_starts(dev: Dev) -> None:
+    for moment in (0.3, 0.8, 1.2):
+        dev.launch()
+        assert dev.process is not None
+        time.sleep(moment)
+        dev.process.send_signal(signal.SIGINT)
+        assert dev.process.wait(30) in (0, -signal.SIGINT, 130)
+        if (dev.state_dir / "dev.json").exists():
+            assert dev.known["processes"] == {}
+    dev.start()

@@ -1,0 +1,118 @@
+"""The supervisor with small parts that do what a test wants."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from dev_support import wait_until
+
+from crawler_lifecycle.cli import processes, supervise
+from crawler_lifecycle.cli.supervise import Part, PartFailed, Supervisor
+
+SERVER = """
+import http.server, signal, sys
+if "stubborn" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def said() -> list[str]:
+    """What the supervisor said."""
+    return []
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path, said: list[str]) -> Iterator[Supervisor]:
+    found = Supervisor(tmp_path, say=said.append, changed=lambda: None)
+    yield found
+    found.hurry()
+    found.close()
+
+
+def _server(name: str, *words: str, grace_s: float = 5.0) -> Part:
+    port = processes.free_port()
+    command = (sys.executable, "-S", "-c", SERVER, str(port), *words)
+    return Part(name, command, f"http://127.0.0.1:{port}/", os.environ, grace_s=grace_s)
+
+
+def _failing(name: str) -> Part:
+    command = (sys.executable, "-S", "-c", "print('my last words'); raise SystemExit(7)")
+    return Part(name, command, "http://127.0.0.1:1/", os.environ)
+
+
+def test_a_part_is_restarted_with_growing_delay(supervisor: Supervisor, said: list[str]) -> None:
+    supervisor.start([_failing("broken")])
+    wait_until(lambda: len(said) >= 4)
+    assert [line.rpartition(" in ")[2].partition(" (")[0] for line in said[:4]] == ["0.2 s", "0.4 s", "0.8 s", "1.6 s"]
+    assert "broken ended with 7" in said[0]
+
+
+def test_a_part_that_proved_itself_starts_again_at_once(
+    supervisor: Supervisor, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "PROVED_S", 0.3)
+    supervisor.start([_server("web")])
+    for n in range(1, 4):
+        supervisor.wait_healthy()
+        time.sleep(0.5)
+        supervisor.kill("web")
+        wait_until(lambda n=n: len(said) == n)  # type: ignore[misc]
+    assert all("in 0.2 s" in line for line in said)
+
+
+def test_a_part_that_does_not_come_up_shows_its_log(supervisor: Supervisor) -> None:
+    supervisor.start([_failing("broken")])
+    with pytest.raises(PartFailed, match=r"broken ended 3 times(.|\n)*my last words"):
+        supervisor.wait_healthy()
+
+
+def test_a_part_that_never_answers_is_given_up(supervisor: Supervisor) -> None:
+    part = _server("deaf")
+    supervisor.start([Part(part.name, part.command, "http://127.0.0.1:1/", part.env)])
+    with pytest.raises(PartFailed, match="not ready after"):
+        supervisor.wait_healthy(timeout_s=0.5)
+
+
+def test_a_part_that_ignores_the_end_is_killed_after_its_grace(supervisor: Supervisor) -> None:
+    supervisor.start([_server("stubborn", "stubborn", grace_s=0.5), _server("polite")])
+    supervisor.wait_healthy()
+    pids = supervisor.pids()
+    begun = time.monotonic()
+    supervisor.stop()
+    assert 0.4 < time.monotonic() - begun < 3
+    assert all(processes.start_time(pid) is None for pid in pids.values())
+    assert supervisor.pids() == {}
+
+
+def test_a_program_that_does_not_exist_is_no_crash(supervisor: Supervisor, said: list[str]) -> None:
+    supervisor.start([Part("nothing", ("/nowhere/program",), "http://127.0.0.1:1/", os.environ)])
+    with pytest.raises(PartFailed, match="nothing ended 3 times"):
+        supervisor.wait_healthy()
+
+
+def test_start_times_tell_processes_apart() -> None:
+    mine = processes.start_time(os.getpid())
+    assert mine is not None
+    assert processes.start_time(2**22 + 5) is None
+    processes.end_process(os.getpid(), mine + 1, 0.1)  # another process's start time: not touched
+
+
+def test_a_leftover_is_ended(supervisor: Supervisor) -> None:
+    supervisor.start([_server("old")])
+    supervisor.wait_healthy()
+    pid = supervisor.pids()["old"]
+    supervisor.kill("old", signal.SIGSTOP)  # cannot end by itself
+    processes.end_process(pid, processes.start_time(pid), 0.2)
+    wait_until(lambda: processes.start_time(pid) is None)

@@ -1,0 +1,70 @@
+"""The Temporal server's database file survives a kill at any moment of the first start, and damage is set aside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.cli import temporal_server
+
+BUILD = """
+import os, sys
+from pathlib import Path
+from crawler_lifecycle.cli import temporal_server
+file = Path(sys.argv[1])
+temporal_server.prepare(file, env=os.environ, log=file.with_name("build.log"), say=print)
+"""
+
+
+def _prepare(file: Path) -> list[str]:
+    said: list[str] = []
+    temporal_server.prepare(file, env=os.environ, log=file.with_name("build.log"), say=said.append)
+    return said
+
+
+def test_killed_at_any_moment_of_the_first_start(tmp_path: Path) -> None:
+    file = tmp_path / "temporal.db"
+    for milliseconds in range(40, 400, 40):
+        builder = subprocess.Popen([sys.executable, "-c", BUILD, str(file)])
+        time.sleep(milliseconds / 1000)
+        builder.send_signal(signal.SIGKILL)
+        builder.wait()
+        assert temporal_server.fault(file) is None, f"after {milliseconds} ms"
+    assert _prepare(file) == []
+    assert file.exists()
+    assert temporal_server.fault(file) is None
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith("temporal")] == ["temporal.db"]
+
+
+@pytest.mark.parametrize("content", [b"", b"no database at all" * 100, None])
+def test_a_broken_file_is_set_aside_with_a_message(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "temporal.db"
+    if content is None:  # what an interrupted first start of the server itself leaves
+        with sqlite3.connect(file) as db:
+            db.execute("CREATE TABLE namespaces (id BLOB, name TEXT)")
+        db.close()
+    else:
+        file.write_bytes(content)
+    before = file.read_bytes()
+    (line,) = _prepare(file)
+    (aside,) = tmp_path.glob("temporal.db.broken-*")
+    assert aside.name in line
+    assert aside.read_bytes() == before
+    assert temporal_server.fault(file) is None
+
+
+def test_damage_inside_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "temporal.db"
+    _prepare(file)
+    assert not temporal_server.is_damaged(file)
+    with file.open("r+b") as raw:
+        raw.seek(file.stat().st_size // 2)
+        raw.write(b"\xff" * 50_000)
+    assert temporal_server.is_damaged(file)
