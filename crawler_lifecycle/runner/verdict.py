@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from . import contract
 
-#: Finish reasons with which Scrapy says that it failed, although its exit code may be 0.
+#: Finish reasons that tell of a failure although the exit code may be 0.
 _FAILURES = ("memusage_exceeded", "start_error")
 BEFORE_START = "shutdown-before-start"
 
@@ -68,7 +68,9 @@ def _command(end: Evidence) -> tuple[int, str | None]:
     """Any other program: its own code is the evidence, and exit 0 means finished unless it says otherwise."""
     assert end.exit_code is not None
     if not end.stop_asked:
-        return end.exit_code, end.finish_reason or ("finished" if end.exit_code == 0 else None)
+        if end.exit_code == 0:
+            return (contract.FAILED if end.finish_reason in _FAILURES else 0), end.finish_reason or "finished"
+        return end.exit_code, end.finish_reason
     if end.finish_reason == "finished" and end.exit_code == 0:
         return contract.FINISHED, "finished"  # the stop came too late
     if end.exit_code in (0, contract.STOPPED):

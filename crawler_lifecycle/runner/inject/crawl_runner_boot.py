@@ -83,7 +83,9 @@ def main() -> None:
     try:
         spider = process.spider_loader.load(name)
     except KeyError:
-        _refuse(f"no spider {name!r} in this project; there are: {', '.join(process.spider_loader.list()) or 'none'}")
+        _refuse(
+            f"no spider {name!r} in this project; there are: {', '.join(sorted(process.spider_loader.list())) or 'none'}"
+        )
     _check_arguments(spider, args)
     process.crawl(spider, **args)
     process.start()

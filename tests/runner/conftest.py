@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from runner_bench import RunnerBench
+from scrapy_project import ScrapyBench, write_project
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[RunnerBench]:
+    made = RunnerBench(tmp_path)
+    yield made
+    made.close()
+
+
+class _Page(BaseHTTPRequestHandler):
+    """Any path is a small page; paths are remembered."""
+
+    def do_GET(self) -> None:
+        self.server.paths.append(self.path)  # type: ignore[attr-defined]
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", "11")
+        self.end_headers()
+        self.wfile.write(b"<p>page</p>")
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def scrapy_bench(tmp_path: Path) -> Iterator[ScrapyBench]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Page)
+    server.paths = []  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    project = write_project(tmp_path / "project")
+    made = ScrapyBench(tmp_path, project, server.server_address[1], server.paths)  # type: ignore[attr-defined]
+    yield made
+    made.close()
+    server.shutdown()
+    thread.join()
+    server.server_close()

@@ -1,0 +1,102 @@
+"""Runs the runner as pods and the local cluster do: as a bare folder, with a clean environment."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import crawler_lifecycle.runner
+
+RUNNER = Path(crawler_lifecycle.runner.__file__).parent
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    """Poll until the condition holds; fail after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.01)
+
+
+class RunnerBench:
+    """One crawler's folders, and the runner around it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = folder / "files"
+        self.state = folder / "state"
+        self.stats_file = folder / "stats.json"
+        self.summary_file = folder / "summary.json"
+        for path in (self.files, self.state):
+            path.mkdir(exist_ok=True)
+        self._started: list[subprocess.Popen[bytes]] = []
+        self.output = b""
+
+    def environment(self, args: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "CRAWL_ARGS": json.dumps(dict(args)),
+            "CRAWL_FILES_DIR": str(self.files),
+            "CRAWL_STATE_DIR": str(self.state),
+            "CRAWL_STATS_FILE": str(self.stats_file),
+            "CRAWL_SUMMARY_FILE": str(self.summary_file),
+            **more,
+        }
+
+    def start(self, *argv: str, args: Mapping[str, str] | None = None, **more: str) -> subprocess.Popen[bytes]:
+        self.summary_file.unlink(missing_ok=True)
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(RUNNER), *argv],
+            env=self.environment(args or {}, more),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._started.append(process)
+        return process
+
+    def finish(self, process: subprocess.Popen[bytes], seconds: float = 30.0) -> int:
+        self.output, _ = process.communicate(timeout=seconds)
+        return process.returncode
+
+    def run(self, *argv: str, args: Mapping[str, str] | None = None, **more: str) -> int:
+        return self.finish(self.start(*argv, args=args, **more))
+
+    def python(self, code: str, **more: str) -> int:
+        return self.run("command", "--", sys.executable, "-I", "-S", "-c", code, **more)
+
+    def start_python(self, code: str, **more: str) -> subprocess.Popen[bytes]:
+        process = self.start("command", "--", sys.executable, "-I", "-S", "-c", code, **more)
+        wait_until((self.files / "ready").exists)
+        return process
+
+    def summary(self) -> dict[str, Any]:
+        raw = self.summary_file.read_bytes()
+        assert len(raw) <= 4096
+        data: dict[str, Any] = json.loads(raw)
+        return data
+
+    def stats(self) -> dict[str, Any]:
+        data: dict[str, Any] = json.loads(self.stats_file.read_text())
+        return data
+
+    def progress(self) -> list[dict[str, Any]]:
+        lines = [line for line in self.output.decode().splitlines() if line.startswith('{"crawl_progress"')]
+        return [json.loads(line)["crawl_progress"] for line in lines]
+
+    def close(self) -> None:
+        """End every group we started."""
+        for process in self._started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if process.stdout is not None:
+                process.stdout.close()
+            process.wait()

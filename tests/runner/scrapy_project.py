@@ -1,0 +1,155 @@
+"""A minimal Scrapy project, and the runner around its spiders."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from runner_bench import RunnerBench
+
+_SETTINGS = """
+BOT_NAME = "demo"
+SPIDER_MODULES = ["demo.spiders"]
+EXTENSIONS = {"demo.extension.Ours": 1}
+LOG_LEVEL = "INFO"
+"""
+_EXTENSION = """
+class Ours:
+    @classmethod
+    def from_crawler(cls, crawler):
+        print("the project's own extension is there", flush=True)
+        return cls()
+"""
+_SPIDERS = '''
+import json, os, signal
+import scrapy
+from scrapy.exceptions import CloseSpider
+
+_old = signal.signal
+def _counting(number, handler):
+    """Count the SIGTERMs that Scrapy's own handler receives."""
+    def counted(*args):
+        with open(os.environ["CRAWL_FILES_DIR"] + "/signals", "a") as file:
+            file.write("x")
+        return handler(*args)
+    return _old(number, counted if callable(handler) and number == signal.SIGTERM else handler)
+signal.signal = _counting
+
+
+class Base(scrapy.Spider):
+    def __init__(self, port="0", n="5", **kwargs):
+        super().__init__(**kwargs)
+        self.port, self.n, self.given = port, int(n), kwargs
+
+    async def start(self):
+        for i in range(self.n):
+            yield scrapy.Request(f"http://127.0.0.1:{self.port}/{i}")
+
+    def parse(self, response):
+        yield {"url": response.url}
+
+
+class Pages(Base):
+    name = "pages"
+
+
+class Slow(Base):
+    name = "slow"
+    custom_settings = {"DOWNLOAD_DELAY": 0.15, "RANDOMIZE_DOWNLOAD_DELAY": False, "EXTENSIONS": {},
+                       "CONCURRENT_REQUESTS": 1}
+
+
+class Echo(Base):
+    name = "echo"
+
+    def parse(self, response):
+        with open(os.environ["CRAWL_FILES_DIR"] + "/seen", "w") as file:
+            json.dump(self.given, file)
+
+
+class Banned(Base):
+    name = "banned"
+
+    def parse(self, response):
+        raise CloseSpider("banned")
+
+
+class Raises(Base):
+    name = "raises"
+
+    def parse(self, response):
+        raise ValueError("from the callback")
+
+
+class BadStart(Base):
+    name = "bad-start"
+
+    async def start(self):
+        raise RuntimeError("from the start")
+        yield
+
+
+class BadInit(Base):
+    name = "bad-init"
+
+    def __init__(self, **kwargs):
+        raise RuntimeError("from the constructor")
+
+
+class Strict(scrapy.Spider):
+    name = "strict"
+
+    def __init__(self, only):
+        super().__init__()
+
+
+class Hungry(Base):
+    name = "hungry"
+
+    def parse(self, response):
+        held = getattr(self, "held", [])
+        held.append(b"%d" % len(held) * (150 * 2**20))
+        self.held = held
+        yield from (scrapy.Request(response.url, dont_filter=True) for _ in range(1) if len(held) < 2)
+        if len(held) >= 2:
+            yield scrapy.Request(f"http://127.0.0.1:{self.port}/again", callback=self.idle, dont_filter=True)
+
+    def idle(self, response):
+        yield scrapy.Request(response.url, callback=self.idle, dont_filter=True)
+'''
+
+
+def write_project(folder: Path) -> Path:
+    """The project's files; the folder."""
+    (folder / "demo" / "spiders").mkdir(parents=True)
+    (folder / "scrapy.cfg").write_text("[settings]\ndefault = demo.settings\n")
+    (folder / "demo" / "__init__.py").touch()
+    (folder / "demo" / "settings.py").write_text(_SETTINGS)
+    (folder / "demo" / "extension.py").write_text(_EXTENSION)
+    (folder / "demo" / "spiders" / "__init__.py").write_text(_SPIDERS)
+    return folder
+
+
+class ScrapyBench(RunnerBench):
+    """Spiders of one project against one local site."""
+
+    def __init__(self, folder: Path, project: Path, port: int, paths: list[str]) -> None:
+        super().__init__(folder)
+        self.project = project
+        self.paths = paths
+        self._port = str(port)
+
+    def start_spider(self, name: str, args: dict[str, str] | None = None, **more: str) -> subprocess.Popen[bytes]:
+        given = {"port": self._port, **(args or {})}
+        return self.start("scrapy", "--project", str(self.project), "--spider", name, args=given, **more)
+
+    def crawl(self, name: str, args: dict[str, str] | None = None, **more: str) -> int:
+        return self.finish(self.start_spider(name, args, **more))
+
+    def pages_so_far(self) -> Any:
+        return self.stats().get("pages", 0) if self.stats_file.exists() else 0
+
+    def signals(self) -> int:
+        path = self.files / "signals"
+        return len(path.read_text()) if path.exists() else 0

@@ -1,0 +1,224 @@
+"""The runner around any other program."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runner_bench import RUNNER, RunnerBench, wait_until
+
+from crawler_lifecycle.runner import contract
+from crawler_lifecycle.runner.main import Runner
+
+READY = "import os; open(os.environ['CRAWL_FILES_DIR'] + '/ready', 'w').close()\n"
+STATS = """
+import json, os
+def write(data):
+    path = os.environ["CRAWL_STATS_FILE"]
+    with open(path + ".tmp", "w") as file:
+        file.write(data if isinstance(data, str) else json.dumps(data))
+    os.rename(path + ".tmp", path)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"), [(0, "finished"), (1, None), (3, None), (14, None), (18, None), (200, None)]
+)
+def test_its_exit_code_is_the_evidence(bench: RunnerBench, code: int, reason: str | None) -> None:
+    assert bench.python(f"raise SystemExit({code})") == code
+    summary = bench.summary()
+    assert (summary["exit"], summary["exit_code"], summary.get("finish_reason")) == (code, code, reason)
+    assert "signal" not in summary
+
+
+def test_its_own_stats_are_passed_on(bench: RunnerBench) -> None:
+    assert (
+        bench.python(STATS + "write({'pages': 3, 'items': 2, 'finish_reason': 'size_limit', 'resumable': True})") == 0
+    )
+    assert bench.stats()["pages"] == 3
+    summary = bench.summary()
+    assert (summary["finish_reason"], summary["pages"], summary["items"], summary["resumable"]) == (
+        "size_limit",
+        3,
+        2,
+        True,
+    )
+    assert "errors" not in summary  # unknown is not zero
+    assert bench.progress()[-1]["pages"] == 3
+
+
+def test_stats_are_passed_on_while_it_runs(bench: RunnerBench) -> None:
+    process = bench.start_python(STATS + "write({'pages': 3})\n" + READY + "import time; time.sleep(60)")
+    wait_until(bench.stats_file.exists)
+    assert bench.stats()["pages"] == 3
+    first = bench.stats()["updated_at"]
+    time.sleep(1.2)
+    assert bench.stats()["updated_at"] == first  # it did not count again, so nothing is newer
+    process.kill()
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"pages": "3"}', '{"pages": -1}', '{"pages": true}', "x" * 100_000, ""])
+def test_garbage_in_its_stats_is_ignored(bench: RunnerBench, text: str) -> None:
+    assert bench.python(STATS + f"write({text!r})") == 0
+    assert not bench.stats_file.exists()
+    assert "pages" not in bench.summary()
+
+
+STOPPABLE = """
+import os, signal, sys, time
+count = []
+def stop(number, frame):
+    with open(os.environ["CRAWL_FILES_DIR"] + "/signals", "a") as file:
+        file.write(str(number) + " ")
+    count.append(1)
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, stop)
+open(os.environ["CRAWL_FILES_DIR"] + "/ready", "w").close()
+while not count:
+    time.sleep(0.01)
+time.sleep(0.3)
+raise SystemExit(CODE)
+"""
+
+
+@pytest.mark.parametrize(("code", "exit_code", "reason"), [(0, 11, "shutdown"), (11, 11, "shutdown"), (1, 13, None)])
+def test_one_stop_only(bench: RunnerBench, code: int, exit_code: int, reason: str | None) -> None:
+    process = bench.start_python(STOPPABLE.replace("CODE", str(code)))
+    for _ in range(5):
+        process.terminate()
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+    assert bench.finish(process) == exit_code
+    assert (bench.files / "signals").read_text() == "15 "
+    assert bench.summary().get("finish_reason") == reason
+
+
+def test_the_stop_signal_is_the_crawlers_own(bench: RunnerBench) -> None:
+    process = bench.start_python(STOPPABLE.replace("CODE", "0"), CRAWL_STOP_SIGNAL="SIGINT")
+    process.terminate()
+    assert bench.finish(process) == 11
+    assert (bench.files / "signals").read_text() == "2 "
+
+
+def test_a_crawler_without_a_handler_dies_of_the_stop(bench: RunnerBench) -> None:
+    process = bench.start_python(READY + "import time; time.sleep(60)")
+    process.terminate()
+    assert bench.finish(process) == 13
+    assert bench.summary()["signal"] == 15
+
+
+def test_a_finish_that_was_quicker_than_the_stop(bench: RunnerBench) -> None:
+    code = STATS + STOPPABLE.replace("raise", "write({'finish_reason': 'finished'})\nraise").replace("CODE", "0")
+    process = bench.start_python(code)
+    process.terminate()
+    assert bench.finish(process) == 0
+    assert bench.summary()["finish_reason"] == "finished"
+
+
+def test_it_reaps_orphans(bench: RunnerBench) -> None:
+    code = (
+        "import os, time\n"
+        "for _ in range(5):\n"
+        "    if os.fork() == 0:\n"
+        "        if os.fork() == 0:\n"
+        "            time.sleep(0.1); os._exit(0)\n"
+        "        os._exit(0)\n"
+        "    os.wait()\n"
+        "time.sleep(0.5)\n" + READY + "time.sleep(60)"
+    )
+    process = bench.start_python(code)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    wait_until(lambda: len(children.read_text().split()) == 1)
+    process.kill()
+
+
+def test_a_program_that_is_not_there(bench: RunnerBench) -> None:
+    assert bench.run("command", "--", "no-such-program") == 4
+    assert "cannot be executed" in bench.summary()["message"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("CRAWL_ARGS", "{"),
+        ("CRAWL_ARGS", "[]"),
+        ("CRAWL_ARGS", '{"a": 1}'),
+        ("CRAWL_SETTINGS", "no"),
+        ("CRAWL_STOP_SIGNAL", "SIGKILL"),
+        ("CRAWL_MEMORY_LIMIT", "1Gi"),
+    ],
+)
+def test_a_broken_contract_is_bad_configuration(bench: RunnerBench, variable: str, value: str) -> None:
+    assert bench.run("command", "--", "true", **{variable: value}) == 4
+    assert variable in bench.summary()["message"]
+
+
+@pytest.mark.parametrize("argv", [[], ["command"], ["scrapy"], ["nonsense"]])
+def test_a_wrong_command_line_is_bad_configuration(bench: RunnerBench, argv: list[str]) -> None:
+    assert bench.run(*argv) == 4
+
+
+def test_it_works_from_any_folder_and_as_a_module(bench: RunnerBench, tmp_path: Path) -> None:
+    shutil.copytree(RUNNER, tmp_path / "mounted")
+    env = bench.environment({}, {})
+    copied = [sys.executable, "-I", "-S", str(tmp_path / "mounted"), "command", "--", "true"]
+    assert subprocess.run(copied, env=env, check=False, capture_output=True).returncode == 0
+    module = [sys.executable, "-m", "crawler_lifecycle.runner", "command", "--", "true"]
+    root = RUNNER.parents[1]
+    assert subprocess.run(module, env=env, check=False, capture_output=True, cwd=root).returncode == 0
+
+
+def test_it_needs_no_files_at_all() -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(RUNNER), "command", "--", "true"],
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert b'"finish_reason": "finished"' in done.stdout
+
+
+def test_progress_is_printed_every_now_and_then(
+    bench: RunnerBench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    terms = contract.Contract.read(bench.environment({}, {}))
+    monkeypatch.setattr("crawler_lifecycle.runner.main.PROGRESS_SECONDS", 0.0)
+    runner = Runner(terms, scrapy=False)
+    contract.write(f"{bench.stats_file}.crawler", {"pages": 1})
+    runner._tick()
+    line = json.loads(capfd.readouterr().out)
+    assert line["crawl_progress"]["pages"] == 1
+
+
+_texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
+
+
+@settings(max_examples=25, deadline=None)
+@given(args=st.dictionaries(_texts, _texts | st.sampled_from(["-x", "--", "a=b", "-s A=B", "\n"]), max_size=6))
+def test_arguments_arrive_byte_by_byte(args: dict[str, str]) -> None:
+    code = (
+        "import os, sys; path = os.environ['CRAWL_FILES_DIR'] + '/seen'; "
+        "open(path, 'wb').write(os.environb[b'CRAWL_ARGS'] + b'\\0' + os.fsencode('\\0'.join(sys.argv[1:])))"
+    )
+    values = list(args.values())
+    with tempfile.TemporaryDirectory() as place:
+        bench = RunnerBench(Path(place))
+        command = ["command", "--", sys.executable, "-I", "-S", "-X", "utf8", "-c", code, *values]
+        assert bench.run(*command, args=args) == 0
+        bench.close()
+        seen = (bench.files / "seen").read_bytes().split(b"\0")
+        given: Any = json.loads(seen[0])
+        assert given == args
+        assert seen[1:] == ([value.encode() for value in values] or [b""])

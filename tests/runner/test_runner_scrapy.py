@@ -1,0 +1,165 @@
+"""The runner around real Scrapy spiders."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from runner_bench import wait_until
+from scrapy_project import ScrapyBench
+
+from crawler_lifecycle.runner.verdict import BEFORE_START
+
+
+def test_a_spider_that_finishes(scrapy_bench: ScrapyBench) -> None:
+    assert scrapy_bench.crawl("pages") == 0
+    summary = scrapy_bench.summary()
+    assert summary["finish_reason"] == "finished"
+    assert (summary["pages"], summary["items"], summary["errors"]) == (5, 5, 0)
+    assert summary["bytes"] > 55
+    assert (summary["exit"], summary["exit_code"], summary["resumable"]) == (0, 0, False)
+    assert summary["peak_memory"] > 20 * 2**20
+    assert summary["started_at"] < summary["finished_at"]
+    stats = scrapy_bench.stats()
+    assert (stats["pages"], stats["finish_reason"], stats["resumable"]) == (5, "finished", False)
+    assert scrapy_bench.progress()[-1]["items"] == 5
+    assert b"the project's own extension is there" in scrapy_bench.output
+    assert b"Telnet console listening" not in scrapy_bench.output
+
+
+def test_one_stop_then_resumption_then_an_unclean_end(scrapy_bench: ScrapyBench) -> None:
+    bench = scrapy_bench
+    # Stopped: everybody shouts, Scrapy hears it once.
+    process = bench.start_spider("slow", {"n": "12"})
+    wait_until(lambda: len(bench.paths) >= 2)
+    for _ in range(4):
+        os.kill(process.pid, signal.SIGTERM)
+        os.kill(process.pid, signal.SIGINT)
+        time.sleep(0.05)
+    assert bench.finish(process) == 11
+    first = bench.summary()
+    assert (first["finish_reason"], first["resumable"], first["exit_code"]) == ("shutdown", True, 0)
+    assert bench.signals() == 1
+    assert 0 < first["pages"] < 12
+    # Resumed: the rest and nothing else.
+    process = bench.start_spider("slow", {"n": "12"}, CRAWL_RESUME="1")
+    wait_until(lambda: len(bench.paths) >= first["pages"] + 2)
+    # Killed in the middle of it: the state is no longer to be trusted.
+    os.killpg(process.pid, signal.SIGKILL)
+    bench.finish(process)
+    assert b"Resuming with the state of the clean stop at 2" in bench.output
+    assert not set(bench.paths[: first["pages"]]) & set(bench.paths[first["pages"] :])
+    bench.paths.clear()
+    assert bench.crawl("pages", {"n": "4"}, CRAWL_RESUME="1") == 0
+    assert b"not from a clean stop, so it was set aside and the crawl starts anew." in bench.output
+    assert bench.summary()["pages"] == 4
+    assert (bench.state / "job.aside").is_dir()
+    assert bench.crawl("pages", {"n": "4"}) == 0
+    assert b"Resumption was not asked for" in bench.output
+    assert bench.summary()["pages"] == 4
+
+
+def test_a_clean_stop_is_resumed_to_the_end(scrapy_bench: ScrapyBench) -> None:
+    bench = scrapy_bench
+    process = bench.start_spider("slow", {"n": "8"})
+    wait_until(lambda: len(bench.paths) >= 2)
+    process.terminate()
+    assert bench.finish(process) == 11
+    assert bench.crawl("slow", {"n": "8"}, CRAWL_RESUME="1") == 0
+    assert bench.summary()["finish_reason"] == "finished"
+    assert sorted(bench.paths) == sorted(f"/{n}" for n in range(8))
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.02, 0.1, 0.25])
+def test_a_stop_before_scrapy_listens(scrapy_bench: ScrapyBench, delay: float) -> None:
+    process = scrapy_bench.start_spider("slow", {"n": "60"})
+    time.sleep(0.1 + delay)  # the interpreter of the runner itself needs a moment to block the signals
+    began = time.monotonic()
+    process.terminate()
+    assert scrapy_bench.finish(process) == 11
+    assert time.monotonic() - began < 6
+    assert scrapy_bench.summary()["finish_reason"] in (BEFORE_START, "shutdown")
+
+
+@pytest.mark.parametrize(
+    ("spider", "code", "reason", "resumable"),
+    [
+        ("banned", 0, "banned", False),
+        ("raises", 0, "finished", False),
+        ("bad-start", 1, "start_error", False),
+        ("bad-init", 1, None, False),
+    ],
+)
+def test_how_spiders_end(
+    scrapy_bench: ScrapyBench, spider: str, code: int, reason: str | None, resumable: bool
+) -> None:
+    assert scrapy_bench.crawl(spider) == code
+    summary = scrapy_bench.summary()
+    assert (summary.get("finish_reason"), summary["resumable"]) == (reason, resumable)
+    if spider == "raises":
+        assert summary["errors"] == 5
+
+
+def test_an_own_limit(scrapy_bench: ScrapyBench) -> None:
+    settings = json.dumps({"CLOSESPIDER_PAGECOUNT": "2", "CONCURRENT_REQUESTS": "1"})
+    assert scrapy_bench.crawl("pages", {"n": "40"}, CRAWL_SETTINGS=settings) == 0
+    assert scrapy_bench.summary()["finish_reason"] == "closespider_pagecount"
+
+
+def test_too_much_memory_ends_it_cleanly(scrapy_bench: ScrapyBench) -> None:
+    assert scrapy_bench.crawl("hungry", {"n": "1"}, CRAWL_MEMORY_LIMIT=str(400 * 2**20)) == 1
+    summary = scrapy_bench.summary()
+    assert summary["finish_reason"] == "memusage_exceeded"
+    assert 340 * 2**20 < summary["peak_memory"] < 450 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("spider", "args", "words"),
+    [
+        ("no-such-spider", {}, "no spider 'no-such-spider' in this project; there are: bad-init, "),
+        (
+            "strict",
+            {"only": "1"},
+            "the spider does not take these arguments: got an unexpected keyword argument 'port'",
+        ),
+    ],
+)
+def test_bad_configuration(scrapy_bench: ScrapyBench, spider: str, args: dict[str, str], words: str) -> None:
+    assert scrapy_bench.crawl(spider, args) == 4
+    assert words in scrapy_bench.summary()["message"]
+    assert words in scrapy_bench.output.decode()
+
+
+def test_a_project_that_cannot_be_imported(scrapy_bench: ScrapyBench) -> None:
+    (scrapy_bench.project / "demo" / "settings.py").write_text("import no_such_module_at_all\n")
+    assert scrapy_bench.crawl("pages") == 4
+    assert "cannot be imported" in scrapy_bench.summary()["message"]
+
+
+def test_no_project(scrapy_bench: ScrapyBench) -> None:
+    (scrapy_bench.project / "scrapy.cfg").unlink()
+    assert scrapy_bench.crawl("pages") == 4
+    assert "no scrapy.cfg" in scrapy_bench.summary()["message"]
+    scrapy_bench.project = scrapy_bench.project / "nowhere"
+    assert scrapy_bench.crawl("pages") == 4
+
+
+def test_arguments_arrive_as_they_are(scrapy_bench: ScrapyBench) -> None:
+    args = {"a": "-s X=1", "b": "--", "c": "k=v=w", "d": "", "e": " \n\t'\"\\é☃ ", "f": "-o x.json"}
+    assert scrapy_bench.crawl("echo", {**args, "n": "1"}) == 0
+    assert json.loads((scrapy_bench.files / "seen").read_text()) == args
+
+
+def test_the_crawler_alone_is_killed(scrapy_bench: ScrapyBench) -> None:
+    process = scrapy_bench.start_spider("slow", {"n": "60"})
+    wait_until(lambda: scrapy_bench.pages_so_far() >= 1)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    os.kill(int(children.split()[0]), signal.SIGKILL)
+    assert scrapy_bench.finish(process) == 137
+    summary = scrapy_bench.summary()
+    assert (summary["signal"], summary.get("finish_reason"), summary["resumable"]) == (9, None, False)
+    assert summary["pages"] >= 1
