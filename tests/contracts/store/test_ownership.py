@@ -127,8 +127,8 @@ def test_claim_of_a_reserved_run_keeps_its_attempt(world: World) -> None:
 
 
 def test_claim_of_nothing(world: World) -> None:
-    with pytest.raises(RunNotFound, match="77"):
-        world.store.claim_run(RunRequest(run_id=77), OWNER, never_asked)
+    with pytest.raises(RunNotFound, match="no run 1000000000"):
+        world.store.claim_run(RunRequest(run_id=10**9), OWNER, never_asked)
     with pytest.raises(InvalidRequest, match="run_id: missing"):
         world.store.claim_run(request(), OWNER, never_asked)
 

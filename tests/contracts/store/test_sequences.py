@@ -1,0 +1,112 @@
+"""Any sequence of steps, each tried once or twice, keeps the rules that no sequence may break."""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from crawler_lifecycle.adapters.database import open_store
+from crawler_lifecycle.domain.errors import NotInThisState
+from crawler_lifecycle.domain.run import RunStatus, run_may_become
+from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus, task_may_become
+from crawler_lifecycle.ports import Fence, Owner
+from tests.contracts.store.world import Clock, World, bad_end, good_end, seen
+
+TASKS = 3
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["deploy", "defer", "refuse", "look", "stop", "force", "cancel", "stopping", "end", "resume"]),
+        st.lists(st.sampled_from(["absent", "waiting", "executing", "good", "bad", "gone"]), min_size=3, max_size=3),
+        st.booleans(),
+    ),
+    max_size=12,
+)
+
+
+def step(world: World, fence: Fence, name: str, phases: list[str]) -> Fence:
+    store, now = world.store, world.clock.forward(7)
+    if name in ("deploy", "defer", "refuse"):
+        world.deploy(fence, limit=2, state={"deploy": "created", "defer": "deferred", "refuse": "refused"}[name])
+    elif name == "look":
+        found = []
+        for task in store.found_state(fence).tasks:
+            phase = phases[task.index]
+            end = {"good": good_end(now), "bad": bad_end(now)}.get(phase)
+            kind = Phase.ENDED if end else Phase(phase)
+            found.append(seen(task, kind, now, changed_at=now, uid=task.uid, end=end, counters=Counters(task.index)))
+        world.look(fence, found)
+    elif name in ("stop", "force"):
+        store.record_stop(fence.run_id, world.stop(force=name == "force"), name)
+    elif name == "cancel":
+        store.cancel_queued(fence, now)
+    elif name == "stopping":
+        store.mark_stopping(fence, [task.task_id for task in store.list_tasks(fence.run_id)])
+    elif name == "end":
+        try:
+            world.end(fence)
+        except NotInThisState:
+            assert store.count_tasks(fence.run_id).alive
+    elif name == "resume":
+        return world.resume(fence, Owner("w", f"chain-{fence.attempt + 1}"), rerun=True)
+    return fence
+
+
+def check(world: World, fence: Fence) -> None:
+    """What holds after every step."""
+    store = world.store
+    tasks = store.list_tasks(fence.run_id, superseded=True)
+    transitions = store.transitions(fence.run_id, limit=10_000)
+    by_task: dict[int | None, list[tuple[str | None, str, int]]] = defaultdict(list)
+    for one in transitions:
+        by_task[one.task_id].append((one.from_status, one.to_status, one.attempt))
+    for task in tasks:
+        chain = by_task.pop(task.task_id, [])
+        status = TaskStatus.QUEUED
+        for before, after, _ in chain:
+            assert before == status
+            assert task_may_become(status, TaskStatus(after))
+            status = TaskStatus(after)
+        assert status is task.status
+        assert task.superseded_by is None or task.status.terminal
+        assert (task.ended_at is not None) == task.status.terminal
+    current = [task.task_index for task in tasks if task.superseded_by is None]
+    assert sorted(current) == list(range(TASKS))
+    run: str | None = None
+    last = 0
+    for before, after, attempt in by_task.pop(None):
+        assert before == run
+        if run is not None and attempt == last:
+            assert run_may_become(RunStatus(run), RunStatus(after))
+        run, last = after, attempt
+    row = world.row(fence)
+    assert (row.status.value, row.attempt) == (run, fence.attempt)
+    assert not row.status.terminal or not store.count_tasks(fence.run_id).alive
+    assert (row.outcome is not None) == row.status.terminal == (row.ended_at is not None)
+    assert by_task == {}
+    assert [e.seq for e in store.events_after(0)] == list(range(1, len(store.events_after(0)) + 1))
+    assert store.events_after(0)[-1].body["status"] == row.status
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_rules_that_no_sequence_breaks(empty_sqlite: Path, steps: list[tuple[str, list[str], bool]]) -> None:
+    with TemporaryDirectory() as folder:
+        shutil.copy(empty_sqlite, f"{folder}/state.db")
+        clock = Clock()
+        store = open_store(f"sqlite:///{folder}/state.db", clock=clock)
+        try:
+            world = World(store, clock)
+            fence = world.run(tasks=TASKS)
+            for name, phases, twice in steps:
+                before = fence
+                fence = step(world, fence, name, phases)
+                if twice and before == fence:
+                    step(world, fence, name, phases)
+                check(world, fence)
+        finally:
+            store.close()
