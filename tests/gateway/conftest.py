@@ -1,0 +1,36 @@
+"""What the tests of the gateway share."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from gateway_world import Clock, World
+
+from crawler_lifecycle.adapters.database import open_store, upgrade
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("gateway") / "empty.db"
+    upgrade(f"sqlite:///{file}")
+    return file
+
+
+@pytest.fixture
+def world(empty_database: Path, tmp_path: Path) -> Iterator[World]:
+    file = tmp_path / "runs.db"
+    shutil.copy(empty_database, file)
+    clock = Clock()
+    store = open_store(f"sqlite:///{file}", pool_size=30, clock=clock)
+    yield World(store, clock)
+    store.close()
+
+
+@pytest.fixture
+def client(world: World) -> Iterator[TestClient]:
+    with world.client() as client:
+        yield client

@@ -1,0 +1,158 @@
+"""A gateway over a real SQLite store, a scheduler service and a Temporal in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle.adapters.database import SqlRunStore
+from crawler_lifecycle.client import TemporalUnavailable
+from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopRequest, Verdict
+from crawler_lifecycle.fakes.services import FakeScheduler
+from crawler_lifecycle.gateway import create_app
+from crawler_lifecycle.gateway.commands import Commands
+from crawler_lifecycle.gateway.crawlers import Crawlers
+from crawler_lifecycle.gateway.sweep import Sweep
+from crawler_lifecycle.ports import Deployed, Fence, Owner, RunHandle
+
+BASE = "http://127.0.0.1:8500"
+
+CRAWLERS = [
+    CrawlerDefinition(
+        "plain",
+        CrawlerKind.COMMAND,
+        command=["true"],
+        args={"site": Argument("http://127.0.0.1"), "page": Argument()},
+        limits={"stall_timeout_s": 77.0},
+    ),
+    CrawlerDefinition("strict", CrawlerKind.COMMAND, command=["true"], args={"site": Argument(required=True)}),
+]
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def forward(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@dataclass
+class FakeWorkflows:
+    """``Workflows`` in memory, with the conflict policy of the real ones: an open workflow is found, not started."""
+
+    open: dict[str, str] = field(default_factory=dict)
+    started: list[tuple[str, RunRequest]] = field(default_factory=list)
+    signals: list[tuple[str, StopRequest | None]] = field(default_factory=list)
+    down: bool = False
+    lose_answers: int = 0
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    async def start(self, request: RunRequest, workflow_id: str) -> str:
+        await self._reach()
+        if workflow_id not in self.open:
+            self.open[workflow_id] = f"chain-{next(self.numbers)}"
+            self.started.append((workflow_id, request))
+        await self._lose()
+        return self.open[workflow_id]
+
+    async def stop(self, workflow_id: str, stop: StopRequest) -> bool:
+        await self._reach()
+        if workflow_id in self.open:
+            self.signals.append((workflow_id, stop))
+        await self._lose()
+        return workflow_id in self.open
+
+    async def look_now(self, workflow_id: str) -> bool:
+        await self._reach()
+        if workflow_id in self.open:
+            self.signals.append((workflow_id, None))
+        return workflow_id in self.open
+
+    async def is_open(self, workflow_id: str, first_run_id: str | None = None) -> bool:
+        await self._reach()
+        found = self.open.get(workflow_id)
+        return found is not None and first_run_id in (None, found)
+
+    async def ping(self) -> None:
+        await self._reach()
+
+    async def _reach(self) -> None:
+        await asyncio.sleep(0)
+        if self.down:
+            raise TemporalUnavailable("Temporal did not take the call (UNAVAILABLE): refused")
+
+    async def _lose(self) -> None:
+        if self.lose_answers:
+            self.lose_answers -= 1
+            raise TemporalUnavailable("Temporal did not answer within 10 s")
+
+
+class World:
+    """Everything around one gateway, and the workflow's part of the conversation with the store."""
+
+    def __init__(self, store: SqlRunStore, clock: Clock) -> None:
+        self.store = store
+        self.clock = clock
+        self.workflows = FakeWorkflows()
+        self.scheduler = FakeScheduler(CRAWLERS)
+        self.app = self.new_app()
+
+    def new_app(self, **options: Any) -> FastAPI:
+        options = {"sweep_s": None, "clock": self.clock, **options}
+        return create_app(self.store, self.workflows, self.scheduler, **options)
+
+    @contextmanager
+    def client(self, app: FastAPI | None = None) -> Iterator[TestClient]:
+        with TestClient(app or self.app, base_url=BASE) as client:
+            yield client
+
+    def sweep(self) -> Sweep:
+        commands = Commands(self.store, self.workflows, Crawlers(self.scheduler), self.clock)
+        return Sweep(self.store, self.workflows, commands, every_s=15, clock=self.clock)
+
+    # --- what a workflow would do -------------------------------------------------------------------------------
+
+    def claim(self, run_id: int, *, rerun: bool = False) -> RunHandle:
+        """The open workflow of the run claims it."""
+        row = self.store.get_run(run_id)
+        assert row is not None
+        workflow_id = next(w for w, request in reversed(self.workflows.started) if request.run_id == run_id)
+        owner = Owner(workflow_id, self.workflows.open[workflow_id])
+        return self.store.claim_run(RunRequest(run_id=run_id, rerun=rerun), owner, lambda _: False)
+
+    def fence(self, run_id: int) -> Fence:
+        row = self.store.get_run(run_id)
+        assert row is not None
+        assert row.owner_run_id is not None
+        return Fence(run_id, row.attempt, row.owner_run_id)
+
+    def end(self, run_id: int, status: RunStatus = RunStatus.FAILED, *, close: bool = True) -> None:
+        """The run gets its verdict; its workflow closes unless it still exports."""
+        fence = self.fence(run_id)
+        self.store.refuse_queued(fence, "no such image")
+        self.store.end_run(fence, lambda groups, stop: Verdict(status, "finished", "It is over"))
+        if close:
+            row = self.store.get_run(run_id)
+            assert row is not None
+            self.workflows.open.pop(row.owner_workflow_id or "")
+
+    def deploy(self, run_id: int) -> None:
+        fence = self.fence(run_id)
+        tasks, _ = self.store.offer_tasks(fence, 100, None, self.clock() + timedelta(seconds=25))
+        answers = [Deployed(t.index, "created", f"crawl-{t.index}", f"uid-{t.index}") for t in tasks]
+        self.store.record_deployed(fence, "fake", answers, self.clock())

@@ -1,0 +1,68 @@
+"""A connection to Temporal that comes late, hangs or is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from temporalio.service import RPCError, RPCStatusCode
+
+from crawler_lifecycle.client import TemporalUnavailable
+from crawler_lifecycle.domain.errors import SchedulerUnavailable
+from crawler_lifecycle.fakes.services import FakeScheduler
+from crawler_lifecycle.gateway.crawlers import Crawlers
+from crawler_lifecycle.gateway.workflows import LateTemporal
+
+
+class _Service:
+    def __init__(self, answer: Any) -> None:
+        self.service_client = self
+        self._answer = answer
+
+    async def check_health(self) -> bool:
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        await asyncio.sleep(float(self._answer))
+        return True
+
+
+async def _late(*answers: Any, timeout_s: float = 5.0) -> LateTemporal:
+    left = list(answers)
+
+    async def connect() -> Any:
+        answer = left.pop(0)
+        if isinstance(answer, Exception) and not isinstance(answer, RPCError):
+            raise answer
+        return _Service(answer)
+
+    late = LateTemporal(connect, timeout_s=timeout_s)
+    await late.keep_connecting()
+    return late
+
+
+async def test_it_says_at_once_that_there_is_no_connection_yet() -> None:
+    with pytest.raises(TemporalUnavailable, match="not connected yet"):
+        await LateTemporal().ping()
+
+
+async def test_it_connects_when_the_server_comes() -> None:
+    late = await _late(RuntimeError("refused"), RuntimeError("refused"), 0.0)
+    await late.ping()
+
+
+async def test_a_hanging_server_and_a_refusing_one_are_unavailable() -> None:
+    late = await _late(60.0, timeout_s=0.05)
+    with pytest.raises(TemporalUnavailable, match="did not answer within"):
+        await late.ping()
+    late = await _late(RPCError("Namespace default is not found.", RPCStatusCode.NOT_FOUND, b""))
+    with pytest.raises(TemporalUnavailable, match="NOT_FOUND"):
+        await late.ping()
+
+
+async def test_many_callers_ask_a_failing_scheduler_service_once() -> None:
+    scheduler = FakeScheduler()
+    scheduler.faults.add(SchedulerUnavailable("down"), 1)
+    crawlers = Crawlers(scheduler, clock=lambda: 0.0)
+    answers = await asyncio.gather(*(crawlers.all() for _ in range(50)), return_exceptions=True)
+    assert {type(answer) for answer in answers} == {SchedulerUnavailable}

@@ -1,0 +1,259 @@
+"""POST /v1/runs: one run and one workflow for each key, whatever happens on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from fastapi.testclient import TestClient
+from gateway_world import World
+
+from crawler_lifecycle.domain.errors import SchedulerUnavailable
+from crawler_lifecycle.domain.run import RunRequest, RunStatus
+from crawler_lifecycle.gateway.schemas import StartRun
+
+
+def test_a_start_answers_with_the_run_and_starts_its_workflow(world: World, client: TestClient) -> None:
+    answer = client.post("/v1/runs", json={"crawler": "plain", "requested_by": "ada"}, headers={"Idempotency-Key": "k"})
+    run = answer.json()
+    assert answer.status_code == 202
+    assert answer.headers["Location"] == f"/v1/runs/{run['run_id']}"
+    assert "Idempotency-Replayed" not in answer.headers
+    assert run["workflow_id"] == "crawl/plain/k"
+    assert run["status"] == "INITIALIZING"
+    assert run["requested_by"] == "ada"
+    [(workflow_id, request)] = world.workflows.started
+    assert workflow_id == "crawl/plain/k"
+    assert request == RunRequest(crawler="plain", run_id=run["run_id"])
+
+
+def test_without_a_key_every_start_is_a_new_run(client: TestClient) -> None:
+    first, second = (client.post("/v1/runs", json={"crawler": "plain"}).json() for _ in range(2))
+    assert first["run_id"] != second["run_id"]
+
+
+@pytest.mark.parametrize("again", ['"k"', "k"])
+def test_the_same_key_and_body_find_the_same_run(world: World, client: TestClient, again: str) -> None:
+    body = {"crawler": "plain", "args": {"page": "1"}}
+    first = client.post("/v1/runs", json=body, headers={"Idempotency-Key": "k"})
+    second = client.post("/v1/runs", json=body, headers={"Idempotency-Key": again})
+    assert second.status_code == 202
+    assert second.headers["Idempotency-Replayed"] == "true"
+    assert second.json()["run_id"] == first.json()["run_id"]
+    assert len(world.workflows.started) == 1
+
+
+def test_a_repeat_a_day_later_finds_the_ended_run_and_starts_nothing(world: World, client: TestClient) -> None:
+    body = {"crawler": "plain"}
+    run_id = client.post("/v1/runs", json=body, headers={"Idempotency-Key": "k"}).json()["run_id"]
+    world.claim(run_id)
+    world.end(run_id)
+    world.clock.forward(86_400)
+    # Meanwhile the crawler got other limits, and then was removed; the scheduler service is down as well.
+    world.scheduler.catalogue.crawlers["plain"] = dataclasses.replace(
+        world.scheduler.catalogue.crawlers["plain"], limits={"stall_timeout_s": 5.0}
+    )
+    world.scheduler.faults.add(SchedulerUnavailable("down"), 9)
+    answer = client.post("/v1/runs", json=body, headers={"Idempotency-Key": "k"})
+    assert (answer.status_code, answer.json()["run_id"], answer.json()["status"]) == (202, run_id, "FAILED")
+    assert len(world.workflows.started) == 1
+
+
+def test_the_same_key_with_another_body_is_refused(world: World, client: TestClient) -> None:
+    client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"})
+    answer = client.post("/v1/runs", json={"crawler": "plain", "priority": 1}, headers={"Idempotency-Key": "k"})
+    assert answer.status_code == 422
+    assert answer.json()["code"] == "idempotency_mismatch"
+    assert len(world.store.list_runs()) == 1
+
+
+def test_a_key_in_the_body_counts_and_may_not_differ_from_the_header(client: TestClient) -> None:
+    body = {"crawler": "plain", "request_id": "k"}
+    assert client.post("/v1/runs", json=body).json()["request_id"] == "k"
+    assert client.post("/v1/runs", json=body).headers["Idempotency-Replayed"] == "true"
+    assert client.post("/v1/runs", json=body, headers={"Idempotency-Key": "other"}).status_code == 422
+
+
+@pytest.mark.parametrize("key", ["", " ", "a" * 121, "tab\there"])
+def test_an_unusable_key_is_refused(client: TestClient, key: str) -> None:
+    answer = client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": key})
+    assert answer.status_code == 422
+    assert "request_id" in answer.json()["detail"]
+
+
+def test_twenty_at_once_with_one_key_make_one_run_and_one_workflow(world: World, client: TestClient) -> None:
+    def start(_: int) -> tuple[int, int]:
+        answer = client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "same"})
+        return answer.status_code, answer.json()["run_id"]
+
+    with ThreadPoolExecutor(20) as pool:
+        answers = set(pool.map(start, range(20)))
+    assert {status for status, _ in answers} == {202}
+    assert len({run_id for _, run_id in answers}) == 1
+    assert len(world.store.list_runs()) == 1
+    assert len(world.workflows.started) == 1
+
+
+def test_many_tasks_are_stored_and_do_not_travel(world: World, client: TestClient) -> None:
+    tasks = [{"args": {"page": str(n)}} for n in range(501)]
+    answer = client.post("/v1/runs", json={"crawler": "plain", "tasks": tasks, "max_parallel_tasks": 10})
+    assert answer.status_code == 202
+    run_id = answer.json()["run_id"]
+    assert answer.json()["multi"] is True
+    assert world.store.count_tasks(run_id).queued == 501
+    assert world.workflows.started[0][1].tasks is None
+    assert world.store.list_tasks(run_id, limit=2)[1].args == {"page": "1"}
+
+
+def test_ten_thousand_tasks_are_taken_and_one_more_is_not(world: World, client: TestClient) -> None:
+    tasks = [{"args": {"page": str(n)}} for n in range(10_001)]
+    assert client.post("/v1/runs", json={"crawler": "plain", "tasks": tasks}).status_code == 422
+    answer = client.post("/v1/runs", json={"crawler": "plain", "tasks": tasks[:-1]})
+    assert world.store.count_tasks(answer.json()["run_id"]).queued == 10_000
+
+
+def test_limits_of_the_catalogue_fill_what_the_caller_left(world: World, client: TestClient) -> None:
+    run = client.post("/v1/runs", json={"crawler": "plain", "limits": {"stop_grace_s": 5}}).json()
+    limits = world.store.request_of(run["run_id"]).limits
+    assert (limits.stall_timeout_s, limits.stop_grace_s) == (77.0, 5.0)
+    run = client.post("/v1/runs", json={"crawler": "plain", "limits": {"stall_timeout_s": 9}}).json()
+    assert world.store.request_of(run["run_id"]).limits.stall_timeout_s == 9.0
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "crawler"),
+        ({"crawler": "nope"}, "crawler"),
+        ({"crawler": "Not A Name"}, "crawler"),
+        ({"crawler": "plain", "run_id": 1}, "run_id"),
+        ({"crawler": "plain", "rerun": True}, "rerun"),
+        ({"crawler": "plain", "args": {"page": 1}}, "args.page"),
+        ({"crawler": "plain", "args": {"typo": "1"}}, "args.typo"),
+        ({"crawler": "strict"}, "args.site"),
+        ({"crawler": "strict", "tasks": [{"args": {"site": "a"}}, {}]}, "tasks[1].args.site"),
+        ({"crawler": "plain", "tasks": [{"args": {"typo": "1"}}]}, "tasks[0].args.typo"),
+        ({"crawler": "plain", "args": {"typo": "1"}, "tasks": [{}]}, "args.typo"),
+        ({"crawler": "plain", "tasks": []}, "tasks"),
+        ({"crawler": "plain", "tasks": [{"arguments": {}}]}, "tasks[0].arguments"),
+        ({"crawler": "plain", "priority": 9}, "priority"),
+        ({"crawler": "plain", "priority": "3"}, "priority"),
+        ({"crawler": "plain", "limits": {"stop_grace_s": -1}}, "limits.stop_grace_s"),
+        ({"crawler": "plain", "poll_minutes": [0]}, "poll_minutes[0]"),
+        ({"crawler": "plain", "due_at": "tomorrow"}, "due_at"),
+        ({"crawler": "plain", "resources": {"memory": "much"}}, "resources.memory"),
+    ],
+)
+def test_a_wrong_request_names_the_field_and_leaves_no_row(
+    world: World, client: TestClient, body: dict[str, object], field: str
+) -> None:
+    answer = client.post("/v1/runs", json=body)
+    problem = answer.json()
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert problem["errors"][0]["field"] == field
+    assert field in problem["detail"]
+    assert world.store.list_runs() == []
+    assert world.workflows.started == []
+
+
+def test_an_unknown_crawler_is_answered_with_the_known_ones(client: TestClient) -> None:
+    problem = client.post("/v1/runs", json={"crawler": "nope"}).json()
+    assert problem["code"] == "unknown_crawler"
+    assert "plain, strict" in problem["detail"]
+
+
+def test_the_scheduler_service_down_is_no_reason_to_accept_anything(world: World, client: TestClient) -> None:
+    world.scheduler.faults.add(SchedulerUnavailable("no answer"), 2)
+    answer = client.post("/v1/runs", json={"crawler": "plain"})
+    assert (answer.status_code, answer.json()["code"]) == (503, "scheduler_unavailable")
+    assert answer.headers["Retry-After"]
+    assert world.store.list_runs() == []
+
+
+def test_temporal_down_keeps_the_run_and_the_sweep_starts_it(world: World, client: TestClient) -> None:
+    world.workflows.down = True
+    answer = client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"})
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (503, "temporal_unavailable")
+    assert answer.headers["Retry-After"]
+    assert "is recorded and starts as soon as" in problem["detail"]
+    sweep = world.sweep()
+    world.clock.forward(11)
+    assert asyncio.run(sweep.once()) == 0
+    world.workflows.down = False
+    assert asyncio.run(sweep.once()) == 1
+    assert [w for w, _ in world.workflows.started] == ["crawl/plain/k"]
+    again = client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"})
+    assert (again.status_code, again.json()["run_id"]) == (202, problem["run_id"])
+    assert len(world.workflows.started) == 1
+
+
+def test_a_lost_answer_of_temporal_starts_nothing_twice(world: World, client: TestClient) -> None:
+    world.workflows.lose_answers = 1
+    for expected in (503, 202):
+        answer = client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"})
+        assert answer.status_code == expected
+    assert len(world.workflows.started) == 1
+
+
+def test_a_gateway_killed_between_row_and_workflow_is_mended_by_another(world: World, client: TestClient) -> None:
+    # Killed there, the process leaves exactly this behind:
+    row, fresh = world.store.reserve_run(RunRequest(crawler="plain"), "k")
+    assert fresh
+    world.clock.forward(5)
+    assert asyncio.run(world.sweep().once()) == 0, "a young row belongs to the request that writes it"
+    world.clock.forward(6)
+    assert asyncio.run(world.sweep().once()) == 1
+    assert world.workflows.started == [("crawl/plain/k", RunRequest(crawler="plain", run_id=row.run_id))]
+    world.claim(row.run_id)
+    assert asyncio.run(world.sweep().once()) == 0
+
+
+def test_the_app_sweeps_by_itself(world: World) -> None:
+    world.store.reserve_run(RunRequest(crawler="plain"), "k")
+    world.clock.forward(11)
+    with world.client(world.new_app(sweep_s=0.02)) as client:
+        for _ in range(200):
+            client.get("/healthz")
+            if world.workflows.started:
+                break
+    assert [w for w, _ in world.workflows.started] == ["crawl/plain/k"]
+
+
+def test_the_sweep_survives_everything_and_tries_a_stubborn_row_ever_more_rarely(world: World) -> None:
+    world.store.reserve_run(RunRequest(crawler="plain"), "k")
+    sweep, tries = world.sweep(), 0
+
+    async def broken(*_: object) -> str:
+        nonlocal tries
+        tries += 1
+        raise RuntimeError("not what anybody expected")
+
+    world.workflows.start = broken  # type: ignore[method-assign, assignment]
+    for _ in range(40):
+        world.clock.forward(15)
+        assert asyncio.run(sweep.once()) == 0
+    assert 3 <= tries <= 7
+
+
+def test_a_run_that_ended_meanwhile_is_not_started_by_the_sweep(world: World) -> None:
+    row, _ = world.store.reserve_run(RunRequest(crawler="plain"), "k")
+    world.clock.forward(11)
+    sweep = world.sweep()
+    commands = sweep._commands
+    asyncio.run(world.workflows.start(RunRequest(run_id=row.run_id), "crawl/plain/k"))
+    world.claim(row.run_id)
+    world.end(row.run_id)
+    asyncio.run(commands.take_over(row))
+    assert len(world.workflows.started) == 1
+    assert world.store.get_run(row.run_id).status is RunStatus.FAILED  # type: ignore[union-attr]
+
+
+def test_the_body_has_every_field_of_a_run_request() -> None:
+    fields = {f.name for f in dataclasses.fields(RunRequest)} - {"run_id", "rerun"}
+    assert set(StartRun.model_fields) == fields
+    plain, defaults = StartRun(crawler="plain").request(), RunRequest(crawler="plain")
+    assert plain == defaults
