@@ -18,7 +18,7 @@ from typing import Any
 from . import VERSION, contract
 from .child import Child, Ended, become_subreaper, block_signals
 from .state import JobState
-from .verdict import Evidence, exit_of
+from .verdict import BEFORE_START, Evidence, exit_of
 
 TICK_SECONDS = 1.0
 PROGRESS_SECONDS = 30.0
@@ -39,6 +39,7 @@ class Runner:
             if terms.stats_file
             else os.path.join(tempfile.mkdtemp(prefix="crawl-"), "stats.json")
         )
+        self._resumed = False
         self._stats: dict[str, Any] = {}
         self._stats_raw: contract.Json | None = None
         self._message: str | None = None
@@ -67,9 +68,9 @@ class Runner:
 
     def _open_state(self, env: dict[str, str]) -> None:
         assert self._state is not None
-        resumed, words = self._state.open(self._terms.resume)
+        self._resumed, words = self._state.open(self._terms.resume)
         env["CRAWL_JOB_DIR"] = self._state.folder
-        env["CRAWL_RESUME"] = "1" if resumed else "0"
+        env["CRAWL_RESUME"] = "1" if self._resumed else "0"
         if words:
             say(words)
 
@@ -145,7 +146,8 @@ class Runner:
         """Whether the state may be resumed; then the marker says so for the next attempt."""
         if self._state is None:
             return bool(self._stats.get("resumable", False))
-        if reason != "shutdown":
+        # Stopped before it began, a resumed crawl leaves the state of the earlier clean stop as it was.
+        if reason != "shutdown" and not (reason == BEFORE_START and self._resumed):
             return False
         try:
             self._state.mark_clean()

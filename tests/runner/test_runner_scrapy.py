@@ -69,12 +69,17 @@ def test_a_clean_stop_is_resumed_to_the_end(scrapy_bench: ScrapyBench) -> None:
     wait_until(lambda: len(bench.paths) >= 2)
     process.terminate()
     assert bench.finish(process) == 11
+    process = bench.start_spider("slow", {"n": "8"}, CRAWL_RESUME="1")
+    time.sleep(0.1)
+    process.terminate()
+    assert bench.finish(process) == 11  # stopped again before it began: nothing is lost by that
+    assert bench.summary()["resumable"] is True
     assert bench.crawl("slow", {"n": "8"}, CRAWL_RESUME="1") == 0
     assert bench.summary()["finish_reason"] == "finished"
     assert sorted(bench.paths) == sorted(f"/{n}" for n in range(8))
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.02, 0.1, 0.25])
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.12, 0.17, 0.22, 0.27, 0.4])
 def test_a_stop_before_scrapy_listens(scrapy_bench: ScrapyBench, delay: float) -> None:
     process = scrapy_bench.start_spider("slow", {"n": "60"})
     time.sleep(0.1 + delay)  # the interpreter of the runner itself needs a moment to block the signals

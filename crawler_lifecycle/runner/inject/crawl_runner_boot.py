@@ -10,12 +10,18 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import signal
 import sys
+import threading
+import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 BAD_CONFIGURATION = 4
 _CHECK_SECONDS = 2.0
+#: A spider that takes longer to open is stopped the hard way.
+_GATE_SECONDS = 20.0
 
 
 def _refuse(text: str) -> None:
@@ -65,6 +71,53 @@ def _process(settings: Any) -> Any:
     return scrapy.crawler.AsyncCrawlerProcess(settings) if new_style else scrapy.crawler.CrawlerProcess(settings)
 
 
+class StopGate:
+    """Holds a stop back until Scrapy can act on it.
+
+    Measured with 2.19: a signal between the installation of Scrapy's handlers and the start of its engine (0.1 s and
+    more, the time in which the spider opens) only stops the reactor: exit 0, no closing reason, no flushed state.
+    """
+
+    def __init__(self, process: Any, original: Callable[[int, Any], None]) -> None:
+        self._process = process
+        self._original = original
+        self._held = False
+        self._patience_ends = float("inf")
+
+    @classmethod
+    def guard(cls, process: Any) -> None:
+        """Put a gate before Scrapy's own handlers, and keep the signals for them from now on."""
+        gate = None
+        for name in ("_signal_shutdown_reactorless", "_signal_shutdown"):
+            if hasattr(process, name):
+                gate = cls(process, getattr(process, name))
+                setattr(process, name, gate)
+        if gate is not None:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, gate)
+
+    def __call__(self, number: int, frame: Any) -> None:
+        if self._engine_runs() or time.monotonic() >= self._patience_ends:
+            self._original(number, frame)
+        elif not self._held:
+            self._held = True
+            self._patience_ends = time.monotonic() + _GATE_SECONDS
+            threading.Thread(target=self._send_again, args=(number,), daemon=True).start()
+
+    def _send_again(self, number: int) -> None:
+        while not self._engine_runs() and time.monotonic() < self._patience_ends:
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)  # handlers run in the main thread only
+
+    def _engine_runs(self) -> bool:
+        for crawler in list(self._process.crawlers):
+            known = vars(crawler)
+            engine = known.get("_engine") or known.get("engine")  # older versions have the second
+            if engine is not None and engine.running:
+                return True
+        return False
+
+
 def _check_arguments(spider: Any, args: dict[str, str]) -> None:
     try:
         inspect.signature(spider.__init__).bind(None, **args)
@@ -83,10 +136,10 @@ def main() -> None:
     try:
         spider = process.spider_loader.load(name)
     except KeyError:
-        _refuse(
-            f"no spider {name!r} in this project; there are: {', '.join(sorted(process.spider_loader.list())) or 'none'}"
-        )
+        known = ", ".join(sorted(process.spider_loader.list())) or "none"
+        _refuse(f"no spider {name!r} in this project; there are: {known}")
     _check_arguments(spider, args)
+    StopGate.guard(process)
     process.crawl(spider, **args)
     process.start()
     sys.exit(1 if getattr(process, "bootstrap_failed", False) else 0)
