@@ -197,7 +197,7 @@ class JsonBody(Generic[T]):
         self.kind = kind
         self.optional = optional
         self._adapter = TypeAdapter(kind)
-        self._names = list(getattr(kind, "__dataclass_fields__", None) or getattr(kind, "model_fields", {}))
+        self._names = list(getattr(kind, "model_fields", {}))
 
     async def __call__(self, request: Request) -> T:
         raw = await request.body()

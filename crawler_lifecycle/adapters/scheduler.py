@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from datetime import datetime
@@ -148,8 +149,8 @@ def wire(deployment: Deployment) -> dict[str, Any]:
         "args": dict(deployment.args),
         "settings": dict(deployment.settings),
         "tasks": [{"task_id": t.task_id, "index": t.index, "args": dict(t.args)} for t in deployment.tasks],
-        "resources": {"cpu": deployment.resources.cpu, "memory": deployment.resources.memory},
-        "limits": {name: getattr(deployment.limits, name) for name in deployment.limits.__dataclass_fields__},
+        "resources": dataclasses.asdict(deployment.resources),
+        "limits": dataclasses.asdict(deployment.limits),
         "expires_at": _stamp(deployment.expires_at),
         "resume": deployment.resume,
     }
