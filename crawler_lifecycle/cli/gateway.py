@@ -205,7 +205,7 @@ def _next_step(code: Exit, name: object, path: str) -> str | None:
     words = path.split("/")
     run_id = words[3] if len(words) > 3 and words[2] == "runs" else None
     if code is Exit.NOT_FOUND and run_id:
-        return "crawlctl list"
+        return "crawlctl list" if name == "run_not_found" else f"crawlctl tasks {run_id}"
     if code is Exit.NOT_IN_THIS_STATE and run_id:
         if name == "already_completed":
             return f"crawlctl resume {run_id} --rerun"

@@ -104,9 +104,9 @@ def _fail(code: int, text: str) -> int:
     return code
 
 
-def main() -> NoReturn:
-    """Entry point of the console script."""
-    exits.leave(run(sys.argv[1:]))
+def main(words: Sequence[str] | None = None) -> NoReturn:
+    """Entry point of the console script; other programs give the words themselves."""
+    exits.leave(run(sys.argv[1:] if words is None else words))
 
 
 if __name__ == "__main__":

@@ -143,7 +143,11 @@ def show_rows(session: Session, rows: Sequence[Document], columns: Sequence[Colu
     for row in rows:
         texts = [column.text(row) for column in columns]
         table.add_row(*(Text(text, style=STYLES.get(text.partition(" ")[0], "")) for text in texts))
-    _console(session).print(table)
+    console = _console(session)
+    with console.capture() as capture:
+        console.print(table)
+    # The last column is padded, too; spaces at the end of a line are only trouble for whoever copies it.
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
 def show_facts(session: Session, facts: Sequence[tuple[str, str]]) -> None:

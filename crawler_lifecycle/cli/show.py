@@ -255,9 +255,10 @@ def _stop(stop: Document) -> str:
 
 
 def _export(export: Document) -> str:
+    if not export.get("url"):
+        return f"{clean(export.get('status'))}" + (f", {clean(export['error'])}" if export.get("error") else "")
     size = f", {number(export.get('files'))} files, {number(export.get('bytes'))} bytes" if export.get("files") else ""
-    problem = f", {clean(export['error'])}" if export.get("error") else ""
-    return f"{clean(export.get('status'))} {clean(export.get('url'))}{size}{problem}"
+    return f"{clean(export.get('status'))} {clean(export['url'])}{size}"
 
 
 def _next(run: Document) -> list[str]:

@@ -1,0 +1,296 @@
+"""``python -m examples.story``: real crawls on this machine, three accidents, and the proof that nothing is untrue.
+
+It brings up the embedded stack (the real Temporal server, SQLite, all services, a website to crawl), runs crawls over
+it, stops one, kills a crawler behind the service's back, kills the worker, and then checks database, processes,
+archives and events at their sources. It exits 0 only if every check holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from crawler_lifecycle.cli.gateway import Gateway
+from crawler_lifecycle.cli.output import milliseconds, moment, span
+from crawler_lifecycle.cli.problems import CommandFailed
+from crawler_lifecycle.cli.stack import Stack
+from crawler_lifecycle.cli.supervise import PartFailed
+from examples.story_checks import CHECKS, Places, Untrue, expect, task_processes
+from examples.story_view import TERMINAL, View
+
+#: What are minutes in production are seconds here: looks are 1 to 3 s apart.
+POLL_MINUTES = [0.02, 0.03, 0.05]
+SERVICES = 100
+LETTERS = ("a-c", "d-i", "j-q", "r-z")
+STORYTELLER = "the story"
+PAUSE_S = 0.3
+
+Run = dict[str, Any]
+
+
+class Story:
+    """The acts, in order. Each waits for what it has caused and raises ``Untrue`` when that does not come."""
+
+    def __init__(self, stack: Stack, gateway: Gateway, view: View) -> None:
+        self.stack = stack
+        self.gateway = gateway
+        self.view = view
+        self.ids: dict[str, int] = {}
+        self.corrections: list[Run] = []
+        self._key = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+
+    # --- the acts --------------------------------------------------------------------------------------------------
+
+    def act_runs(self) -> None:
+        """Three ways to crawl, and a fourth run for the next act."""
+        looks = ", ".join(f"{minutes * 60:g}" for minutes in POLL_MINUTES)
+        self.view.say("looks", f"{looks} s after each other; in production 1, 2, 3, 5, 8, 15 min")
+        tasks = [{"args": {"letters": letters, "max_pages": "45"}} for letters in LETTERS]
+        self._start("single", "services", settings={"DOWNLOAD_DELAY": "0.12"})
+        self._start("multi", "operations", tasks=tasks, max_parallel_tasks=3)
+        self._start("api", "sitemap", trigger="api", args={"max_links": "4"})
+        endless = [{"args": {"letters": letters}} for letters in LETTERS]
+        # Few requests at once: Scrapy lets those on their way come back before it leaves.
+        slow = {"DOWNLOAD_DELAY": "0.2", "CONCURRENT_REQUESTS": "4"}
+        self._start("stopped", "operations", tasks=endless, max_parallel_tasks=1, settings=slow)
+
+    def act_stop(self) -> None:
+        """A run is stopped through the gateway while one task executes and three wait."""
+        self._wait("a task that runs", lambda: self._run("stopped")["tasks"].get("RUNNING"))
+        run_id = self.ids["stopped"]
+        self.gateway.stop(run_id, reason="act 2", requested_by=STORYTELLER)
+        self.view.say("stop", f"run {run_id} was asked to stop", "yellow")
+        self._wait("the end of the queued tasks", lambda: self._run("stopped")["tasks"].get("CANCELLED", 0) >= 3)
+
+    def act_chaos(self) -> None:
+        """A crawler is killed behind the service's back: no event, no message, only the truth of the next look."""
+        run_id, task = self.ids["multi"], self._victim()
+        group = task_processes(self._places(), run_id)[f"{task['task_index']}/{task['attempt']}"][2]
+        os.killpg(group, signal.SIGKILL)
+        what = f"task {task['task_id']} of run {run_id}, process group {group}"
+        self.view.say("chaos", f"killed {what} behind the service's back; on record it is {task['status']}", "red")
+        self._wait("the correction", lambda: self._corrections_of(task))
+        self.corrections = self._corrections_of(task)
+        for found in self.corrections:
+            text = f"believed {found['believed']}, true was {found['truth']}, for {milliseconds(found['lag_ms'])}"
+            self.view.say("corrected", f"{found['kind']}: {text}, found by {found['found_by']}", "green")
+        expect(any(found["kind"] == "killed" for found in self.corrections), f"corrections: {self.corrections}")
+
+    def act_worker(self) -> None:
+        """The worker is killed while runs go on; another one takes over."""
+        self._wait("a slot for the last task", lambda: not self._run("multi")["tasks"].get("QUEUED"))
+        self._wait_between_looks()
+        items = self._run("single")["items"] or 0
+        pid = self.stack.kill_part("worker")
+        self.view.say("worker", f"killed process {pid} while run {self.ids['single']} has {items} items", "red")
+        begun = time.monotonic()
+        self.stack.wait_healthy("worker")
+        self.view.say("worker", f"process {self.stack.pids['worker']} took over after {span(time.monotonic() - begun)}")
+
+    def act_end(self) -> None:
+        """Every run comes to its end, with nothing lost."""
+        runs = {name: self._wait_for_end(name) for name in self.ids}
+        self._wait("the exports", lambda: all(self._run(name)["exports"] for name in self.ids))
+        verdicts = {name: (run["status"], run["outcome"]) for name, run in runs.items()}
+        cancelled = runs["stopped"]["tasks"]
+        expect(verdicts["stopped"] == ("FAILED", "cancelled"), f"the stopped run is {verdicts['stopped']}")
+        expect(cancelled == {"CANCELLED": 4}, f"the stopped run has tasks {cancelled}")
+        expect(verdicts["single"] == ("COMPLETED", "finished"), f"the single-process run is {verdicts['single']}")
+        expect(runs["single"]["items"] == SERVICES, f"{runs['single']['items']} items of {SERVICES} services")
+        expect(verdicts["api"] == ("COMPLETED", "finished"), f"the API's run is {verdicts['api']}")
+        expect(verdicts["multi"] == ("COMPLETED", "partial"), f"the run that lost a task is {verdicts['multi']}")
+        expect(runs["multi"]["tasks"] == {"SUCCEEDED": 3, "FAILED": 1}, f"its tasks are {runs['multi']['tasks']}")
+
+    def give_up(self) -> None:
+        """Stop what the story itself has started and not finished; other runs of this directory are none of its."""
+        for run_id in self.ids.values():
+            self.gateway.stop(run_id, force=True, reason="the story ends early", requested_by=STORYTELLER)
+
+    def verify(self) -> list[str]:
+        """Check every run at every source; what is untrue."""
+        failed: list[str] = []
+        for name, run_id in self.ids.items():
+            run = self._run(name)
+            for title, check in CHECKS.items():
+                try:
+                    self.view.say("ok", f"run {run_id} {title}: {check(self._places(), run)}", "green")
+                except (Untrue, OSError, KeyError, ValueError) as error:
+                    failed.append(f"run {run_id} {title}: {error or type(error).__name__}")
+                    self.view.say("FAILED", failed[-1], "bold red")
+        return failed
+
+    def summary(self) -> None:
+        """What there is to look at."""
+        runs = [self._run(name) for name in self.ids]
+        completed = sum(run["status"] == "COMPLETED" for run in runs)
+        items = sum(run["items"] or 0 for run in runs)
+        lags = [found["lag_ms"] for found in self.corrections if found["lag_ms"] is not None]
+        slowest = f", slowest {milliseconds(max(lags))}" if lags else ""
+        say = self.view.plain
+        say()
+        say(
+            f"{len(runs)} runs: {completed} completed, {len(runs) - completed} stopped on request · {items:,} items · "
+            f"{len(self.corrections)} corrected{slowest}"
+        )
+        for run in runs:
+            for export in run["exports"]:
+                say(f"archive   {export['url'] or export['status']}")
+        say(f"events    {self.stack.addresses['events']}")
+        say(f"state     {self.stack.state_dir}")
+
+    # --- asking ----------------------------------------------------------------------------------------------------
+
+    def _start(self, name: str, crawler: str, **more: object) -> None:
+        request: Run = {"crawler": crawler, "requested_by": STORYTELLER, "tags": ["story"], **more}
+        request |= {"poll_minutes": POLL_MINUTES, "limits": {"start_check_s": 0.5}}
+        started = self.gateway.start(request, f"story-{self._key}-{name}")
+        self.ids[name] = started["run_id"]
+        tasks = more.get("tasks")
+        kind = f"{len(tasks)} tasks" if isinstance(tasks, list) else "single process"
+        self.view.say("start", f"run {started['run_id']}: {crawler}, {kind}, trigger {started['trigger']}")
+
+    def _run(self, name: str) -> Run:
+        return self.gateway.run(self.ids[name])
+
+    def _places(self) -> Places:
+        return Places(self.stack.state_dir, self.stack.addresses)
+
+    def _corrections_of(self, task: Mapping[str, Any]) -> list[Run]:
+        return [c for c in self.gateway.corrections(task["run_id"]) if c["task_id"] == task["task_id"]]
+
+    def _victim(self) -> Run:
+        """A task of the multi-process run that executes and has found something."""
+        found: list[Run] = []
+
+        def look() -> bool:
+            rows = self.gateway.tasks(self.ids["multi"])
+            found[:] = [row for row in rows if row["status"] == "RUNNING" and row["items"]]
+            return bool(found)
+
+        self._wait("a task with items", look)
+        return found[-1]
+
+    def _wait_between_looks(self) -> None:
+        """Wait for a moment when no look is on its way, for 3 s at most.
+
+        A look that dies with its worker is tried again as well, but only when its heartbeat has been missing for 20 s;
+        that is right for a cluster and too long for a story.
+        """
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            runs = [run for run in self._show() if run["status"] not in TERMINAL]
+            now = datetime.now(UTC)
+            spans = [((moment(run["next_look_at"]) or now) - now).total_seconds() for run in runs]
+            if all(seconds > 0.5 for seconds in spans):
+                return
+            time.sleep(0.1)
+
+    def _show(self) -> list[Run]:
+        runs = [self._run(name) for name in self.ids]
+        self.view.show(runs)
+        return runs
+
+    def _wait_for_end(self, name: str) -> Run:
+        self._wait(f"the end of run {self.ids[name]}", lambda: self._run(name)["status"] in TERMINAL, 60)
+        return self._run(name)
+
+    def _wait(self, what: str, condition: Callable[[], object], timeout_s: float = 30) -> None:
+        until = time.monotonic() + timeout_s
+        while True:
+            self._show()
+            if condition():
+                return
+            if time.monotonic() > until:
+                raise Untrue(f"{what} did not come within {timeout_s:g} s")
+            time.sleep(PAUSE_S)
+
+
+def tell(story: Story) -> list[str]:
+    """All acts and all checks; what failed."""
+    failed: list[str] = []
+    try:
+        for act in (story.act_runs, story.act_stop, story.act_chaos, story.act_worker, story.act_end):
+            act()
+    except Untrue as error:
+        failed.append(str(error))
+        story.view.say("FAILED", str(error), "bold red")
+    story.view.freeze()
+    return failed + (story.verify() if not failed else [])
+
+
+def main() -> int:
+    """Tell the story; 0 if every check held."""
+    parser = argparse.ArgumentParser(prog="python -m examples.story", description=__doc__)
+    parser.add_argument("--state-dir", type=Path, default=Path(".crawl"), help="default: .crawl")
+    parser.add_argument("--free-ports", action="store_true", help="take any free ports instead of the usual ones")
+    options = parser.parse_args()
+    # Room for all tasks at once: the story is about truth, not about waiting.
+    os.environ.setdefault("LIFECYCLE_CLUSTER__SLOTS", "8")
+    signal.signal(signal.SIGTERM, _leave)
+    begun = time.monotonic()
+    with View() as view:
+        stack = Stack(
+            options.state_dir,
+            services=SERVICES,
+            only_free_ports=options.free_ports,
+            say=lambda line: view.say("stack", line),
+        )
+        try:
+            stack.start()
+            view.say("stack", f"ready after {span(time.monotonic() - begun)}: gateway {stack.addresses['gateway']}")
+            failed = _over(stack, view)
+        except (CommandFailed, PartFailed) as error:
+            failed = [str(error)]
+        except KeyboardInterrupt:
+            view.plain("interrupted")
+            return 130
+        finally:
+            view.freeze()
+            stack.stop()
+        _farewell(view, options.state_dir, failed, time.monotonic() - begun)
+    return 1 if failed else 0
+
+
+def _over(stack: Stack, view: View) -> list[str]:
+    """The story over a stack that is up; what failed."""
+    with Gateway(str(stack.addresses["gateway"]), timeout_s=10) as gateway:
+        story = Story(stack, gateway, view)
+        over = False
+        try:
+            failed = tell(story)
+            over = not failed
+        finally:
+            view.freeze()
+            if not over:
+                with contextlib.suppress(CommandFailed):
+                    story.give_up()
+        if over:
+            story.summary()
+        return failed
+
+
+def _farewell(view: View, state_dir: Path, failed: list[str], seconds: float) -> None:
+    dev = "crawlctl dev" if state_dir == Path(".crawl") else f"crawlctl dev --state-dir {state_dir}"
+    if failed:
+        view.plain(f"FAILED after {span(seconds)}: {'; '.join(failed)}")
+        view.plain(f"next      less {state_dir}/logs/worker.log · {dev}")
+    else:
+        view.plain(f"next      {dev} · crawlctl list · crawlctl corrections · crawlctl start services --wait")
+        view.plain(f"every check held, in {span(seconds)}")
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

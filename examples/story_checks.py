@@ -1,0 +1,131 @@
+"""Proofs that do not take the service's word: database, processes, archives and events, each read at its source."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from crawler_lifecycle.cli import processes
+
+Run = Mapping[str, Any]
+
+ALIVE = ("QUEUED", "PENDING", "RUNNING", "STOPPING")
+
+
+class Untrue(Exception):
+    """A check failed; the text says what was expected and what was found."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the stack keeps things."""
+
+    state_dir: Path
+    addresses: Mapping[str, str | None]
+
+    def path(self, name: str) -> Path:
+        """The file behind one of the addresses."""
+        parts = urlsplit(str(self.addresses[name]))
+        return Path(unquote(parts.path.removeprefix("/") if parts.scheme == "sqlite" else parts.path))
+
+
+def expect(condition: object, text: str) -> None:
+    """Raise ``Untrue`` with this text unless ``condition`` holds."""
+    if not condition:
+        raise Untrue(text)
+
+
+def query(places: Places, sql: str, *values: object) -> list[tuple[Any, ...]]:
+    """Rows of the database, opened for reading only."""
+    with contextlib.closing(sqlite3.connect(f"{places.path('database').as_uri()}?mode=ro", uri=True)) as db:
+        return db.execute(sql, values).fetchall()
+
+
+def task_processes(places: Places, run_id: int) -> dict[str, tuple[int, int, int]]:
+    """Process id, start time and process group of every crawler of a run, by ``index/attempt``."""
+    found = {}
+    for file in (places.state_dir / "cluster" / "tasks" / str(run_id)).glob("*/*/process.json"):
+        known = json.loads(file.read_text())
+        found["/".join(file.parts[-3:-1])] = (known["pid"], known["start"], known["group"])
+    return found
+
+
+def check_database(places: Places, run: Run) -> str:
+    """The row says what the gateway says, and no task of the run is alive."""
+    rows = query(places, "SELECT status, outcome, ended_at FROM run_history WHERE run_id = ?", run["run_id"])
+    expect(rows, f"run {run['run_id']} has no row")
+    status, outcome, ended_at = rows[0]
+    expect((status, outcome) == (run["status"], run["outcome"]), f"row: {status}/{outcome}, gateway: {run['status']}")
+    expect(ended_at, "the row has no end")
+    sql = "SELECT status, COUNT(*) FROM task_history WHERE run_id = ? AND superseded_by IS NULL GROUP BY status"
+    counts = dict(query(places, sql, run["run_id"]))
+    expect(not set(counts) & set(ALIVE), f"an ended run has tasks {counts}")
+    return f"{status} ({outcome}), " + ", ".join(f"{n} {s.lower()}" for s, n in sorted(counts.items()))
+
+
+def check_processes(places: Places, run: Run) -> str:
+    """No process of the run exists: neither those on record nor any that carries its id in its environment."""
+    known = task_processes(places, run["run_id"])
+    living = [name for name, (pid, start, _) in known.items() if processes.start_time(pid) == start]
+    expect(not living, f"crawlers of tasks {', '.join(living)} still run")
+    strays = [pid for pid in _pids() if _belongs(pid, places, run["run_id"])]
+    expect(not strays, f"processes {strays} still work for run {run['run_id']}")
+    return f"none of its {len(known)} crawler processes exists"
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def _belongs(pid: int, places: Places, run_id: int) -> bool:
+    try:
+        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # it ended, or belongs to somebody else
+        return False
+    here = os.fsencode(places.state_dir)
+    return f"CRAWL_RUN_ID={run_id}".encode() in entries and any(here in entry for entry in entries)
+
+
+def check_archive(places: Places, run: Run) -> str:
+    """The zip of supporting files opens, every byte of it is right, and it holds the items that were counted."""
+    (export,) = [e for e in run["exports"] if e["attempt"] == run["attempt"]]
+    if export["status"] == "empty":
+        expect(not run["items"], f"{run['items']} items, but no supporting files")
+        return "no supporting files"
+    expect(export["status"] == "exported", f"export: {export['status']}, {export.get('error')}")
+    file = Path(unquote(urlsplit(export["url"]).path))
+    with zipfile.ZipFile(file) as archive:
+        expect(archive.testzip() is None, f"{file}: {archive.testzip()} is damaged")
+        names = [name for name in archive.namelist() if name.endswith("items.jsonl")]
+        lines = sum(len(archive.read(name).splitlines()) for name in names)
+    expect(lines >= (run["items"] or 0), f"{file}: {lines} items, counted were {run['items']}")
+    return f"{lines} items, {export['files']} files, {export['bytes']:,} bytes"
+
+
+def check_events(places: Places, run: Run) -> str:
+    """The event file tells the end of the run, with the same verdict."""
+    told = []
+    for line in places.path("events").read_text().splitlines():
+        with contextlib.suppress(ValueError):  # a writer that died may have left half a line
+            event = json.loads(line)
+            if event["id"] == f"{run['run_id']}/{run['attempt']}/run.ended":
+                told.append(event["data"])
+    expect(told, f"no event run.ended of run {run['run_id']}")
+    expect(all(data["status"] == run["status"] for data in told), f"told was {told[0]['status']}")
+    return f"run.ended told: {told[0]['status']}"
+
+
+CHECKS: dict[str, Callable[[Places, Run], str]] = {
+    "database": check_database,
+    "processes": check_processes,
+    "archive": check_archive,
+    "events": check_events,
+}

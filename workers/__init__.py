@@ -1,0 +1,1 @@
+"""One main per role of a worker, for images and process managers; ``crawlctl worker`` calls the same."""

@@ -1,0 +1,9 @@
+"""A worker for everything that may hang on a slow cluster: deployments and looks.
+
+``python -m workers.cluster``; see ``crawler_lifecycle.worker``.
+"""
+
+from crawler_lifecycle.cli.main import main
+
+if __name__ == "__main__":
+    main(["worker", "cluster"])

@@ -1,0 +1,9 @@
+"""A worker for supporting files: zip and upload.
+
+``python -m workers.export``; see ``crawler_lifecycle.worker``.
+"""
+
+from crawler_lifecycle.cli.main import main
+
+if __name__ == "__main__":
+    main(["worker", "export"])

@@ -1,0 +1,9 @@
+"""A worker for workflows and the short steps beside them: database, events, notifications.
+
+``python -m workers.workflows``; see ``crawler_lifecycle.worker``.
+"""
+
+from crawler_lifecycle.cli.main import main
+
+if __name__ == "__main__":
+    main(["worker", "workflows"])
