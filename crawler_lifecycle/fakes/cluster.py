@@ -123,7 +123,8 @@ class FakeCluster:
     def signals(self, run_id: int, index: int = 0, attempt: int = 1) -> int:
         """How many stop signals the task received."""
         with self._lock:
-            return self._tasks[run_id, index, attempt].signals
+            task = self._tasks.get((run_id, index, attempt))
+            return 0 if task is None else task.signals
 
     def alive(self) -> list[tuple[int, int, int]]:
         """What waits or executes now, as (run_id, index, attempt)."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
+from crawler_lifecycle.activities.shared import utc_now
 from tests.support.lab import Lab, laboratory
 from tests.support.temporal import temporal_server
 
@@ -28,4 +29,18 @@ async def lab(skipping: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[La
 async def lab_without_workers(skipping: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[Lab]:
     """The same, with nobody listening until the test starts workers itself."""
     async with laboratory(skipping.client, tmp_path, workers=False) as lab:
+        yield lab
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def unhurried() -> AsyncIterator[WorkflowEnvironment]:
+    """A dev server on which time passes as it does."""
+    async with temporal_server(skipping=False) as env:
+        yield env
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def real_lab(unhurried: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[Lab]:
+    """Real activities and store over fakes, in real time."""
+    async with laboratory(unhurried.client, tmp_path, clock=utc_now) as lab:
         yield lab

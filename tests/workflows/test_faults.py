@@ -1,0 +1,251 @@
+"""The run tells the truth although the world around it lies, is late, or is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from temporalio.api.enums.v1 import EventType
+from temporalio.testing import WorkflowEnvironment
+
+from crawler_lifecycle.domain.errors import ClusterUnavailable, NotDelivered, StoreUnavailable
+from crawler_lifecycle.domain.run import RunResult
+from crawler_lifecycle.domain.task import End
+from crawler_lifecycle.fakes.cluster import Behaviour
+from tests.support.lab import Lab, laboratory
+from tests.support.temporal import temporal_server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+UNTIL_STOPPED = Behaviour(executes=None)
+
+
+async def test_a_saturated_cluster_costs_no_history_and_its_reason_is_visible(lab: Lab) -> None:
+    lab.cluster.behaviour = Behaviour(waits=3 * 3600, executes=30, wait_reason="waiting: 4 of 4 slots in use")
+    handle = await lab.start({"crawler": "books"})
+    await lab.until(lambda: (r := lab.store.get_run(1)) and r.waiting_for == "waiting: 4 of 4 slots in use")
+    first = (await handle.fetch_history()).events
+    at_first = len([e for e in first if "TIME_SKIPPING" not in EventType.Name(e.event_type)])
+    result = await handle.result()
+    assert result.status == "COMPLETED"
+    history = await handle.fetch_history()
+    events = [e for e in history.events if "TIME_SKIPPING" not in EventType.Name(e.event_type)]
+    started = next(
+        n
+        for n, e in enumerate(events)
+        if e.HasField("activity_task_scheduled_event_attributes")
+        and e.activity_task_scheduled_event_attributes.activity_type.name == "update_run_started"
+    )
+    assert started - at_first <= 12, "three hours of waiting"
+    assert lab.cluster.calls["look"] > 180
+    assert lab.store.get_run(1).waiting_for is None
+
+
+async def test_look_now_ends_a_wait(real_lab: Lab) -> None:
+    lab = real_lab
+    lab.cluster.behaviour = UNTIL_STOPPED
+    handle = await lab.start({"crawler": "books", "poll_minutes": [600], "limits": {"start_check_s": 0.1}})
+    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
+    lab.cluster.end_now(1, end=End(exit_code=0, finish_reason="finished"))
+    await handle.signal("look_now")
+    result = await handle.result()
+    assert result.status == "COMPLETED"
+    ends = [t for t in lab.store.transitions(1) if t.task_id and t.to_status == "SUCCEEDED"]
+    assert [t.source for t in ends] == ["wake"]
+
+
+async def test_look_now_while_the_start_is_awaited(lab: Lab) -> None:
+    lab.cluster.behaviour = Behaviour(waits=1e7)
+    handle = await lab.start({"crawler": "books"})
+    await lab.until(lambda: lab.cluster.calls["look"] >= 1)
+    for _ in range(5):
+        before = lab.cluster.calls["look"]
+        await handle.signal("look_now")
+        await lab.until(lambda before=before: lab.cluster.calls["look"] > before)
+    await handle.signal("stop")
+    assert (await handle.result()).outcome == "cancelled"
+    assert len(lab.scheduler.calls) == 1, "looking again deploys nothing again"
+
+
+async def test_a_process_killed_behind_our_back_is_corrected_on_record(lab: Lab) -> None:
+    lab.cluster.behaviour = UNTIL_STOPPED
+    handle = await lab.start({"crawler": "books"})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    lab.cluster.end_now(1)
+    result = await handle.result()
+    assert (result.status, result.outcome) == ("FAILED", "failed")
+    assert "SIGKILL" in result.cause
+    (correction,) = lab.store.corrections(1)
+    assert (correction.kind, correction.believed, correction.truth) == ("killed", "RUNNING", "FAILED")
+    assert correction.lag_ms is not None
+    assert correction.truth_since is not None
+
+
+async def test_what_vanished_is_lost_and_never_a_success(lab: Lab) -> None:
+    lab.cluster.behaviour = UNTIL_STOPPED
+    handle = await lab.start({"crawler": "books"})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    lab.cluster.vanish(1)
+    result = await handle.result()
+    assert (result.status, result.outcome, result.tasks) == ("FAILED", "lost", {"LOST": 1})
+    assert [c.kind for c in lab.store.corrections(1)] == ["vanished"]
+
+
+async def test_an_end_found_late_is_a_correction(lab_without_workers: Lab) -> None:
+    lab = lab_without_workers
+    lab.cluster.behaviour = UNTIL_STOPPED
+    async with lab.working():
+        handle = await lab.start({"crawler": "books", "poll_minutes": [0.02]})
+        await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    lab.cluster.end_now(1, end=End(exit_code=0, finish_reason="finished"))
+    await asyncio.sleep(8)  # nobody works, and the workflow's clock does not skip while a task waits for a worker
+    async with lab.working():
+        result = await handle.result()
+    assert result.status == "COMPLETED"
+    assert [c.kind for c in lab.store.corrections(1)] == ["late"]
+
+
+async def test_a_cluster_that_is_away_changes_no_status(lab: Lab) -> None:
+    lab.cluster.behaviour = UNTIL_STOPPED
+    handle = await lab.start({"crawler": "books"})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    lab.cluster.fail_with(ClusterUnavailable("the API server answered 503"))
+    calls = lab.cluster.calls["look"]
+    await lab.until(lambda: lab.cluster.calls["look"] > calls + 20)
+    row = lab.store.get_run(1)
+    assert (row.status, lab.tasks(1)) == ("PROCESSING", {0: "RUNNING"})
+    assert "503" in row.look_error
+    lab.cluster.fail_with(None)
+    lab.cluster.end_now(1, end=End(exit_code=0, finish_reason="finished"))
+    result = await handle.result()
+    assert result.status == "COMPLETED"
+    assert lab.store.get_run(1).look_error is None
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+async def test_an_answer_that_is_lost_starts_nothing_twice(lab: Lab, lost: int) -> None:
+    lab.scheduler.lose = lost
+    result = await lab.run({"crawler": "books", "tasks": [{}, {}]})
+    assert result.tasks == {"SUCCEEDED": 2}
+    assert len(lab.scheduler.calls) == lost + 1
+    assert len(lab.cluster._tasks) == 2
+
+
+async def test_deferred_tasks_wait_queued_and_are_offered_again(lab: Lab) -> None:
+    deferring = True
+
+    def behaviour(run: int, index: int, attempt: int) -> Behaviour:
+        later = deferring and index >= 2
+        return Behaviour(deployed="deferred" if later else "created", deploy_reason="quota exceeded", executes=400)
+
+    lab.cluster.behaviour = behaviour
+    handle = await lab.start({"crawler": "books", "tasks": [{}] * 4})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    assert lab.tasks(1) == {0: "RUNNING", 1: "RUNNING", 2: "QUEUED", 3: "QUEUED"}
+    assert "quota" in lab.store.list_tasks(1)[2].reason
+    deferring = False
+    assert (await handle.result()).tasks == {"SUCCEEDED": 4}
+
+
+async def test_a_cluster_that_takes_nothing_yet_is_asked_again(lab: Lab) -> None:
+    answers = iter(["deferred"] * 5)
+    lab.cluster.behaviour = lambda *_: Behaviour(deployed=next(answers, "created"), deploy_reason="33 tasks wait")
+    result = await lab.run({"crawler": "books"})
+    assert result.status == "COMPLETED"
+    assert len(lab.scheduler.calls) == 6
+
+
+@pytest.mark.parametrize("unknown", [True, False])
+async def test_a_refused_deployment_is_a_failed_run_with_its_reason(lab: Lab, unknown: bool) -> None:
+    lab.cluster.behaviour = Behaviour(deployed="refused", deploy_reason="no such image")
+    result = await lab.run({"crawler": "nobody" if unknown else "books"})
+    assert (result.status, result.outcome) == ("FAILED", "deploy_failed")
+    assert ("not in the catalogue" if unknown else "no such image") in result.cause
+    (pushed,) = lab.outside.pushed
+    assert (pushed.type, pushed.body["started"]) == ("run.started", False)
+    assert pushed.body["cause"]
+
+
+@pytest.mark.parametrize("away", ["send", "store"])
+async def test_an_export_that_fails_for_a_day_never_changes_a_verdict(lab: Lab, away: str) -> None:
+    lab.outside.fail = {away: NotDelivered("no space")}
+    handle = await lab.start({"crawler": "books"})
+    lab.cluster.folders[1, 0] = lab.folder
+    result = await handle.result()
+    assert result.status == "COMPLETED"
+    (export,) = lab.store.exports(1)
+    if away == "store":
+        assert (export["status"], export["error"], result.export) == ("failed", "no space", None)
+    else:
+        assert (export["status"], lab.outside.sent) == ("exported", [])
+    assert lab.store.find_event("1/1/run.ended") is not None, "what could not be sent is kept"
+    notes = (await lab.snapshot_where(handle, lambda s: True)).notes
+    assert any("gave up" in n for n in notes)
+
+
+async def test_a_push_is_tried_three_times_and_forgotten(lab: Lab) -> None:
+    lab.outside.fail = {"push": NotDelivered("refused")}
+    handle = await lab.start({"crawler": "books"})
+    assert (await handle.result()).status == "COMPLETED"
+    notes = (await lab.snapshot_where(handle, lambda s: True)).notes
+    assert any("signal_pusher_started gave up" in n for n in notes)
+
+
+async def test_a_database_that_is_away_for_an_hour_fails_no_run(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    store: Any = lab.store
+    lab.cluster.behaviour = Behaviour(executes=600)
+    calls = 0
+
+    def broken(*_: Any, **__: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        raise StoreUnavailable("the database went away")
+
+    handle = await lab.start({"crawler": "books"})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    with monkeypatch.context() as patch:
+        for name in ("found_state", "count_tasks", "apply_findings", "end_run"):
+            patch.setattr(store, name, broken)
+        await lab.until(lambda: calls > 130)  # capped at 30 s between tries, so well over an hour of virtual time
+    assert (await handle.result()).status == "COMPLETED"
+
+
+# --- continue-as-new -------------------------------------------------------------------------------------------------
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def forgetful() -> AsyncIterator[WorkflowEnvironment]:
+    """A server that suggests to continue as new after a few steps."""
+    async with temporal_server(skipping=True, dynamic={"limit.historyCount.suggestContinueAsNew": "60"}) as env:
+        yield env
+
+
+async def test_a_long_run_continues_as_new_and_forgets_nothing(forgetful: WorkflowEnvironment, tmp_path: Path) -> None:
+    async with laboratory(forgetful.client, tmp_path) as lab:
+        lab.cluster.behaviour = Behaviour(executes=6 * 3600)
+        handle = await lab.start({"crawler": "books", "tasks": [{}] * 3, "parent": "nobody"})
+        result = await lab.client.get_workflow_handle(handle.id, result_type=RunResult).result()
+        assert (result.status, result.attempt, result.tasks) == ("COMPLETED", 1, {"SUCCEEDED": 3})
+        assert len(await lab.chain(handle)) > 3
+        rungs = [t.committed_at for t in lab.store.transitions(1)]
+        assert rungs[-1] - rungs[0] >= timedelta(hours=6)
+
+
+async def test_no_stop_is_lost_between_two_executions(forgetful: WorkflowEnvironment, tmp_path: Path) -> None:
+    async with laboratory(forgetful.client, tmp_path) as lab:
+        lab.cluster.behaviour = UNTIL_STOPPED
+        handles = [await lab.start({"crawler": "books", "poll_minutes": [0.02]}) for _ in range(12)]
+        for n, handle in enumerate(handles):
+            await asyncio.sleep(0.05 * (n % 5))
+            await lab.client.get_workflow_handle(handle.id).signal("stop", {"request_id": f"s{n}"})
+        for n, handle in enumerate(handles):
+            await lab.client.get_workflow_handle(handle.id, result_type=RunResult).result()
+            row = next(r for r in lab.store.list_runs() if r.owner_workflow_id == handle.id)
+            assert (row.status, row.outcome) == ("FAILED", "cancelled")
+            assert [c["request_id"] for c in lab.store.cancellations(row.run_id)] == [f"s{n}"]
+            assert lab.cluster.signals(row.run_id) <= 1
