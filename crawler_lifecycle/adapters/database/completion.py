@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from sqlalchemy import Connection, delete, func, insert, literal, or_, select, update
+from sqlalchemy import Connection, func, insert, literal, or_, select, update
 
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, Stage, StopIntent, Verdict
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Event, Fence, RunRow, TaskCounts
 
+from .bulk import forget_staged, update_tasks
 from .rows import event_row, run_row
-from .tables import export_record, outbox_delivery, outbox_event, task_history, task_observation
+from .tables import export_record, outbox_delivery, outbox_event, task_history
 from .unit import StorePart, Unit
 
 _NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, TaskStatus.LOST.value)
@@ -63,7 +64,7 @@ class CompletionPart(StorePart):
                 waiting_for=None,
                 next_look_at=None,
             )
-            unit.conn.execute(delete(task_observation).where(task_observation.c.run_id == unit.run_id))
+            forget_staged(unit)
             return run_row(unit.run)
 
     def requeue_ended(self, fence: Fence, include_succeeded: bool) -> TaskCounts:
@@ -146,23 +147,20 @@ def _adopt_queued(unit: Unit) -> None:
 
 
 def _new_rows(unit: Unit, statuses: Sequence[str]) -> None:
-    """One INSERT from the old rows, and one UPDATE that points each of them to its successor."""
-    t, new = task_history.c, task_history.alias("new")
-    again = (
-        t.run_id == unit.run_id,
-        t.superseded_by.is_(None),
-        t.attempt < unit.attempt,
-        t.status.in_(statuses),
-    )
+    """Insert the new rows from the old ones, and point each old one to its successor."""
+    t = task_history.c
+    again = (t.run_id == unit.run_id, t.superseded_by.is_(None), t.attempt < unit.attempt, t.status.in_(statuses))
     columns = ("run_id", "attempt", "task_index", "status", "status_since", "args", "ever_seen")
     since = literal(unit.now, t.status_since.type)
     old = select(
         t.run_id, literal(unit.attempt), t.task_index, literal(TaskStatus.QUEUED.value), since, t.args, literal(False)
     )
     unit.conn.execute(insert(task_history).from_select(columns, old.where(*again).order_by(t.task_index)))
-    done = unit.conn.execute(
-        update(task_history)
-        .values(superseded_by=new.c.task_id)
-        .where(*again, new.c.run_id == unit.run_id, new.c.task_index == t.task_index, new.c.attempt == unit.attempt)
+    new = task_history.alias("new")
+    pairs = unit.conn.execute(
+        select(t.task_id, new.c.task_id.label("superseded_by"))
+        .where(*again)
+        .where(new.c.run_id == t.run_id, new.c.task_index == t.task_index, new.c.attempt == unit.attempt)
     )
-    unit.changed = unit.changed or done.rowcount > 0
+    done = update_tasks(unit, [dict(pair) for pair in pairs.mappings()], replace=("superseded_by",))
+    unit.changed = unit.changed or done > 0

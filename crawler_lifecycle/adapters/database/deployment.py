@@ -63,7 +63,7 @@ class DeploymentPart(StorePart):
             refused = [_refused(task_id, a.reason) for task_id, a in mine if a.state == "refused"]
             move_tasks(unit, refused, "deploy", replace=("reason",))
             deferred = [{"task_id": task_id, "reason": a.reason} for task_id, a in mine if a.state == "deferred"]
-            update_tasks(unit, deferred, replace=("reason",), offered_until=None)
+            update_tasks(unit, deferred, replace=("reason",), nulls=("offered_until",))
             return unit.counts()
 
     def refuse_queued(self, fence: Fence, reason: str) -> TaskCounts:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import Connection, func, insert, select
 
 from crawler_lifecycle.domain.task import ALIVE, Observation, Phase, TaskStatus
 from crawler_lifecycle.ports import Details, Fence, Finding, FoundState, Look, LookReport, TaskCounts
 
-from .bulk import CHUNK, Move, chunks, move_tasks, update_tasks
+from .bulk import CHUNK, Move, chunks, delete_rows, forget_staged, move_tasks, update_tasks
 from .rows import (
     Row,
     counters_of,
@@ -117,7 +117,7 @@ class LookPart(StorePart):
                 update_tasks(unit, [{n: d[n] for n in ("task_id", *names)} for d in details], fill=names)
                 logs = [{"task_id": d["task_id"], "log_tail": d["log_tail"]} for d in details if d["log_tail"]]
                 if logs:
-                    unit.conn.execute(delete(task_log).where(task_log.c.task_id.in_([log["task_id"] for log in logs])))
+                    delete_rows(unit.conn, task_log.c.task_id, "PRIMARY", [log["task_id"] for log in logs])
                     unit.conn.execute(insert(task_log), logs)
                 total += len(rows)
             return total
@@ -135,7 +135,7 @@ class LookPart(StorePart):
                 replace=("reason",),
                 fill=("started_at", "deployed_at", "cluster_name", "cluster_uid", "node", "exit_code", "exit_signal"),
             )
-            unit.conn.execute(delete(task_observation).where(task_observation.c.run_id == unit.run_id))
+            forget_staged(unit)
             return unit.counts()
 
 
@@ -185,8 +185,7 @@ def _stage(unit: Unit, parts: Mapping[int, Mapping[str, Any]]) -> None:
             if any(new.values()):
                 key = {"task_id": old["task_id"], "run_id": unit.run_id, "task_index": old["task_index"]}
                 rows.append({**key, "attempt": unit.attempt, **new})
-        if replaced:
-            unit.conn.execute(delete(task_observation).where(o.task_id.in_(replaced)))
+        delete_rows(unit.conn, o.task_id, "PRIMARY", replaced)
     if rows:
         unit.conn.execute(insert(task_observation), rows)
 

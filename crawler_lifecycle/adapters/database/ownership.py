@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from crawler_lifecycle.domain.errors import (
@@ -20,8 +20,9 @@ from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Owner, RunHandle, RunRow
 
+from .bulk import forget_staged
 from .rows import Row, request_hash, run_handle, run_row, stop_of, stored_request
-from .tables import history_property, run_history, task_history, task_observation
+from .tables import history_property, run_history, task_history
 from .unit import StorePart, Unit, read_run
 
 _CLAIM_ROUNDS = 10
@@ -297,4 +298,4 @@ def _take_over(unit: Unit, request: RunRequest, owner: Owner) -> None:
     if before is not after:
         unit.note_transition(before.value, after, "resume", {"attempt": unit.attempt, "owner": owner.workflow_id})
     # What the former owner found and did not apply, the first look of this attempt finds again.
-    unit.conn.execute(delete(task_observation).where(task_observation.c.run_id == unit.run_id))
+    forget_staged(unit)

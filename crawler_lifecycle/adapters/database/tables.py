@@ -225,6 +225,7 @@ task_change = Table(
     *(
         Column(name, task_history.c[name].type)
         for name in (
+            "superseded_by",
             "status",
             "status_since",
             "outcome",

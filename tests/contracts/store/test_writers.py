@@ -280,3 +280,21 @@ def test_an_end_while_tasks_live_writes_nothing(world: World) -> None:
     with pytest.raises(NotInThisState):
         world.end(fence)
     assert everything(world, fence) == before
+
+
+def test_runs_side_by_side_do_not_wait_for_each_other_in_circles(world: World) -> None:
+    """Whole lives of several runs at once: no writer may lock rows of another run, or two of them deadlock."""
+
+    def life(n: int) -> RunStatus:
+        fence = world.deployed(f"r{n}", 30, owner=Owner(f"w{n}", f"first-{n}"))
+        world.execute(fence)
+        if n % 3 == 0:
+            world.store.record_stop(fence.run_id, world.stop(), "s")
+        world.finish(fence, failed=[0, 7])
+        second = world.resume(fence, Owner(f"w{n}", f"second-{n}"))
+        world.deploy(second)
+        return world.finish(second).status
+
+    for turn in range(3):
+        lives = [lambda n=n: life(n) for n in range(turn * 8, turn * 8 + 8)]
+        assert together(*lives) == [RunStatus.COMPLETED] * 8

@@ -186,6 +186,7 @@ def _worktables() -> None:
         sa.Column("run_id", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("task_id", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("believed", sa.String(20)),
+        sa.Column("superseded_by", sa.BigInteger),
         sa.Column("status", sa.String(20)),
         sa.Column("status_since", _TIME),
         sa.Column("outcome", sa.String(200)),
@@ -306,4 +307,6 @@ def _outbox() -> None:
         sa.UniqueConstraint("seq", "sink", name="uq_outbox_delivery_seq_sink"),
         sqlite_autoincrement=True,
     )
-    op.execute("INSERT INTO outbox_counter (id, seq) SELECT 1, 0 WHERE NOT EXISTS (SELECT 1 FROM outbox_counter)")
+    counter = sa.table("outbox_counter", sa.column("id"), sa.column("seq"))
+    if op.get_bind().execute(sa.select(counter.c.id)).first() is None:
+        op.execute(counter.insert().values(id=1, seq=0))
