@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -34,12 +35,10 @@ class Runner:
         self._scrapy = scrapy
         self._state = JobState(terms.state_dir) if scrapy and terms.state_dir else None
         # The crawler writes to a file of its own and we check what it wrote: readers never see its mistakes.
-        self._child_stats = (
-            f"{terms.stats_file}.crawler"
-            if terms.stats_file
-            else os.path.join(tempfile.mkdtemp(prefix="crawl-"), "stats.json")
-        )
+        self._scratch = None if terms.stats_file else tempfile.mkdtemp(prefix="crawl-")
+        self._child_stats = f"{terms.stats_file or os.path.join(str(self._scratch), 'stats.json')}.crawler"
         self._resumed = False
+        self._complained = False
         self._stats: dict[str, Any] = {}
         self._stats_raw: contract.Json | None = None
         self._message: str | None = None
@@ -100,7 +99,9 @@ class Runner:
             try:
                 contract.write(self._terms.stats_file, data)
             except OSError as error:
-                say(f"The stats cannot be written: {error}")
+                if not self._complained:  # once, not every second
+                    say(f"The stats cannot be written: {error}")
+                self._complained = True
 
     def _print_progress(self, more: contract.Json | None = None) -> None:
         line = json.dumps({"crawl_progress": {**self._stats, **(more or {})}}) + "\n"
@@ -140,6 +141,8 @@ class Runner:
             "message": self._message[:1000] if self._message else None,
         }
         write_summary(self._terms.summary_file, summary)
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
         return code
 
     def _resumable(self, reason: str | None) -> bool:

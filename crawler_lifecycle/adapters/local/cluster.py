@@ -11,12 +11,13 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.domain.task import LOG_TAIL_BYTES
+from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase
 from crawler_lifecycle.ports import Deployed, Deployment, Details, FileSource, Look, QueuedTask, TaskRef
 
 from . import folder as files
@@ -89,10 +90,15 @@ class LocalCluster:
         now = self._clock()
         try:
             self._check_readable(run_id)
-            seen = [self._folder(run_id, task).observe(now, self._node) for task in tasks]
+            seen = [self._observe(run_id, task, now) for task in tasks]
         except OSError as error:
             raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
         return Look(now, time.monotonic() - began, seen)
+
+    def _observe(self, run_id: int, task: TaskRef, now: datetime) -> Observation:
+        seen = self._folder(run_id, task).observe(now, self._node)
+        # The other phases held at some time since the look began; an end was read only now, after it happened.
+        return replace(seen, observed_at=self._clock()) if seen.phase is Phase.ENDED else seen
 
     def details(self, run_id: int, tasks: Sequence[TaskRef]) -> list[Details]:
         """Log tail (at most 16 KiB), counters, peak memory; tasks about which nothing can be read are left out."""
@@ -103,7 +109,7 @@ class LocalCluster:
                 if not folder.exists():
                     continue
                 counters, _ = folder.counters(final=True)
-                found.append(Details(task.task_id, _log_tail(folder), counters, folder.peak_memory()))
+                found.append(Details(task.task_id, _log_tail(folder), counters, folder.memory()))
             except OSError:
                 continue
         return found

@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
 from crawler_lifecycle.ports import TaskRef
 
 from . import folder as files
-from .identity import Identity, Stat, members
+from .identity import Identity, Stat, members, memory_of
 
 #: A supervisor that lives writes the end within this time after its crawler died, or it hangs.
 END_SECONDS = 1.0
@@ -202,8 +202,9 @@ class TaskFolder:
                 message=self._message("Its supervisor did not write the end; this is what the kernel kept"),
             )
             return self._with_end(now, node, end)
-        if supervised and stat is None and leader is None:
-            return self._executing(now, node, None)  # process.json is garbage, the supervisor lives
+        if supervised:
+            # Hidden by garbage in process.json, or the end cannot be written yet (a full disk): it will be.
+            return self._executing(now, node, "its supervisor has not written the end yet")
         if self.troubles:
             message = self._message("Nothing of it runs any more, and its evidence cannot be read")
             return self._with_end(now, node, End(reason="Error", message=message))
@@ -280,6 +281,13 @@ class TaskFolder:
 
     def _memory_limit(self) -> str | None:
         return self.text(self.read(files.SPEC) or {}, "memory_text", files.SPEC)
+
+    def memory(self) -> int | None:
+        """Bytes at the peak; of a task that executes, what it holds now."""
+        leader = self.identity(files.PROCESS)
+        if leader is not None and leader.alive():
+            return memory_of(leader.pid, None) or None
+        return self.peak_memory()
 
     def peak_memory(self) -> int | None:
         """Bytes, as far as somebody measured."""

@@ -172,6 +172,8 @@ def kill_all(victims: list[Stat], boot: str) -> int:
 
 def descendants(pid: int) -> list[int]:
     """The process and all its descendants. Orphans are among them when the process is a child subreaper."""
+    if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
+        return [stat.pid for stat in all_processes() if stat.session == pid]  # a kernel without that file
     found, todo = [], [pid]
     while todo:
         current = todo.pop()

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from crawler_lifecycle import runner
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind, effective_args
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest
 from crawler_lifecycle.domain.names import cluster_name
@@ -39,6 +38,8 @@ LAUNCH_SECONDS = 30.0
 STALE_MARK_SECONDS = 60.0
 
 _ROOT = str(Path(__file__).resolve().parents[3])
+#: A program beside us, not a module that we use: it is started by its path, as in a pod.
+_RUNNER = str(Path(__file__).resolve().parents[2] / "runner")
 _BOOT = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
     "from crawler_lifecycle.adapters.local.supervisor import main; main(sys.argv[1:])"
@@ -81,7 +82,7 @@ class Launcher:
             self._ensure_supervisor(folder, deployment, crawler, task)
         except OSError as error:
             raise ClusterUnavailable(f"the local cluster cannot write below {self.state}: {error}") from error
-        return Deployed(task.index, state, name, uid)
+        return Deployed(task.index, state, name, uid or None)
 
     def folder(self, run_id: int, index: int, attempt: int) -> Path:
         return self.state / "tasks" / str(run_id) / str(index) / str(attempt)
@@ -260,7 +261,7 @@ class Launcher:
         cwd = self.base_dir if crawler.project is None else (self.base_dir / crawler.project).resolve()
         if not cwd.is_dir():
             raise Refused(f"project: {crawler.project!r} is no folder ({cwd})")
-        wrapper = [self.python, "-I", "-S", str(Path(runner.__file__).resolve().parent)]
+        wrapper = [self.python, "-I", "-S", _RUNNER]
         if crawler.kind is CrawlerKind.SCRAPY:
             if crawler.project is None:
                 raise Refused("project: missing; a crawler of kind 'scrapy' needs the folder of its project")

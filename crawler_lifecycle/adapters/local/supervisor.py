@@ -113,7 +113,7 @@ class Supervisor:
             files.replace(self._path(files.WAITING), {"reason": reason, "since": files.utc(time.time())})
             while not self._has(files.STOP):
                 try:
-                    _sleep_in_queue(turnstile)
+                    _alarm.sleep_in_queue(turnstile)
                 except _Woken:
                     signal.pthread_sigmask(signal.SIG_BLOCK, _WAKERS)
                     continue
@@ -381,27 +381,39 @@ def _free_slot(slots_dir: str, count: int) -> int | None:
     return None
 
 
-def _raise_woken(number: int, frame: object) -> None:
-    raise _Woken
+class _Alarm:
+    """The signal handler: wakes the sleeper in the queue once for each time it is set, and does nothing else."""
+
+    def __init__(self) -> None:
+        self._set = False
+
+    def __call__(self, number: int, frame: object) -> None:
+        if self._set:
+            self._set = False  # a burst of signals must not interrupt the clean-up after the first
+            raise _Woken
+
+    def sleep_in_queue(self, turnstile: int) -> None:
+        """Wait for the turnstile. Raises ``_Woken`` when a signal comes first.
+
+        Signals are blocked everywhere else, so none is lost between a check and the sleep.
+        """
+        self._set = True
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAKERS)
+            fcntl.flock(turnstile, fcntl.LOCK_EX)
+        finally:
+            self._set = False
+            signal.pthread_sigmask(signal.SIG_BLOCK, _WAKERS)
 
 
-def _sleep_in_queue(turnstile: int) -> None:
-    """Wait for the turnstile. Raises ``_Woken`` when a signal comes first.
-
-    Signals are blocked everywhere else, so none is lost between a check and the sleep.
-    """
-    try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAKERS)
-        fcntl.flock(turnstile, fcntl.LOCK_EX)
-    finally:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _WAKERS)
+_alarm = _Alarm()
 
 
 def _prepare_signals() -> None:
     """Signals only wake us: a stop is what the stop file says, never a bare SIGTERM from somewhere."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAKERS)
     for number in _WAKERS - {signal.SIGCHLD}:
-        signal.signal(number, _raise_woken)
+        signal.signal(number, _alarm)
 
 
 def main(argv: list[str]) -> None:

@@ -1,0 +1,80 @@
+"""The script of the fake: what tests of the lifecycle tell it to do."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.domain.task import Counters, Phase
+from crawler_lifecycle.fakes.cluster import Behaviour, FakeCluster
+from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask, TaskRef
+
+CRAWLER = CrawlerDefinition("demo", CrawlerKind.COMMAND, command=["true"])
+
+
+class Bench:
+    def __init__(self, behaviour: Behaviour) -> None:
+        self.now = datetime(2030, 1, 1, tzinfo=UTC)
+        self.cluster = FakeCluster(clock=lambda: self.now, behaviour=behaviour)
+
+    def deploy(self) -> Deployed:
+        deployment = Deployment(
+            1, 1, "demo", {}, {}, [QueuedTask(9, 0, {})], Resources(), Limits(), self.now + timedelta(seconds=25)
+        )
+        return self.cluster.deploy(deployment, CRAWLER)[0]
+
+    def phase_after(self, seconds: float) -> Phase:
+        self.now += timedelta(seconds=seconds)
+        return self.cluster.look(1, [TaskRef(9, 0, 1)]).observations[0].phase
+
+
+def test_time_alone_moves_a_task() -> None:
+    bench = Bench(Behaviour(waits=10, executes=20, counters=Counters(pages=40)))
+    bench.deploy()
+    assert [bench.phase_after(s) for s in (0, 9, 1)] == [Phase.WAITING, Phase.WAITING, Phase.EXECUTING]
+    bench.phase_after(10)
+    assert bench.cluster.look(1, [TaskRef(9, 0, 1)]).observations[0].counters.pages == 20
+    assert bench.phase_after(10) is Phase.ENDED
+
+
+def test_a_task_that_ignores_stops_ends_only_by_force() -> None:
+    bench = Bench(Behaviour(executes=None, heeds_stop_after=None))
+    bench.deploy()
+    bench.cluster.stop(1, TaskRef(9, 0, 1))
+    assert bench.phase_after(3600) is Phase.EXECUTING
+    bench.cluster.kill(1, TaskRef(9, 0, 1))
+    assert bench.phase_after(0) is Phase.ENDED
+
+
+@pytest.mark.parametrize("answer", ["deferred", "refused"])
+def test_a_deployment_can_be_turned_down(answer: str) -> None:
+    bench = Bench(Behaviour(deployed=answer, deploy_reason="quota"))
+    assert (bench.deploy().state, bench.deploy().reason) == (answer, "quota")
+    assert bench.phase_after(0) is Phase.ABSENT
+
+
+def test_things_happen_behind_our_back() -> None:
+    bench = Bench(Behaviour(executes=None))
+    bench.deploy()
+    bench.cluster.end_now(1)
+    seen = bench.cluster.look(1, [TaskRef(9, 0, 1)]).observations[0]
+    assert seen.end is not None
+    assert (seen.end.signal, seen.end.finished_at) == (9, bench.now)
+    bench.cluster.vanish(1)
+    assert bench.phase_after(0) is Phase.GONE
+
+
+def test_outages_begin_and_end_and_calls_are_counted() -> None:
+    bench = Bench(Behaviour())
+    bench.cluster.fail_with(ClusterUnavailable("down"), "look")
+    bench.deploy()
+    for _ in range(2):
+        with pytest.raises(ClusterUnavailable):
+            bench.phase_after(0)
+    bench.cluster.fail_with(None)
+    assert bench.phase_after(0) is Phase.EXECUTING
+    assert bench.cluster.calls == {"deploy": 1, "look": 3}
