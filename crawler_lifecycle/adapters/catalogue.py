@@ -176,7 +176,7 @@ class _Reader:
         except ValidationError as error:
             raise self._explain(error, data, lines) from None
         except InvalidRequest as error:
-            raise self._of_domain(error, lines) from None
+            raise self._of_domain(error, data.get("name"), lines) from None
         if definition.project is not None:
             # normpath and not resolve: for a crawler with an image this is a path inside of the image.
             project = os.path.normpath(self.path.absolute().parent / definition.project)
@@ -267,7 +267,7 @@ class _Reader:
         first = error.errors(include_url=False)[0]
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, InvalidRequest):
-            return self._of_domain(cause, lines)
+            return self._of_domain(cause, data.get("name"), lines)
         path, value = tuple(first["loc"]), first.get("input")
         kind = first["type"]
         if kind == "missing":
@@ -286,13 +286,13 @@ class _Reader:
             _nearest(path, lines), _dotted(path), f"{_shown(value)} is not allowed; {_lower(str(first['msg']))}"
         )
 
-    def _of_domain(self, error: InvalidRequest, lines: Mapping[Path_, int]) -> CatalogueError:
+    def _of_domain(self, error: InvalidRequest, name: object, lines: Mapping[Path_, int]) -> CatalogueError:
         """An error of the domain begins with the key (``limits.stop_grace_s: …``), sometimes after the crawler."""
-        for found in re.finditer(r"(?:^|: )([A-Za-z_][\w.\-]*): ", str(error)):
-            path = tuple(found[1].split("."))
-            if path[0] in _FIELDS:
-                return self.error(_nearest(path, lines), found[1], str(error)[found.end() :])
-        return self.error(lines[()], "", str(error))
+        text = str(error)
+        found = re.match(rf"(?:{re.escape(str(name))}: )?([A-Za-z_][\w.\-]*): ", text)
+        if found is None:
+            return self.error(lines[()], "", text)
+        return self.error(_nearest(tuple(found[1].split(".")), lines), found[1], text[found.end() :])
 
 
 def _texts(definition: CrawlerDefinition) -> Iterator[tuple[str, str]]:

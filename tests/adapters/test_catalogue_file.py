@@ -1,0 +1,171 @@
+"""crawlers.yaml: every mistake is told with file, line, key and cure, and none of them takes a working service down."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crawler_lifecycle.adapters.catalogue import NODES_MAX, SIZE_MAX, YamlCatalogue, load
+from crawler_lifecycle.domain.errors import CatalogueError
+
+GOOD = "- name: plain\n  kind: command\n  command: [python, crawl.py]\n"
+
+
+def _write(path: Path, text: str | bytes) -> Path:
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "crawlers.yaml"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("", None, "empty; declare at least one crawler"),
+        ("# nothing\n", None, "empty"),
+        ("[]\n", None, "empty"),
+        ("name: plain\n", 1, "not a list"),
+        ("plain\n", 1, "not a list"),
+        ("\n- plain\n", 2, "not a crawler"),
+        ("- kind: command\n  command: [x]\n", 1, "name: missing; add it"),
+        (GOOD + "  retries: 3\n", 4, "retries: unknown key; known are name, kind"),
+        (GOOD + "  args:\n    site: {defalt: x}\n", 5, "args.site.defalt: unknown key; known are default, required"),
+        (GOOD + "  resources: {mem: 1Gi}\n", 4, "resources.mem: unknown key; known are cpu, memory"),
+        (GOOD + "  kubernetes: {nodes: {}}\n", 4, "kubernetes.nodes: unknown key"),
+        (GOOD + "  limits: {grace: 3}\n", 4, "limits.grace: unknown"),
+        (GOOD + "  limits:\n    stop_grace_s: -3\n", 5, "limits.stop_grace_s: -3"),
+        (GOOD + "  limits: {stop_grace_s: .nan}\n", 4, "limits.stop_grace_s: '.nan' is no finite number"),
+        (GOOD + "  limits: {stop_grace_s: .inf}\n", 4, "no finite number"),
+        (GOOD + "  limits: {stop_grace_s: '3'}\n", 4, "limits.stop_grace_s: '3' is not allowed"),
+        (GOOD + "  args: {site: {default: 8400}}\n", 4, 'args.site.default: 8400 is no text; put it in quotes: "8400"'),
+        (GOOD + "  settings:\n    A: a\n    B: yes\n", 6, 'settings.B: yes is no text; put it in quotes: "yes"'),
+        (GOOD + "  env: {PORT: 0x10}\n", 4, 'env.PORT: 0x10 is no text; put it in quotes: "0x10"'),
+        (GOOD + "  env: {A: }\n", 4, 'env.A: nothing is no text; put it in quotes: ""'),
+        (GOOD + "  env: {A: 2026-01-02}\n", 4, 'read as a date; put it in quotes: "2026-01-02"'),
+        (GOOD + "  env: {A: [x]}\n", 4, "env.A: ['x'] is no text; give one text"),
+        (GOOD + "  env: {CRAWL_RUN_ID: x}\n", 4, "env.CRAWL_RUN_ID: names that begin with CRAWL_"),
+        (GOOD + "  env: {1: x}\n", 4, "the key '1' is no text"),
+        (GOOD + "  resumable: 'yes'\n", 4, "resumable: 'yes' is not allowed"),
+        (GOOD + "  files_max: -1\n", 4, "files_max: -1 is not allowed"),
+        (GOOD + "  stop_signal: SIGKILL\n", 4, "stop_signal: 'SIGKILL' is not allowed"),
+        (GOOD + "  resources:\n    memory: lots\n", 5, "resources.memory: 'lots' is not allowed"),
+        (GOOD + '  env: {A: "a\\0b"}\n', 4, "env.A: holds a NUL character"),
+        (GOOD + "  kind: command\n", 4, "kind: appears twice, first on line 2"),
+        (GOOD + GOOD, 4, "name: 'plain' is declared on line 1 already"),
+        (GOOD + "  <<: {a: b}\n", 4, "merge keys are not supported"),
+        (GOOD + "  env: !!python/object/apply:os.system ['true']\n", 4, ""),
+        (GOOD + "  env: {A: !!binary aGk=}\n", 4, "the tag"),
+        (GOOD + "  kubernetes: !custom {}\n", 4, "the tag '!custom' is not allowed"),
+        ("- name: x\n  kind: command\n", 1, "command: missing"),
+        ("- name: x\n", 1, "project: missing"),
+        ("- name: x\n  kind: exec\n", 2, "kind: 'exec' is not allowed"),
+        ("- name: Not A Name\n  project: x\n", 1, "name: 'Not A Name' is not allowed"),
+        ("- name: x\n   kind: y\n", 2, "no valid YAML"),
+        ("- name: 'x\n", 2, "no valid YAML"),
+        ("- name: \x01\n", None, "no valid YAML"),
+        ("--- []\n--- []\n", 2, "no valid YAML"),
+        ("- name: *unknown\n", 1, "no valid YAML"),
+        ("[" * 5000, None, "nested too deeply"),
+        (b"- name: plain\n- name: \xff\n", 2, "byte 0xff is no UTF-8"),
+        ("#" * (SIZE_MAX + 1), None, "larger than"),
+    ],
+)
+def test_a_mistake_is_told_by_line(file: Path, text: str | bytes, line: int | None, words: str) -> None:
+    with pytest.raises(CatalogueError) as caught:
+        load(_write(file, text))
+    told = str(caught.value)
+    assert told.startswith(f"{file}:{line}: " if line else f"{file}: ")
+    assert words in told
+    assert "\n" not in told
+
+
+def test_a_small_file_cannot_unfold_into_a_large_one(file: Path) -> None:
+    levels = "".join(f"  l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]\n" for n in range(1, 9))
+    text = GOOD + "  kubernetes:\n   volumes:\n" + "    l0: &l0 [x]\n" + levels.replace("  l", "    l")
+    with pytest.raises(CatalogueError, match="once its aliases are followed"):
+        load(_write(file, text))
+    with pytest.raises(CatalogueError, match="once its aliases are followed"):
+        load(_write(file, GOOD + "  kubernetes: &a {volumes: *a}\n"))
+    assert NODES_MAX <= 1_000_000
+
+
+def test_honest_aliases_work(file: Path) -> None:
+    text = GOOD + "  env: &env {A: a}\n" + GOOD.replace("plain", "second") + "  env: *env\n"
+    assert [c.env for c in load(_write(file, text))] == [{"A": "a"}, {"A": "a"}]
+
+
+def test_projects_are_relative_to_the_file(file: Path) -> None:
+    _write(file, "- {name: a, project: ../b}\n- {name: c, project: /abs}\n- {name: d, image: registry/x}\n")
+    assert [c.project for c in load(file)] == [str(file.parent.parent / "b"), "/abs", None]
+
+
+@pytest.mark.parametrize("what", ["missing", "folder", "unreadable"])
+def test_a_file_that_cannot_be_read(tmp_path: Path, what: str) -> None:
+    path = tmp_path if what == "folder" else tmp_path / "none.yaml"
+    if what == "unreadable":
+        path.symlink_to(path)
+    with pytest.raises(CatalogueError, match=r"cannot be read .*LIFECYCLE_CRAWLERS"):
+        YamlCatalogue(path)
+
+
+def test_a_change_is_seen_and_a_broken_one_leaves_the_last_good(file: Path) -> None:
+    catalogue = YamlCatalogue(_write(file, GOOD))
+    assert catalogue.problem is None
+    _write(file, GOOD + "- name: second\n  project: x\n")
+    assert [c.name for c in catalogue.all()] == ["plain", "second"]
+    _write(file, "- nonsense\n")
+    assert catalogue.get("second") is not None
+    assert catalogue.problem is not None
+    assert f"{file}:1" in catalogue.problem
+    file.unlink()
+    assert catalogue.get("plain") is not None
+    assert "cannot be read" in str(catalogue.problem)
+    _write(file, GOOD)
+    assert [c.name for c in catalogue.all()] == ["plain"]
+    assert catalogue.problem is None
+
+
+def test_readers_at_once_while_the_file_is_replaced(file: Path) -> None:
+    catalogue = YamlCatalogue(_write(file, GOOD))
+    over = threading.Event()
+    wrong: list[object] = []
+
+    def read() -> None:
+        while not over.is_set():
+            if catalogue.get("plain") is None:
+                wrong.append("lost")
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for n in range(100):
+        _write(file.with_suffix(".new"), GOOD + f"# {n}\n")
+        os.replace(file.with_suffix(".new"), file)
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert catalogue.problem is None
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(alphabet=st.sampled_from("-:[]{}&*!|>'\"%@`#,?\n \tab01nkem~<=.\\\0\u2028é"), max_size=60))
+def test_no_text_is_anything_but_a_catalogue_or_its_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    file = tmp_path_factory.getbasetemp() / "any.yaml"
+    file.write_bytes((GOOD + text).encode())
+    with contextlib.suppress(CatalogueError):
+        assert load(file)
+
+
+def test_the_example_catalogue_is_valid() -> None:
+    crawlers = load(Path(__file__).parents[2] / "examples" / "crawlers.yaml")
+    assert {"services", "operations", "plain"} <= {c.name for c in crawlers}

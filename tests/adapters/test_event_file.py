@@ -1,0 +1,131 @@
+"""The event file: whole lines on disk, whoever dies or writes beside us."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.adapters.events import JsonLinesSink
+from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
+from crawler_lifecycle.ports import Event
+
+AT = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+def _event(run_id: int = 7, **body: object) -> Event:
+    return Event(3, run_id, 2, "run.ended", {"status": "FAILED", **body}, AT)
+
+
+def _lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines() if line.startswith("{") and line.endswith("}")]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "events.jsonl"
+
+
+def test_a_line_is_a_cloud_event(path: Path) -> None:
+    JsonLinesSink(path.as_uri()).send(_event())
+    [line] = _lines(path)
+    assert line == {
+        "specversion": "1.0",
+        "id": "7/2/run.ended",
+        "source": "crawler-lifecycle",
+        "type": "run.ended",
+        "time": "2026-11-20T12:00:00.123456+00:00",
+        "subject": "runs/7",
+        "datacontenttype": "application/json",
+        "data": {"status": "FAILED"},
+    }
+
+
+def test_texts_never_break_a_line(path: Path) -> None:
+    JsonLinesSink(path.as_uri()).send(_event(cause="a\nb\u2028c\x00\ud800é"))
+    assert path.read_bytes().count(b"\n") == 1
+    assert _lines(path)[0]["data"]["cause"] == "a\nb\u2028c\x00\ud800é"  # type: ignore[index]
+
+
+def test_a_torn_line_costs_nobody_but_itself(path: Path) -> None:
+    sink = JsonLinesSink(path.as_uri())
+    sink.send(_event(1))
+    with path.open("ab") as file:
+        file.write(b'{"id": "2/1/run.en')  # a writer that was killed here
+    sink.send(_event(3))
+    assert [line["id"] for line in _lines(path)] == ["1/2/run.ended", "3/2/run.ended"]
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_many_writers_lose_and_mix_nothing(path: Path) -> None:
+    code = (
+        "import sys; from datetime import datetime, UTC; from crawler_lifecycle.adapters.events import JsonLinesSink; "
+        "from crawler_lifecycle.ports import Event\n"
+        "for n in range(50): JsonLinesSink(sys.argv[1]).send("
+        "Event(n, n + int(sys.argv[2]), 1, 'run.ended', {'x': 'y' * 5000}, datetime.now(UTC)))"
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", code, path.as_uri(), str(k * 1000)]) for k in range(3)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda n: JsonLinesSink(path.as_uri()).send(_event(n + 9000)), range(50)))
+    assert [process.wait(30) for process in processes] == [0, 0, 0]
+    ids = [str(line["id"]) for line in _lines(path)]
+    assert len(ids) == len(set(ids)) == 200 == len(path.read_text().splitlines())
+
+
+def test_a_full_disk_leaves_no_half_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = JsonLinesSink(path.as_uri())
+    sink.send(_event(1))
+    before, write = path.read_bytes(), os.write
+
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[: len(data) // 2]))
+    with pytest.raises(NotDelivered):
+        sink.send(_event(2))
+    assert path.read_bytes() == before
+    monkeypatch.setattr(os, "write", write)
+
+    def no_space(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(NotDelivered, match="No space left"):
+        sink.send(_event(2))
+    assert path.read_bytes() == before
+
+
+def test_a_stuck_writer_delays_and_does_not_hang(path: Path) -> None:
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(NotDelivered, match="another writer holds its lock"):
+            JsonLinesSink(path.as_uri(), lock_timeout_s=0.05).send(_event())
+    JsonLinesSink(path.as_uri()).send(_event())
+
+
+def test_places_that_are_no_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "file").touch()
+    for name in ("fifo", "", "file/below"):
+        with pytest.raises(NotDelivered):
+            JsonLinesSink((tmp_path / name).as_uri()).send(_event())
+
+
+def test_names_with_spaces_and_a_rotated_file(tmp_path: Path) -> None:
+    path = tmp_path / "my events é.jsonl"
+    sink = JsonLinesSink(path.as_uri())
+    sink.send(_event(1))
+    path.rename(tmp_path / "old")
+    sink.send(_event(2))
+    assert [line["subject"] for line in _lines(path)] == ["runs/2"]
+
+
+@pytest.mark.parametrize("url", ["events.jsonl", "file:events.jsonl", "file://host/x", "eventbridge://bus", ""])
+def test_other_urls_are_refused_with_the_setting(url: str) -> None:
+    with pytest.raises(InvalidRequest, match="LIFECYCLE_EVENTS__URL"):
+        JsonLinesSink(url)

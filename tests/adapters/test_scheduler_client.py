@@ -1,0 +1,176 @@
+"""The scheduler client against answers that no service of ours gives."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+
+from crawler_lifecycle.adapters.scheduler import ANSWER_MAX, HttpSchedulerClient
+from crawler_lifecycle.domain.errors import DeploymentExpired, DeploymentRefused, SchedulerUnavailable
+from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.ports import Deployment, QueuedTask
+
+CALL = Deployment(
+    7, 1, "plain", {}, {}, [QueuedTask(70, 0, {})], Resources(), Limits(), datetime.now(UTC) + timedelta(seconds=25)
+)
+GOOD = {"tasks": [{"index": 0, "state": "created", "name": "n", "uid": "u", "reason": None}]}
+PROBLEM = {"content-type": "application/problem+json"}
+
+
+def _client(answer: httpx.Response | Exception) -> HttpSchedulerClient:
+    def handle(request: httpx.Request) -> httpx.Response:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return HttpSchedulerClient("http://scheduler.test/", transport=httpx.MockTransport(handle))
+
+
+def _deploy(answer: httpx.Response | Exception) -> list[object]:
+    return list(_client(answer).deploy(CALL))
+
+
+@pytest.mark.parametrize("status", [200, 201])
+def test_both_good_statuses_are_read_and_new_fields_are_ignored(status: int) -> None:
+    answer = {"tasks": [{**GOOD["tasks"][0], "zone": "b"}], "version": 2}
+    assert len(_deploy(httpx.Response(status, json=answer))) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>Bad gateway</html>",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"tasks": {}}',
+        b'{"tasks": []}',
+        b'{"tasks": [{"index": "0", "state": "created"}]}',
+        b'{"tasks": [{"index": 1, "state": "created"}]}',
+        b'{"tasks": [{"index": 0, "state": "running"}]}',
+        b'{"tasks": [{"index": 0, "state": "created"}, {"index": 0, "state": "created"}]}',
+        b"[" * 100_000,
+        b"\xff\xfe",
+    ],
+)
+def test_an_answer_that_is_none_says_nothing(body: bytes) -> None:
+    with pytest.raises(SchedulerUnavailable):
+        _deploy(httpx.Response(201, content=body))
+
+
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 501, 502, 503, 504, 599, 301, 302, 307, 204, 206, 304])
+def test_statuses_of_the_moment_are_tried_again(status: int) -> None:
+    with pytest.raises(SchedulerUnavailable, match=str(status)):
+        _deploy(httpx.Response(status, headers={"location": "http://elsewhere.test/"}))
+
+
+@pytest.mark.parametrize("status", [400, 413, 415, 422, 451])
+def test_a_refusal_is_final_and_told_in_the_services_words(status: int) -> None:
+    with pytest.raises(DeploymentRefused, match="no such crawler"):
+        _deploy(httpx.Response(status, json={"detail": "no such crawler"}, headers=PROBLEM))
+    with pytest.raises(DeploymentRefused, match=str(status)):
+        _deploy(httpx.Response(status, content=b"<html>"))
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405, 407])
+def test_what_a_proxy_or_a_wrong_address_answers_too_is_a_refusal_only_in_a_problem_document(status: int) -> None:
+    with pytest.raises(SchedulerUnavailable):
+        _deploy(httpx.Response(status, content=b"<html>Forbidden</html>"))
+    with pytest.raises(SchedulerUnavailable):
+        _deploy(httpx.Response(status, json={"detail": "Not Found"}))
+    with pytest.raises(DeploymentRefused, match="not for you"):
+        _deploy(httpx.Response(status, json={"detail": "not for you"}, headers=PROBLEM))
+
+
+def test_410_is_expired() -> None:
+    with pytest.raises(DeploymentExpired):
+        _deploy(httpx.Response(410))
+
+
+@pytest.mark.parametrize(
+    "error", [httpx.ConnectError("refused"), httpx.ReadTimeout("slow"), httpx.RemoteProtocolError("cut")]
+)
+def test_no_answer_says_nothing(error: Exception) -> None:
+    with pytest.raises(SchedulerUnavailable, match="cannot be reached"):
+        _deploy(error)
+
+
+def test_an_endless_answer_is_cut() -> None:
+    def chunks() -> Iterator[bytes]:
+        for _ in range(ANSWER_MAX // 65536 + 2):
+            yield b" " * 65536
+
+    with pytest.raises(SchedulerUnavailable, match="over"):
+        _deploy(httpx.Response(201, content=chunks()))
+
+
+def test_wrong_crawler_lists_say_nothing() -> None:
+    for answer in (
+        httpx.Response(200, json={"crawlers": [{"name": "x", "kind": "rocket"}]}),
+        httpx.Response(200, json={"crawlers": [{"name": "x", "kind": "command"}]}),
+        httpx.Response(200, json=[]),
+        httpx.Response(422, json={"detail": "?"}),
+        httpx.Response(410),
+    ):
+        with pytest.raises(SchedulerUnavailable):
+            _client(answer).crawlers()
+
+
+def test_a_server_that_takes_the_call_and_hangs_up_or_trickles(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+
+        def serve() -> None:
+            first, _ = server.accept()
+            first.recv(65536)
+            first.close()  # the effect has happened, the answer is lost
+            second, _ = server.accept()
+            second.recv(65536)
+            second.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: 1000\r\n\r\n")
+            for _ in range(100):
+                time.sleep(0.05)
+                try:
+                    second.sendall(b" ")
+                except OSError:
+                    break
+            second.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        client = HttpSchedulerClient(url, 0.3)
+        with pytest.raises(SchedulerUnavailable, match="cannot be reached"):
+            client.deploy(CALL)
+        began = time.monotonic()
+        with pytest.raises(SchedulerUnavailable, match="no end after"):
+            client.deploy(CALL)
+        assert time.monotonic() - began < 2
+        client.close()
+        thread.join(10)
+
+
+def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            connection.recv(65536)
+            connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\nConnection: close\r\n\r\n{"crawlers": []')
+            connection.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        client = HttpSchedulerClient(f"http://127.0.0.1:{port}", 2.0)
+        with pytest.raises(SchedulerUnavailable, match="something else than its contract"):
+            client.crawlers()
+        client.close()
+        thread.join(5)

@@ -1,0 +1,218 @@
+"""The reference scheduler service: strict at the door, honest in its answers, and whole as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
+from crawler_lifecycle.fakes.services import FakeCatalogue, FakeDeployer
+from crawler_lifecycle.scheduler import create_app
+
+CRAWLER = CrawlerDefinition(
+    "plain", CrawlerKind.COMMAND, command=["true"], args={"page": Argument()}, env={"PASSWORD": "canary"}
+)
+
+
+def _body(**changes: Any) -> dict[str, Any]:
+    expires_at = (datetime.now(UTC) + timedelta(seconds=25)).isoformat()
+    tasks = [{"task_id": 70, "index": 0}]
+    body = {"run_id": 7, "attempt": 1, "crawler": "plain", "tasks": tasks, "expires_at": expires_at, **changes}
+    return {name: value for name, value in body.items() if value is not ...}
+
+
+@pytest.fixture
+def deployer() -> FakeDeployer:
+    return FakeDeployer()
+
+
+@pytest.fixture
+def client(deployer: FakeDeployer) -> Iterator[TestClient]:
+    with TestClient(create_app(deployer, FakeCatalogue([CRAWLER])), base_url="http://scheduler:8600") as client:
+        yield client
+
+
+ONETIME, SCHEDULED = "/v1/deployments/onetime", "/v1/deployments/scheduled"
+
+
+def test_created_is_201_and_existing_is_200(client: TestClient) -> None:
+    first = client.post(ONETIME, json=_body())
+    assert first.status_code == 201
+    assert first.json() == {
+        "tasks": [{"index": 0, "name": "crawl-7-0-1", "uid": "uid-1", "state": "created", "reason": None}]
+    }
+    second = client.post(ONETIME, json=_body())
+    assert (second.status_code, second.json()["tasks"][0]["state"]) == (200, "existing")
+    more = client.post(ONETIME, json=_body(tasks=[{"task_id": 70, "index": 0}, {"task_id": 71, "index": 1}]))
+    assert more.status_code == 201
+
+
+def test_nothing_but_deferred_is_200(client: TestClient, deployer: FakeDeployer) -> None:
+    deployer.deferred[0] = "quota"
+    answer = client.post(ONETIME, json=_body())
+    assert (answer.status_code, answer.json()["tasks"][0]["reason"]) == (200, "quota")
+
+
+def test_a_scheduled_run_carries_its_time_and_a_onetime_run_may_not(client: TestClient, deployer: FakeDeployer) -> None:
+    due = "2026-11-20T12:00:00Z"
+    assert client.post(SCHEDULED, json=_body(due_at=due)).status_code == 201
+    assert deployer.deployments[0].scheduled
+    assert deployer.deployments[0].due_at == datetime(2026, 11, 20, 12, tzinfo=UTC)
+    assert client.post(ONETIME, json=_body(due_at=due)).json()["errors"][0]["field"] == "due_at"
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"run_id": ...}, "run_id"),
+        ({"run_id": 0}, "run_id"),
+        ({"run_id": "7"}, "run_id"),
+        ({"run_id": True}, "run_id"),
+        ({"attempt": 0}, "attempt"),
+        ({"tasks": []}, "tasks"),
+        ({"tasks": [{"task_id": n + 1, "index": n} for n in range(501)]}, "tasks"),
+        ({"tasks": [{"task_id": 1, "index": -1}]}, "tasks[0].index"),
+        ({"tasks": [{"task_id": 1, "index": 0, "name": "x"}]}, "tasks[0].name"),
+        ({"tasks": [{"task_id": 1, "index": 0}, {"task_id": 2, "index": 0}]}, "tasks[1].index"),
+        ({"tasks": [{"task_id": 1, "index": 0, "args": {"page": 1}}]}, "tasks[0].args.page"),
+        ({"tasks": [{"task_id": 1, "index": 0}, {"task_id": 2, "index": 1, "args": {"x": ""}}]}, "tasks[1].args.x"),
+        ({"args": {"x": ""}}, "args.x"),
+        ({"args": {"page": "a\0b"}}, "args.page"),
+        ({"expires_at": "soon"}, "expires_at"),
+        ({"expires_at": "2030-01-01T00:00:00"}, "expires_at"),
+        ({"limits": {"stop_grace_s": -1}}, "limits.stop_grace_s"),
+        ({"limits": {"grace": 1}}, "limits.grace"),
+        ({"resources": {"memory": "lots"}}, "resources.memory"),
+        ({"resume": "yes"}, "resume"),
+        ({"max_parallel_tasks": 3}, "max_parallel_tasks"),
+        ({"crawler": "nope"}, "crawler"),
+        ({"crawler": None}, "crawler"),
+    ],
+)
+def test_a_wrong_call_names_the_field_and_creates_nothing(
+    client: TestClient, deployer: FakeDeployer, changes: dict[str, Any], field: str
+) -> None:
+    answer = client.post(ONETIME, json=_body(**changes))
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["errors"][0]["field"] == field
+    assert field in answer.json()["detail"]
+    assert deployer.deployments == []
+
+
+def test_an_expired_call_is_410_and_a_cluster_away_is_503(client: TestClient, deployer: FakeDeployer) -> None:
+    deployer.faults.add(DeploymentExpired("too late"))
+    deployer.faults.add(ClusterUnavailable("no answer"))
+    assert client.post(ONETIME, json=_body()).json()["code"] == "deployment_expired"
+    answer = client.post(ONETIME, json=_body())
+    assert (answer.status_code, answer.json()["code"]) == (503, "cluster_unavailable")
+    assert answer.headers["retry-after"]
+    assert client.post(ONETIME, json=_body()).status_code == 201
+
+
+def test_a_bug_of_the_cluster_is_500_and_says_nothing_about_the_deployment(
+    client: TestClient, deployer: FakeDeployer, caplog: pytest.LogCaptureFixture
+) -> None:
+    deployer.faults.add(KeyError("inside"))  # type: ignore[arg-type]
+    answer = client.post(ONETIME, json=_body())
+    assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
+    assert "inside" not in answer.text
+    assert "inside" in caplog.text
+
+
+def test_pages_cannot_deploy(client: TestClient, deployer: FakeDeployer) -> None:
+    answer = client.post(ONETIME, json=_body(), headers={"origin": "http://127.0.0.1:8600"})
+    assert (answer.status_code, answer.json()["code"]) == (403, "foreign_origin")
+    assert deployer.deployments == []
+
+
+def test_crawlers_are_shown_without_the_values_of_their_environment(client: TestClient) -> None:
+    answer = client.get("/v1/crawlers")
+    assert "canary" not in answer.text
+    [crawler] = answer.json()["crawlers"]
+    assert crawler["env"] == {"PASSWORD": "…"}
+
+
+def test_a_broken_catalogue_makes_it_unready_and_nothing_else(client: TestClient, deployer: FakeDeployer) -> None:
+    catalogue = FakeCatalogue([CRAWLER])
+    catalogue.problem = "crawlers.yaml:3: …"  # type: ignore[attr-defined]
+    broken = TestClient(create_app(deployer, catalogue))
+    assert broken.get("/readyz").status_code == 503
+    assert broken.get("/healthz").status_code == 200
+    assert broken.post(ONETIME, json=_body()).status_code == 201
+    assert client.get("/readyz").json() == {"ready": True, "checks": {"catalogue": "ok"}}
+
+
+def test_the_schema(client: TestClient) -> None:
+    document = client.get("/openapi.json").json()
+    operations = {o["operationId"]: o for path in document["paths"].values() for o in path.values()}
+    assert sorted(operations) == ["deployOnetime", "deployScheduled", "healthz", "listCrawlers", "readyz"]
+    scheduled = operations["deployScheduled"]["requestBody"]["content"]["application/json"]["schema"]
+    assert "due_at" in scheduled["properties"]
+    text = json.dumps(document)
+    for name in re.findall(r"#/components/schemas/(\w+)", text):
+        assert name in document["components"]["schemas"]
+    assert client.get("/docs").status_code == 404
+
+
+# --- the process ------------------------------------------------------------------------------------------------------
+
+CODE = "import sys; from crawler_lifecycle.scheduler import serve; from crawler_lifecycle.settings import Settings; "
+CODE += "sys.exit(serve(Settings.load()))"
+
+
+def _environment(tmp_path: Path, **more: str) -> dict[str, str]:
+    (tmp_path / "crawlers.yaml").write_text("- name: plain\n  kind: command\n  command: ['true']\n")
+    return {"PATH": os.environ["PATH"], "LIFECYCLE_SCHEDULER__PORT": "0", **more}
+
+
+def test_it_serves_the_local_cluster_and_leaves_when_asked(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", CODE], env=_environment(tmp_path), stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    try:
+        assert process.stderr is not None
+        found = next(filter(None, (re.search(r"listens on (http://\S+)", line) for line in process.stderr)))
+        assert httpx.get(f"{found[1]}/healthz").status_code == 200
+        assert [c["name"] for c in httpx.get(f"{found[1]}/v1/crawlers").json()["crawlers"]] == ["plain"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("what", ["port", "kubernetes", "catalogue", "host"])
+def test_what_prevents_a_start_is_one_line_and_exit_1(tmp_path: Path, what: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        more, told = {
+            "port": ({"LIFECYCLE_SCHEDULER__PORT": port}, rf"127\.0\.0\.1:{port}: the address is taken; .*__PORT"),
+            "kubernetes": (
+                {"LIFECYCLE_CLUSTER__KIND": "kubernetes"},
+                "LIFECYCLE_CLUSTER__KIND: .* not in this version",
+            ),
+            "catalogue": ({"LIFECYCLE_CRAWLERS": "none.yaml"}, r"none\.yaml: cannot be read"),
+            "host": ({"LIFECYCLE_SCHEDULER__HOST": "192.0.2.1"}, r"192\.0\.2\.1:0: cannot listen .*__HOST"),
+        }[what]
+        environment = _environment(tmp_path, **more)
+        done = subprocess.run(
+            [sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, cwd=tmp_path, timeout=30
+        )
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert re.search(f"^error: .*{told}", line)
