@@ -90,7 +90,7 @@ class Layout:
             "events": (self.state_dir / "events.jsonl").as_uri(),
         }
 
-    def environment(self, crawlers: Path | None) -> dict[str, str]:
+    def environment(self, crawlers: Path) -> dict[str, str]:
         """The environment of the parts: ours, less everything that would lead them to another system."""
         env = {k: v for k, v in os.environ.items() if not k.startswith("TEMPORAL_") and k not in OWN}
         known = self.addresses()
@@ -115,9 +115,8 @@ class Layout:
             # Crawlers say `python` and `scrapy` and mean those of this environment.
             "PATH": os.pathsep.join((str(Path(sys.executable).parent), env.get("PATH", os.defpath))),
             "PYTHONUNBUFFERED": "1",
+            "LIFECYCLE_CRAWLERS": str(crawlers),
         }
-        if crawlers is not None:
-            env["LIFECYCLE_CRAWLERS"] = str(crawlers)
         return env
 
     def parts(self, env: Mapping[str, str]) -> dict[str, Part]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -36,23 +35,26 @@ def worker(*roles: str) -> int:
     roles
         What it serves: workflows, cluster, control, export; all of them when none is given.
     """
-    from crawler_lifecycle.domain.errors import InvalidRequest
+    settings = load_settings()
+    from crawler_lifecycle.worker import serve
 
-    serve = _entry("crawler_lifecycle.worker", "serve")
-    try:
-        return int(serve(load_settings(), list(roles)) or 0)
-    except InvalidRequest as error:
-        raise CommandFailed(Exit.USAGE, str(error)) from None
+    return serve(settings, roles)
 
 
 def gateway() -> int:
     """Run the gateway until SIGTERM or Ctrl-C."""
-    return int(_entry("crawler_lifecycle.gateway", "serve")(load_settings()) or 0)
+    settings = load_settings()
+    from crawler_lifecycle.gateway import serve
+
+    return serve(settings)
 
 
 def scheduler() -> int:
     """Run the scheduler service until SIGTERM or Ctrl-C."""
-    return int(_entry("crawler_lifecycle.scheduler", "serve")(load_settings()) or 0)
+    settings = load_settings()
+    from crawler_lifecycle.scheduler import serve
+
+    return serve(settings)
 
 
 def db_upgrade(
@@ -88,25 +90,22 @@ def db_check(*, url: str | None = None) -> int:
     return Exit.DONE
 
 
-def _entry(module: str, name: str) -> Callable[..., Any]:
-    entry: Callable[..., Any] = getattr(import_module(module), name)
-    return entry
-
-
 def _database(name: str) -> Callable[..., Any]:
     """A function of the database adapter, its errors told as ours."""
-    function = _entry("crawler_lifecycle.adapters.database", name)
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from crawler_lifecycle.adapters import database
+    from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
+
+    function = getattr(database, name)
 
     def call(*args: str) -> Any:
-        from sqlalchemy.exc import SQLAlchemyError
-
-        from crawler_lifecycle.domain.errors import LifecycleError
-
         try:
             return function(*args)
+        except InvalidRequest as error:
+            raise CommandFailed(Exit.USAGE, str(error)) from None
         except (SQLAlchemyError, LifecycleError) as error:
-            raise CommandFailed(
-                Exit.UNREACHABLE, "the database cannot be used", str(error), "check LIFECYCLE_DATABASE__URL"
-            ) from None
+            cure = "check LIFECYCLE_DATABASE__URL, and that the database is there and lets this user in"
+            raise CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), cure) from None
 
     return call

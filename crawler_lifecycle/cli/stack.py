@@ -166,13 +166,16 @@ class Stack:
                 self._tell(f"ending {name} (process {pid}), left over from a stack that was killed")
                 processes.end_process(pid, started[name], 5.0)
 
-    def _catalogue(self, plan: Layout) -> Path | None:
+    def _catalogue(self, plan: Layout) -> Path:
         """The catalogue for our parts: the one that was chosen, the working directory's own, or the examples'."""
         chosen = self._crawlers or os.environ.get("LIFECYCLE_CRAWLERS")
-        here = Path("crawlers.yaml")
         examples = examples_dir()
-        if chosen or here.is_file() or examples is None:
-            return Path(chosen or here).absolute()
+        file = Path(chosen or "crawlers.yaml").absolute()
+        if file.is_file():
+            return file
+        if chosen or examples is None:
+            cure = "crawlctl dev --crawlers FILE, or a crawlers.yaml in this folder"
+            raise CommandFailed(Exit.USAGE, f"there is no catalogue of crawlers at {file}", None, cure)
         target = self.state_dir / "crawlers.yaml"
         write_crawlers(examples / "crawlers.yaml", target, plan.url("site"))
         return target

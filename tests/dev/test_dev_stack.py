@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import signal
 import socket
 import sqlite3
 import time
+from contextlib import closing
 from urllib.parse import urlsplit
 
 import yaml
@@ -124,10 +126,8 @@ def test_interrupted_it_ends_its_parts_and_the_next_start_goes_on(dev: Dev) -> N
 
 
 def _namespaces(dev: Dev) -> list[bytes]:
-    with sqlite3.connect(f"file:{dev.state_dir}/temporal.db?mode=ro", uri=True) as db:
-        found = [row[0] for row in db.execute("SELECT id FROM namespaces WHERE name = 'default'")]
-    db.close()
-    return found
+    with closing(sqlite3.connect(f"file:{dev.state_dir}/temporal.db?mode=ro", uri=True)) as db:
+        return [row[0] for row in db.execute("SELECT id FROM namespaces WHERE name = 'default'")]
 
 
 def test_killed_it_takes_its_parts_along_and_the_next_start_works(dev: Dev) -> None:
@@ -140,7 +140,7 @@ def test_killed_it_takes_its_parts_along_and_the_next_start_works(dev: Dev) -> N
 
 
 def test_interrupted_while_it_starts(dev: Dev) -> None:
-    for moment in (0.3, 0.8, 1.2):
+    for moment in (0.3, 0.9):
         dev.launch()
         assert dev.process is not None
         time.sleep(moment)
@@ -149,3 +149,53 @@ def test_interrupted_while_it_starts(dev: Dev) -> None:
         if (dev.state_dir / "dev.json").exists():
             assert dev.known["processes"] == {}
     dev.start()
+
+
+def _crawlers_of(dev: Dev, run_id: int) -> list[int]:
+    """Process ids of the crawlers of a run that live."""
+    found = []
+    for file in (dev.state_dir / "cluster" / "tasks" / str(run_id)).glob("*/*/process.json"):
+        known = json.loads(file.read_text())
+        if processes.start_time(known["pid"]) == known["start"]:
+            found.append(known["pid"])
+    return found
+
+
+def test_crawls_outlive_it_unless_they_are_to_end_too(dev: Dev) -> None:
+    # One that needs nothing of the stack: the demonstration site ends with it.
+    dev.state_dir.parent.joinpath("crawlers.yaml").write_text(
+        "- {name: long, kind: command, command: [sleep, '600']}\n"
+    )
+    dev.start()
+    run_id = int(dev.crawlctl("start", "long", "--poll-minutes", "0.02", "-o", "name").stdout)
+    wait_until(lambda: _crawlers_of(dev, run_id))
+    crawler = _crawlers_of(dev, run_id)
+    assert dev.end(signal.SIGINT) == 0
+    assert "1 run goes on without us" in dev.error_output()
+    assert _crawlers_of(dev, run_id) == crawler
+
+    dev.start("--kill")
+    assert _crawlers_of(dev, run_id) == crawler
+    assert dev.crawlctl("describe", str(run_id), "-o", "json").stdout
+    assert dev.end(signal.SIGTERM) == 0
+    assert _crawlers_of(dev, run_id) == []
+    assert dev.error_output().rstrip().endswith("ended; no crawl is running")
+    with closing(sqlite3.connect(dev.state_dir / "lifecycle.db")) as db:
+        assert db.execute("SELECT status, outcome FROM run_history").fetchall() == [("FAILED", "cancelled")]
+
+
+def test_without_a_catalogue_it_says_what_to_do(dev: Dev) -> None:
+    dev.launch("--crawlers", "nowhere.yaml")
+    assert dev.process is not None
+    assert dev.process.wait(20) == 2
+    assert "nowhere.yaml" in dev.error_output()
+    assert "--crawlers FILE" in dev.error_output()
+
+
+def test_an_invalid_catalogue_is_quoted(dev: Dev) -> None:
+    dev.state_dir.parent.joinpath("crawlers.yaml").write_text("- name: x\n  kind: command\n  surplus: 1\n")
+    dev.launch()
+    assert dev.process is not None
+    assert dev.process.wait(30) == 1
+    assert "crawlers.yaml:3" in dev.error_output()
+    assert dev.known["processes"] == {}
