@@ -16,6 +16,7 @@ from crawler_lifecycle.domain.errors import (
     RunIsLive,
     StoreUnavailable,
 )
+from crawler_lifecycle.domain.names import REQUEST_ID_MAX
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Owner, RunHandle, RunRow
@@ -41,6 +42,8 @@ def _check_new(request: RunRequest, request_id: str) -> None:
         raise InvalidRequest(
             f"run_id: {request.run_id} is not allowed for a new run; leave it out, or claim that run instead"
         )
+    if not 0 < len(request_id) <= REQUEST_ID_MAX:
+        raise InvalidRequest(f"request_id: {request_id[:120]!r} is not allowed; give 1 to {REQUEST_ID_MAX} characters")
     if request_id != request_id.strip():
         # MySQL ignores spaces at the end when it compares, so two such ids would be one.
         raise InvalidRequest(f"request_id: {request_id!r} is not allowed; remove the spaces at its ends")

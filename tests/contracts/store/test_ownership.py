@@ -84,6 +84,8 @@ def test_request_ids_differ_by_case(world: World) -> None:
     [
         (request(run_id=7), "r1", None, "run_id: 7"),
         (request(), "r1 ", None, "request_id: 'r1 '"),
+        (request(), "r" * 121, None, "request_id: 'rrr"),
+        (request(), "", None, "request_id: ''"),
         (request(), "r1", [], "tasks: "),
     ],
 )
