@@ -92,8 +92,6 @@ def db_check(*, url: str | None = None) -> int:
 
 def _database(name: str) -> Callable[..., Any]:
     """A function of the database adapter, its errors told as ours."""
-    from sqlalchemy.exc import SQLAlchemyError
-
     from crawler_lifecycle.adapters import database
     from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 
@@ -104,7 +102,7 @@ def _database(name: str) -> Callable[..., Any]:
             return function(*args)
         except InvalidRequest as error:
             raise CommandFailed(Exit.USAGE, str(error)) from None
-        except (SQLAlchemyError, LifecycleError) as error:
+        except LifecycleError as error:
             cure = "check LIFECYCLE_DATABASE__URL, and that the database is there and lets this user in"
             raise CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), cure) from None
 
