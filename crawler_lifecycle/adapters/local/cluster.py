@@ -95,11 +95,6 @@ class LocalCluster:
             raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
         return Look(now, time.monotonic() - began, seen)
 
-    def _observe(self, run_id: int, task: TaskRef, now: datetime) -> Observation:
-        seen = self._folder(run_id, task).observe(now, self._node)
-        # The other phases held at some time since the look began; an end was read only now, after it happened.
-        return replace(seen, observed_at=self._clock()) if seen.phase is Phase.ENDED else seen
-
     def details(self, run_id: int, tasks: Sequence[TaskRef]) -> list[Details]:
         """Log tail (at most 16 KiB), counters, peak memory; tasks about which nothing can be read are left out."""
         found = []
@@ -161,6 +156,8 @@ class LocalCluster:
 
     def _kill(self, folder: TaskFolder) -> None:
         if not folder.has(files.END):
+            # First the mark that no stop signal is due any more: a polite end must not overtake the kill.
+            files.create(folder.file(files.SIGNALLED), {"by": "kill", "at": files.utc(time.time())})
             files.create(folder.file(files.STOP), {"at": files.utc(time.time()), "force": True})
         began, killed = time.monotonic(), 0
         supervisor = folder.identity(files.SUPERVISOR)
@@ -194,6 +191,11 @@ class LocalCluster:
 
     def _folder(self, run_id: int, task: TaskRef) -> TaskFolder:
         return TaskFolder(self._launcher.folder(run_id, task.index, task.attempt), run_id, task)
+
+    def _observe(self, run_id: int, task: TaskRef, now: datetime) -> Observation:
+        seen = self._folder(run_id, task).observe(now, self._node)
+        # The other phases held at some time since the look began; an end was read only now, after it happened.
+        return replace(seen, observed_at=self._clock()) if seen.phase is Phase.ENDED else seen
 
     def _check_readable(self, run_id: int) -> None:
         """A missing or unreadable state folder is an outage; only a missing run folder inside it is an answer.
