@@ -25,9 +25,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fakes": {"domain", "ports"},
     "compose": {"domain", "ports", "activities", "adapters", "workflows", "settings"},
     "worker": {"domain", "ports", "activities", "adapters", "workflows", "settings", "compose", "temporal", "logs"},
-    "problems": {"domain", "ports", "logs"},
-    "scheduler": {"domain", "ports", "adapters", "settings", "compose", "problems", "logs"},
-    "gateway": {"domain", "ports", "adapters", "settings", "compose", "client", "temporal", "problems", "logs"},
+    "problems": {"domain"},
+    "serving": {"problems"},
+    "scheduler": {"domain", "ports", "adapters", "settings", "compose", "problems", "serving", "logs"},
+    "gateway": {
+        *("domain", "ports", "adapters", "settings", "compose", "client", "temporal"),
+        *("problems", "serving", "logs"),
+    },
     "cli": {
         *("domain", "ports", "adapters", "settings", "compose", "client", "temporal", "logs"),
         *("worker", "scheduler", "gateway"),
@@ -42,7 +46,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "pymysql": ("adapters/database",),
     "yaml": ("adapters/catalogue.py", "cli"),
     "httpx": ("adapters/scheduler.py", "cli"),
-    "fastapi": ("gateway", "scheduler", "problems.py"),
+    "fastapi": ("gateway", "scheduler", "problems.py", "serving.py"),
     "temporalio": (
         *("activities", "workflows", "adapters/temporal.py", "temporal.py", "client.py", "compose.py", "worker.py"),
         *("gateway", "cli"),

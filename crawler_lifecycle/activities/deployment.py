@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from temporalio import activity
@@ -18,10 +18,10 @@ from crawler_lifecycle.domain.errors import (
     SchedulerUnavailable,
 )
 from crawler_lifecycle.domain.run import RunStatus, Stage
-from crawler_lifecycle.domain.task import ALIVE, Observation, Phase
-from crawler_lifecycle.ports import Cluster, Deployment, Fence, Notifier, RunStore, SchedulerClient, TaskRef
+from crawler_lifecycle.domain.task import ALIVE, Observation, Phase, TaskStatus
+from crawler_lifecycle.ports import Cluster, Deployment, Fence, Notifier, RunStore, SchedulerClient
 
-from .reconciliation import compare
+from .reconciliation import compare, ref_of
 from .shared import Clock, Counts, beating, deliver, utc_now
 
 #: A deployment call is void this many seconds after its try began, so that a late one cannot undo a stop.
@@ -122,9 +122,15 @@ class DeploymentActivities:
         until = self.clock() + timedelta(seconds=DEPLOYMENT_LIFE_S)
         with beating():
             handle = self.store.request_of(fence.run_id)
+            self.store.set_stage(fence, Stage.DEPLOYMENT)
+            if fence.attempt > 1:
+                self._adopt_late_ones(fence)
             tasks, stop = self.store.offer_tasks(fence, DEPLOYMENT_PAGE, order.max_parallel, until)
             if stop is not None or not tasks:
-                return DeployReport(Counts.of(self.store.count_tasks(fence.run_id)))
+                counts = self.store.count_tasks(fence.run_id)
+                if stop is None and counts.queued and not counts.active:
+                    raise NothingDeployed("a deployment call of the former attempt may still be on its way")
+                return DeployReport(Counts.of(counts))
             call = Deployment(
                 run_id=fence.run_id,
                 attempt=fence.attempt,
@@ -156,6 +162,22 @@ class DeploymentActivities:
             raise NothingDeployed(f"the cluster takes no task of this run yet: {why}")
         return DeployReport(Counts.of(counts), len(tasks), len(deferred), refused)
 
+    def _adopt_late_ones(self, fence: Fence) -> None:
+        """After a resume: what a deployment call of the former attempt created late is ours, not a second task's.
+
+        The store offers such a task again only when that call is void; this look comes before.
+        """
+        page = self.store.task_page(fence.run_id, [TaskStatus.QUEUED], limit=DEPLOYMENT_PAGE)
+        if any(task.attempt < fence.attempt and task.offered_until is not None for task in page):
+            state = self.store.found_state(fence)
+            late = [task for task in state.tasks if task.status is TaskStatus.QUEUED]
+            look = self.cluster.look(fence.run_id, [ref_of(task) for task in late])
+            found = compare(replace(state, tasks=late), look, gap_s=0, resumed=True)
+            self.store.record_look(fence, look, found, None, "resume")
+            self.store.save_details(fence, self.cluster.details(fence.run_id, [ref_of(task) for task in late]))
+            self.store.apply_details(fence)
+            self.store.apply_findings(fence, "resume")
+
     @activity.defn(name="get_main_job_status")
     def get_main_job_status(self, order: MainJob) -> MainJobReport:
         """Ask the cluster whether the main task has started; until then fail, so that Temporal's retries wait.
@@ -170,7 +192,7 @@ class DeploymentActivities:
                 return MainJobReport(None, ended=True)
             main = alive[0]
             try:
-                look = self.cluster.look(fence.run_id, [TaskRef(main.task_id, main.index, main.attempt, main.uid)])
+                look = self.cluster.look(fence.run_id, [ref_of(main)])
             except ClusterUnavailable as error:
                 self.store.note_waiting(fence, f"cluster: {error}")
                 raise self._again(error, order.start_check_s) from error
@@ -189,7 +211,7 @@ class DeploymentActivities:
         """
         state = self.store.found_state(fence)
         try:
-            look = self.cluster.look(fence.run_id, [TaskRef(t.task_id, t.index, t.attempt, t.uid) for t in state.tasks])
+            look = self.cluster.look(fence.run_id, [ref_of(task) for task in state.tasks])
         except ClusterUnavailable:
             return  # the start itself is proved; the next look is due in a minute anyway
         executing = [f for f in compare(state, look, gap_s=0, resumed=False) if not f.change.after.terminal]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 from temporalio import activity
 
-from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.crawler import with_limits
 from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID
-from crawler_lifecycle.domain.run import Limits, RunRequest
+from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports import Catalogue, Owner, RunHandle, RunStore, WorkflowDirectory
 
 
@@ -32,15 +30,6 @@ class AddWorkflowId:
     workflow_id: str
 
 
-def with_catalogue_limits(request: RunRequest, crawler: CrawlerDefinition | None) -> RunRequest:
-    """The request with the crawler's own limits wherever the caller left the general default."""
-    if crawler is None or not crawler.limits:
-        return request
-    default = Limits()
-    own: dict[str, Any] = {k: v for k, v in crawler.limits.items() if getattr(request.limits, k) == getattr(default, k)}
-    return dataclasses.replace(request, limits=dataclasses.replace(request.limits, **own))
-
-
 @dataclass
 class InitiationActivities:
     """Activities of stage 1."""
@@ -58,7 +47,7 @@ class InitiationActivities:
         if order.request.run_id is not None:
             return self.store.claim_run(order.request, order.owner, self.directory.is_open)
         crawler = self.catalogue.get(order.request.crawler or "")
-        request = with_catalogue_limits(order.request, crawler)
+        request = with_limits(order.request, crawler.limits) if crawler is not None else order.request
         return self.store.create_run(request, order.request_id, order.owner)
 
     @activity.defn(name="add_workflow_id")

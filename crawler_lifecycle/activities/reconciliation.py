@@ -76,7 +76,8 @@ class Sync:
     source: str = "look"
 
 
-def _ref(task: TaskState) -> TaskRef:
+def ref_of(task: TaskState) -> TaskRef:
+    """The task as the cluster is asked about it."""
     return TaskRef(task.task_id, task.index, task.attempt, task.uid)
 
 
@@ -117,7 +118,7 @@ class ReconciliationActivities:
         if not order.page:
             return ActiveReport(counts)
         page = self.store.task_page(order.run_id, order.statuses, order.after_index, order.page)
-        return ActiveReport(counts, [_ref(task) for task in page])
+        return ActiveReport(counts, [ref_of(task) for task in page])
 
     @activity.defn(name="get_history_statuses_to_sync")
     def get_history_statuses_to_sync(self, order: LookOrder) -> LookAnswer:
@@ -130,7 +131,7 @@ class ReconciliationActivities:
         with beating():
             state = self.store.found_state(fence)
             try:
-                look = self.cluster.look(fence.run_id, [_ref(task) for task in state.tasks])
+                look = self.cluster.look(fence.run_id, [ref_of(task) for task in state.tasks])
             except ClusterUnavailable as error:
                 self.store.record_look_error(fence, str(error))
                 raise

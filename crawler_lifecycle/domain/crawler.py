@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from .errors import InvalidRequest
-from .run import Limits, Resources
+from .run import Limits, Resources, RunRequest
 
 #: Variables a catalogue entry may not set: the process contract is ours, the rest decide what code a child loads.
 RESERVED_ENV_PREFIXES = ("CRAWL_", "LD_", "PYTHON", "KUBERNETES_")
@@ -71,9 +71,10 @@ class CrawlerDefinition:
                     f"{self.name}: env.{key}: names that begin with {', '.join(RESERVED_ENV_PREFIXES)} "
                     "are reserved; choose another name"
                 )
-        unknown = sorted(set(self.limits) - set(Limits.__dataclass_fields__))
+        known_limits = [f.name for f in fields(Limits)]
+        unknown = sorted(set(self.limits) - set(known_limits))
         if unknown:
-            known = ", ".join(Limits.__dataclass_fields__)
+            known = ", ".join(known_limits)
             raise InvalidRequest(f"{self.name}: limits.{unknown[0]}: unknown; known are {known}")
 
     @property
@@ -100,3 +101,18 @@ def effective_args(crawler: CrawlerDefinition, *layers: Mapping[str, str]) -> di
         if arg.required and name not in merged:
             raise InvalidRequest(f"args.{name}: missing; crawler {crawler.name!r} requires it")
     return merged
+
+
+def with_limits(request: RunRequest, limits: Mapping[str, float | None]) -> RunRequest:
+    """The request with these limits wherever its caller left the general default; unknown names are left aside.
+
+    A caller who wrote the default down explicitly cannot be told apart from one who left it out.
+    """
+    general = Limits()
+    known = {f.name for f in fields(Limits)}
+    own: dict[str, Any] = {
+        name: value
+        for name, value in limits.items()
+        if name in known and getattr(request.limits, name) == getattr(general, name)
+    }
+    return replace(request, limits=replace(request.limits, **own)) if own else request

@@ -14,7 +14,8 @@ from fastapi import FastAPI, Response
 
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.ports import RunStore, SchedulerClient
-from crawler_lifecycle.problems import Guard, install, loopback_only
+from crawler_lifecycle.problems import install
+from crawler_lifecycle.serving import Guard, loopback_only
 
 from .commands import Commands
 from .crawlers import Crawlers

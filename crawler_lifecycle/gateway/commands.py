@@ -17,9 +17,10 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.client import TemporalUnavailable
+from crawler_lifecycle.domain.crawler import with_limits
 from crawler_lifecycle.domain.errors import DuplicateRequest, RunNotFound
 from crawler_lifecycle.domain.names import workflow_id
-from crawler_lifecycle.domain.run import Limits, RunRequest, RunStatus, StopIntent, StopRequest
+from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
 from crawler_lifecycle.ports import RunRow, RunStore
 from crawler_lifecycle.problems import Problem, unavailable
 
@@ -92,10 +93,10 @@ class Commands:
         if known is None:
             crawler = await self._crawlers.get(body.crawler)
             await run_in_threadpool(check_args, crawler, body.args, args)
-            request = _with_limits(request, crawler.limits)
+            request = with_limits(request, crawler.limits)
         else:
             # The catalogue may have changed since; a repeat is measured by what was stored then.
-            request = _with_limits(request, _mapping(known.request.get("limits")))
+            request = with_limits(request, _mapping(known.request.get("limits")))
         try:
             row, fresh = await run_in_threadpool(self._store.reserve_run, request, request_id, args)
         except DuplicateRequest as error:
@@ -218,14 +219,3 @@ def _request_id(body: StartRun, key: str | None) -> str:
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _with_limits(request: RunRequest, limits: Mapping[str, float | None]) -> RunRequest:
-    """The request with these limits wherever the caller left the general default."""
-    default = Limits()
-    own: dict[str, Any] = {
-        name: value
-        for name, value in limits.items()
-        if hasattr(default, name) and getattr(request.limits, name) == getattr(default, name)
-    }
-    return dataclasses.replace(request, limits=dataclasses.replace(request.limits, **own))

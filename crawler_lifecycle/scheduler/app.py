@@ -11,7 +11,8 @@ from starlette.concurrency import run_in_threadpool
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
 from crawler_lifecycle.ports import Catalogue, Deployer
-from crawler_lifecycle.problems import FieldError, Guard, JsonBody, Problem, install, no_browser, unavailable
+from crawler_lifecycle.problems import FieldError, JsonBody, Problem, install, unavailable
+from crawler_lifecycle.serving import Guard, no_browser
 
 from .schemas import CrawlerList, DeploymentAnswer, OnetimeCall, ScheduledCall, TaskAnswer, merged
 

@@ -68,7 +68,7 @@ async def test_a_multi_process_run_goes_in_waves(lab: Lab) -> None:
     assert result.tasks == {"SUCCEEDED": 7}
     assert result.items == 700
     assert most <= 3
-    assert [len(c.tasks) for c in lab.scheduler.calls][0] == 3
+    assert len(lab.scheduler.calls[0].tasks) == 3
     assert sorted(t.args["shelf"] for c in lab.scheduler.calls for t in c.tasks) == sorted(str(n) for n in range(7))
     row = lab.store.list_tasks(result.run_id)[6]
     assert row.args == {"shelf": "6"}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 
+from crawler_lifecycle.activities import deployment
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
+from crawler_lifecycle.ports import Deployment
 from tests.support.lab import Lab
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -185,3 +188,32 @@ async def test_a_reserved_run_is_claimed_as_it_is(lab: Lab) -> None:
     assert new
     result = await lab.run({"run_id": row.run_id, "crawler": "books"})
     assert (result.status, result.attempt, result.tasks) == ("COMPLETED", 1, {"SUCCEEDED": 600})
+
+
+@pytest.mark.parametrize("in_time", [True, False], ids=["created late", "expired"])
+async def test_a_deployment_call_of_the_former_attempt_never_makes_a_second_task(
+    real_lab: Lab, monkeypatch: pytest.MonkeyPatch, in_time: bool
+) -> None:
+    """The worker hangs in the call, the workflow is terminated and resumed, and then the call goes through."""
+    lab = real_lab
+    monkeypatch.setattr(deployment, "DEPLOYMENT_LIFE_S", 2)
+    under_way, go_on = threading.Event(), threading.Event()
+
+    def hang(call: Deployment) -> None:
+        if call.attempt == 1:
+            under_way.set()
+            assert go_on.wait(30)
+
+    lab.scheduler.before = hang
+    request = {"crawler": "books", "limits": {"start_check_s": 0.1}, "poll_minutes": [0.02]}
+    handle = await lab.start(request)
+    await asyncio.to_thread(under_way.wait, 10)
+    await handle.terminate("by an operator")
+    again = await lab.start({"run_id": 1})
+    await lab.until(lambda: lab.store.get_run(1).attempt == 2 and lab.store.get_run(1).verified_at)
+    if not in_time:
+        await lab.until(lambda: len(lab.scheduler.calls) > 1)
+    go_on.set()
+    result = await again.result()
+    assert (result.status, result.attempt, result.tasks) == ("COMPLETED", 2, {"SUCCEEDED": 1})
+    assert list(lab.cluster._tasks) == [(1, 0, 1 if in_time else 2)]
