@@ -1,0 +1,469 @@
+"""For every activity the state it is called in, what it must have done afterwards, and what a repetition may renew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from crawler_lifecycle.activities.cancellation import RecordStop
+from crawler_lifecycle.activities.deployment import Deploy, MainJob, Requeue, Started
+from crawler_lifecycle.activities.initiation import AddWorkflowId
+from crawler_lifecycle.activities.reconciliation import ActiveTasks, Sync
+from crawler_lifecycle.domain.run import RunStatus, Trigger
+from crawler_lifecycle.domain.task import End
+from crawler_lifecycle.fakes.cluster import KILLED, Behaviour
+from crawler_lifecycle.ports import Fence
+from tests.activities.world import OTHER, OWNER, World
+
+UNTIL_STOPPED = Behaviour(executes=None)
+FAILS = Behaviour(end=End(exit_code=1, reason="Error"))
+
+
+@dataclass(frozen=True)
+class Case:
+    """``prepare`` answers the activity's input; ``effect`` asserts what one execution did and answered."""
+
+    activity: str
+    title: str
+    prepare: Callable[[World], Any]
+    effect: Callable[[World, Any], None]
+    renews: frozenset[str] = frozenset()
+    """What a second execution seven seconds later may write again, as ``table.column``."""
+    same: Callable[[Any], Any] = lambda answer: answer
+    """The part of the answer that must be the same the second time."""
+
+    def __str__(self) -> str:
+        return f"{self.activity}-{self.title}"
+
+
+#: A look that is taken again is a younger look.
+LOOKED_AGAIN = frozenset({"run_history.verified_at", "run_history.next_look_at", "run_history.updated_at"})
+#: Every try of a delivery is on record; what was delivered stays so.
+DELIVERED_AGAIN = frozenset({"outbox_delivery.tries"})
+
+
+def _counts(report: Any) -> Any:
+    return report.counts
+
+
+def _look_found(answer: Any) -> Any:
+    return (answer.changed, answer.active, answer.queued, answer.stop)
+
+
+# --- 1. initiation ---------------------------------------------------------------------------------------------------
+
+
+def _created(w: World, handle: Any) -> None:
+    row = w.row(handle.run_id)
+    assert (handle.run_id, handle.attempt, handle.resumed, handle.multi) == (1, 1, False, True)
+    assert (row.status, row.stage, row.request_id, row.owner_run_id) == (
+        "INITIALIZING", "initiation", "r1", OWNER.first_run_id,
+    )  # fmt: skip
+    assert [(t.status, t.args) for t in w.tasks()] == [("QUEUED", {"shelf": str(n)}) for n in range(3)]
+    assert handle.request.limits.run_timeout_s == 7200, "the crawler's own limit"
+    assert len(w.store.transitions(1)) == 1
+
+
+def _claimed(w: World, handle: Any) -> None:
+    assert (handle.run_id, handle.attempt, handle.resumed) == (1, 2, True)
+    assert (w.row().attempt, w.row().owner_run_id, w.row().status) == (2, OTHER.first_run_id, "INITIALIZING")
+    assert w.statuses() == ["FAILED"], "new rows are another step"
+    assert [(t.from_status, t.to_status, t.source) for t in w.store.transitions(1)][-1] == (
+        "FAILED", "INITIALIZING", "resume",
+    )  # fmt: skip
+
+
+def _prepare_claim(w: World) -> Any:
+    w.cluster.behaviour = FAILS
+    w.judged()
+    return w.order(None, "", OTHER, crawler=None, run_id=1)
+
+
+def _prepare_takeover(w: World) -> Any:
+    """The former workflow closed in the middle of the run: the directory is asked."""
+    w.cluster.behaviour = UNTIL_STOPPED
+    w.started()
+    return w.order(None, "", OTHER, crawler=None, run_id=1)
+
+
+def _taken_over(w: World, handle: Any) -> None:
+    assert (handle.attempt, handle.resumed) == (2, True)
+    assert w.statuses() == ["RUNNING"], "what executes is untouched"
+    assert [(t.attempt, t.cluster_uid is not None) for t in w.tasks()] == [(1, True)]
+
+
+def _prepare_reserved(w: World) -> Any:
+    order = w.order(2)
+    w.store.reserve_run(order.request, "r1")
+    return w.order(None, "", crawler=None, run_id=1)
+
+
+def _reserved_is_claimed(w: World, handle: Any) -> None:
+    assert (handle.attempt, handle.resumed, w.row().owner_run_id) == (1, False, OWNER.first_run_id)
+    assert w.statuses() == ["QUEUED", "QUEUED"]
+
+
+def _prepare_property(w: World) -> Any:
+    handle = w.call("create_history_id", w.order())
+    return AddWorkflowId(handle.run_id, handle.attempt, "crawl/books/r1")
+
+
+def _property(w: World, _: Any) -> None:
+    (found,) = w.store.properties(1)
+    assert (found["attempt"], found["name"], found["value"]) == (1, "workflow_id", "crawl/books/r1")
+
+
+INITIATION = [
+    Case("create_history_id", "new", lambda w: w.order(3), _created),
+    Case("create_history_id", "resume", _prepare_claim, _claimed),
+    Case("create_history_id", "takeover", _prepare_takeover, _taken_over),
+    Case("create_history_id", "reserved", _prepare_reserved, _reserved_is_claimed),
+    Case("add_workflow_id", "new", _prepare_property, _property),
+]
+
+
+# --- 2. deployment ---------------------------------------------------------------------------------------------------
+
+
+def _first_wave(w: World, report: Any) -> None:
+    assert w.statuses() == ["PENDING", "PENDING", "QUEUED"]
+    assert (report.counts.active, report.counts.queued, report.offered) == (2, 1, 2)
+    assert len(w.cluster._tasks) == 2
+    assert w.scheduler.calls[0].args == {"shelf": "b"}
+    assert [t.cluster_name for t in w.tasks()] == ["crawl-1-0-1", "crawl-1-1-1", None]
+
+
+def _scheduled_wave(w: World, report: Any) -> None:
+    _first_wave(w, report)
+    assert w.scheduler.calls[0].scheduled
+
+
+def _onetime_wave(w: World, report: Any) -> None:
+    _first_wave(w, report)
+    assert not w.scheduler.calls[0].scheduled
+    assert (w.scheduler.calls[0].expires_at - w.now).total_seconds() == 25
+
+
+def _prepare_second_wave(w: World) -> Any:
+    w.cluster.behaviour = lambda run, index, attempt: Behaviour() if index == 0 else UNTIL_STOPPED
+    fence = w.started(4, max_parallel=2)
+    w.forward(30)
+    w.round(fence)
+    return Deploy(fence, 2)
+
+
+def _second_wave(w: World, report: Any) -> None:
+    assert w.statuses() == ["SUCCEEDED", "RUNNING", "PENDING", "QUEUED"]
+    assert (report.counts.active, report.offered) == (2, 1)
+
+
+def _prepare_refusal(w: World) -> Any:
+    fence = w.created(2, crawler="nobody")
+    return Deploy(fence)
+
+
+def _refused(w: World, report: Any) -> None:
+    assert w.statuses() == ["FAILED", "FAILED"]
+    assert {t.outcome for t in w.tasks()} == {"deploy_failed"}
+    assert "'nobody' is unknown" in (w.tasks()[0].cause or "")
+    assert w.cluster._tasks == {}
+    assert report.counts.alive == 0
+
+
+def _prepare_main(w: World) -> Any:
+    w.cluster.behaviour = UNTIL_STOPPED
+    fence = w.deployed(3)
+    w.store.note_waiting(fence, "waiting: 4 of 4 slots in use")
+    w.forward(0.5)
+    return MainJob(fence, 6)
+
+
+def _main_runs(w: World, report: Any) -> None:
+    assert report.ended is False
+    assert report.started_at is not None
+    assert w.statuses() == ["RUNNING"] * 3, "no task that executes stays PENDING for the first minute"
+
+
+def _started(w: World, status: Any) -> None:
+    assert status == RunStatus.PROCESSING == w.row().status
+    assert (w.row().stage, w.row().waiting_for) == ("reconciliation", None)
+    assert w.row().started_at is not None
+    assert w.row().next_look_at is not None
+
+
+def _prepare_start(w: World) -> Any:
+    fence = w.deployed()
+    w.store.note_waiting(fence, "waiting: 4 of 4 slots in use")
+    return Started(fence, w.now, w.now + timedelta(minutes=1))
+
+
+def _told_started(w: World, _: Any) -> None:
+    (event,) = w.notifier.pushed
+    assert (event.type, event.body["started"], event.body["run_id"]) == ("run.started", True, 1)
+    assert w.store.find_event("1/1/run.started") is not None
+
+
+def _told_not_started(w: World, _: Any) -> None:
+    (event,) = w.notifier.pushed
+    assert event.body["started"] is False
+    assert "'nobody' is unknown" in str(event.body["cause"])
+
+
+def _prepare_failed_start(w: World) -> Any:
+    fence = w.created(crawler="nobody")
+    w.call("run_onetime_crawler", Deploy(fence))
+    return fence
+
+
+def _prepare_requeue(w: World) -> Any:
+    w.cluster.behaviour = lambda run, index, attempt: Behaviour() if index == 0 else FAILS
+    w.judged(3)
+    return Requeue(w.resumed())
+
+
+def _requeued(w: World, counts: Any) -> None:
+    assert (counts.queued, counts.by_status) == (2, {"SUCCEEDED": 1, "QUEUED": 2})
+    rows = w.store.list_tasks(1, superseded=True)
+    assert [(t.task_index, t.attempt) for t in rows] == [(0, 1), (1, 1), (2, 1), (1, 2), (2, 2)]
+    assert [t.superseded_by for t in rows[1:3]] == [t.task_id for t in rows[3:]]
+
+
+DEPLOYMENT = [
+    Case(
+        "run_onetime_crawler", "first wave", lambda w: Deploy(w.created(3, args={"shelf": "b"}), 2), _onetime_wave,
+        same=_counts,
+    ),
+    Case(
+        "run_scheduled_crawler", "first wave",
+        lambda w: Deploy(w.created(3, args={"shelf": "b"}, trigger=Trigger.SCHEDULED), 2), _scheduled_wave,
+        same=_counts,
+    ),
+    Case("deploy_queued_tasks", "second wave", _prepare_second_wave, _second_wave, same=_counts),
+    Case("run_onetime_crawler", "refused", _prepare_refusal, _refused, same=_counts),
+    Case("get_main_job_status", "executes", _prepare_main, _main_runs, renews=LOOKED_AGAIN),
+    Case("update_run_started", "first", _prepare_start, _started),
+    Case("signal_pusher_started", "started", lambda w: w.started(), _told_started, renews=DELIVERED_AGAIN),
+    Case("signal_pusher_started", "refused", _prepare_failed_start, _told_not_started, renews=DELIVERED_AGAIN),
+    Case("requeue_ended_tasks", "resume", _prepare_requeue, _requeued),
+]  # fmt: skip
+
+
+# --- 3. reconciliation -----------------------------------------------------------------------------------------------
+
+
+def _page(w: World, report: Any) -> None:
+    assert report.counts.by_status == {"RUNNING": 2, "QUEUED": 1}
+    assert [t.index for t in report.tasks] == [1]
+    assert report.tasks[0].uid == w.tasks()[1].cluster_uid
+
+
+def _prepare_look(w: World) -> Any:
+    """Of three tasks one finished, one was killed behind our back, one goes on."""
+    w.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=20) if index == 0 else UNTIL_STOPPED
+    fence = w.started(3)
+    w.forward(30)
+    w.cluster.end_now(1, 1, end=KILLED)
+    return w.look(fence)
+
+
+def _looked(w: World, answer: Any) -> None:
+    assert (answer.changed, answer.active) == (2, 3)
+    assert w.statuses() == ["RUNNING"] * 3, "findings are staged until sync_statuses"
+    assert (w.row().verified_at, w.row().next_look_at) == (answer.observed_at, answer.next_look_at)
+
+
+def _prepare_details(w: World) -> Fence:
+    order = _prepare_look(w)
+    w.call("get_history_statuses_to_sync", order)
+    return order.fence
+
+
+def _details_staged(w: World, fetched: Any) -> None:
+    assert fetched == 2
+    assert [bool(row["details"]) for row in w.tables()["task_observation"]] == [True, True]
+    assert w.store.log_tail(1) is None
+
+
+def _prepare_reconcile(w: World) -> Fence:
+    fence = _prepare_details(w)
+    w.call("get_bulk_task_history_data", fence)
+    return fence
+
+
+def _details_written(w: World, written: Any) -> None:
+    assert written == 2
+    assert w.store.log_tail(1) == w.store.log_tail(2) == "a line of log\n"
+    assert [t.exit_code for t in w.tasks()] == [0, 137, None]
+    assert w.tasks()[0].items == 100
+
+
+def _prepare_sync(w: World) -> Sync:
+    fence = _prepare_reconcile(w)
+    w.call("reconcile_tasks", fence)
+    return Sync(fence)
+
+
+def _synced(w: World, counts: Any) -> None:
+    assert counts.by_status == {"SUCCEEDED": 1, "FAILED": 1, "RUNNING": 1}
+    assert w.statuses() == ["SUCCEEDED", "FAILED", "RUNNING"]
+    assert [(c.kind, c.task_id, c.believed, c.truth) for c in w.store.corrections(1)] == [
+        ("killed", 2, "RUNNING", "FAILED")
+    ]
+    assert [t.to_status for t in w.store.transitions(1)][-2:] == ["SUCCEEDED", "FAILED"]
+    assert w.tables()["task_observation"] == []
+
+
+def _alive(w: World, counts: Any) -> None:
+    assert (counts.alive, counts.active, counts.queued) == (3, 2, 1)
+
+
+RECONCILIATION = [
+    Case(
+        "get_active_running_tasks", "page",
+        lambda w: ActiveTasks(w.started(3, 2).run_id, after_index=0, page=10), _page,
+        same=lambda report: (report.counts, [(t.task_id, t.index, t.attempt) for t in report.tasks]),
+    ),
+    Case(
+        "get_history_statuses_to_sync", "changes", _prepare_look, _looked, renews=LOOKED_AGAIN
+        | {"task_history.last_progress_at", "run_history.last_progress_at", "task_observation.finding"},
+        same=_look_found,
+    ),
+    Case("get_bulk_task_history_data", "changes", _prepare_details, _details_staged),
+    Case("reconcile_tasks", "changes", _prepare_reconcile, _details_written),
+    Case("sync_statuses", "changes", _prepare_sync, _synced),
+    Case("count_alive_tasks", "alive", lambda w: w.started(3, 2).run_id, _alive),
+]  # fmt: skip
+
+
+# --- stop ------------------------------------------------------------------------------------------------------------
+
+
+def _stopping(w: World) -> Fence:
+    w.cluster.behaviour = UNTIL_STOPPED
+    return w.stopping(3, 2)
+
+
+def _prepare_stop(w: World) -> RecordStop:
+    w.cluster.behaviour = UNTIL_STOPPED
+    return w.stop(w.started())
+
+
+def _stop_recorded(w: World, intent: Any) -> None:
+    assert (intent.requested_by, intent.force) == ("ada", False)
+    assert (w.row().status, w.row().stop) == ("STOPPING", intent)
+    (entry,) = w.store.cancellations(1)
+    assert (entry["request_id"], entry["acted_at"]) == ("s1", None)
+    assert w.cluster.signals(1) == 0, "first the record, then the deed"
+
+
+def _queued_cancelled(w: World, counts: Any) -> None:
+    assert counts.by_status == {"RUNNING": 2, "CANCELLED": 1}
+    assert w.tasks()[2].outcome == "cancelled"
+
+
+def _asked(w: World, _: Any) -> None:
+    assert w.cluster.signals(1, 0) == 1
+    assert w.cluster.signals(1, 1) == 0
+    assert w.statuses() == ["STOPPING", "RUNNING", "QUEUED"]
+
+
+def _killed(w: World, _: Any) -> None:
+    assert (1, 0, 1) not in w.cluster.alive()
+    assert (1, 1, 1) in w.cluster.alive()
+    assert w.statuses() == ["STOPPING", "RUNNING", "QUEUED"], "the end is for a look to find"
+
+
+def _logged(w: World, _: Any) -> None:
+    assert [(c["request_id"], c["acted_at"]) for c in w.store.cancellations(1)] == [("s1", w.now), ("s2", w.now)]
+
+
+def _prepare_log(w: World) -> RecordStop:
+    """One of the two stops has its row already, the other one came meanwhile."""
+    fence = _stopping(w)
+    first = w.stop(fence)
+    w.forward(1)
+    return RecordStop(fence, first.heard + w.stop(fence, "s2", force=True).heard)
+
+
+def _prepare_told(w: World) -> Fence:
+    fence = _stopping(w)
+    w.call("cancel_queued_tasks", fence)
+    for index in (0, 1):
+        w.call("k8_stop_task", w.stop_task(fence, index))
+    w.round(fence)
+    w.call("update_run_status", fence)
+    return fence
+
+
+def _told_stopped(w: World, _: Any) -> None:
+    (event,) = w.notifier.pushed
+    assert (event.type, event.body["status"], event.body["outcome"]) == ("run.stopped", "FAILED", "cancelled")
+
+
+CANCELLATION = [
+    Case("record_stop", "person", _prepare_stop, _stop_recorded),
+    Case("cancel_queued_tasks", "one queued", _stopping, _queued_cancelled),
+    Case("k8_stop_task", "running", lambda w: w.stop_task(_stopping(w)), _asked),
+    Case("k8_stop_pod", "running", lambda w: w.stop_task(_stopping(w)), _killed),
+    Case("add_cancellation_log_to_db", "two stops", _prepare_log, _logged),
+    Case("signal_pusher_stopped", "stopped", _prepare_told, _told_stopped, renews=DELIVERED_AGAIN),
+]
+
+
+# --- 4. completion ---------------------------------------------------------------------------------------------------
+
+
+def _prepare_verdict(w: World) -> Fence:
+    w.cluster.behaviour = lambda run, index, attempt: FAILS if index == 1 else Behaviour()
+    return w.ended(3, crawler="shops")
+
+
+def _verdict(w: World, ended: Any) -> None:
+    assert (ended.status, ended.outcome, ended.tasks) == ("COMPLETED", "partial", {"SUCCEEDED": 2, "FAILED": 1})
+    assert (w.row().status, w.row().stage, w.row().outcome) == ("COMPLETED", "completion", "partial")
+    assert ended.items == w.row().items is not None
+    assert w.row().ended_at is not None
+
+
+def _signalled(w: World, seq: Any) -> None:
+    (event,) = w.sink.sent
+    assert (event.seq, event.type) == (seq, "run.ended")
+    assert event.body["status"] == "COMPLETED"
+    assert event.body["supporting_files"] == "1/1/supporting-files.zip"
+    assert w.store.find_event("1/1/run.ended") is not None
+
+
+def _prepare_export(w: World) -> Fence:
+    fence = w.judged(2)
+    w.files(0, 1)
+    return fence
+
+
+def _exported(w: World, result: Any) -> None:
+    assert set(w.archive.stored) == {result.url} == {"memory:///1/1/supporting-files.zip"}
+    (record,) = w.store.exports(1)
+    assert (record["status"], record["files"], record["url"]) == ("exported", 2, result.url)
+
+
+def _nothing_exported(w: World, result: Any) -> None:
+    assert result is None
+    assert w.archive.stored == {}
+    assert [e["status"] for e in w.store.exports(1)] == ["empty"]
+
+
+COMPLETION = [
+    Case("update_run_status", "partial", _prepare_verdict, _verdict),
+    Case("initiate_export_signal", "completed", lambda w: w.judged(), _signalled, renews=DELIVERED_AGAIN),
+    Case(
+        "export_supporting_files", "files", _prepare_export, _exported, renews=frozenset({"export_record.at"}),
+        same=lambda result: (result.url, result.files),
+    ),
+    Case(
+        "export_supporting_files", "empty", lambda w: w.judged(), _nothing_exported,
+        renews=frozenset({"export_record.at"}),
+    ),
+]  # fmt: skip
+
+CASES = INITIATION + DEPLOYMENT + RECONCILIATION + CANCELLATION + COMPLETION

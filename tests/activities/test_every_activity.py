@@ -1,0 +1,132 @@
+"""Each activity alone: what it does, done twice, after a crash at any of its calls, and by one who lost the run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.domain.errors import Fenced
+from crawler_lifecycle.ports import Fence
+from crawler_lifecycle.workflows.policies import POLICIES
+from tests.activities.cases import CASES, Case
+from tests.activities.world import Breaker, Crash, World, differences
+
+NewWorld = Callable[[], World]
+
+SPECIFIED = {
+    "create_history_id",
+    "add_workflow_id",
+    "run_scheduled_crawler",
+    "run_onetime_crawler",
+    "get_main_job_status",
+    "update_run_started",
+    "signal_pusher_started",
+    "get_active_running_tasks",
+    "get_history_statuses_to_sync",
+    "get_bulk_task_history_data",
+    "reconcile_tasks",
+    "sync_statuses",
+    "count_alive_tasks",
+    "cancel_queued_tasks",
+    "k8_stop_task",
+    "k8_stop_pod",
+    "add_cancellation_log_to_db",
+    "signal_pusher_stopped",
+    "update_run_status",
+    "initiate_export_signal",
+    "export_supporting_files",
+}
+OURS = {"record_stop", "deploy_queued_tasks", "requeue_ended_tasks"}
+#: A task whose first deployment call was heard says ``existing`` in the evidence of its transition.
+HOW_IT_WAS_FOUND = {"status_transition.evidence"}
+#: These touch the outside before the database refuses them. Harmless: an order to end names a task of its attempt and
+#: is given under a recorded stop only, and an archive lies under the key of its attempt.
+OUTSIDE_FIRST = {"k8_stop_task", "k8_stop_pod", "export_supporting_files"}
+
+every_case = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def test_the_activities_are_the_specifications_and_three_of_ours(world: World) -> None:
+    assert len(SPECIFIED) == 21
+    assert set(world.activities()) == SPECIFIED | OURS == set(POLICIES)
+
+
+@pytest.mark.parametrize("name", sorted(SPECIFIED | OURS))
+def test_each_is_tested_here_and_says_what_a_second_execution_does(world: World, name: str) -> None:
+    assert name in {case.activity for case in CASES}
+    assert "Second execution:" in (world.activities()[name].__doc__ or "")
+
+
+@every_case
+def test_effect(world: World, case: Case) -> None:
+    case.effect(world, world.call(case.activity, case.prepare(world)))
+
+
+@every_case
+def test_twice_in_a_row_is_once(world: World, case: Case) -> None:
+    """Seven seconds later, so that a time that is not to be written again shows."""
+    argument = case.prepare(world)
+    first = world.call(case.activity, argument)
+    tables, outside = world.tables(), world.outside()
+    world.forward(7)
+    second = world.call(case.activity, argument)
+    assert case.same(second) == case.same(first)
+    assert world.outside() == outside
+    assert differences(tables, world.tables()) <= case.renews
+
+
+@every_case
+def test_after_a_crash_at_any_call_the_second_execution_ends_the_same(new_world: NewWorld, case: Case) -> None:
+    """The worker dies right before or right after each call that leaves the activity, one world for each death."""
+    calm = new_world()
+    argument = case.prepare(calm)
+    watch = Breaker()
+    answer = calm.call(case.activity, argument, watch)
+    tables, outside = calm.tables(), calm.outside()
+    tables["outbox_delivery"] = [{**row, "tries": 1} for row in tables["outbox_delivery"]]
+    assert watch.calls
+    for at, name in enumerate(watch.calls):
+        for after in (False, True):
+            world = new_world()
+            argument = case.prepare(world)
+            with pytest.raises(Crash):
+                world.call(case.activity, argument, Breaker(at, after))
+            again = world.call(case.activity, argument)
+            where = f"crash {'after' if after else 'before'} call {at}, {name}"
+            assert case.same(again) == case.same(answer), where
+            assert world.outside() == outside, where
+            found = world.tables()
+            # A delivery that was tried twice says so.
+            found["outbox_delivery"] = [{**row, "tries": 1} for row in found["outbox_delivery"]]
+            assert differences(tables, found) <= HOW_IT_WAS_FOUND, where
+
+
+def _with_fence(argument: Any, **changes: Any) -> Any:
+    if isinstance(argument, Fence):
+        return dataclasses.replace(argument, **changes)
+    return dataclasses.replace(argument, fence=dataclasses.replace(argument.fence, **changes))
+
+
+def _is_fenced(case: Case) -> bool:
+    return case.activity not in {
+        "create_history_id",  # takes the run: refused to strangers by DuplicateRequest and RunIsLive
+        "add_workflow_id",  # writes a property of its own attempt
+        "get_active_running_tasks",  # reads
+        "count_alive_tasks",  # reads
+    }
+
+
+@pytest.mark.parametrize("lost", ["attempt", "owner"])
+@pytest.mark.parametrize("case", [case for case in CASES if _is_fenced(case)], ids=str)
+def test_who_lost_the_run_writes_nothing(world: World, case: Case, lost: str) -> None:
+    argument = case.prepare(world)
+    changes: dict[str, Any] = {"attempt": 77} if lost == "attempt" else {"owner_run_id": "chain-of-a-stranger"}
+    before, outside = world.tables(), world.outside()
+    with pytest.raises(Fenced):
+        world.call(case.activity, _with_fence(argument, **changes))
+    assert world.tables() == before
+    if case.activity not in OUTSIDE_FIRST:
+        assert world.outside() == outside

@@ -1,0 +1,261 @@
+"""What activities do when the world around them refuses, waits or is away: the reason is on record, nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.testing import ActivityEnvironment
+
+from crawler_lifecycle.activities.deployment import Deploy, MainJob
+from crawler_lifecycle.activities.initiation import AddWorkflowId
+from crawler_lifecycle.domain.errors import (
+    AlreadyCompleted,
+    ClusterUnavailable,
+    DuplicateRequest,
+    NotDelivered,
+    NothingDeployed,
+    NotInThisState,
+    RunIsLive,
+    RunNotFound,
+    SchedulerUnavailable,
+)
+from crawler_lifecycle.fakes.cluster import Behaviour
+from tests.activities.cases import UNTIL_STOPPED
+from tests.activities.world import OTHER, OWNER, World, differences
+
+
+def test_a_request_of_another_workflow_is_refused(world: World) -> None:
+    world.created(2)
+    before = world.tables()
+    with pytest.raises(DuplicateRequest):
+        world.call("create_history_id", world.order(2, owner=OTHER))
+    assert world.tables() == before
+
+
+def test_a_run_is_not_taken_from_an_open_workflow(world: World) -> None:
+    world.started()
+    world.directory.open.add(OWNER)
+    before = world.tables()
+    with pytest.raises(RunIsLive, match=OWNER.workflow_id):
+        world.resumed()
+    assert world.tables() == before
+
+
+def test_a_completed_run_runs_again_only_on_demand(world: World) -> None:
+    world.judged()
+    before = world.tables()
+    with pytest.raises(AlreadyCompleted, match="rerun"):
+        world.resumed()
+    with pytest.raises(RunNotFound):
+        world.resumed(run_id=77)
+    assert world.tables() == before
+
+
+def test_a_property_belongs_to_its_attempt(world: World) -> None:
+    """A late registration of the attempt before takes nothing from the one that goes on."""
+    world.cluster.behaviour = UNTIL_STOPPED
+    world.started()
+    fence = world.resumed()
+    world.call("add_workflow_id", AddWorkflowId(1, fence.attempt, OTHER.workflow_id))
+    world.call("add_workflow_id", AddWorkflowId(1, 1, OWNER.workflow_id))
+    assert [(p["attempt"], p["value"]) for p in world.store.properties(1)] == [
+        (1, OWNER.workflow_id),
+        (2, OTHER.workflow_id),
+    ]
+
+
+def test_a_lost_answer_of_the_scheduler_service_starts_nothing_twice(world: World) -> None:
+    fence = world.created(2)
+    world.scheduler.lost_answers = 1
+    with pytest.raises(SchedulerUnavailable):
+        world.call("run_onetime_crawler", Deploy(fence))
+    assert world.row().waiting_for == "scheduler service: the connection broke before the answer"
+    world.forward(5)
+    world.call("run_onetime_crawler", Deploy(fence))
+    assert world.statuses() == ["PENDING", "PENDING"]
+    assert len(world.cluster._tasks) == 2
+
+
+def test_a_cluster_without_room_is_asked_again(world: World) -> None:
+    fence = world.created(2)
+    world.cluster.behaviour = Behaviour(deployed="deferred", deploy_reason="quota exceeded")
+    with pytest.raises(NothingDeployed, match="quota exceeded"):
+        world.call("run_onetime_crawler", Deploy(fence))
+    assert (world.row().waiting_for, world.statuses()) == ("quota exceeded", ["QUEUED", "QUEUED"])
+    assert [t.reason for t in world.tasks()] == ["quota exceeded"] * 2
+
+
+@pytest.mark.parametrize("recorded", ["before", "after the offer"])
+def test_nothing_is_deployed_under_a_stop(world: World, recorded: str) -> None:
+    fence = world.created(2)
+    if recorded == "before":
+        world.call("record_stop", world.stop(fence))
+    else:
+        world.scheduler.faults.add(SchedulerUnavailable("away"))
+        with pytest.raises(SchedulerUnavailable):
+            world.call("run_onetime_crawler", Deploy(fence))
+        world.call("record_stop", world.stop(fence))
+    report = world.call("run_onetime_crawler", Deploy(fence))
+    assert (report.offered, world.cluster._tasks) == (0, {})
+
+
+def test_a_task_whose_deployment_may_be_on_its_way_is_not_cancelled_yet(world: World) -> None:
+    fence = world.created()
+    world.scheduler.faults.add(SchedulerUnavailable("no answer"))
+    with pytest.raises(SchedulerUnavailable):
+        world.call("run_onetime_crawler", Deploy(fence))
+    world.call("record_stop", world.stop(fence))
+    assert world.call("cancel_queued_tasks", fence).queued == 1
+    world.forward(26)
+    assert world.call("cancel_queued_tasks", fence).alive == 0
+
+
+@pytest.mark.parametrize("tries", [1, 10, 20])
+def test_the_main_task_waits_and_says_why(world: World, tries: int) -> None:
+    """6 s for ten tries, then ever longer, and never an alarm."""
+    world.cluster.behaviour = Behaviour(waits=1e6, wait_reason="waiting: 4 of 4 slots in use")
+    fence = world.deployed()
+    environment = ActivityEnvironment()
+    environment.info = dataclasses.replace(environment.info, attempt=tries)
+    with pytest.raises(ApplicationError) as caught:
+        environment.run(world.activities()["get_main_job_status"], MainJob(fence, 6))
+    error = caught.value
+    assert (error.type, error.category) == ("NotStarted", ApplicationErrorCategory.BENIGN)
+    assert error.next_retry_delay is not None
+    assert 6 <= error.next_retry_delay.total_seconds() <= 60
+    assert (error.next_retry_delay.total_seconds() == 6) is (tries <= 10)
+    assert world.row().waiting_for == "waiting: 4 of 4 slots in use"
+
+
+def test_a_main_task_that_ended_before_it_was_looked_at_has_started(world: World) -> None:
+    world.cluster.behaviour = Behaviour(executes=1)
+    fence = world.deployed()
+    world.forward(6)
+    report = world.call("get_main_job_status", MainJob(fence, 6))
+    assert report.ended
+    assert world.statuses() == ["PENDING"], "its end is for a look that fetches the evidence"
+
+
+@pytest.mark.parametrize("activity", ["get_main_job_status", "get_history_statuses_to_sync"])
+def test_a_cluster_that_is_away_is_no_observation(world: World, activity: str) -> None:
+    fence = world.deployed(2)
+    world.cluster.fail_with(ClusterUnavailable("the API server answered 503"))
+    before = world.tables()
+    main = activity == "get_main_job_status"
+    with pytest.raises(ApplicationError if main else ClusterUnavailable, match="503"):
+        world.call(activity, MainJob(fence, 6) if main else world.look(fence))
+    told = "run_history.waiting_for" if main else "run_history.look_error"
+    assert differences(before, world.tables()) - {"run_history.updated_at"} == {told}
+
+
+def test_a_look_error_is_forgotten_by_the_next_look(world: World) -> None:
+    fence = world.started()
+    world.cluster.fail_with(ClusterUnavailable("503"))
+    with pytest.raises(ClusterUnavailable):
+        world.call("get_history_statuses_to_sync", world.look(fence))
+    world.cluster.fail_with(None)
+    world.call("get_history_statuses_to_sync", world.look(fence))
+    assert world.row().look_error is None
+
+
+def test_details_that_cannot_be_read_hold_nothing_up(world: World) -> None:
+    """The truth about the end counts more than its log."""
+    fence = world.started()
+    world.forward(30)
+    world.call("get_history_statuses_to_sync", world.look(fence))
+    world.cluster.vanish(1)
+    assert world.call("get_bulk_task_history_data", fence) == 0
+    assert world.call("reconcile_tasks", fence) == 1
+    assert world.tasks()[0].exit_code == 0
+
+
+def test_a_run_with_living_tasks_gets_no_verdict(world: World) -> None:
+    fence = world.started()
+    before = world.tables()
+    with pytest.raises(NotInThisState):
+        world.call("update_run_status", fence)
+    assert world.tables() == before
+
+
+@pytest.mark.parametrize(
+    ("activity", "sender"),
+    [("signal_pusher_started", "notifier"), ("signal_pusher_stopped", "notifier"), ("initiate_export_signal", "sink")],
+)
+def test_what_could_not_be_delivered_is_kept_with_every_try(world: World, activity: str, sender: str) -> None:
+    fence = world.judged()
+    getattr(world, sender).faults.add(NotDelivered("connection refused"), times=2)
+    for tries in (1, 2):
+        with pytest.raises(NotDelivered):
+            world.call(activity, fence)
+        (delivery,) = world.tables()["outbox_delivery"]
+        assert (delivery["status"], delivery["tries"], delivery["error"]) == ("failed", tries, "connection refused")
+    world.call(activity, fence)
+    (delivery,) = world.tables()["outbox_delivery"]
+    assert (delivery["status"], delivery["tries"], delivery["error"]) == ("delivered", 3, None)
+    assert len({e.seq for e in world.notifier.pushed + world.sink.sent}) == 1
+
+
+def test_an_archive_that_could_not_be_written_says_so_until_it_is(world: World) -> None:
+    fence = world.judged()
+    world.files(0)
+    world.archive.faults.add(NotDelivered("no space"))
+    with pytest.raises(NotDelivered):
+        world.call("export_supporting_files", fence)
+    assert [(e["status"], e["error"]) for e in world.store.exports(1)] == [("failed", "no space")]
+    world.call("export_supporting_files", fence)
+    assert [(e["status"], e["error"]) for e in world.store.exports(1)] == [("exported", None)]
+
+
+def test_an_archive_of_a_resumed_run_holds_what_earlier_attempts_left(world: World) -> None:
+    """Their tasks are superseded; their files are not."""
+    world.cluster.behaviour = Behaviour(executes=None)
+    fence = world.stopping(2)
+    for index in (0, 1):
+        world.call("k8_stop_task", world.stop_task(fence, index))
+    world.round(fence)
+    world.call("update_run_status", fence)
+    again = world.resumed()
+    world.files(0, 1)
+    world.call("export_supporting_files", again)
+    (members,) = world.outside()["archives"].values()  # type: ignore[attr-defined]
+    assert {"task-0/items.jsonl", "task-1/items.jsonl"} <= set(members)
+
+
+def test_a_stop_after_the_verdict_changes_nothing(world: World) -> None:
+    fence = world.judged()
+    before = world.tables()
+    world.call("record_stop", world.stop(fence))
+    world.call("add_cancellation_log_to_db", world.stop(fence))
+    assert world.tables() == before
+
+
+def test_a_limit_leaves_no_row_in_the_cancellation_log(world: World) -> None:
+    fence = world.started()
+    order = world.stop(fence, None, requested_by=None, reason=None, limit="timed_out")
+    assert world.call("record_stop", order).limit == "timed_out"
+    world.call("add_cancellation_log_to_db", order)
+    assert world.store.cancellations(1) == []
+    assert world.row().status == "STOPPING"
+
+
+def test_every_activity_that_waits_for_the_outside_shows_that_it_lives(world: World) -> None:
+    beats: list[str] = []
+    fence = world.created()
+    environment = ActivityEnvironment()
+    environment.on_heartbeat = lambda *details: beats.append("beat")
+    activities = world.activities()
+    for name, argument in (
+        ("run_onetime_crawler", lambda: Deploy(fence)),
+        ("get_main_job_status", lambda: MainJob(fence, 6)),
+        ("get_history_statuses_to_sync", lambda: world.look(fence)),
+        ("get_bulk_task_history_data", lambda: fence),
+        ("k8_stop_task", lambda: world.stop_task(fence)),
+        ("k8_stop_pod", lambda: world.stop_task(fence)),
+        ("initiate_export_signal", lambda: fence),
+        ("export_supporting_files", lambda: fence),
+    ):
+        before = len(beats)
+        environment.run(activities[name], argument())
+        assert len(beats) > before, name

@@ -1,0 +1,287 @@
+"""A world for one activity: the real store (SQLite), fakes of everything else, and a clock that stands still."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import create_engine, select
+from temporalio.testing import ActivityEnvironment
+
+from crawler_lifecycle import compose
+from crawler_lifecycle.activities.cancellation import HeardStop, RecordStop, StopTask
+from crawler_lifecycle.activities.deployment import Deploy, MainJob, Started
+from crawler_lifecycle.activities.initiation import AddWorkflowId, CreateHistory
+from crawler_lifecycle.activities.reconciliation import LookOrder, Sync
+from crawler_lifecycle.adapters.database import SqlRunStore, open_store
+from crawler_lifecycle.adapters.database.tables import metadata
+from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition
+from crawler_lifecycle.domain.run import ChildTask, RunRequest, StopIntent
+from crawler_lifecycle.fakes.cluster import Behaviour, FakeCluster
+from crawler_lifecycle.fakes.services import (
+    FakeArchive,
+    FakeCatalogue,
+    FakeDirectory,
+    FakeNotifier,
+    FakeScheduler,
+    FakeSink,
+)
+from crawler_lifecycle.ports import Fence, Owner, RunRow, TaskRef, TaskRow
+
+START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+OWNER = Owner("crawl/books/r1", "chain-1")
+OTHER = Owner("crawl/books/other", "chain-2")
+CRAWLERS = [
+    CrawlerDefinition("books", args={"shelf": Argument(default="a")}, resumable=True, limits={"run_timeout_s": 7200.0}),
+    CrawlerDefinition("shops", args={"shelf": Argument(default="a")}, partial_ok=True),
+]
+
+#: Table -> its rows, in order of their keys.
+Tables = dict[str, list[dict[str, Any]]]
+
+
+class Crash(BaseException):
+    """The worker died here. No ``except Exception`` of ours can see it, as with a real death."""
+
+
+class Proxy:
+    """A port whose every call passes ``through``."""
+
+    def __init__(self, name: str, port: Any, through: Callable[[str, Callable[[], Any]], Any]) -> None:
+        self._name, self._port, self._through = name, port, through
+
+    def __getattr__(self, method: str) -> Any:
+        value = getattr(self._port, method)
+        if not callable(value):
+            return value
+        return lambda *args, **more: self._through(f"{self._name}.{method}", lambda: value(*args, **more))
+
+
+@dataclass
+class Breaker:
+    """Crashes right before or right after the call number ``at`` (from 0) of any port; ``None`` never does."""
+
+    at: int | None = None
+    after: bool = False
+    calls: list[str] = field(default_factory=list)
+
+    def __call__(self, name: str, call: Callable[[], Any]) -> Any:
+        mine = len(self.calls) == self.at
+        self.calls.append(name)
+        if mine and not self.after:
+            raise Crash(f"before {name}")
+        try:
+            return call()
+        finally:
+            if mine:
+                raise Crash(f"after {name}")
+
+
+class World:
+    """One run after another, brought to a state by the activities themselves, and everything that can be compared."""
+
+    def __init__(self, file: Path, folder: Path) -> None:
+        self.now = START
+        self.url = f"sqlite:///{file}"
+        self.folder = folder
+        self.store: SqlRunStore = open_store(self.url, pool_size=2, clock=self.clock)
+        self.cluster = FakeCluster(clock=self.clock, behaviour=Behaviour(executes=20))
+        self.scheduler = FakeScheduler(CRAWLERS, self.cluster)
+        self.notifier, self.sink, self.archive = FakeNotifier(), FakeSink(), FakeArchive()
+        self.directory = FakeDirectory()
+        self.catalogue = FakeCatalogue(CRAWLERS)
+
+    @classmethod
+    def over(cls, empty: Path, folder: Path) -> World:
+        """A new world on a copy of an empty database."""
+        folder.mkdir(parents=True)
+        return cls(Path(shutil.copy(empty, folder / "state.db")), folder)
+
+    def close(self) -> None:
+        self.store.close()
+
+    def clock(self) -> datetime:
+        return self.now
+
+    def forward(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    # --- calling -----------------------------------------------------------------------------------------------------
+
+    def activities(self, breaker: Breaker | None = None) -> dict[str, Callable[..., Any]]:
+        """Every activity as a worker has it; with a breaker, between all ports and the activity."""
+        ports = (
+            self.store,
+            self.cluster,
+            self.catalogue,
+            self.scheduler,
+            self.notifier,
+            self.sink,
+            self.archive,
+            self.directory,
+        )
+        names = ("store", "cluster", "catalogue", "scheduler", "notifier", "sink", "archive", "directory")
+        wrapped = [Proxy(n, p, breaker) if breaker else p for n, p in zip(names, ports, strict=True)]
+        found = compose.all_activities(compose.Parts(*wrapped))
+        for method in found.values():
+            owner = method.__self__  # type: ignore[attr-defined]
+            if hasattr(owner, "clock"):
+                owner.clock = self.clock
+        return found
+
+    def call(self, name: str, argument: Any, breaker: Breaker | None = None) -> Any:
+        """Execute one activity as Temporal would."""
+        return ActivityEnvironment().run(self.activities(breaker)[name], argument)
+
+    # --- a run in a given state --------------------------------------------------------------------------------------
+
+    def order(
+        self, tasks: int | None = None, request_id: str = "r1", owner: Owner = OWNER, **more: Any
+    ) -> CreateHistory:
+        """Input of ``create_history_id`` for a new run."""
+        children = None if tasks is None else [ChildTask({"shelf": str(n)}) for n in range(tasks)]
+        request = RunRequest(**{"crawler": "books", "tasks": children, **more})
+        return CreateHistory(request, request_id, owner)
+
+    def created(self, tasks: int | None = None, **more: Any) -> Fence:
+        """A run that nothing was deployed for."""
+        order = self.order(tasks, **more)
+        handle = self.call("create_history_id", order)
+        self.call("add_workflow_id", AddWorkflowId(handle.run_id, handle.attempt, order.owner.workflow_id))
+        return Fence(handle.run_id, handle.attempt, order.owner.first_run_id)
+
+    def deployed(self, tasks: int | None = None, max_parallel: int | None = None, **more: Any) -> Fence:
+        """A run whose first wave is PENDING."""
+        fence = self.created(tasks, **more)
+        self.call("run_onetime_crawler", Deploy(fence, max_parallel))
+        return fence
+
+    def started(self, tasks: int | None = None, max_parallel: int | None = None, **more: Any) -> Fence:
+        """A run that is PROCESSING and whose deployed tasks are RUNNING."""
+        fence = self.deployed(tasks, max_parallel, **more)
+        self.forward(0.5)
+        self.call("get_main_job_status", MainJob(fence, 6))
+        self.call("update_run_started", Started(fence, self.now, self.now + timedelta(minutes=1)))
+        return fence
+
+    def stopping(self, tasks: int | None = None, max_parallel: int | None = None, **more: Any) -> Fence:
+        """A run whose stop by a person is recorded, and no more than that."""
+        fence = self.started(tasks, max_parallel, **more)
+        self.forward(1)
+        self.call("record_stop", self.stop(fence))
+        return fence
+
+    def stop(self, fence: Fence, request_id: str | None = "s1", **more: Any) -> RecordStop:
+        """Input of the activities that record a stop."""
+        intent = StopIntent(self.now, **{"requested_by": "ada", "reason": "enough", **more})
+        return RecordStop(fence, [HeardStop(intent, request_id)])
+
+    def look(self, fence: Fence, source: str = "look") -> LookOrder:
+        return LookOrder(fence, gap_s=60, next_gap_s=120, source=source)
+
+    def round(self, fence: Fence) -> None:
+        """One whole round of reconciliation."""
+        self.call("get_history_statuses_to_sync", self.look(fence))
+        self.call("get_bulk_task_history_data", fence)
+        self.call("reconcile_tasks", fence)
+        self.call("sync_statuses", Sync(fence))
+
+    def ended(self, tasks: int | None = None, **more: Any) -> Fence:
+        """A run none of whose tasks is alive, not judged yet."""
+        fence = self.started(tasks, **more)
+        self.forward(30)
+        self.round(fence)
+        return fence
+
+    def judged(self, tasks: int | None = None, **more: Any) -> Fence:
+        """A run with its verdict."""
+        fence = self.ended(tasks, **more)
+        self.call("update_run_status", fence)
+        return fence
+
+    def resumed(self, run_id: int = 1, owner: Owner = OTHER, **more: Any) -> Fence:
+        """The run taken over by another workflow, its tasks not queued again yet."""
+        handle = self.call("create_history_id", self.order(None, "", owner, crawler=None, run_id=run_id, **more))
+        return Fence(run_id, handle.attempt, owner.first_run_id)
+
+    def files(self, *indexes: int) -> None:
+        """Give tasks of run 1 supporting files."""
+        for index in indexes:
+            path = self.folder / f"files-{index}"
+            path.mkdir()
+            (path / "items.jsonl").write_text(f'{{"of": {index}}}\n')
+            self.cluster.folders[1, index] = path
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def row(self, run_id: int = 1) -> RunRow:
+        row = self.store.get_run(run_id)
+        assert row is not None
+        return row
+
+    def tasks(self, run_id: int = 1) -> list[TaskRow]:
+        return self.store.list_tasks(run_id)
+
+    def statuses(self, run_id: int = 1) -> list[str]:
+        return [str(t.status) for t in self.tasks(run_id)]
+
+    def ref(self, index: int = 0) -> TaskRef:
+        task = self.tasks()[index]
+        return TaskRef(task.task_id, task.task_index, task.attempt, task.cluster_uid)
+
+    def stop_task(self, fence: Fence, index: int = 0) -> StopTask:
+        return StopTask(fence, self.ref(index))
+
+    def tables(self) -> Tables:
+        """Every table, with the uids of the cluster made comparable between worlds."""
+        engine = create_engine(self.url)
+        with engine.connect() as conn:
+            found = {
+                table.name: [dict(row) for row in conn.execute(select(table).order_by(*table.primary_key)).mappings()]
+                for table in metadata.sorted_tables
+            }
+        engine.dispose()
+        text = json.dumps(found, default=str)
+        for key, task in self.cluster._tasks.items():
+            text = text.replace(task.uid, f"uid-of-{key}")
+        tables: Tables = json.loads(text)
+        for row in tables["export_record"]:
+            row["sha256"] = bool(row["sha256"])  # a zip carries the wall clock's time
+        return tables
+
+    def outside(self) -> dict[str, object]:
+        """What is true outside of the database, as those who receive it see it: messages by their id."""
+        self.cluster.alive()  # whatever is due by now happens
+        return {
+            "cluster": {
+                key: (task.signals, task.stopped_at, task.ended, task.created_at)
+                for key, task in self.cluster._tasks.items()
+            },
+            "pushed": {e.seq: (e.type, dict(e.body)) for e in self.notifier.pushed},
+            "sent": {e.seq: (e.type, dict(e.body)) for e in self.sink.sent},
+            "archives": {url: _members(content) for url, content in self.archive.stored.items()},
+        }
+
+
+def _members(content: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def differences(before: Tables, after: Tables) -> set[str]:
+    """``table`` where rows came or went, ``table.column`` where values changed."""
+    found = set()
+    for name, rows in after.items():
+        if len(rows) != len(before[name]):
+            found.add(name)
+            continue
+        for old, new in zip(before[name], rows, strict=True):
+            found |= {f"{name}.{column}" for column in new if new[column] != old[column]}
+    return found
