@@ -1,0 +1,121 @@
+"""The recorded histories replay with the workflow of today, and the gate bites when it should.
+
+A failure here means that runs which are open while a new version is deployed would stand still. The cure is
+``workflow.patched``, not a new recording (see ``tests/histories/record.py``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowHistory
+from temporalio.worker import Replayer
+from temporalio.workflow import NondeterminismError
+
+from crawler_lifecycle.temporal import plugin
+from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
+
+FOLDER = Path(__file__).parents[1] / "histories"
+HISTORIES = sorted(FOLDER.glob("*.json"))
+
+History = dict[str, Any]
+SCHEDULED = "activityTaskScheduledEventAttributes"
+
+
+def read(name: str) -> History:
+    found: History = json.loads((FOLDER / f"{name}.json").read_text())
+    return found
+
+
+async def replay(history: History) -> None:
+    """Raises what a worker would run into."""
+    replayer = Replayer(workflows=[CrawlerLifecycleWorkflow], plugins=[plugin()])
+    await replayer.replay_workflow(WorkflowHistory.from_json(history["workflowId"], history))
+
+
+def activities(history: History) -> list[str]:
+    return [e[SCHEDULED]["activityType"]["name"] for e in history["events"] if SCHEDULED in e]
+
+
+def renamed(history: History, activity: str) -> History:
+    """The history of a workflow that called this activity by another name."""
+    for event in history["events"]:
+        if SCHEDULED in event and event[SCHEDULED]["activityType"]["name"] == activity:
+            event[SCHEDULED]["activityType"]["name"] = "another_activity"
+    return history
+
+
+def without(history: History, activity: str) -> History:
+    """The history of a workflow that never called this activity: its events are gone, the others move up."""
+    scheduled = {
+        e["eventId"] for e in history["events"] if SCHEDULED in e and e[SCHEDULED]["activityType"]["name"] == activity
+    }
+    kept = [
+        e
+        for e in history["events"]
+        if e["eventId"] not in scheduled
+        and not any(isinstance(v, dict) and v.get("scheduledEventId") in scheduled for v in e.values())
+    ]
+    assert len(kept) < len(history["events"])
+    new = {event["eventId"]: str(number) for number, event in enumerate(kept, 1)}
+
+    def moved(value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            return {k: moved(v, k) for k, v in value.items()}
+        if isinstance(value, list):
+            return [moved(item) for item in value]
+        return new.get(value, value) if key.endswith("ventId") else value
+
+    return {**history, "events": [moved(event) for event in kept]}
+
+
+@pytest.mark.parametrize("file", HISTORIES, ids=lambda file: file.stem)
+async def test_a_recorded_history_replays(file: Path) -> None:
+    await replay(read(file.stem))
+
+
+def test_the_histories_cover_what_a_run_may_go_through() -> None:
+    names = {re.sub(r"-\d+$", "", file.stem) for file in HISTORIES}
+    assert names == {
+        "completed", "waves", "stopped", "force_stopped", "resumed", "refused", "corrected", "continued",
+    }  # fmt: skip
+    assert len([f for f in HISTORIES if f.stem.startswith("continued")]) > 1, "a chain of executions"
+    called = {name for file in HISTORIES for name in activities(read(file.stem))}
+    assert len(called) == 24, "every activity is in one of them"
+
+
+@pytest.mark.parametrize("file", HISTORIES, ids=lambda file: file.stem)
+def test_a_history_names_no_machine(file: Path) -> None:
+    text = file.read_text()
+    assert len(text) <= 150_000
+    assert not re.search(r"\d+@|/(home|root|tmp|work|usr)/", text)
+
+
+async def test_the_histories_of_a_chain_carry_the_state_on() -> None:
+    """The second execution begins where the first one was, not at the initiation."""
+    assert activities(read("continued-1"))[0] == "create_history_id"
+    assert "create_history_id" not in activities(read("continued-2"))
+
+
+@pytest.mark.parametrize(
+    ("name", "activity"),
+    [
+        ("completed", "create_history_id"),
+        ("completed", "get_history_statuses_to_sync"),
+        ("completed", "export_supporting_files"),
+        ("stopped", "k8_stop_task"),
+        ("stopped", "add_cancellation_log_to_db"),
+        ("resumed", "requeue_ended_tasks"),
+        ("continued-2", "get_history_statuses_to_sync"),
+    ],
+)
+async def test_the_gate_bites(name: str, activity: str) -> None:
+    """A step that has another name, or is no longer there, is found."""
+    with pytest.raises(NondeterminismError, match=activity):
+        await replay(renamed(read(name), activity))
+    with pytest.raises(NondeterminismError):
+        await replay(without(read(name), activity))
