@@ -244,7 +244,8 @@ class FakeCluster:
     def _observe(self, run_id: int, ref: TaskRef, now: datetime) -> Observation:
         task = self._find(run_id, ref)
         if task is None:
-            return Observation(ref.index, ref.attempt, Phase.ABSENT, now)
+            phase = Phase.ABSENT if ref.uid is None else Phase.GONE
+            return Observation(ref.index, ref.attempt, phase, now)
         task.settle(now)
         seen = Observation(ref.index, ref.attempt, Phase.GONE, now, name=task.name, uid=task.uid)
         started = task.started_at()

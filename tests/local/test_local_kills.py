@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from local_bench import RUN, SLEEP, Bench, wait_until
+from local_bench import RUN, SLEEP, STUBBORN, Bench, wait_until
 
 from crawler_lifecycle.domain.task import Observation, Phase, TaskStatus, read_end
 
@@ -194,3 +196,23 @@ def test_the_evidence_survives_a_frozen_supervisor(bench: Bench) -> None:
     supervisor.send(signal.SIGCONT)
     wait_until((bench.folder() / "end.json").exists)
     assert how(bench.look()) == (0, None, "Completed", "finished")
+
+
+def test_a_folder_taken_away_is_no_reason_to_hang(bench: Bench) -> None:
+    """A task that the database knows as deployed either executes without its folder or is gone; it is never ABSENT."""
+    (deployed,) = bench.deploy(STUBBORN)
+    wait_until((bench.folder() / "files/ready").exists)
+    known = replace(bench.ref(), uid=deployed.uid)
+    supervisor = bench.supervisor()
+    shutil.rmtree(bench.folder())
+
+    def look() -> Observation:
+        return bench.cluster.look(RUN, [known]).observations[0]
+
+    seen = look()
+    assert (seen.phase, seen.reason) == (Phase.EXECUTING, "its folder was removed")
+    bench.cluster.stop(RUN, known)
+    bench.cluster.kill(RUN, known)
+    assert look().phase is Phase.GONE
+    assert bench.look().phase is Phase.ABSENT, "without a uid nobody can say that it was ever deployed"
+    supervisor.send(signal.SIGKILL)

@@ -151,6 +151,8 @@ class LocalCluster:
         try:
             if folder.has(files.SPEC):
                 self._kill(folder)
+            elif task.uid is not None and not folder.exists():
+                self._kill_without_folder(folder)
         except OSError as error:
             raise ClusterUnavailable(f"the task cannot be killed: {error}") from error
 
@@ -178,13 +180,23 @@ class LocalCluster:
             time.sleep(0.02)
         raise ClusterUnavailable(f"something of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}")
 
+    def _kill_without_folder(self, folder: TaskFolder) -> None:
+        """Somebody took the folder of a deployed task away: its processes are known by their environment alone."""
+        began = time.monotonic()
+        while time.monotonic() - began < KILL_SECONDS:
+            if not kill_all(folder.processes(None), boot_id()):
+                return
+            time.sleep(0.02)
+        raise ClusterUnavailable(f"something of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}")
+
     def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]:
-        """The folders with the supporting files of these tasks (those that exist)."""
+        """The folders with supporting files of these tasks, those that exist; a prefix for each index and attempt."""
         found = []
         for task in tasks:
             path = self._folder(run_id, task).path / files.FILES
             if path.is_dir() and not path.is_symlink():
-                found.append(FileSource(f"task-{task.index}", path))
+                again = f"-attempt-{task.attempt}" if task.attempt > 1 else ""
+                found.append(FileSource(f"task-{task.index}{again}", path))
         return found
 
     # --- inside

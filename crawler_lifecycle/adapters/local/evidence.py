@@ -149,7 +149,7 @@ class TaskFolder:
     def observe(self, now: datetime, node: str) -> Observation:
         """What is true about this task. Raises ``OSError`` when that cannot be read."""
         if not self.exists():
-            return self._seen(Phase.ABSENT, now)
+            return self._without_folder(now, node)
         if self.has(files.END):
             return self._ended(now, node)
         leader = self.identity(files.PROCESS)
@@ -165,6 +165,13 @@ class TaskFolder:
             reason = "deployed, but its supervisor has not started" if self.has(files.SPEC) else None
             return self._seen(Phase.ABSENT, now, reason=reason)
         return self._outlived(now, node, supervised=False)
+
+    def _without_folder(self, now: datetime, node: str) -> Observation:
+        """Never deployed, or deployed for sure (the database knows its uid) and somebody took its folder away."""
+        if self._task.uid is None:
+            return self._seen(Phase.ABSENT, now)
+        phase = Phase.EXECUTING if self.processes(None) else Phase.GONE
+        return self._seen(phase, now, node=node, reason="its folder was removed")
 
     def _end_appears(self) -> bool:
         """Give a living supervisor the moment it needs to reap and write the end."""

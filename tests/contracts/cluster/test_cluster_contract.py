@@ -40,6 +40,11 @@ def test_what_was_never_deployed_is_absent(harness: Harness) -> None:
     assert (seen.phase, seen.uid, seen.end) == (Phase.ABSENT, None, None)
 
 
+def test_what_the_database_knows_as_deployed_and_is_not_there_is_gone(harness: Harness) -> None:
+    known = replace(harness.ref(), uid="11111111-1111-1111-1111-111111111111")
+    assert harness.cluster.look(RUN, [known]).observations[0].phase is Phase.GONE
+
+
 def test_deploying_again_finds_the_same_task(harness: Harness) -> None:
     [first] = harness.deploy()
     [again] = harness.deploy()

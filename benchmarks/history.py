@@ -1,0 +1,71 @@
+"""How much history and how many actions a run costs in Temporal: a quiet day, and an hour of waiting for a start."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+
+from crawler_lifecycle.fakes.cluster import Behaviour
+from tests.support.lab import Lab, laboratory
+from tests.support.temporal import temporal_server
+
+#: What Temporal Cloud counts as an action, by the event that shows it. Retries of activities are actions, too, and
+#: leave no event; the waiting benchmark therefore speaks of events only.
+ACTIONS = (
+    "WORKFLOW_EXECUTION_STARTED",
+    "ACTIVITY_TASK_SCHEDULED",
+    "TIMER_STARTED",
+    "UPSERT_WORKFLOW_SEARCH_ATTRIBUTES",
+    "WORKFLOW_EXECUTION_SIGNALED",
+)
+
+
+def _count(events: Sequence[HistoryEvent]) -> tuple[int, Counter[str]]:
+    """Number of events, and of each kind; the virtual clock's own events are the tests' and do not count."""
+    names = [EventType.Name(e.event_type).removeprefix("EVENT_TYPE_") for e in events]
+    real = [name for name in names if "TIME_SKIPPING" not in name]
+    return len(real), Counter(real)
+
+
+async def main() -> None:
+    """Print both figures."""
+    logging.disable(logging.WARNING)
+    async with temporal_server(skipping=True) as env:
+        for measure in (_quiet_day, _hour_of_waiting):
+            with tempfile.TemporaryDirectory() as folder:
+                async with laboratory(env.client, Path(folder)) as lab:
+                    await measure(lab)
+
+
+async def _quiet_day(lab: Lab) -> None:
+    lab.cluster.behaviour = Behaviour(executes=24 * 3600)
+    handle = await lab.start({"crawler": "books"})
+    await handle.result()
+    history = await handle.fetch_history()
+    total, kinds = _count(history.events)
+    actions = sum(kinds[name] for name in ACTIONS)
+    looks = (await lab.events(handle)).count("get_history_statuses_to_sync")
+    size = sum(e.ByteSize() for e in history.events)
+    print(
+        f"quiet run of 24 h: {looks} looks, {total} events (reach: <= 2000), {actions} actions (reach: <= 330), ",
+        end="",
+    )
+    print(f"{size / 1024:.0f} KiB; baseline, the looks' own two activities and timer: {looks * 3} actions")
+
+
+async def _hour_of_waiting(lab: Lab) -> None:
+    async def events_after(hours: float) -> int:
+        lab.cluster.behaviour = Behaviour(waits=hours * 3600, executes=1)
+        handle = await lab.start({"crawler": "books"})
+        await handle.result()
+        return _count((await handle.fetch_history()).events)[0]
+
+    none, one = await events_after(0), await events_after(1)
+    print(f"an hour of waiting for a saturated cluster: {one - none} more events than no wait ", end="")
+    print(f"(reach: <= 12; baseline without a wait: {none} events in all)")

@@ -1,0 +1,135 @@
+"""Lifecycles a second on one machine, against a bare workflow with the same number of activities that do nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from temporalio.client import Client
+
+from benchmarks.worker import BARE_QUEUE
+from crawler_lifecycle.cli import processes, temporal_server
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.temporal import plugin
+
+RUNS, AT_ONCE, REPETITIONS = 60, 20, 5
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+def _cpu(pid: int) -> float:
+    """Seconds of processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK
+
+
+async def _batch(one: Callable[[int], Awaitable[object]], first: int) -> float:
+    """Run a batch, ``AT_ONCE`` at a time; runs a second."""
+    numbers = iter(range(first, first + RUNS))
+
+    async def lane() -> None:
+        for number in numbers:
+            await one(number)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(lane() for _ in range(AT_ONCE)))
+    return RUNS / (time.perf_counter() - began)
+
+
+async def main() -> None:
+    """Start server and workers, run both kinds in turn, print medians and their ratio."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        address = await asyncio.to_thread(_server, stack, folder)
+        client = await Client.connect(address, plugins=[plugin()])
+        lifecycle = _worker(stack, "lifecycle", address, folder)
+        _worker(stack, "bare", address, folder)
+        count = await _activities(client)
+
+        async def run(number: int) -> None:
+            request = {"crawler": "books", "limits": {"start_check_s": 0}}
+            await client.execute_workflow(
+                names.LIFECYCLE_WORKFLOW, request, id=f"run/{number}", task_queue=names.QUEUE_MAIN
+            )
+
+        async def bare(number: int) -> None:
+            await client.execute_workflow("Bare", count, id=f"bare/{number}", task_queue=BARE_QUEUE)
+
+        rates: dict[str, list[float]] = {"lifecycle": [], "bare": []}
+        cpu = []
+        for repetition in range(REPETITIONS + 1):
+            before = _cpu(lifecycle.pid)
+            rate = await _batch(run, 1000 * (repetition + 1))
+            used = (_cpu(lifecycle.pid) - before) / RUNS
+            base = await _batch(bare, 1000 * (repetition + 1))
+            if repetition:  # the first round warms up
+                rates["lifecycle"].append(rate)
+                rates["bare"].append(base)
+                cpu.append(used)
+        ours, theirs = statistics.median(rates["lifecycle"]), statistics.median(rates["bare"])
+        ratio = statistics.median(a / b for a, b in zip(rates["lifecycle"], rates["bare"], strict=True))
+        print(f"{AT_ONCE} at once, SQLite, instant cluster, one look each, {count} activities a run")
+        print(f"lifecycle {ours:.2f} runs/s [{min(rates['lifecycle']):.2f}..{max(rates['lifecycle']):.2f}]; ", end="")
+        print(f"bare workflow {theirs:.2f} runs/s [{min(rates['bare']):.2f}..{max(rates['bare']):.2f}]; ", end="")
+        print(f"ratio {ratio:.2f} (reach: >= 0.5)")
+        print(f"worker CPU {statistics.median(cpu):.3f} s a run (reach: <= 0.09)")
+
+
+async def _activities(client: Client) -> int:
+    """How many activities one lifecycle with one look executes."""
+    handle = await client.start_workflow(
+        names.LIFECYCLE_WORKFLOW,
+        {"crawler": "books", "limits": {"start_check_s": 0}},
+        id="run/first",
+        task_queue=names.QUEUE_MAIN,
+    )
+    await handle.result()
+    events = (await handle.fetch_history()).events
+    return sum(e.HasField("activity_task_scheduled_event_attributes") for e in events)
+
+
+def _server(stack: ExitStack, folder: Path) -> str:
+    """A Temporal dev server as ``crawlctl dev`` starts it; its address."""
+    port, http = processes.free_port(), processes.free_port()
+    command = temporal_server.command(folder / "temporal.db", port, http, None)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    stack.callback(_end, process)
+    address = f"127.0.0.1:{port}"
+    for _ in range(200):
+        time.sleep(0.05)
+        probe = subprocess.run(
+            [temporal_server.executable(), "operator", "cluster", "health", "--address", address],
+            capture_output=True,
+            check=False,
+        )
+        if probe.returncode == 0:
+            time.sleep(1)  # search attributes are registered just after the server answers
+            return address
+    raise RuntimeError("the Temporal dev server did not come up")
+
+
+def _worker(stack: ExitStack, kind: str, address: str, folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "benchmarks.worker", kind, address, str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    stack.callback(_end, process)
+    assert process.stdout is not None
+    if process.stdout.readline() != "ready\n":
+        raise RuntimeError(f"the {kind} worker did not start")
+    return process
+
+
+def _end(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,78 @@
+"""The worker process of the throughput benchmark: ``python -m benchmarks.worker lifecycle|bare ADDRESS FOLDER``.
+
+``lifecycle`` serves the real workflow and activities over SQLite and an instant cluster; ``bare`` a workflow that only
+executes as many activities, which do nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+
+from temporalio import activity, workflow
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from crawler_lifecycle.cli.exits import leave
+from crawler_lifecycle.temporal import plugin
+
+BARE_QUEUE = "benchmark-bare"
+
+
+@activity.defn
+def nothing(_: int) -> int:
+    """An activity that does nothing."""
+    return 0
+
+
+@workflow.defn
+class Bare:
+    """A workflow that executes ``count`` activities, one after the other."""
+
+    @workflow.run
+    async def run(self, count: int) -> int:
+        """Execute them."""
+        for number in range(count):
+            await workflow.execute_activity(nothing, number, start_to_close_timeout=timedelta(seconds=20))
+        return count
+
+
+async def main(kind: str, address: str, folder: str) -> None:
+    """Serve until SIGTERM."""
+    from crawler_lifecycle.activities.shared import utc_now
+    from crawler_lifecycle.domain.task import Counters
+    from crawler_lifecycle.fakes.cluster import Behaviour
+    from tests.support.lab import laboratory
+
+    logging.disable(logging.WARNING)
+    client = await Client.connect(address, plugins=[plugin()])
+    over = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
+    async with AsyncExitStack() as stack:
+        if kind == "bare":
+            threads = stack.enter_context(ThreadPoolExecutor(8))
+            worker = Worker(
+                client,
+                task_queue=BARE_QUEUE,
+                workflows=[Bare],
+                activities=[nothing],
+                activity_executor=threads,
+                max_concurrent_activities=8,
+            )
+            await stack.enter_async_context(worker)
+        else:
+            lab = await stack.enter_async_context(laboratory(client, Path(folder), clock=utc_now))
+            lab.cluster.behaviour = Behaviour(executes=0, counters=Counters(1, 1, 0))
+        print("ready", flush=True)
+        await over.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
+    leave(0)
