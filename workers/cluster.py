@@ -3,7 +3,9 @@
 ``python -m workers.cluster``; see ``crawler_lifecycle.worker``.
 """
 
+import sys
+
 from crawler_lifecycle.cli.main import main
 
 if __name__ == "__main__":
-    main(["worker", "cluster"])
+    main(["worker", "cluster", *sys.argv[1:]])

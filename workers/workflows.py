@@ -3,7 +3,9 @@
 ``python -m workers.workflows``; see ``crawler_lifecycle.worker``.
 """
 
+import sys
+
 from crawler_lifecycle.cli.main import main
 
 if __name__ == "__main__":
-    main(["worker", "workflows"])
+    main(["worker", "workflows", *sys.argv[1:]])
