@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from temporalio import activity
-from temporalio.client import Client
 
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.completion import CompletionActivities
@@ -21,7 +19,6 @@ from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.events import JsonLinesSink, OutboxNotifier
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
-from crawler_lifecycle.adapters.temporal import TemporalDirectory
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.ports import (
@@ -71,7 +68,7 @@ class Parts:
     directory: WorkflowDirectory
 
 
-def build_parts(settings: Settings, client: Client, loop: asyncio.AbstractEventLoop) -> Parts:
+def build_parts(settings: Settings, directory: WorkflowDirectory) -> Parts:
     """The adapters that the settings name. Raises ``InvalidRequest`` that names the setting which cannot be served."""
     return Parts(
         store=open_store(settings.database.url, pool_size=settings.database.pool_size),
@@ -81,7 +78,7 @@ def build_parts(settings: Settings, client: Client, loop: asyncio.AbstractEventL
         notifier=OutboxNotifier(),
         sink=JsonLinesSink(settings.events.url),
         archive=FolderArchive(settings.archive.url),
-        directory=TemporalDirectory(client, loop),
+        directory=directory,
     )
 
 

@@ -16,8 +16,16 @@ from temporalio.runtime import Runtime
 from temporalio.worker import WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-#: Loaded once and shared by all workflows: data, names and activity stubs. Workflow modules stay inside of the sandbox.
-PASSED_THROUGH = ("crawler_lifecycle.domain", "crawler_lifecycle.ports", "crawler_lifecycle.activities")
+#: Loaded once and shared by all workflows: data, names, tables, activity stubs. Modules with the workflows' own steps
+#: stay inside of the sandbox, which executes them anew for every workflow and refuses what is not deterministic.
+PASSED_THROUGH = (
+    "crawler_lifecycle.domain",
+    "crawler_lifecycle.ports",
+    "crawler_lifecycle.activities",
+    "crawler_lifecycle.workflows.policies",
+    "crawler_lifecycle.workflows.requests",
+    "crawler_lifecycle.workflows.state",
+)
 
 #: The dev server of the embedded default; used when neither environment nor a profile names an address.
 DEFAULT_ADDRESS = "127.0.0.1:7233"

@@ -24,7 +24,7 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from crawler_lifecycle import logs
-from crawler_lifecycle.adapters.temporal import register_search_attributes, registration_command
+from crawler_lifecycle.adapters.temporal import TemporalDirectory, register_search_attributes, registration_command
 from crawler_lifecycle.compose import ROLES, Parts, activities_of, build_parts
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from crawler_lifecycle.settings import Settings
@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 EXIT_ERROR, EXIT_UNREACHABLE = 1, 8
 #: How often a worker that cannot start yet tries again, seconds.
 RETRY_S = 2.0
+#: How long a workflow waits for the worker that remembers it before any other takes it: the price of a killed worker.
+STICKY_S = 5.0
 
 
 @dataclass
@@ -96,17 +98,16 @@ async def _serving_health(health: Health, settings: Settings) -> AsyncIterator[N
         await task
 
 
-async def _prepare(settings: Settings, health: Health, over: asyncio.Event) -> tuple[Client, dict[str, Parts]] | None:
+async def _connected(parts: Parts, directory: TemporalDirectory, health: Health, over: asyncio.Event) -> Client | None:
     """Connect and check until everything is there; ``None`` when asked to leave before that."""
-    client: Client | None = None
-    parts: dict[str, Parts] = {}
     while not over.is_set():
         missing: dict[str, str] = {}
-        if client is None:
+        if directory.client is None:
             try:
-                client = await connect()
+                directory.client = await connect()
             except (RuntimeError, RPCError, OSError) as error:
                 missing["temporal"] = f"no Temporal server answers ({error}); start one or set TEMPORAL_ADDRESS"
+        client = directory.client
         if client is not None:
             try:
                 added = await register_search_attributes(client)
@@ -115,17 +116,14 @@ async def _prepare(settings: Settings, health: Health, over: asyncio.Event) -> t
             except RPCError as error:
                 cure = registration_command(client.namespace)
                 missing["search_attributes"] = f"cannot be registered ({error}); let an operator run: {cure}"
-            if not parts:
-                loop = asyncio.get_running_loop()
-                parts = {role: build_parts(settings, client, loop) for role in health.roles}
-            try:
-                await asyncio.to_thread(next(iter(parts.values())).store.ping)
-            except LifecycleError as error:
-                missing["database"] = str(error)
+        try:
+            await asyncio.to_thread(parts.store.ping)
+        except LifecycleError as error:
+            missing["database"] = str(error)
         if client is not None and not missing:
-            return client, parts
-        if missing != health.missing:
-            for what, text in missing.items():
+            return client
+        for what, text in missing.items():
+            if health.missing.get(what) != text:
                 log.warning("not ready: %s: %s", what, text)
         health.missing = missing
         with contextlib.suppress(TimeoutError):
@@ -137,10 +135,11 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
     """Serve until ``over`` is set, then let running activities end within the grace time."""
     health = Health(check_roles(roles))
     async with _serving_health(health, settings), contextlib.AsyncExitStack() as stack:
-        ready = await _prepare(settings, health, over)
-        if ready is None:
+        directory = TemporalDirectory(asyncio.get_running_loop())
+        parts = {role: build_parts(settings, directory) for role in health.roles}
+        client = await _connected(next(iter(parts.values())), directory, health, over)
+        if client is None:
             return
-        client, parts = ready
         for role in health.roles:
             threads = stack.enter_context(ThreadPoolExecutor(settings.worker.threads, thread_name_prefix=role))
             worker = Worker(
@@ -151,6 +150,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
                 activity_executor=threads,
                 max_concurrent_activities=settings.worker.threads,
                 graceful_shutdown_timeout=timedelta(seconds=settings.worker.grace_s),
+                sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_S),
             )
             await stack.enter_async_context(worker)
         health.missing = {}

@@ -42,14 +42,19 @@ async def chain_is_open(client: Client, workflow_id: str, first_run_id: str | No
 
 @dataclass
 class TemporalDirectory:
-    """``WorkflowDirectory`` over a client; called from activity threads, it asks on the client's own event loop."""
+    """``WorkflowDirectory`` over a client; called from activity threads, it asks on the client's own event loop.
 
-    client: Client
+    The client may come later than the directory: a worker checks its settings before it connects.
+    """
+
     loop: asyncio.AbstractEventLoop
+    client: Client | None = None
     timeout_s: float = 10.0
 
     def is_open(self, owner: Owner) -> bool:
-        """Whether the owner's chain of executions is still open."""
+        """Whether the owner's chain of executions is still open. Raises ``RuntimeError`` before there is a client."""
+        if self.client is None:
+            raise RuntimeError("not connected to Temporal yet")
         call: Future[bool] = asyncio.run_coroutine_threadsafe(
             chain_is_open(self.client, owner.workflow_id, owner.first_run_id), self.loop
         )

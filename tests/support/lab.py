@@ -219,7 +219,7 @@ async def laboratory(
     cluster = FakeCluster(clock=clock)
     outside, catalogue = Outside(), DictCatalogue(CRAWLERS)
     scheduler = DirectScheduler(cluster, catalogue)
-    directory = TemporalDirectory(client, asyncio.get_running_loop())
+    directory = TemporalDirectory(asyncio.get_running_loop(), client)
     parts = Parts(store, cluster, catalogue, scheduler, outside, outside, outside, directory)
     lab = Lab(client, parts, cluster, scheduler, outside, folder)
     try:

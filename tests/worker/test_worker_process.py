@@ -1,0 +1,189 @@
+"""The worker as a process: what it says when something is missing, and how it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest, RemoveSearchAttributesRequest
+from temporalio.testing import WorkflowEnvironment
+
+from crawler_lifecycle.adapters.database import upgrade
+from crawler_lifecycle.compose import ROLES, activities_of, all_activities
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.names import SEARCH_ATTRIBUTES
+from crawler_lifecycle.worker import check_roles
+from crawler_lifecycle.workflows.policies import POLICIES
+from tests.support.lab import laboratory
+from tests.support.temporal import temporal_server
+
+NOBODY = "127.0.0.1:1"
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class WorkerProcess:
+    """``crawlctl worker`` with an environment of its own."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.port = free_port()
+        (folder / "crawlers.yaml").write_text("- name: demo\n  kind: command\n  command: [python, -V]\n")
+        known = {
+            "LIFECYCLE_DATABASE__URL": f"sqlite:///{folder / 'runs.db'}",
+            "LIFECYCLE_CLUSTER__STATE_DIR": str(folder / "cluster"),
+            "LIFECYCLE_CRAWLERS": str(folder / "crawlers.yaml"),
+            "LIFECYCLE_WORKER__HEALTH_PORT": str(self.port),
+            "TEMPORAL_ADDRESS": NOBODY,
+        }
+        env = {**os.environ, **known, **settings}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "workers.all"], cwd=Path(__file__).parents[2], env=env,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def ready(self) -> tuple[int, dict[str, Any]]:
+        """Status and body of ``/readyz``; (0, {}) while nobody listens."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=5) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+        except OSError:
+            return 0, {}
+
+    def until(self, condition: Callable[[int, dict[str, Any]], object], seconds: float = 30) -> dict[str, Any]:
+        """Poll readiness until it fits."""
+        deadline = time.monotonic() + seconds
+        while True:
+            status, body = self.ready()
+            if condition(status, body):
+                return body
+            assert self.process.poll() is None, self.process.communicate()[1]
+            assert time.monotonic() < deadline, (status, body)
+            time.sleep(0.05)
+
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        """Signal it; exit code and what it said."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        _, said = self.process.communicate(timeout=30)
+        return self.process.returncode, said
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., WorkerProcess]]:
+    started: list[WorkerProcess] = []
+
+    def make(**settings: str) -> WorkerProcess:
+        started.append(WorkerProcess(tmp_path, **settings))
+        return started[-1]
+
+    yield make
+    for worker in started:
+        worker.end(signal.SIGKILL)
+
+
+def test_without_temporal_it_waits_and_says_so(start: Callable[..., WorkerProcess]) -> None:
+    worker = start()
+    missing = worker.until(lambda status, body: status == 503 and "no Temporal" in str(body))["missing"]
+    assert "TEMPORAL_ADDRESS" in missing["temporal"]
+    code, said = worker.end()
+    assert code == 0
+    assert "not ready: temporal" in said
+
+
+@pytest.mark.parametrize(("settings", "words"), [
+    ({"LIFECYCLE_DATABASE__URL": "oracle://u:secret@h/x"}, ["LIFECYCLE_DATABASE__URL", "oracle"]),
+    ({"LIFECYCLE_CLUSTER__KIND": "swarm"}, ["LIFECYCLE_CLUSTER__KIND", "'swarm'"]),
+    ({"LIFECYCLE_WORKER__THREADS": "none"}, ["LIFECYCLE_WORKER__THREADS", "'none'"]),
+    ({"LIFECYCLE_CONFIG": "nowhere.toml"}, ["LIFECYCLE_CONFIG", "nowhere.toml"]),
+])  # fmt: skip
+def test_a_wrong_setting_is_named_with_its_value(
+    start: Callable[..., WorkerProcess], settings: dict[str, str], words: list[str]
+) -> None:
+    worker = start(**settings)
+    code, said = worker.process.wait(30), worker.process.communicate()[1]
+    assert code in (1, 2), said
+    assert all(word in said for word in words), said
+    assert "secret" not in said
+    assert "Traceback" not in said
+
+
+def test_a_taken_health_port_is_named(start: Callable[..., WorkerProcess]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        worker = start(LIFECYCLE_WORKER__HEALTH_PORT=str(port))
+        code, said = worker.process.wait(30), worker.process.communicate()[1]
+    assert code == 1
+    assert f"127.0.0.1:{port}" in said
+    assert "LIFECYCLE_WORKER__HEALTH_PORT" in said
+    assert "Traceback" not in said
+
+
+def test_roles_are_checked_by_name() -> None:
+    assert check_roles([]) == check_roles(["all"]) == list(ROLES)
+    assert check_roles(["control", "control"]) == ["control"]
+    with pytest.raises(InvalidRequest, match="role: 'k8s' is unknown"):
+        check_roles(["k8s"])
+
+
+# --- with a server ----------------------------------------------------------------------------------------------------
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def server() -> AsyncIterator[WorkflowEnvironment]:
+    async with temporal_server(skipping=False) as env:
+        yield env
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_every_activity_is_served_where_the_policies_send_it(server: WorkflowEnvironment, tmp_path: Path) -> None:
+    async with laboratory(server.client, tmp_path, workers=False) as lab:
+        assert set(all_activities(lab.parts)) == set(POLICIES)
+        served = {
+            queue: {a.__temporal_activity_definition.name for a in activities_of(role, lab.parts)}
+            for role, queue in ROLES.items()
+        }
+        assert all(name in served[policy.queue] for name, policy in POLICIES.items())
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_it_registers_what_is_missing_names_an_old_schema_and_leaves_in_order(
+    server: WorkflowEnvironment, start: Callable[..., WorkerProcess], tmp_path: Path
+) -> None:
+    client = server.client
+    operator = client.operator_service
+    await operator.remove_search_attributes(
+        RemoveSearchAttributesRequest(namespace=client.namespace, search_attributes=["CrawlStatus", "CrawlRunId"])
+    )
+    worker = start(TEMPORAL_ADDRESS=client.service_client.config.target_host, TEMPORAL_NAMESPACE=client.namespace)
+    missing = worker.until(lambda status, body: "database" in body.get("missing", {}))["missing"]
+    assert "crawlctl db upgrade" in missing["database"]
+    upgrade(f"sqlite:///{tmp_path / 'runs.db'}")
+    worker.until(lambda status, body: status == 200)
+    known = await operator.list_search_attributes(ListSearchAttributesRequest(namespace=client.namespace))
+    assert set(SEARCH_ATTRIBUTES) <= set(known.custom_attributes)
+    code, said = worker.end()
+    assert code == 0
+    assert "worker ready" in said
+    assert "Traceback" not in said
