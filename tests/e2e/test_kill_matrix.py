@@ -1,0 +1,128 @@
+"""``kill -9`` of every part at every moment: the stack brings it back, and every run ends with the truth."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import pytest
+
+from crawler_lifecycle.cli.problems import CommandFailed
+from crawler_lifecycle.cli.supervise import answers
+from tests.e2e.world import ENDLESS, PARTS, QUICK, TERMINAL, World, moment, until
+
+MOMENTS = ("accepted", "executing", "ending")
+#: In every run of the tests; the others are for `make test-all`.
+SAMPLE = {("worker", "executing"), ("gateway", "accepted"), ("scheduler", "accepted"), ("temporal", "ending")}
+
+NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+
+CASES = [
+    pytest.param(part, when, marks=() if (part, when) in SAMPLE else pytest.mark.slow)
+    for part, when in itertools.product(PARTS, MOMENTS)
+]
+
+
+@dataclass
+class Drill:
+    """Three runs at once through one death: a short one, one in waves, and one that is stopped."""
+
+    world: World
+    part: str
+    when: str
+    ids: dict[str, int] = field(default_factory=dict)
+    stop_sent: bool = False
+    killed_at: float = 0.0
+    killed: datetime = NEVER
+    seen: set[int] = field(default_factory=set)
+    back_s: float | None = None
+    seen_s: float | None = None
+    ended_s: float | None = None
+
+    def start(self) -> None:
+        short = {"max_pages": "15", "delay": "0.1"}
+        requests = {
+            "short": {"crawler": "plain", "args": short},
+            "waves": {"crawler": "plain", "args": short, "tasks": [{}] * 3, "max_parallel_tasks": 2},
+            "stopped": {"crawler": "plain", "args": ENDLESS, "tasks": [{}] * 3, "max_parallel_tasks": 2},
+        }
+        for name, request in requests.items():
+            key = f"{self.part}-{self.when}-{name}"
+            self.ids[name] = self.world.gateway.start({**request, **QUICK}, key)["run_id"]
+
+    def reach(self) -> None:
+        """Wait for the moment."""
+        world, ids = self.world, self.ids
+        if self.when == "executing":
+            until(lambda: all(world.tasks(i).get("RUNNING") for i in ids.values()), "tasks that run")
+        elif self.when == "ending":
+            until(lambda: world.tasks(ids["stopped"]).get("RUNNING") == 2, "tasks that run")
+            end = world.folder / "cluster" / "tasks" / str(ids["short"]) / "0" / "1" / "end.json"
+            until(end.exists, "the end of the short crawl")
+            self.stop()
+
+    def stop(self) -> None:
+        """Ask for the stop, under one id however often; a gateway that is away is asked again."""
+        with suppress(CommandFailed):
+            self.world.gateway.stop(self.ids["stopped"], requested_by="ada", request_id=f"{self.part}-{self.when}")
+            self.stop_sent = True
+
+    def kill(self) -> None:
+        self.killed, self.killed_at = datetime.now(UTC), time.monotonic()
+        self.world.stack.kill_part(self.part)
+
+    def over(self) -> bool:
+        """Watch the recovery; whether everything has ended."""
+        world, passed = self.world, time.monotonic() - self.killed_at
+        if self.back_s is None and self._is_back():
+            self.back_s = passed
+        with suppress(sqlite3.OperationalError):
+            self.seen |= {i for i in self.ids.values() if self._is_seen(i)}
+            if self.seen_s is None and len(self.seen) == len(self.ids):
+                self.seen_s = passed
+            stopped = self.ids["stopped"]
+            if not self.stop_sent and (self.when == "executing" or world.tasks(stopped).get("RUNNING")):
+                self.stop()
+        if self.back_s is None or self.seen_s is None or not self.stop_sent:
+            return False
+        if any(world.status(i) not in TERMINAL for i in self.ids.values()):
+            return False
+        self.ended_s = self.ended_s or passed
+        return world.closed(list(self.ids.values()))
+
+    def _is_back(self) -> bool:
+        pid = self.world.stack.pids.get(self.part)
+        health = {
+            "temporal": f"{self.world.stack.addresses['temporal_http']}/api/v1/namespaces/default",
+        }.get(self.part, f"{self.world.stack.addresses[self.part]}/readyz")
+        return pid is not None and answers(health)
+
+    def _is_seen(self, run_id: int) -> bool:
+        """Whether the run was verified on the cluster, or judged, after the kill."""
+        status, verified = self.world.query("SELECT status, verified_at FROM run_history WHERE run_id = ?", run_id)[0]
+        return status in TERMINAL or (verified is not None and moment(verified) > self.killed)
+
+
+@pytest.mark.parametrize(("part", "when"), CASES)
+def test_a_death_changes_no_truth(world: World, table: list[str], part: str, when: str) -> None:
+    drill = Drill(world, part, when)
+    starts = world.stack.starts(part)
+    drill.start()
+    drill.reach()
+    drill.kill()
+    until(drill.over, f"the end of all runs after {part} was killed")
+    assert world.stack.starts(part) == starts + 1
+    table.append(f"{part:10} {when:10} {drill.back_s:10.1f} {drill.seen_s:10.1f} {drill.ended_s:10.1f}")
+    print(table[-1])
+    world.prove(drill.ids["short"], "COMPLETED", "finished", late=True)
+    world.prove(drill.ids["waves"], "COMPLETED", "finished", late=True)
+    world.prove(drill.ids["stopped"], "FAILED", "cancelled", late=True)
+    assert world.tasks(drill.ids["stopped"]) == {"CANCELLED": 3}
+    logged = world.query(
+        "SELECT request_id, acted_at IS NOT NULL FROM cancellation_log WHERE run_id = ?", drill.ids["stopped"]
+    )
+    assert logged == [(f"{part}-{when}", 1)]

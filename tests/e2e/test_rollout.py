@@ -1,0 +1,52 @@
+"""A worker that is told to leave (a rollout) finishes what it is doing, and no run notices."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+
+from tests.e2e.world import ENDLESS, QUICK, World, until
+
+#: What the worker gives to running activities, by default.
+GRACE_S = 20.0
+
+
+def test_a_worker_leaves_in_order_while_an_activity_runs(world: World) -> None:
+    """The deployment of one run hangs in the scheduler service while another run is in the middle of its crawl."""
+    crawling = world.gateway.start({"crawler": "plain", "args": ENDLESS, **QUICK}, "rollout-crawling")["run_id"]
+    until(lambda: world.tasks(crawling).get("RUNNING"), "a task that runs")
+    world.stack.kill_part("scheduler", signal.SIGSTOP)
+    try:
+        request = {"crawler": "plain", "args": {"max_pages": "4", "delay": "0.05"}, **QUICK}
+        hanging = world.gateway.start(request, "rollout-hanging")["run_id"]
+        sql = "SELECT offered_until FROM task_history WHERE run_id = ?"
+        until(lambda: world.query(sql, hanging)[0][0], "a deployment call on its way")
+        starts, begun = world.stack.starts("worker"), time.monotonic()
+        leaver = world.stack.kill_part("worker", signal.SIGTERM)
+        time.sleep(1.0)
+        assert world.stack.pids.get("worker") == leaver, "it waits for the activity that runs"
+    finally:
+        world.stack.kill_part("scheduler", signal.SIGCONT)
+    until(lambda: world.stack.starts("worker") > starts, "the next worker", GRACE_S)
+    assert time.monotonic() - begun < GRACE_S
+    assert any(line.startswith("worker ended with 0;") for line in world.said), world.said[-3:]
+    until(lambda: world.closed([hanging]), "the end of the run")
+    world.prove(hanging, "COMPLETED", "finished", late=True)
+    assert _tries(world, "crawl/plain/rollout-hanging", "run_onetime_crawler") == [1], "its answer was not lost"
+    assert world.status(crawling) == "PROCESSING"
+    world.gateway.stop(crawling, requested_by="ada")
+    until(lambda: world.closed([crawling]), "the end of the stop")
+    world.prove(crawling, "FAILED", "cancelled")
+
+
+def _tries(world: World, workflow_id: str, activity: str) -> list[int]:
+    """How often the calls of an activity were tried."""
+    shown = json.loads(world.temporal("workflow", "show", "--workflow-id", workflow_id).stdout)["events"]
+    scheduled = {
+        e["eventId"]
+        for e in shown
+        if e.get("activityTaskScheduledEventAttributes", {}).get("activityType", {}).get("name") == activity
+    }
+    started = [e["activityTaskStartedEventAttributes"] for e in shown if "activityTaskStartedEventAttributes" in e]
+    return [a["attempt"] for a in started if a["scheduledEventId"] in scheduled]

@@ -1,0 +1,103 @@
+"""A stranger with nothing but the Temporal CLI starts, asks, stops and resumes runs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.e2e.world import ENDLESS, QUICK, World, until
+
+
+def _tasks_of(world: World, workflow_id: str, status: str) -> int:
+    run_id = world.run_of(workflow_id)
+    return world.tasks(run_id).get(status, 0) if run_id else 0
+
+
+def test_a_crawl_from_start_to_result(world: World) -> None:
+    """A real Scrapy crawl; its verdict is the result that the CLI prints, and its attributes find it."""
+    world.cli_start("cli/crawl", {"crawler": "services", "requested_by": "ada", **QUICK})
+    closed = world.cli_result("cli/crawl")
+    assert closed["status"] == "COMPLETED"
+    result = closed["result"]
+    assert (result["status"], result["outcome"], result["items"]) == ("COMPLETED", "finished", 6)
+    assert result["export"]["files"] >= 1
+    world.prove(result["run_id"], "COMPLETED", "finished")
+    found = until(
+        lambda: world.cli_list(
+            f"CrawlStatus='COMPLETED' AND CrawlOutcome='finished' AND CrawlRunId={result['run_id']}"
+        ),
+        "the run in the list",
+    )
+    assert [w["execution"]["workflowId"] for w in found] == ["cli/crawl"]
+
+
+@pytest.mark.parametrize("payload", [None, {"requested_by": "ada", "reason": "enough", "request_id": "cli-1"}])
+def test_query_list_and_stop(world: World, payload: dict[str, str] | None) -> None:
+    workflow_id = f"cli/stopped-{'plain' if payload is None else 'typed'}"
+    world.cli_start(workflow_id, {"crawler": "plain", "args": ENDLESS, **QUICK})
+    until(lambda: _tasks_of(world, workflow_id, "RUNNING"), "a task that runs")
+    run_id = world.run_of(workflow_id)
+    assert run_id is not None
+
+    def asked() -> dict[str, object]:
+        answer = world.temporal("workflow", "query", "--workflow-id", workflow_id, "--type", "status").stdout
+        (snapshot,) = json.loads(answer)["queryResult"]
+        return snapshot
+
+    snapshot = until(lambda: s if (s := asked())["stage"] == "reconciliation" else None, "the reconciliation")
+    assert (snapshot["run_id"], snapshot["status"], snapshot["crawler"]) == (run_id, "PROCESSING", "plain")
+    until(lambda: world.cli_list(f"CrawlStatus='PROCESSING' AND CrawlRunId={run_id}"), "the run in the list")
+    words = ["workflow", "signal", "--workflow-id", workflow_id, "--name", "stop"]
+    world.temporal(*words, *([] if payload is None else ["--input", json.dumps(payload)]))
+    result = world.cli_result(workflow_id)["result"]
+    assert (result["status"], result["outcome"]) == ("FAILED", "cancelled")
+    world.prove(run_id, "FAILED", "cancelled")
+    logged = world.query(
+        "SELECT request_id, requested_by, reason, acted_at IS NOT NULL FROM cancellation_log WHERE run_id = ?", run_id
+    )
+    assert len(logged) == 1
+    assert logged[0][3] == 1
+    if payload is not None:
+        assert logged[0][:3] == ("cli-1", "ada", "enough")
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (None, "request: missing"),
+        ({"crawler": "plain", "colour": "red"}, "colour"),
+        ({"crawler": "plain", "limits": {"run_timeout_s": "soon"}}, "run_timeout_s"),
+        ({}, "crawler"),
+    ],
+)
+def test_an_invalid_start_fails_at_once_and_names_the_field(
+    world: World, given: dict[str, object] | None, named: str
+) -> None:
+    before = world.query("SELECT COUNT(*) FROM run_history")
+    workflow_id = f"cli/invalid-{named.split(':')[0]}"
+    world.cli_start(workflow_id, given)
+    closed = world.cli_result(workflow_id)
+    assert closed["status"] == "FAILED"
+    failure = closed["closeEvent"]["workflowExecutionFailedEventAttributes"]["failure"]
+    assert named in failure["message"]
+    assert failure["applicationFailureInfo"]["type"] == "InvalidRequest"
+    assert world.query("SELECT COUNT(*) FROM run_history") == before
+
+
+def test_a_terminated_run_is_resumed_without_repeating_what_finished(world: World) -> None:
+    """Two tasks are done, two are in the middle when an operator terminates the workflow; they crawl on alone."""
+    short, long = {"max_pages": "3", "delay": "0.05"}, {"max_pages": "40", "delay": "0.1"}
+    tasks = [{"args": args} for args in (short, long, short, long)]
+    world.cli_start("cli/terminated", {"crawler": "plain", "tasks": tasks, **QUICK})
+    until(lambda: _tasks_of(world, "cli/terminated", "SUCCEEDED") == 2, "the end of the short tasks")
+    run_id = world.run_of("cli/terminated")
+    assert run_id is not None
+    assert world.tasks(run_id) == {"SUCCEEDED": 2, "RUNNING": 2}
+    world.temporal("workflow", "terminate", "--workflow-id", "cli/terminated", "--reason", "by an operator")
+    world.cli_start("cli/resumed", {"run_id": run_id})
+    result = world.cli_result("cli/resumed")["result"]
+    assert (result["run_id"], result["attempt"], result["tasks"]) == (run_id, 2, {"SUCCEEDED": 4})
+    world.prove(run_id, "COMPLETED", "finished", attempt=2, late=True)
+    rows = world.query("SELECT task_index, attempt FROM task_history WHERE run_id = ? ORDER BY task_id", run_id)
+    assert rows == [(index, 1) for index in range(4)], "what executed was adopted, what finished stayed"

@@ -1,0 +1,207 @@
+"""The whole stack as real processes, and what is true about its runs, read at every source but the service's word."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from crawler_lifecycle.cli import processes, temporal_server
+from crawler_lifecycle.cli.gateway import Gateway
+from crawler_lifecycle.cli.problems import CommandFailed
+from crawler_lifecycle.cli.stack import Stack
+from crawler_lifecycle.domain import names
+from examples.story_checks import CHECKS, Places, query
+
+T = TypeVar("T")
+
+Row = dict[str, Any]
+
+PARTS = ("worker", "gateway", "scheduler", "temporal")
+TERMINAL = ("COMPLETED", "FAILED")
+#: Looks are one to two seconds apart where production has minutes.
+QUICK: Row = {"poll_minutes": [0.02, 0.03], "limits": {"start_check_s": 0.3}}
+#: A crawl that only a stop ends within the time of a test.
+ENDLESS = {"max_pages": "100000", "delay": "0.3"}
+#: Far longer than anything takes that works; a wait that reaches it has failed.
+PATIENCE_S = 60.0
+
+
+def until(condition: Callable[[], T], what: str, seconds: float = PATIENCE_S) -> T:
+    """The first true value of ``condition``, asked ten times a second."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, f"{what} did not come within {seconds:g} s"
+        time.sleep(0.1)
+    return value
+
+
+def moment(text: str) -> datetime:
+    """A time as the database or a file of the cluster spells it."""
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+@dataclass
+class World:
+    """One stack. Everything below asks from outside, with deadlines and without the service's help where it can."""
+
+    folder: Path
+    said: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._open = ExitStack()
+        self.stack = Stack(self.folder, services=6, only_free_ports=True, say=self.said.append)
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.stack.start()
+        self.places = Places(self.folder.absolute(), self.stack.addresses)
+        self.gateway = self._open.enter_context(Gateway(str(self.stack.addresses["gateway"]), timeout_s=10))
+
+    def end(self) -> None:
+        """End everything, crawls too. Raises when anything was left behind."""
+        self._open.close()
+        with suppress(CommandFailed):
+            self.stack.stop(kill_crawls=True)
+        left = self.processes()
+        for pid in left:
+            processes.end_process(pid, processes.start_time(pid), 0.0)
+        assert not left, f"left behind: {left}"
+
+    def processes(self) -> dict[int, str]:
+        """Every process that works below our folder, with its command line."""
+        found = {}
+        for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
+            with suppress(OSError):
+                environment = Path(f"/proc/{pid}/environ").read_bytes()
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                if os.fsencode(self.folder) in environment and pid != os.getpid() and words:
+                    found[pid] = words
+        return found
+
+    def healthy(self) -> None:
+        """Return when every part answers and nothing of earlier tests is open."""
+        self.stack.wait_healthy()
+        until(lambda: not self.open_runs(), "the end of earlier runs")
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    def query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        return query(self.places, sql, *values)
+
+    def open_runs(self) -> list[int]:
+        return [row[0] for row in self.query(f"SELECT run_id FROM run_history WHERE status NOT IN {TERMINAL}")]
+
+    def status(self, run_id: int) -> str:
+        return str(self.query("SELECT status FROM run_history WHERE run_id = ?", run_id)[0][0])
+
+    def tasks(self, run_id: int) -> dict[str, int]:
+        """How many of the tasks that count are in which status."""
+        sql = "SELECT status, COUNT(*) FROM task_history WHERE run_id = ? AND superseded_by IS NULL GROUP BY status"
+        return dict(self.query(sql, run_id))
+
+    def run_of(self, workflow_id: str) -> int | None:
+        rows = self.query("SELECT run_id FROM run_history WHERE owner_workflow_id = ?", workflow_id)
+        return int(rows[0][0]) if rows else None
+
+    def temporal(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """The Temporal CLI and nothing of ours."""
+        command = [temporal_server.executable(), *words, "--address", str(self.stack.addresses["temporal"])]
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("TEMPORAL_")}
+        clean["TEMPORAL_CONFIG_FILE"] = str(self.folder / "temporal.toml")
+        done = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, timeout=60, env=clean)
+        assert not check or done.returncode == 0, done.stderr
+        return done
+
+    def cli_start(self, workflow_id: str, request: object | None, *, check: bool = True) -> str:
+        """Start a run as a stranger would; what the CLI said."""
+        words = ["workflow", "start", "--type", names.LIFECYCLE_WORKFLOW, "--task-queue", names.QUEUE_MAIN]
+        words += ["--workflow-id", workflow_id]
+        if request is not None:
+            words += ["--input", json.dumps(request)]
+        return self.temporal(*words, check=check).stdout
+
+    def cli_result(self, workflow_id: str) -> Row:
+        """The close of the workflow: ``status``, and ``result`` or ``failure``. Waits for it."""
+        found: Row = json.loads(self.temporal("workflow", "result", "--workflow-id", workflow_id, check=False).stdout)
+        return found
+
+    def cli_list(self, which: str) -> list[Row]:
+        found: list[Row] = json.loads(self.temporal("workflow", "list", "--query", which).stdout or "[]")
+        return found
+
+    # --- the truth ---------------------------------------------------------------------------------------------------
+
+    def prove(self, run_id: int, status: str, outcome: str, *, attempt: int = 1, late: bool = False) -> None:
+        """The end of this run is what every source says, and nothing happened twice.
+
+        ``late`` allows corrections that say an end was found late, as after an outage; no other kind is ever justified
+        when nobody touched the crawlers.
+        """
+        run = self.gateway.run(run_id)
+        assert (run["status"], run["outcome"], run["attempt"]) == (status, outcome, attempt), run["cause"]
+        for check in CHECKS.values():
+            check(self.places, run)
+        self._prove_tasks(run_id)
+        ended = {e for e in self._event_ids() if re.fullmatch(rf"{run_id}/{attempt}/run\.ended", e)}
+        assert len(ended) == 1
+        stored = self.query("SELECT attempt FROM outbox_event WHERE run_id = ? AND type = 'run.ended'", run_id)
+        assert sorted(stored)[-1] == (attempt,)
+        assert len(stored) == len(set(stored))
+        archives = list((self.folder / "archive" / str(run_id) / str(attempt)).iterdir())
+        assert [file.name for file in archives] == ["supporting-files.zip"]
+        corrections = self.query("SELECT kind, lag_ms FROM correction WHERE run_id = ?", run_id)
+        allowed = {"late"} if late else set()
+        assert {kind for kind, _ in corrections} <= allowed, corrections
+        assert all(lag >= 5000 for _, lag in corrections), "what was not late for so long is no correction"
+
+    def _prove_tasks(self, run_id: int) -> None:
+        """Each row has the exit of its one process, and each process its one row."""
+        columns = "task_index, attempt, status, cluster_uid, exit_code, exit_signal, ended_at"
+        rows = self.query(f"SELECT {columns} FROM task_history WHERE run_id = ?", run_id)
+        folders = {
+            (int(file.parts[-3]), int(file.parts[-2])): file.parent
+            for file in (self.folder / "cluster" / "tasks" / str(run_id)).glob("*/*/spec.json")
+        }
+        assert {(index, attempt) for index, attempt, _, uid, *_ in rows if uid} == set(folders)
+        for index, attempt, status, uid, code, signal, ended_at in rows:
+            if uid is None:
+                assert status == "CANCELLED", "never deployed"
+                continue
+            folder = folders[index, attempt]
+            end = json.loads((folder / "end.json").read_text())
+            assert json.loads((folder / "spec.json").read_text())["uid"] == uid
+            assert (end["exit_code"], end["signal"]) == (code, signal)
+            assert (status == "SUCCEEDED") == (code == 0)
+            assert moment(end["finished_at"]) == moment(ended_at)
+            assert len(re.findall(r"^(?:finished|shutdown): ", (folder / "log").read_text(), re.MULTILINE)) <= 1
+        twice = "SELECT task_id, to_status FROM status_transition WHERE run_id = ? AND task_id IS NOT NULL"
+        assert self.query(f"{twice} GROUP BY task_id, to_status HAVING COUNT(*) > 1", run_id) == []
+
+    def _event_ids(self) -> list[str]:
+        found = []
+        for line in self.places.path("events").read_text().splitlines():
+            with suppress(ValueError):  # a writer that died may have left half a line
+                found.append(str(json.loads(line)["id"]))
+        return found
+
+    def closed(self, run_ids: Sequence[int]) -> bool:
+        """Whether these runs have ended with everything that follows: event, archive, and a closed workflow."""
+        if any(self.status(run_id) not in TERMINAL for run_id in run_ids):
+            return False
+        places = ", ".join("?" * len(run_ids))
+        exports = self.query(f"SELECT run_id FROM export_record WHERE run_id IN ({places})", *run_ids)
+        if len(set(exports)) < len(run_ids):
+            return False
+        ids = " OR ".join(f"CrawlRunId={run_id}" for run_id in run_ids)
+        return not self.cli_list(f"ExecutionStatus='Running' AND ({ids})")
