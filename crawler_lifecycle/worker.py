@@ -140,6 +140,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         client = await _connected(next(iter(parts.values())), directory, health, over)
         if client is None:
             return
+        workers = []
         for role in health.roles:
             threads = stack.enter_context(ThreadPoolExecutor(settings.worker.threads, thread_name_prefix=role))
             worker = Worker(
@@ -152,12 +153,14 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
                 graceful_shutdown_timeout=timedelta(seconds=settings.worker.grace_s),
                 sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_S),
             )
-            await stack.enter_async_context(worker)
+            workers.append(await stack.enter_async_context(worker))
         health.missing = {}
         log.info("worker ready, roles %s", ", ".join(health.roles))
         await over.wait()
         health.missing = {"worker": "is leaving"}
         log.info("worker leaves; running activities get %s s", settings.worker.grace_s)
+        # All at once: one after the other, the last would still take work while the first waits, and the grace adds up.
+        await asyncio.gather(*(worker.shutdown() for worker in workers))
 
 
 def serve(settings: Settings, roles: Sequence[str] = ()) -> int:

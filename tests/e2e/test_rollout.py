@@ -6,7 +6,8 @@ import json
 import signal
 import time
 
-from tests.e2e.world import ENDLESS, QUICK, World, until
+from crawler_lifecycle.cli.supervise import answers
+from tests.e2e.world import ENDLESS, QUICK, Row, World, until
 
 #: What the worker gives to running activities, by default.
 GRACE_S = 20.0
@@ -24,6 +25,8 @@ def test_a_worker_leaves_in_order_while_an_activity_runs(world: World) -> None:
         until(lambda: world.query(sql, hanging)[0][0], "a deployment call on its way")
         starts, begun = world.stack.starts("worker"), time.monotonic()
         leaver = world.stack.kill_part("worker", signal.SIGTERM)
+        until(lambda: not answers(f"{world.stack.addresses['worker']}/readyz"), "that it is not ready any more")
+        world.cli_start("rollout/new", request)
         time.sleep(1.0)
         assert world.stack.pids.get("worker") == leaver, "it waits for the activity that runs"
     finally:
@@ -34,15 +37,27 @@ def test_a_worker_leaves_in_order_while_an_activity_runs(world: World) -> None:
     until(lambda: world.closed([hanging]), "the end of the run")
     world.prove(hanging, "COMPLETED", "finished", late=True)
     assert _tries(world, "crawl/plain/rollout-hanging", "run_onetime_crawler") == [1], "its answer was not lost"
+    assert world.cli_result("rollout/new")["result"]["status"] == "COMPLETED"
+    assert not _served_by(world, "rollout/new", leaver), "who leaves takes no new work on any queue"
     assert world.status(crawling) == "PROCESSING"
     world.gateway.stop(crawling, requested_by="ada")
     until(lambda: world.closed([crawling]), "the end of the stop")
     world.prove(crawling, "FAILED", "cancelled")
 
 
+def _history(world: World, workflow_id: str) -> list[Row]:
+    events: list[Row] = json.loads(world.temporal("workflow", "show", "--workflow-id", workflow_id).stdout)["events"]
+    return events
+
+
+def _served_by(world: World, workflow_id: str, pid: int) -> list[Row]:
+    """The events that this worker process caused."""
+    return [e for e in _history(world, workflow_id) if f'"identity": "{pid}@' in json.dumps(e)]
+
+
 def _tries(world: World, workflow_id: str, activity: str) -> list[int]:
     """How often the calls of an activity were tried."""
-    shown = json.loads(world.temporal("workflow", "show", "--workflow-id", workflow_id).stdout)["events"]
+    shown = _history(world, workflow_id)
     scheduled = {
         e["eventId"]
         for e in shown
