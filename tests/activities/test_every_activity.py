@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from crawler_lifecycle.activities import cancellation, completion, deployment, reconciliation
 from crawler_lifecycle.domain.errors import Fenced
 from crawler_lifecycle.ports import Fence
 from crawler_lifecycle.workflows.policies import POLICIES
@@ -63,6 +65,25 @@ def test_each_is_tested_here_and_says_what_a_second_execution_does(world: World,
 @every_case
 def test_effect(world: World, case: Case) -> None:
     case.effect(world, world.call(case.activity, case.prepare(world)))
+
+
+@every_case
+def test_it_shows_that_it_lives_where_its_policy_waits_for_that(
+    world: World, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heartbeat timeout without heartbeats would end every long call; heartbeats without a timeout mean nothing."""
+    beaten = []
+
+    @contextmanager
+    def noted() -> Iterator[None]:
+        beaten.append(case.activity)
+        yield
+
+    argument = case.prepare(world)
+    for module in (cancellation, completion, deployment, reconciliation):
+        monkeypatch.setattr(module, "beating", noted)
+    world.call(case.activity, argument)
+    assert bool(beaten) == (POLICIES[case.activity].heartbeat_s is not None)
 
 
 @every_case

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 
 import pytest
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
@@ -10,6 +11,7 @@ from temporalio.testing import ActivityEnvironment
 
 from crawler_lifecycle.activities.deployment import Deploy, MainJob
 from crawler_lifecycle.activities.initiation import AddWorkflowId
+from crawler_lifecycle.activities.shared import beating
 from crawler_lifecycle.domain.errors import (
     AlreadyCompleted,
     ClusterUnavailable,
@@ -240,22 +242,20 @@ def test_a_limit_leaves_no_row_in_the_cancellation_log(world: World) -> None:
     assert world.row().status == "STOPPING"
 
 
-def test_every_activity_that_waits_for_the_outside_shows_that_it_lives(world: World) -> None:
-    beats: list[str] = []
-    fence = world.created()
+def test_a_heart_beats_while_a_call_blocks() -> None:
+    beats: list[object] = []
+    enough = threading.Event()
+
+    def beat(*details: object) -> None:
+        beats.append(details)
+        if len(beats) >= 3:
+            enough.set()
+
+    def activity() -> bool:
+        with beating(every_s=0.01):
+            return enough.wait(10)
+
     environment = ActivityEnvironment()
-    environment.on_heartbeat = lambda *details: beats.append("beat")
-    activities = world.activities()
-    for name, argument in (
-        ("run_onetime_crawler", lambda: Deploy(fence)),
-        ("get_main_job_status", lambda: MainJob(fence, 6)),
-        ("get_history_statuses_to_sync", lambda: world.look(fence)),
-        ("get_bulk_task_history_data", lambda: fence),
-        ("k8_stop_task", lambda: world.stop_task(fence)),
-        ("k8_stop_pod", lambda: world.stop_task(fence)),
-        ("initiate_export_signal", lambda: fence),
-        ("export_supporting_files", lambda: fence),
-    ):
-        before = len(beats)
-        environment.run(activities[name], argument())
-        assert len(beats) > before, name
+    environment.on_heartbeat = beat
+    assert environment.run(activity)
+    assert not any(thread.name == "heartbeat" for thread in threading.enumerate()), "it ends with the call"

@@ -19,6 +19,8 @@ MOMENTS = ("accepted", "executing", "ending")
 #: In every run of the tests; the others are for `make test-all`.
 SAMPLE = {("worker", "executing"), ("gateway", "accepted"), ("scheduler", "accepted"), ("temporal", "ending")}
 
+#: Nobody looks at the cluster while one of these is away, so that an end may be found late, and then says so.
+LOOKING = ("worker", "temporal")
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 CASES = [
@@ -118,9 +120,10 @@ def test_a_death_changes_no_truth(world: World, table: list[str], part: str, whe
     assert world.stack.starts(part) == starts + 1
     table.append(f"{part:10} {when:10} {drill.back_s:10.1f} {drill.seen_s:10.1f} {drill.ended_s:10.1f}")
     print(table[-1])
-    world.prove(drill.ids["short"], "COMPLETED", "finished", late=True)
-    world.prove(drill.ids["waves"], "COMPLETED", "finished", late=True)
-    world.prove(drill.ids["stopped"], "FAILED", "cancelled", late=True)
+    late = part in LOOKING
+    world.prove(drill.ids["short"], "COMPLETED", "finished", late=late)
+    world.prove(drill.ids["waves"], "COMPLETED", "finished", late=late)
+    world.prove(drill.ids["stopped"], "FAILED", "cancelled", late=late)
     assert world.tasks(drill.ids["stopped"]) == {"CANCELLED": 3}
     logged = world.query(
         "SELECT request_id, acted_at IS NOT NULL FROM cancellation_log WHERE run_id = ?", drill.ids["stopped"]

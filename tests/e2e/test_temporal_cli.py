@@ -98,6 +98,6 @@ def test_a_terminated_run_is_resumed_without_repeating_what_finished(world: Worl
     world.cli_start("cli/resumed", {"run_id": run_id})
     result = world.cli_result("cli/resumed")["result"]
     assert (result["run_id"], result["attempt"], result["tasks"]) == (run_id, 2, {"SUCCEEDED": 4})
-    world.prove(run_id, "COMPLETED", "finished", attempt=2, late=True)
+    world.prove(run_id, "COMPLETED", "finished", attempt=2)
     rows = world.query("SELECT task_index, attempt FROM task_history WHERE run_id = ? ORDER BY task_id", run_id)
     assert rows == [(index, 1) for index in range(4)], "what executed was adopted, what finished stayed"

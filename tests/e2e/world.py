@@ -184,7 +184,9 @@ class World:
             assert (end["exit_code"], end["signal"]) == (code, signal)
             assert (status == "SUCCEEDED") == (code == 0)
             assert moment(end["finished_at"]) == moment(ended_at)
-            assert len(re.findall(r"^(?:finished|shutdown): ", (folder / "log").read_text(), re.MULTILINE)) <= 1
+            log = (folder / "log").read_text()
+            assert len(re.findall(r"^200 http://[^/]+/$", log, re.MULTILINE)) <= 1, "a crawl begins with the front page"
+            assert len(re.findall(r"^(?:finished|shutdown): ", log, re.MULTILINE)) <= 1
         twice = "SELECT task_id, to_status FROM status_transition WHERE run_id = ? AND task_id IS NOT NULL"
         assert self.query(f"{twice} GROUP BY task_id, to_status HAVING COUNT(*) > 1", run_id) == []
 
