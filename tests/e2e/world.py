@@ -90,8 +90,11 @@ class World:
         return found
 
     def healthy(self) -> None:
-        """Return when every part answers and nothing of earlier tests is open."""
+        """Return when every part answers and nothing of earlier tests is open; what a failed one left is stopped."""
         self.stack.wait_healthy()
+        for run_id in self.open_runs():
+            with suppress(CommandFailed):
+                self.gateway.stop(run_id, force=True, reason="left by an earlier test")
         until(lambda: not self.open_runs(), "the end of earlier runs")
 
     # --- asking ------------------------------------------------------------------------------------------------------
