@@ -338,7 +338,8 @@ class RunStore(Protocol):
     ) -> tuple[list[QueuedTask], StopIntent | None]:
         """Mark the next QUEUED tasks as offered until ``until`` and return them, lowest index first.
 
-        Never more than fit beside the active ones under ``max_parallel``; none when a stop is recorded.
+        Never more than fit beside the active ones under ``max_parallel``; none when a stop is recorded. The run enters
+        the stage deployment.
         """
         ...
 
@@ -357,10 +358,8 @@ class RunStore(Protocol):
     def mark_started(
         self, fence: Fence, started_at: datetime | None, next_look_at: datetime | None = None
     ) -> RunStatus:
-        """INITIALIZING becomes PROCESSING; any later status stays. Clears ``waiting_for``. Answers the status now."""
+        """INITIALIZING becomes PROCESSING (any later status stays), the stage reconciliation; the status now."""
         ...
-
-    def set_stage(self, fence: Fence, stage: str) -> None: ...
 
     def request_of(self, run_id: int) -> RunRequest:
         """The stored request of a run, without its task list. Raises ``RunNotFound``."""

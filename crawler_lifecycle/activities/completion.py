@@ -13,6 +13,8 @@ from crawler_lifecycle.ports import Catalogue, Cluster, EventSink, Fence, FileAr
 
 from .shared import beating, deliver
 
+#: Tasks read from the database in one go.
+TASK_PAGE = 500
 #: Key of an attempt's archive, below the archive's root.
 ARCHIVE_KEY = "{run_id}/{attempt}/supporting-files.zip"
 
@@ -89,6 +91,16 @@ class CompletionActivities:
         with beating():
             return deliver(self.store, fence, "run.ended", body, self.sink.send, self.sink.name).seq
 
+    def _all_tasks(self, run_id: int) -> list[TaskRef]:
+        refs: list[TaskRef] = []
+        after = 0
+        while True:
+            page = self.store.list_tasks(run_id, after_task_id=after, limit=TASK_PAGE, superseded=True)
+            refs += [TaskRef(t.task_id, t.task_index, t.attempt, t.cluster_uid) for t in page]
+            if len(page) < TASK_PAGE:
+                return refs
+            after = page[-1].task_id
+
     @activity.defn(name="export_supporting_files")
     def export_supporting_files(self, fence: Fence) -> ExportResult | None:
         """Zip the supporting files of all tasks of the run into the archive; ``None`` when there are none.
@@ -96,13 +108,9 @@ class CompletionActivities:
         Earlier attempts of the same indexes are included: a resumed crawl goes on where they ended.
         Second execution: writes the same archive under the same key again.
         """
-        refs: list[TaskRef] = []
-        after = 0
-        while page := self.store.list_tasks(fence.run_id, after_task_id=after, superseded=True):
-            refs += [TaskRef(t.task_id, t.task_index, t.attempt, t.cluster_uid) for t in page]
-            after = page[-1].task_id
         try:
             with beating():
+                refs = self._all_tasks(fence.run_id)
                 sources = self.cluster.files(fence.run_id, refs)
                 if not sources:
                     self.store.record_export(fence, "empty", None, None)

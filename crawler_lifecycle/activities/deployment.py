@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.errors import (
     NotStarted,
     SchedulerUnavailable,
 )
-from crawler_lifecycle.domain.run import RunStatus, Stage
+from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import ALIVE, Observation, Phase, TaskStatus
 from crawler_lifecycle.ports import Cluster, Deployment, Fence, Notifier, RunStore, SchedulerClient
 
@@ -122,7 +122,6 @@ class DeploymentActivities:
         until = self.clock() + timedelta(seconds=DEPLOYMENT_LIFE_S)
         with beating():
             handle = self.store.request_of(fence.run_id)
-            self.store.set_stage(fence, Stage.DEPLOYMENT)
             if fence.attempt > 1:
                 self._adopt_late_ones(fence)
             tasks, stop = self.store.offer_tasks(fence, DEPLOYMENT_PAGE, order.max_parallel, until)
@@ -201,8 +200,10 @@ class DeploymentActivities:
                 why = seen.reason or _waiting_words(seen)
                 self.store.note_waiting(fence, why)
                 raise self._again(NotStarted(why), order.start_check_s)
-            self._note_executing(fence)
-        return MainJobReport(seen.started_at, ended=seen.phase in (Phase.ENDED, Phase.GONE))
+            over = seen.phase in (Phase.ENDED, Phase.GONE)
+            if not over:  # otherwise a whole look follows at once
+                self._note_executing(fence)
+        return MainJobReport(seen.started_at, ended=over)
 
     def _note_executing(self, fence: Fence) -> None:
         """Write down which tasks execute by now, so that the first minute of the ladder shows no stale PENDING.
@@ -231,9 +232,7 @@ class DeploymentActivities:
 
         Second execution: the run is PROCESSING (or further) already, and stays so.
         """
-        status = self.store.mark_started(order.fence, order.started_at, order.next_look_at)
-        self.store.set_stage(order.fence, Stage.RECONCILIATION)
-        return status
+        return self.store.mark_started(order.fence, order.started_at, order.next_look_at)
 
     @activity.defn(name="signal_pusher_started")
     def signal_pusher_started(self, fence: Fence) -> None:

@@ -157,7 +157,8 @@ class ReconciliationActivities:
         """
         fetched, after = 0, -1
         with beating():
-            while page := self.store.staged(fence, after, DETAILS_PAGE):
+            while True:
+                page = self.store.staged(fence, after, DETAILS_PAGE)
                 refs = [
                     TaskRef(f.change.task_id, f.observation.index, f.observation.attempt, f.observation.uid)
                     for f in page
@@ -165,8 +166,9 @@ class ReconciliationActivities:
                 details = self.cluster.details(fence.run_id, refs)
                 self.store.save_details(fence, details)
                 fetched += len(details)
+                if len(page) < DETAILS_PAGE:
+                    return fetched
                 after = page[-1].observation.index
-        return fetched
 
     @activity.defn(name="reconcile_tasks")
     def reconcile_tasks(self, fence: Fence) -> int:

@@ -53,7 +53,6 @@ def beating(every_s: float = 5.0) -> Iterator[None]:
         while not over.wait(every_s):
             context.run(activity.heartbeat)
 
-    activity.heartbeat()
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()
     try:

@@ -134,7 +134,7 @@ def test_sqlite_writers_begin_with_the_lock_and_readers_do_not_wait(
     with store._db.writing() as connection:
         connection.execute(sa.text("UPDATE outbox_counter SET seq = 7"))
         assert other.events_after(0) == []
-        with pytest.raises(StoreUnavailable, match="locked"):
+        with pytest.raises(StoreUnavailable, match="cannot be used now"):
             other.reserve_run(RunRequest(crawler="a"), "r1")
     _, new = other.reserve_run(RunRequest(crawler="a"), "r1")
     assert new

@@ -20,7 +20,7 @@ _STAGES = [stage.value for stage in Stage]
 
 
 class DeploymentPart(StorePart):
-    """``offer_tasks``, ``record_deployed``, ``refuse_queued``, ``note_waiting``, ``mark_started``, ``set_stage``."""
+    """``offer_tasks``, ``record_deployed``, ``refuse_queued``, ``note_waiting``, ``mark_started``."""
 
     def offer_tasks(
         self, fence: Fence, limit: int, max_parallel: int | None, until: datetime
@@ -32,6 +32,7 @@ class DeploymentPart(StorePart):
         with self._unit(fence.run_id, fence) as unit:
             if unit.stop is not None or unit.status.terminal:
                 return [], unit.stop
+            _enter(unit, Stage.DEPLOYMENT)
             rows = _offerable(unit, limit)
             if max_parallel is not None:
                 rows = _within(unit, rows, max_parallel)
@@ -91,17 +92,18 @@ class DeploymentPart(StorePart):
         with self._unit(fence.run_id, fence) as unit:
             if unit.status.terminal:
                 return unit.status
+            _enter(unit, Stage.RECONCILIATION)
             unit.update_run(
                 started_at=unit.run["started_at"] or started_at, waiting_for=None, next_look_at=next_look_at
             )
             unit.move_run(RunStatus.PROCESSING, "look", {}, cluster_time=started_at)
             return unit.status
 
-    def set_stage(self, fence: Fence, stage: str) -> None:
-        """Enter a stage. Stages go forwards within an attempt: a late try of an earlier step takes nothing back."""
-        with self._unit(fence.run_id, fence) as unit:
-            if _STAGES.index(stage) > _STAGES.index(unit.run["stage"]):
-                unit.update_run(stage=stage)
+
+def _enter(unit: Unit, stage: Stage) -> None:
+    """Enter a stage. Stages go forwards within an attempt: a late try of an earlier step takes nothing back."""
+    if _STAGES.index(stage) > _STAGES.index(unit.run["stage"]):
+        unit.update_run(stage=stage.value)
 
 
 def _offerable(unit: Unit, limit: int) -> Sequence[Row]:

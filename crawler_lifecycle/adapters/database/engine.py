@@ -8,7 +8,9 @@ timeouts on every wait.
 from __future__ import annotations
 
 import json
+import os
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -169,11 +171,22 @@ def translated() -> Iterator[None]:
         raise ours from error
 
 
+_TURNSTILES: dict[str, threading.Lock] = {}
+
+
+def _turnstile(url: URL) -> threading.Lock | None:
+    """The lock that all writers of one SQLite file share in this process; other databases need none."""
+    if url.get_backend_name() != "sqlite":
+        return None
+    return _TURNSTILES.setdefault(os.path.realpath(url.database or ""), threading.Lock())
+
+
 class Database:
     """Transactions on one database. Nothing here retries: whoever calls does (Temporal's policies)."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self._turnstile = _turnstile(engine.url)
         # The same pool; its transactions take SQLite's write lock when they begin.
         self.writer = engine.execution_options(lifecycle_write=True)
 
@@ -185,9 +198,25 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """One transaction that writes: committed when the block ends, rolled back when it raises."""
-        with translated(), self.writer.begin() as connection:
+        """One transaction that writes: committed when the block ends, rolled back when it raises.
+
+        SQLite has one writer at a time, and whoever waits for it polls with ever longer sleeps. So writers of the same
+        process queue here, and only those of other processes meet at the file.
+        """
+        with self._turn(), translated(), self.writer.begin() as connection:
             yield connection
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        if self._turnstile is None:
+            yield
+            return
+        if not self._turnstile.acquire(timeout=2 * BUSY_TIMEOUT_S):
+            raise StoreUnavailable("The database cannot be used now: other writers do not let go of it")
+        try:
+            yield
+        finally:
+            self._turnstile.release()
 
     def close(self) -> None:
         """Close all connections. A second call does nothing."""

@@ -160,7 +160,7 @@ def test_a_run_whose_owner_is_gone_is_taken_over(world: World) -> None:
     assert (last.from_status, last.to_status, last.source, last.attempt) == ("PROCESSING", "INITIALIZING", "resume", 2)
     assert set(world.statuses(fence).values()) == {TaskStatus.RUNNING}
     with pytest.raises(Fenced):
-        world.store.set_stage(fence, "reconciliation")
+        world.store.note_waiting(fence, "anything")
 
 
 def test_a_stop_survives_a_takeover(world: World) -> None:

@@ -287,7 +287,7 @@ def test_nothing_new_is_no_event(world: World) -> None:
     count = len(world.store.events_after(0))
     world.execute(fence)
     world.store.cancel_queued(fence, START)
-    world.store.set_stage(fence, "reconciliation")
+    world.store.note_waiting(fence, None)
     assert len(world.store.events_after(0)) == count
 
 

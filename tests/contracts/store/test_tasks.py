@@ -98,7 +98,6 @@ def test_waiting_start_and_stages(world: World) -> None:
     fence = world.deployed()
     for _ in range(2):
         world.store.note_waiting(fence, "no node has 64Gi")
-        world.store.set_stage(fence, "deployment")
     assert (world.row(fence).waiting_for, world.row(fence).stage) == ("no node has 64Gi", "deployment")
     world.clock.forward(3)
     for _ in range(2):
@@ -107,9 +106,9 @@ def test_waiting_start_and_stages(world: World) -> None:
     assert (row.started_at, row.waiting_for) == (START, None)
     [started] = [t for t in world.store.transitions(fence.run_id) if t.to_status == "PROCESSING"]
     assert (started.cluster_time, started.lag_ms) == (START, 3000)
-    world.store.set_stage(fence, "completion")
-    world.store.set_stage(fence, "reconciliation")
-    assert world.row(fence).stage == "completion"
+    assert row.stage == "reconciliation"
+    world.store.offer_tasks(fence, 10, None, START)
+    assert world.row(fence).stage == "reconciliation", "a late try of an earlier step takes nothing back"
 
 
 def test_a_stop_is_not_undone_by_the_start(world: World) -> None:

@@ -37,7 +37,6 @@ FENCED: dict[str, Call] = {
     "refuse_queued": lambda s, f: s.refuse_queued(f, "no"),
     "note_waiting": lambda s, f: s.note_waiting(f, "x"),
     "mark_started": lambda s, f: s.mark_started(f, START),
-    "set_stage": lambda s, f: s.set_stage(f, "completion"),
     "found_state": lambda s, f: s.found_state(f),
     "record_look": lambda s, f: s.record_look(f, Look(START, 0.1, []), [], START, "look"),
     "record_look_error": lambda s, f: s.record_look_error(f, "x"),
