@@ -421,10 +421,9 @@ class RunStore(Protocol):
 
     # completion
     def end_run(self, fence: Fence, judge: Callable[[Sequence[EndedTasks], StopIntent | None], Verdict]) -> RunRow:
-        """Judge and set the terminal status in one transaction, with its transition and one ``run.changed``.
+        """Judge and set the terminal status, with its transition and the event ``run.ended``, in one transaction.
 
-        The event ``run.ended`` is appended by ``append_event`` under the key ``<run>/<attempt>/run.ended``, because its
-        body needs more than the database knows. Raises ``NotInThisState`` while tasks are alive.
+        Raises ``NotInThisState`` while tasks are alive.
         """
         ...
 
@@ -446,7 +445,9 @@ class RunStore(Protocol):
         """Count one try of a delivery; ``error`` None means delivered."""
         ...
 
-    def record_export(self, fence: Fence, status: str, result: ExportResult | None, error: str | None) -> None: ...
+    def record_export(self, fence: Fence, status: str, result: ExportResult | None, error: str | None) -> None:
+        """How the export of the fence's attempt stands; also of one that was resumed meanwhile."""
+        ...
 
     def exports(self, run_id: int) -> list[Mapping[str, object]]: ...
 

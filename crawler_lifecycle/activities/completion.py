@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from temporalio import activity
 
 from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, archive_key, event_key
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, StopIntent, Verdict, verdict
 from crawler_lifecycle.ports import Catalogue, Cluster, EventSink, Fence, FileArchive, RunStore, TaskRef
 
-from .shared import beating, deliver
+from .shared import beating, send_event
 
 #: Tasks read from the database in one go.
 TASK_PAGE = 500
-#: Key of an attempt's archive, below the archive's root.
-ARCHIVE_KEY = "{run_id}/{attempt}/supporting-files.zip"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,38 +64,23 @@ class CompletionActivities:
     def initiate_export_signal(self, fence: Fence) -> int:
         """Tell data pipelines that the run ended and its data can be exported; the event's sequence number.
 
-        Second execution: sends the same event under the same id.
+        The event was written together with the verdict; here it is delivered, also when the run was resumed meanwhile.
+        Second execution: delivers the same event under the same id.
         """
-        row = self.store.get_run(fence.run_id)
-        if row is None:
-            return 0
-        body = {
-            "run_id": row.run_id,
-            "attempt": row.attempt,
-            "request_id": row.request_id,
-            "crawler": row.crawler,
-            "trigger": row.trigger,
-            "flow_id": row.flow_id,
-            "status": row.status,
-            "outcome": row.outcome,
-            "cause": row.cause,
-            "tasks": dict(self.store.count_tasks(row.run_id).by_status),
-            "pages": row.pages,
-            "items": row.items,
-            "errors": row.errors,
-            "started_at": row.started_at.isoformat() if row.started_at else None,
-            "ended_at": row.ended_at.isoformat() if row.ended_at else None,
-            "supporting_files": ARCHIVE_KEY.format(run_id=row.run_id, attempt=row.attempt),
-        }
+        event = self.store.find_event(event_key(fence.run_id, fence.attempt, EVENT_RUN_ENDED))
+        if event is None:
+            raise NotDelivered(f"attempt {fence.attempt} of run {fence.run_id} has no verdict to tell yet")
         with beating():
-            return deliver(self.store, fence, "run.ended", body, self.sink.send, self.sink.name).seq
+            return send_event(self.store, event, self.sink.send, self.sink.name).seq
 
-    def _all_tasks(self, run_id: int) -> list[TaskRef]:
+    def _all_tasks(self, fence: Fence) -> list[TaskRef]:
+        """The tasks of this attempt and those before it; a later attempt has an archive of its own."""
         refs: list[TaskRef] = []
         after = 0
         while True:
-            page = self.store.list_tasks(run_id, after_task_id=after, limit=TASK_PAGE, superseded=True)
-            refs += [TaskRef(t.task_id, t.task_index, t.attempt, t.cluster_uid) for t in page]
+            page = self.store.list_tasks(fence.run_id, after_task_id=after, limit=TASK_PAGE, superseded=True)
+            mine = [task for task in page if task.attempt <= fence.attempt]
+            refs += [TaskRef(task.task_id, task.task_index, task.attempt, task.cluster_uid) for task in mine]
             if len(page) < TASK_PAGE:
                 return refs
             after = page[-1].task_id
@@ -110,13 +94,13 @@ class CompletionActivities:
         """
         try:
             with beating():
-                refs = self._all_tasks(fence.run_id)
+                refs = self._all_tasks(fence)
                 sources = self.cluster.files(fence.run_id, refs)
                 if not sources:
                     self.store.record_export(fence, "empty", None, None)
                     return None
                 manifest = {"run_id": fence.run_id, "attempt": fence.attempt}
-                key = ARCHIVE_KEY.format(run_id=fence.run_id, attempt=fence.attempt)
+                key = archive_key(fence.run_id, fence.attempt)
                 result = self.archive.store(key, sources, manifest, lambda files, size: activity.heartbeat(files, size))
         except NotDelivered as error:
             self.store.record_export(fence, "failed", None, str(error))

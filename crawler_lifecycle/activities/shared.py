@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from temporalio import activity
 
 from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.domain.names import event_key
 from crawler_lifecycle.ports import Event, Fence, RunStore, TaskCounts
 
 Clock = Callable[[], datetime]
@@ -75,7 +76,12 @@ def deliver(
     A second execution finds the same event under the same id and sends it again; receivers de-duplicate by id.
     Raises ``NotDelivered`` after writing down why.
     """
-    event = store.append_event(fence, type, f"{fence.run_id}/{fence.attempt}/{type}", body)
+    event = store.append_event(fence, type, event_key(fence.run_id, fence.attempt, type), body)
+    return send_event(store, event, send, sink)
+
+
+def send_event(store: RunStore, event: Event, send: Callable[[Event], None], sink: str) -> Event:
+    """Send an event that is on record, with this try on record too. Raises ``NotDelivered`` after writing down why."""
     try:
         send(event)
     except NotDelivered as error:

@@ -41,6 +41,8 @@ SEARCH_ATTRIBUTES: dict[str, str] = {
 #: The history property under which the id of the owning workflow is kept.
 PROPERTY_WORKFLOW_ID = "workflow_id"
 
+EVENT_RUN_ENDED = "run.ended"
+
 CRAWLER_NAME = re.compile(r"[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?")
 REQUEST_ID_MAX = 120
 
@@ -61,3 +63,13 @@ def cluster_name(run_id: int, index: int, attempt: int) -> str:
 def request_fingerprint(text: str) -> str:
     """A short, stable fingerprint of a request's canonical text, used to tell a repeat from a different request."""
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def event_key(run_id: int, attempt: int, type: str) -> str:
+    """The stable id of an event that happens once in an attempt."""
+    return f"{run_id}/{attempt}/{type}"
+
+
+def archive_key(run_id: int, attempt: int) -> str:
+    """Where the supporting files of an attempt go, below the archive's root."""
+    return f"{run_id}/{attempt}/supporting-files.zip"

@@ -37,7 +37,8 @@ class Policy:
     total_s: float | None = None
 
 
-DATABASE = Policy(QUEUE_MAIN, 20, _retry(1, 30))
+#: Above the database's own timeouts (5 s to connect, 10 s to answer), so that those speak first.
+DATABASE = Policy(QUEUE_MAIN, 16, _retry(1, 30))
 #: A deployment call is void after 25 s; its try may not outlive that by much.
 DEPLOY = Policy(QUEUE_CLUSTER, 40, _retry(5, 60), heartbeat_s=20)
 START_CHECK = Policy(QUEUE_CLUSTER, 60, _retry(6, 60, factor=1.5), heartbeat_s=20)
@@ -47,7 +48,7 @@ PUSH = Policy(QUEUE_MAIN, 5, _retry(0.5, 2, tries=3))
 EVENT = Policy(QUEUE_MAIN, 60, _retry(1, 900), heartbeat_s=20, total_s=24 * 3600)
 ARCHIVE = Policy(QUEUE_EXPORT, 6 * 3600, _retry(2, 900), heartbeat_s=30, total_s=24 * 3600)
 STOP = Policy(QUEUE_CONTROL, 60, _retry(1, 15), heartbeat_s=20)
-RECORD_STOP = Policy(QUEUE_CONTROL, 20, _retry(0.5, 15))
+RECORD_STOP = Policy(QUEUE_CONTROL, 16, _retry(0.5, 15))
 
 POLICIES: dict[str, Policy] = {
     "create_history_id": DATABASE,

@@ -10,10 +10,11 @@ import pytest
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 
 from crawler_lifecycle.activities import deployment
+from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
-from crawler_lifecycle.ports import Deployment
+from crawler_lifecycle.ports import Deployment, Event
 from tests.support.lab import Lab
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -217,3 +218,24 @@ async def test_a_deployment_call_of_the_former_attempt_never_makes_a_second_task
     result = await again.result()
     assert (result.status, result.attempt, result.tasks) == ("COMPLETED", 2, {"SUCCEEDED": 1})
     assert list(lab.cluster._tasks) == [(1, 0, 1 if in_time else 2)]
+
+
+async def test_an_export_goes_on_beside_the_attempt_that_follows(lab: Lab) -> None:
+    """The bus was away when attempt 1 failed; its event is still delivered, although attempt 2 owns the run by now."""
+    lab.cluster.behaviour = lambda run, index, attempt: FAILS if attempt == 1 else Behaviour()
+    refused_first: list[int] = []
+    send = lab.outside.send
+
+    def late_bus(event: Event) -> None:
+        if event.attempt == 1 and len(refused_first) < 5:
+            refused_first.append(event.seq)
+            raise NotDelivered("the bus is away")
+        send(event)
+
+    lab.outside.send = late_bus  # type: ignore[method-assign]
+    first = await lab.start({"crawler": "books"})
+    await lab.until(lambda: refused_first)
+    second = await lab.start({"run_id": 1})
+    assert ((await first.result()).attempt, (await second.result()).attempt) == (1, 2)
+    assert sorted((e.attempt, e.body["status"]) for e in lab.outside.sent) == [(1, "FAILED"), (2, "COMPLETED")]
+    assert {x["attempt"]: x["status"] for x in lab.store.exports(1)} == {1: "empty", 2: "empty"}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from sqlalchemy import Connection, func, insert, literal, or_, select, update
 
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
+from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, archive_key, event_key
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, Stage, StopIntent, Verdict
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Event, Fence, RunRow, TaskCounts
@@ -14,7 +15,7 @@ from crawler_lifecycle.ports import Event, Fence, RunRow, TaskCounts
 from .bulk import forget_staged, update_tasks
 from .rows import event_row, run_row
 from .tables import export_record, outbox_delivery, outbox_event, task_history
-from .unit import StorePart, Unit
+from .unit import StorePart, Unit, check_fence
 
 _NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, TaskStatus.LOST.value)
 
@@ -35,7 +36,9 @@ class CompletionPart(StorePart):
     """``end_run``, ``requeue_ended``, ``append_event``, ``record_delivery``, ``record_export``."""
 
     def end_run(self, fence: Fence, judge: Callable[[Sequence[EndedTasks], StopIntent | None], Verdict]) -> RunRow:
-        """Judge the run and set its terminal status. Again: the row as it is, without asking ``judge``.
+        """Judge the run and set its terminal status, with the event ``run.ended`` in the same transaction.
+
+        Again: the row as it is, without asking ``judge``.
 
         Raises ``NotInThisState`` when tasks are still alive, and whatever ``judge`` raises.
         """
@@ -65,6 +68,8 @@ class CompletionPart(StorePart):
                 next_look_at=None,
             )
             forget_staged(unit)
+            key = event_key(unit.run_id, unit.attempt, EVENT_RUN_ENDED)
+            unit.append_event(EVENT_RUN_ENDED, key, _ended_body(unit, counts))
             return run_row(unit.run)
 
     def requeue_ended(self, fence: Fence, include_succeeded: bool) -> TaskCounts:
@@ -111,10 +116,15 @@ class CompletionPart(StorePart):
                 conn.execute(update(outbox_delivery).where(*key).values(**values))
 
     def record_export(self, fence: Fence, status: str, result: ExportResult | None, error: str | None) -> None:
-        """How the export of this attempt stands; there is one row for an attempt, and the last word counts."""
+        """How the export of the fence's attempt stands; there is one row for an attempt, and the last word counts.
+
+        An attempt that was resumed meanwhile may still say how its own export went: nobody else will.
+        """
         x = export_record.c
-        with self._unit(fence.run_id, fence) as unit:
-            key = (x.run_id == unit.run_id, x.attempt == unit.attempt)
+        with self._unit(fence.run_id) as unit:
+            if fence.attempt >= unit.attempt:
+                check_fence(unit.run, fence)
+            key = (x.run_id == unit.run_id, x.attempt == fence.attempt)
             values = {
                 "status": status,
                 "url": result.url if result else None,
@@ -125,10 +135,33 @@ class CompletionPart(StorePart):
                 "at": unit.now,
             }
             if unit.conn.execute(select(x.id).where(*key)).one_or_none() is None:
-                row = {"run_id": unit.run_id, "attempt": unit.attempt, **values}
+                row = {"run_id": unit.run_id, "attempt": fence.attempt, **values}
                 unit.conn.execute(insert(export_record).values(**row))
             else:
                 unit.conn.execute(update(export_record).where(*key).values(**values))
+
+
+def _ended_body(unit: Unit, counts: TaskCounts) -> dict[str, object]:
+    """What data pipelines are told about an ended run."""
+    run = run_row(unit.run)
+    return {
+        "run_id": run.run_id,
+        "attempt": run.attempt,
+        "request_id": run.request_id,
+        "crawler": run.crawler,
+        "trigger": run.trigger,
+        "flow_id": run.flow_id,
+        "status": run.status.value,
+        "outcome": run.outcome,
+        "cause": run.cause,
+        "tasks": {status: count for status, count in counts.by_status.items() if count},
+        "pages": run.pages,
+        "items": run.items,
+        "errors": run.errors,
+        "started_at": run.started_at.isoformat() if run.started_at else None,
+        "ended_at": run.ended_at.isoformat() if run.ended_at else None,
+        "supporting_files": archive_key(run.run_id, run.attempt),
+    }
 
 
 def _adopt_queued(unit: Unit) -> None:

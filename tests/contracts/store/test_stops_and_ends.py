@@ -252,7 +252,7 @@ def test_events_have_numbers_without_gaps(world: World) -> None:
     world.finish(fence)
     events = world.store.events_after(0)
     assert [e.seq for e in events] == list(range(1, len(events) + 1))
-    assert {e.type for e in events} == {"run.changed"}
+    assert {e.type for e in events} == {"run.changed", "run.ended"}
     assert world.store.events_after(events[1].seq, limit=1) == [events[2]]
     last = events[-1]
     assert last.body == {
@@ -309,3 +309,30 @@ def test_exports(world: World) -> None:
         world.store.record_export(fence, "done", result, None)
     [row] = world.store.exports(fence.run_id)
     assert (row["status"], row["url"], row["bytes"], row["files"], row["error"]) == ("done", "s3://b/k", 10, 2, None)
+
+
+def test_the_verdict_and_its_event_are_one(world: World) -> None:
+    """Whoever sees the verdict finds the event, also after the run was resumed, and never two of them."""
+    fence = world.deployed()
+    key = f"{fence.run_id}/1/run.ended"
+    assert world.store.find_event(key) is None
+    row = world.finish(fence)
+    event = world.store.find_event(key)
+    assert event is not None
+    assert (event.body["status"], event.body["outcome"]) == (row.status, row.outcome)
+    assert event.body["supporting_files"] == f"{fence.run_id}/1/supporting-files.zip"
+    assert event.body["ended_at"] == row.ended_at.isoformat()
+    world.finish(fence)
+    world.resume(fence, rerun=True)
+    assert world.store.find_event(key) == event
+    assert [e.type for e in world.store.events_after(0)].count("run.ended") == 1
+
+
+def test_an_attempt_that_was_resumed_says_how_its_own_export_went(world: World) -> None:
+    fence = world.deployed()
+    world.finish(fence)
+    second = world.resume(fence, rerun=True)
+    world.store.record_export(second, "writing", None, None)
+    world.store.record_export(fence, "failed", None, "no space")
+    found = {x["attempt"]: (x["status"], x["error"]) for x in world.store.exports(fence.run_id)}
+    assert found == {1: ("failed", "no space"), 2: ("writing", None)}

@@ -55,6 +55,10 @@ FENCED: dict[str, Call] = {
 }
 
 
+#: An attempt that was resumed while it still exported may say how that went.
+FOR_PAST_ATTEMPTS = {"record_export"}
+
+
 def everything(world: World, fence: Fence) -> list[object]:
     s, run_id = world.store, fence.run_id
     return [
@@ -75,7 +79,8 @@ def test_every_method_with_a_fence_is_tried() -> None:
 def test_a_writer_that_lost_the_run_is_refused(world: World, name: str) -> None:
     fence = world.run(tasks=2)
     before = everything(world, fence)
-    for wrong in (replace(fence, attempt=2), replace(fence, owner_run_id="chain-9"), replace(fence, attempt=0)):
+    past = [] if name in FOR_PAST_ATTEMPTS else [replace(fence, attempt=0)]
+    for wrong in (replace(fence, attempt=2), replace(fence, owner_run_id="chain-9"), *past):
         with pytest.raises(Fenced, match=f"Run {fence.run_id}"):
             FENCED[name](world.store, wrong)
     with pytest.raises(RunNotFound):
