@@ -44,3 +44,10 @@ async def real_lab(unhurried: WorkflowEnvironment, tmp_path: Path) -> AsyncItera
     """Real activities and store over fakes, in real time."""
     async with laboratory(unhurried.client, tmp_path, clock=utc_now) as lab:
         yield lab
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def real_lab_without_workers(unhurried: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[Lab]:
+    """The same, with nobody listening until the test starts workers itself."""
+    async with laboratory(unhurried.client, tmp_path, workers=False, clock=utc_now) as lab:
+        yield lab

@@ -96,14 +96,14 @@ async def test_what_vanished_is_lost_and_never_a_success(lab: Lab) -> None:
     assert [c.kind for c in lab.store.corrections(1)] == ["vanished"]
 
 
-async def test_an_end_found_late_is_a_correction(lab_without_workers: Lab) -> None:
-    lab = lab_without_workers
+async def test_an_end_found_late_is_a_correction(real_lab_without_workers: Lab) -> None:
+    lab = real_lab_without_workers
     lab.cluster.behaviour = UNTIL_STOPPED
     async with lab.working():
-        handle = await lab.start({"crawler": "books", "poll_minutes": [0.02]})
+        handle = await lab.start({"crawler": "books", "poll_minutes": [0.02], "limits": {"start_check_s": 0}})
         await lab.snapshot_where(handle, lambda s: s.looks >= 1)
     lab.cluster.end_now(1, end=End(exit_code=0, finish_reason="finished"))
-    await asyncio.sleep(8)  # nobody works, and the workflow's clock does not skip while a task waits for a worker
+    await asyncio.sleep(8)  # nobody works; a look was due after 1.2 s
     async with lab.working():
         result = await handle.result()
     assert result.status == "COMPLETED"

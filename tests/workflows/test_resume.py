@@ -66,7 +66,8 @@ async def test_a_terminated_run_goes_on_without_repeating_what_was_done(lab: Lab
 
 @pytest.mark.parametrize("stage", ["deployment", "reconciliation", "completion"])
 async def test_a_run_terminated_in_any_stage_reaches_its_end(lab: Lab, stage: str) -> None:
-    lab.cluster.behaviour = Behaviour(waits=1e7) if stage == "deployment" else Behaviour(executes=300)
+    behaviours = {"deployment": Behaviour(waits=1e7), "reconciliation": UNTIL_STOPPED, "completion": Behaviour()}
+    lab.cluster.behaviour = behaviours[stage]
     if stage == "completion":
         lab.outside.fail["send"] = RuntimeError("the bus is away")
     handle = await lab.start({"crawler": "books"})
@@ -82,9 +83,8 @@ async def test_a_run_terminated_in_any_stage_reaches_its_end(lab: Lab, stage: st
         assert "rerun" in text
         return
     again = await lab.start({"run_id": 1})
-    if stage == "deployment":
-        await lab.snapshot_where(again, lambda s: s.attempt == 2)
-        lab.cluster.end_now(1, 0, 1, FINISHED)
+    await lab.snapshot_where(again, lambda s: s.attempt == 2)
+    lab.cluster.end_now(1, 0, 1, FINISHED)
     result = await again.result()
     assert (result.status, result.attempt) == ("COMPLETED", 2)
     assert lab.store.get_run(1).owner_workflow_id == again.id
