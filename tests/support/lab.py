@@ -226,11 +226,14 @@ async def laboratory(
         async with AsyncExitStack() as stack:
             if workers:
                 await stack.enter_async_context(lab.working())
-            yield lab
-            await lab.replay_all()
-            for handle in lab.handles:
-                if (await handle.describe()).status is WorkflowExecutionStatus.RUNNING:
-                    await handle.terminate("end of test")
+            try:
+                yield lab
+                await lab.replay_all()
+            finally:  # a failed test leaves nothing open that the next one's workers would take up
+                for handle in lab.handles:
+                    latest = client.get_workflow_handle(handle.id)
+                    if (await latest.describe()).status is WorkflowExecutionStatus.RUNNING:
+                        await latest.terminate("end of test")
     finally:
         store.close()
 
