@@ -1,302 +1,43 @@
-"""What the lifecycle needs of the outside, as Protocols, with the values that cross them.
-
-Activities depend on these and on nothing behind them. Adapters implement them; fakes stand beside them in
-``crawler_lifecycle.fakes`` and pass the same contract tests (``tests/contracts``).
-
-Conventions: all methods block and may be called from several threads at once. All times are aware datetimes in UTC.
-An error that says nothing about the object asked for (an outage, a refusal, a timeout) is raised as the matching
-``*Unavailable`` error of ``domain.errors`` and is never turned into a value.
-"""
+"""The ports themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Protocol
 
-from .domain.crawler import CrawlerDefinition
-from .domain.run import EndedTasks, ExportResult, Limits, Resources, RunRequest, RunStatus, StopIntent, Verdict
-from .domain.task import Change, Counters, Observation, TaskState, TaskStatus
+from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.run import (
+    EndedTasks,
+    ExportResult,
+    RunRequest,
+    RunStatus,
+    StopIntent,
+    Verdict,
+)
+from crawler_lifecycle.domain.task import TaskState, TaskStatus
 
-# --- values -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """The workflow that owns a run: its id and the first run id of its chain (stable over continue-as-new)."""
-
-    workflow_id: str
-    first_run_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """What a writer must still be for its write to count: this attempt, owned by this workflow chain."""
-
-    run_id: int
-    attempt: int
-    owner_run_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class RunHandle:
-    """What a claim of a run answers."""
-
-    run_id: int
-    attempt: int
-    status: RunStatus
-    request: RunRequest
-    """The stored request, without its task list."""
-    multi: bool
-    resumed: bool
-    """Whether this attempt takes over from an earlier one."""
-    rerun: bool = False
-    stop: StopIntent | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """One row of ``run_history`` as readers see it."""
-
-    run_id: int
-    request_id: str
-    crawler: str
-    trigger: str
-    status: RunStatus
-    stage: str
-    attempt: int
-    created_at: datetime
-    updated_at: datetime
-    owner_workflow_id: str | None = None
-    owner_run_id: str | None = None
-    outcome: str | None = None
-    cause: str | None = None
-    request: Mapping[str, object] = field(default_factory=dict)
-    multi: bool = False
-    flow_id: str | None = None
-    parent: str | None = None
-    stop: StopIntent | None = None
-    waiting_for: str | None = None
-    look_error: str | None = None
-    verified_at: datetime | None = None
-    next_look_at: datetime | None = None
-    last_progress_at: datetime | None = None
-    pages: int | None = None
-    items: int | None = None
-    errors: int | None = None
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TaskRow:
-    """One row of ``task_history`` as readers see it."""
-
-    task_id: int
-    run_id: int
-    attempt: int
-    task_index: int
-    status: TaskStatus
-    superseded_by: int | None = None
-    outcome: str | None = None
-    cause: str | None = None
-    args: Mapping[str, str] = field(default_factory=dict)
-    cluster: str | None = None
-    cluster_name: str | None = None
-    cluster_uid: str | None = None
-    node: str | None = None
-    reason: str | None = None
-    exit_code: int | None = None
-    exit_signal: int | None = None
-    pages: int | None = None
-    items: int | None = None
-    errors: int | None = None
-    peak_memory: int | None = None
-    deployed_at: datetime | None = None
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TransitionRow:
-    """One row of ``status_transition``."""
-
-    seq: int
-    run_id: int
-    task_id: int | None
-    attempt: int
-    from_status: str | None
-    to_status: str
-    cluster_time: datetime | None
-    committed_at: datetime
-    lag_ms: int | None
-    source: str
-    evidence: Mapping[str, object]
-
-
-@dataclass(frozen=True, slots=True)
-class CorrectionRow:
-    """One row of ``correction``."""
-
-    id: int
-    run_id: int
-    task_id: int | None
-    attempt: int
-    kind: str
-    believed: str
-    believed_since: datetime | None
-    truth: str
-    truth_since: datetime | None
-    found_by: str
-    lag_ms: int | None
-    evidence: Mapping[str, object]
-    created_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class TaskCounts:
-    """Tasks of a run that are not superseded, by status."""
-
-    by_status: Mapping[str, int]
-
-    @property
-    def active(self) -> int:
-        return sum(self.by_status.get(s, 0) for s in ("PENDING", "RUNNING", "STOPPING"))
-
-    @property
-    def queued(self) -> int:
-        return self.by_status.get("QUEUED", 0)
-
-    @property
-    def alive(self) -> int:
-        return self.active + self.queued
-
-
-@dataclass(frozen=True, slots=True)
-class QueuedTask:
-    """A task that may be offered to the scheduler service."""
-
-    task_id: int
-    index: int
-    args: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Deployed:
-    """The scheduler service's answer for one task. ``state``: created, existing, deferred or refused."""
-
-    index: int
-    state: str
-    name: str | None = None
-    uid: str | None = None
-    reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Deployment:
-    """One deployment call, as in docs/scheduler.md."""
-
-    run_id: int
-    attempt: int
-    crawler: str
-    args: Mapping[str, str]
-    settings: Mapping[str, str]
-    tasks: Sequence[QueuedTask]
-    resources: Resources
-    limits: Limits
-    expires_at: datetime
-    scheduled: bool = False
-    due_at: datetime | None = None
-    resume: bool = False
-    """Whether crawlers that can resume should go on with the state of the attempt before."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskRef:
-    """A task as the cluster knows it."""
-
-    task_id: int
-    index: int
-    attempt: int
-    uid: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """One complete reading of the cluster for one run. An incomplete reading is an error, not a look."""
-
-    observed_at: datetime
-    seconds: float
-    observations: Sequence[Observation]
-
-
-@dataclass(frozen=True, slots=True)
-class Details:
-    """Debugging information about one task, read from the cluster."""
-
-    task_id: int
-    log_tail: str | None = None
-    counters: Counters = field(default_factory=Counters)
-    peak_memory: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LookReport:
-    """What a look changed or will change, after the store has staged its findings."""
-
-    changed: int
-    active: int
-    queued: int
-    stop: StopIntent | None = None
-    """The stop intent now on record, which may have come past the workflow (through the gateway)."""
-    stalled: bool = False
-    pages: int | None = None
-    items: int | None = None
-    errors: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FoundState:
-    """The state of a run against which a look is compared, read in one transaction."""
-
-    tasks: Sequence[TaskState]
-    stop: StopIntent | None
-    next_look_at: datetime | None
-    last_progress_at: datetime | None
-    counters: Counters
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One change that a look found, with the observation that proves it, staged until ``sync_statuses``."""
-
-    change: Change
-    observation: Observation
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One row of ``outbox_event``."""
-
-    seq: int
-    run_id: int
-    attempt: int
-    type: str
-    body: Mapping[str, object]
-    created_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class FileSource:
-    """One folder that goes into an archive, under ``prefix``."""
-
-    prefix: str
-    folder: Path
-
-
-# --- ports ------------------------------------------------------------------------------------------------------
+from .values import (
+    CorrectionRow,
+    Deployed,
+    Deployment,
+    Details,
+    Event,
+    Fence,
+    FileSource,
+    Finding,
+    FoundState,
+    Look,
+    LookReport,
+    Owner,
+    QueuedTask,
+    RunHandle,
+    RunRow,
+    TaskCounts,
+    TaskRef,
+    TaskRow,
+    TransitionRow,
+)
 
 
 class RunStore(Protocol):

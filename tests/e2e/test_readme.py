@@ -1,0 +1,67 @@
+"""Every command that the README tells a newcomer to type does what it says, in the order in which it is told."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.e2e.world import World, until
+
+README = Path(__file__).parents[2] / "README.md"
+CRAWLCTL = [sys.executable, "-m", "crawler_lifecycle.cli.main"]
+
+
+def commands(program: str) -> list[list[str]]:
+    """The command lines of the README's code blocks that begin with this program, without comments."""
+    blocks = re.findall(r"^```\n(.*?)^```$", README.read_text(), re.S | re.M)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True) for line in lines if line.startswith(f"{program} ")]
+
+
+def crawlctl(world: World, words: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run ``crawlctl`` as a user beside the stack would."""
+    env = {**os.environ, "LIFECYCLE_GATEWAY__URL": str(world.stack.addresses["gateway"]), "NO_COLOR": "1"}
+    return subprocess.run([*CRAWLCTL, *words], env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_crawlctl_as_the_readme_shows_it(world: World) -> None:
+    lines = commands("crawlctl")
+    assert [words[1] for words in lines] == [
+        "crawler", "start", "start", "list", "describe", "stop", "resume", "corrections",
+    ]  # fmt: skip
+    run_id = ""
+    for words in lines:
+        asked = [run_id if word == "2" and words[1] != "start" else word for word in words[1:]]
+        done = crawlctl(world, asked)
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+        assert done.stdout.strip(), words
+        if words[1:3] == ["start", "operations"]:
+            run_id = str(world.query("SELECT max(run_id) FROM run_history")[0][0])
+            until(lambda run=int(run_id): world.status(run) == "PROCESSING", "the run started")
+        if words[1] == "describe":
+            assert "operations" in done.stdout
+            assert "PROCESSING" in done.stdout
+    assert crawlctl(world, ["stop", run_id, "--wait"]).returncode == 0
+    assert world.status(int(run_id)) in ("FAILED", "COMPLETED")
+    assert world.query("SELECT attempt FROM run_history WHERE run_id = ?", run_id) == [(2,)]
+
+
+def test_temporal_as_the_readme_shows_it(world: World) -> None:
+    lines = commands("temporal")
+    assert [words[2] for words in lines] == ["start", "query", "signal", "signal", "list", "start"]
+    run_id = 0
+    for words in lines:
+        asked = [word.replace('"run_id": 7', f'"run_id": {run_id}') for word in words[1:]]
+        done = world.temporal(*asked)
+        assert done.stdout.strip(), words
+        if words[2] == "start" and not run_id:
+            run_id = int(until(lambda: world.run_of("my-crawl"), "the run is recorded"))
+        if words[2] == "list":
+            until(lambda run=run_id: world.status(run) == "FAILED", "the stop is carried out")
+            world.cli_result("my-crawl")
+    assert world.cli_result("my-crawl-again")["result"]["run_id"] == run_id
+    assert world.query("SELECT attempt, outcome FROM run_history WHERE run_id = ?", run_id) == [(2, "finished")]
