@@ -88,7 +88,8 @@ class CrawlerLifecycleWorkflow:
         """Step by step to the result; ``None`` asks for continue-as-new."""
         s = self._s
         while s.outcome is None:
-            publish(s)
+            if s.stage is not Stage.COMPLETION:  # told together with the verdict, which comes at once
+                publish(s)
             try:
                 if s.stage is Stage.INITIATION:
                     await self._initiate(request)

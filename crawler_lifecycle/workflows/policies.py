@@ -45,7 +45,7 @@ START_CHECK = Policy(QUEUE_CLUSTER, 60, _retry(6, 60, factor=1.5), heartbeat_s=2
 LOOK = Policy(QUEUE_CLUSTER, 180, _retry(2, 60), heartbeat_s=20)
 #: A push is a courtesy: three short tries, and the run goes on.
 PUSH = Policy(QUEUE_MAIN, 5, _retry(0.5, 2, tries=3))
-EVENT = Policy(QUEUE_MAIN, 60, _retry(1, 900), heartbeat_s=20, total_s=24 * 3600)
+EVENT = Policy(QUEUE_MAIN, 30, _retry(1, 900), total_s=24 * 3600)
 ARCHIVE = Policy(QUEUE_EXPORT, 6 * 3600, _retry(2, 900), heartbeat_s=30, total_s=24 * 3600)
 STOP = Policy(QUEUE_CONTROL, 60, _retry(1, 15), heartbeat_s=20)
 RECORD_STOP = Policy(QUEUE_CONTROL, 16, _retry(0.5, 15))

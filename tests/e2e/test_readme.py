@@ -17,8 +17,8 @@ CRAWLCTL = [sys.executable, "-m", "crawler_lifecycle.cli.main"]
 
 def commands(program: str) -> list[list[str]]:
     """The command lines of the README's code blocks that begin with this program, without comments."""
-    blocks = re.findall(r"^```\n(.*?)^```$", README.read_text(), re.S | re.M)
-    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", README.read_text(), re.S | re.M)
+    lines = "\n".join(text for language, text in blocks if not language).replace("\\\n", " ").splitlines()
     return [shlex.split(line, comments=True) for line in lines if line.startswith(f"{program} ")]
 
 
@@ -38,7 +38,7 @@ def test_crawlctl_as_the_readme_shows_it(world: World) -> None:
         asked = [run_id if word == "2" and words[1] != "start" else word for word in words[1:]]
         done = crawlctl(world, asked)
         assert done.returncode == 0, (words, done.stdout, done.stderr)
-        assert done.stdout.strip(), words
+        assert done.stdout.strip() or "no recorded status was untrue" in done.stderr, words
         if words[1:3] == ["start", "operations"]:
             run_id = str(world.query("SELECT max(run_id) FROM run_history")[0][0])
             until(lambda run=int(run_id): world.status(run) == "PROCESSING", "the run started")
@@ -57,7 +57,7 @@ def test_temporal_as_the_readme_shows_it(world: World) -> None:
     for words in lines:
         asked = [word.replace('"run_id": 7', f'"run_id": {run_id}') for word in words[1:]]
         done = world.temporal(*asked)
-        assert done.stdout.strip(), words
+        assert done.stdout.strip() or words[2] == "signal", words
         if words[2] == "start" and not run_id:
             run_id = int(until(lambda: world.run_of("my-crawl"), "the run is recorded"))
         if words[2] == "list":
