@@ -88,7 +88,7 @@ def free_port(taken: Collection[int] = ()) -> int:
 
 
 def tail(path: Path, lines: int = 12) -> str:
-    """The last lines of a log file."""
+    """The last lines of a log file; what a part said again at each of its starts is shown once."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -96,4 +96,5 @@ def tail(path: Path, lines: int = 12) -> str:
             text = file.read().decode(errors="replace")
     except OSError:
         return ""
-    return "\n".join(text.splitlines()[-lines:])
+    last_of_each = list(reversed(dict.fromkeys(reversed(text.splitlines()))))
+    return "\n".join(last_of_each[-lines:])

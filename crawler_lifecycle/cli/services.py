@@ -78,30 +78,27 @@ def db_current(*, url: str | None = None) -> int:
 def db_check(*, url: str | None = None) -> int:
     """Fail (exit 4) unless the database has the schema of this version."""
     found = _database("current_version")(url or load_settings().database.url)
-    head = _database("head_version")()
-    if found != head:
-        raise CommandFailed(
-            Exit.NOT_IN_THIS_STATE,
-            f"the database has schema {found or 'none'}, this version needs {head}",
-            None,
-            "crawlctl db upgrade",
-        )
-    current().say(f"database at {head}")
+    wrong = _database("mismatch")(found)
+    if wrong is not None:
+        raise CommandFailed(Exit.NOT_IN_THIS_STATE, wrong)
+    current().say(f"database at {found}")
     return Exit.DONE
 
 
 def _database(name: str) -> Callable[..., Any]:
     """A function of the database adapter, its errors told as ours."""
     from crawler_lifecycle.adapters import database
-    from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
+    from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotInThisState
 
     function = getattr(database, name)
 
-    def call(*args: str) -> Any:
+    def call(*args: str | None) -> Any:
         try:
             return function(*args)
         except InvalidRequest as error:
             raise CommandFailed(Exit.USAGE, str(error)) from None
+        except NotInThisState as error:
+            raise CommandFailed(Exit.NOT_IN_THIS_STATE, str(error)) from None
         except LifecycleError as error:
             cure = "check LIFECYCLE_DATABASE__URL, and that the database is there and lets this user in"
             raise CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), cure) from None

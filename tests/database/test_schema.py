@@ -15,7 +15,7 @@ from alembic.migration import MigrationContext
 from crawler_lifecycle.adapters.database import current_version, head_version, open_store, schema, upgrade
 from crawler_lifecycle.adapters.database.engine import open_engine, parse_url
 from crawler_lifecycle.adapters.database.tables import metadata
-from crawler_lifecycle.domain.errors import StoreUnavailable
+from crawler_lifecycle.domain.errors import NotInThisState, StoreUnavailable
 
 
 def engine_of(url: str) -> sa.Engine:
@@ -90,8 +90,11 @@ def test_ping_names_versions_and_the_cure(empty_url: str) -> None:
     engine = engine_of(empty_url)
     with engine.begin() as connection:
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '0999'"))
-    with pytest.raises(StoreUnavailable, match=r"0999.*0001.*crawlctl db upgrade"):
+    with pytest.raises(StoreUnavailable, match=r"0999.*0001.*newer version made it"):
         store.ping()
+    with pytest.raises(NotInThisState, match=r"0999.*newer version made it"):
+        upgrade(empty_url)
+    assert current_version(empty_url) == "0999", "what a newer version made stays as it is"
     with engine.begin() as connection:
         connection.execute(sa.text("DROP TABLE alembic_version"))
         connection.execute(sa.text("DROP TABLE cancellation_log"))

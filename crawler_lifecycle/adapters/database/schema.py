@@ -14,7 +14,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, text
 
-from crawler_lifecycle.domain.errors import StoreUnavailable
+from crawler_lifecycle.domain.errors import NotInThisState, StoreUnavailable
 
 from .engine import Database, open_engine, parse_url, translated
 
@@ -39,22 +39,47 @@ def head_version() -> str:
     return head
 
 
+def is_newer(found: str | None) -> bool:
+    """Whether this version is none that this build knows, so that a newer one must have made it."""
+    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    return found is not None and found not in known
+
+
+def mismatch(found: str | None) -> str | None:
+    """What is wrong with a database at this schema version, and the cure; ``None`` when it fits this build."""
+    head = head_version()
+    if found == head:
+        return None
+    if is_newer(found):
+        return (
+            f"The database has schema version {found}, which this build (schema {head}) does not know: "
+            "a newer version made it; run that version, or restore a backup from before"
+        )
+    return f"The database has schema version {found or 'none'}, this build needs {head}; run: crawlctl db upgrade"
+
+
 def current_of(connection: Connection) -> str | None:
     """The schema version of the database, ``None`` when it has none yet."""
     return MigrationContext.configure(connection).get_current_revision()
 
 
 def current_version(url: str) -> str | None:
-    """The schema version of the database at ``url``. Raises ``InvalidRequest`` and ``StoreUnavailable``."""
-    with _database(parse_url(url)) as database, database.reading() as connection:
+    """The schema version of the database at ``url``; a SQLite file that is not there has none, and asking makes none.
+
+    Raises ``InvalidRequest`` and ``StoreUnavailable``.
+    """
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
+        return None
+    with _database(parsed) as database, database.reading() as connection:
         return current_of(connection)
 
 
 def upgrade(url: str) -> None:
     """Bring the database at ``url`` to the version of this build, creating a SQLite file and its folder if needed.
 
-    A second call changes nothing; calls at the same time wait for each other. Raises ``InvalidRequest`` and
-    ``StoreUnavailable``.
+    A second call changes nothing; calls at the same time wait for each other. Raises ``InvalidRequest``,
+    ``StoreUnavailable``, and ``NotInThisState`` for a database that a newer version made, which stays as it is.
     """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
@@ -67,6 +92,9 @@ def upgrade(url: str) -> None:
         database.writer.connect() as connection,
         _locked(connection),
     ):
+        found = current_of(connection)
+        if is_newer(found):
+            raise NotInThisState(mismatch(found))
         config = _config()
         config.attributes["connection"] = connection
         command.upgrade(config, "head")

@@ -10,7 +10,7 @@ from .engine import Database, open_engine, parse_url
 from .looks import LookPart
 from .ownership import OwnershipPart
 from .readers import ReaderPart
-from .schema import current_of, head_version
+from .schema import current_of, mismatch
 from .stops import StopPart
 from .unit import Clock, utc_now
 
@@ -21,13 +21,9 @@ class SqlRunStore(OwnershipPart, DeploymentPart, LookPart, StopPart, CompletionP
     def ping(self) -> None:
         """Raise ``StoreUnavailable`` unless the database answers and has the schema version of this build."""
         with self._db.reading() as conn:
-            found = current_of(conn)
-        expected = head_version()
-        if found != expected:
-            raise StoreUnavailable(
-                f"The database has schema version {found or 'none'}, this build needs {expected}; "
-                "run: crawlctl db upgrade"
-            )
+            wrong = mismatch(current_of(conn))
+        if wrong is not None:
+            raise StoreUnavailable(wrong)
 
     def close(self) -> None:
         """Close all connections. A second call does nothing."""
