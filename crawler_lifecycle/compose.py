@@ -14,7 +14,7 @@ from crawler_lifecycle.activities.deployment import DeploymentActivities
 from crawler_lifecycle.activities.initiation import InitiationActivities
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
 from crawler_lifecycle.adapters.archive import FolderArchive
-from crawler_lifecycle.adapters.catalogue import YamlCatalogue
+from crawler_lifecycle.adapters.catalogue import EmptyCatalogue, YamlCatalogue
 from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.events import JsonLinesSink, OutboxNotifier
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
@@ -73,13 +73,24 @@ def build_parts(settings: Settings, directory: WorkflowDirectory) -> Parts:
     return Parts(
         store=open_store(settings.database.url, pool_size=settings.database.pool_size),
         cluster=build_cluster(settings),
-        catalogue=YamlCatalogue(settings.crawlers),
+        catalogue=build_catalogue(settings),
         scheduler=HttpSchedulerClient(settings.scheduler.url, settings.scheduler.timeout_s),
         notifier=OutboxNotifier(),
         sink=JsonLinesSink(settings.events.url),
         archive=FolderArchive(settings.archive.url),
         directory=directory,
     )
+
+
+def build_catalogue(settings: Settings) -> Catalogue:
+    """The catalogue, as far as a worker needs one: for the limits and ``partial_ok`` of crawlers.
+
+    Whoever brings a scheduler service of their own may have none; a file that was named must be there and right.
+    Raises ``CatalogueError``.
+    """
+    if not settings.crawlers.exists() and "crawlers" not in settings.model_fields_set:
+        return EmptyCatalogue()
+    return YamlCatalogue(settings.crawlers)
 
 
 def build_cluster(settings: Settings) -> LocalCluster:

@@ -323,3 +323,15 @@ def _nearest(path: Path_, lines: Mapping[Path_, int]) -> int:
     while path and path not in lines:
         path = path[:-1]
     return lines[path]
+
+
+class EmptyCatalogue:
+    """A catalogue that knows no crawler."""
+
+    def get(self, name: str) -> CrawlerDefinition | None:
+        """Nothing."""
+        return None
+
+    def all(self) -> list[CrawlerDefinition]:
+        """Nothing."""
+        return []

@@ -21,9 +21,10 @@ from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest, Remov
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.adapters.database import upgrade
-from crawler_lifecycle.compose import ROLES, activities_of, all_activities
-from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.compose import ROLES, activities_of, all_activities, build_catalogue
+from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
 from crawler_lifecycle.domain.names import SEARCH_ATTRIBUTES
+from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.worker import check_roles
 from crawler_lifecycle.workflows.policies import POLICIES
 from tests.support.lab import laboratory
@@ -138,6 +139,17 @@ def test_a_taken_health_port_is_named(start: Callable[..., WorkerProcess]) -> No
     assert f"127.0.0.1:{port}" in said
     assert "LIFECYCLE_WORKER__HEALTH_PORT" in said
     assert "Traceback" not in said
+
+
+def test_a_catalogue_is_needed_only_when_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LIFECYCLE_CRAWLERS", raising=False)
+    assert build_catalogue(Settings.load()).all() == []
+    (tmp_path / "crawlers.yaml").write_text("- name: demo\n  kind: command\n  command: [python, -V]\n")
+    assert [c.name for c in build_catalogue(Settings.load()).all()] == ["demo"]
+    monkeypatch.setenv("LIFECYCLE_CRAWLERS", "nowhere.yaml")
+    with pytest.raises(CatalogueError, match="nowhere.yaml"):
+        build_catalogue(Settings.load())
 
 
 def test_roles_are_checked_by_name() -> None:
