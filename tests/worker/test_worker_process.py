@@ -148,7 +148,7 @@ def test_a_catalogue_is_needed_only_when_it_is_named(tmp_path: Path, monkeypatch
     (tmp_path / "crawlers.yaml").write_text("- name: demo\n  kind: command\n  command: [python, -V]\n")
     assert [c.name for c in build_catalogue(Settings.load()).all()] == ["demo"]
     monkeypatch.setenv("LIFECYCLE_CRAWLERS", "nowhere.yaml")
-    with pytest.raises(CatalogueError, match="nowhere.yaml"):
+    with pytest.raises(CatalogueError, match=r"nowhere\.yaml"):
         build_catalogue(Settings.load())
 
 
