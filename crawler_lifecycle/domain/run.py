@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -394,8 +394,3 @@ def verdict(groups: Iterable[EndedTasks], stop: StopIntent | None, *, partial_ok
         status = RunStatus.COMPLETED if partial_ok else RunStatus.FAILED
         return Verdict(status, "partial", detail)
     return Verdict(RunStatus.FAILED, _common((g.outcome for g in bad), "failed"), detail)
-
-
-def waiting_text(counts: Mapping[str, int]) -> str:
-    """Task counts as one short line for people: ``RUNNING 3, QUEUED 1``."""
-    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()) if count) or "no tasks"
