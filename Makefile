@@ -55,7 +55,7 @@ test-all: lint types
 # Hashes only: the lock names no address, so that it works behind any mirror.
 lock:
 	@uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url \
-	  --extra dev --group test --group lint --group build pyproject.toml -o requirements.lock
+	  --extra dev --extra pusher --extra otel --group test --group lint --group build pyproject.toml -o requirements.lock
 
 bench: env
 	@$(PY) -m benchmarks
