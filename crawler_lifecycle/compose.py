@@ -75,9 +75,9 @@ def build_parts(settings: Settings, directory: WorkflowDirectory) -> Parts:
         cluster=build_cluster(settings),
         catalogue=build_catalogue(settings),
         scheduler=HttpSchedulerClient(settings.scheduler.url, settings.scheduler.timeout_s),
-        notifier=OutboxNotifier(),
-        sink=JsonLinesSink(settings.events.url),
-        archive=FolderArchive(settings.archive.url),
+        notifier=build_notifier(settings),
+        sink=build_sink(settings),
+        archive=build_archive(settings),
         directory=directory,
     )
 
@@ -91,6 +91,21 @@ def build_catalogue(settings: Settings) -> Catalogue:
     if not settings.crawlers.exists() and "crawlers" not in settings.model_fields_set:
         return EmptyCatalogue()
     return YamlCatalogue(settings.crawlers)
+
+
+def build_archive(settings: Settings) -> FileArchive:
+    """Where zips of supporting files go. Raises ``InvalidRequest``."""
+    return FolderArchive(settings.archive.url)
+
+
+def build_sink(settings: Settings) -> EventSink:
+    """The bus or file that data pipelines read. Raises ``InvalidRequest``."""
+    return JsonLinesSink(settings.events.url)
+
+
+def build_notifier(settings: Settings) -> Notifier:
+    """What pushes to the front end. Raises ``InvalidRequest``."""
+    return OutboxNotifier()
 
 
 def build_cluster(settings: Settings) -> LocalCluster:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from .domain.errors import InvalidRequest
@@ -59,12 +59,41 @@ class UrlSettings(_Section):
 
 
 class GatewaySettings(_Section):
-    """The HTTP API: where programs find it, and where it listens."""
+    """The HTTP API: where programs find it, where it listens, and whom it lets in."""
 
-    url: str | None = None
+    url: str | None = Field(default=None, description="where crawlctl and crawlers find it")
+    token: SecretStr | None = Field(default=None, description="what crawlctl and our services show to it")
     host: str = "127.0.0.1"
     port: int = Field(default=8500, ge=0, le=65535)
+    open: bool = Field(default=False, description="no tokens asked for; on loopback only, as `crawlctl dev` does")
+    tokens_file: Path | None = Field(default=None, description="TOML file of callers: name, role, sha256 of the token")
+    task_key: SecretStr | None = Field(
+        default=None,
+        description="signs the token by which a crawler adds tasks to its own run; shared with the scheduler service",
+    )
     sweep_s: float = Field(default=15.0, gt=0, description="seconds between searches for accepted but unstarted work")
+
+
+class PusherSettings(_Section):
+    """Pushes to browsers through Pusher Channels; off until ``app_id`` is set (extra ``pusher``)."""
+
+    app_id: str | None = None
+    key: str | None = None
+    secret: SecretStr | None = None
+    cluster: str | None = Field(default=None, description="Pusher's cluster, when no host is given")
+    host: str | None = Field(default=None, description="a server that speaks Pusher's API, instead of a cluster")
+    port: int | None = Field(default=None, ge=1, le=65535)
+    tls: bool = True
+    channel: str = Field(default="private-crawls", description="every event goes to this channel")
+    timeout_s: float = Field(default=1.5, gt=0, le=5)
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.app_id is not None and (self.key is None or self.secret is None):
+            raise ValueError("key and secret are needed as well when app_id is set")
+        if self.app_id is not None and self.host is None and self.cluster is None:
+            raise ValueError("cluster or host is needed as well when app_id is set")
+        return self
 
 
 class WorkerSettings(_Section):
@@ -74,6 +103,8 @@ class WorkerSettings(_Section):
     threads: int = Field(default=16, ge=1, le=512, description="activities at once for each task queue")
     health_host: str = "127.0.0.1"
     health_port: int = Field(default=8700, ge=0, le=65535, description="0 takes a free port")
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = Field(default=None, ge=1, le=65535, description="Prometheus endpoint; none: no metrics")
 
 
 class Settings(BaseSettings):
@@ -89,6 +120,7 @@ class Settings(BaseSettings):
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
     archive: UrlSettings = Field(default_factory=lambda: UrlSettings(url=_file_url("archive")))
     events: UrlSettings = Field(default_factory=lambda: UrlSettings(url=_file_url("events.jsonl")))
+    pusher: PusherSettings = Field(default_factory=PusherSettings)
     gateway: GatewaySettings = Field(default_factory=GatewaySettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
     crawlers: Path = Path("crawlers.yaml")

@@ -20,6 +20,7 @@ from .protocols import (
     WorkflowDirectory,
 )
 from .values import (
+    AddedTask,
     CorrectionRow,
     Deployed,
     Deployment,
@@ -42,6 +43,7 @@ from .values import (
 )
 
 __all__ = [
+    "AddedTask",
     "Catalogue",
     "Cluster",
     "CorrectionRow",

@@ -18,6 +18,7 @@ from crawler_lifecycle.domain.run import (
 from crawler_lifecycle.domain.task import TaskState, TaskStatus
 
 from .values import (
+    AddedTask,
     CorrectionRow,
     Deployed,
     Deployment,
@@ -68,6 +69,17 @@ class RunStore(Protocol):
 
         The same owner again gets the same answer. ``former_is_open`` is asked, outside of the transaction, whether the
         former owner still lives. Raises ``RunNotFound``, ``RunIsLive``, ``AlreadyCompleted``, ``InvalidRequest``.
+        """
+        ...
+
+    def add_tasks(
+        self, run_id: int, key: str, task_args: Sequence[Mapping[str, str]], fence: Fence | None = None
+    ) -> list[AddedTask]:
+        """Append QUEUED tasks to a live run, once for each ``key``; the run is multi-process from then on.
+
+        The same key and arguments again get the same answer, also when the run has ended meanwhile. Raises
+        ``RunNotFound``; ``NotInThisState`` under a stop or after the end; ``DuplicateRequest`` when the key came with
+        other arguments; ``InvalidRequest`` for no tasks or for more than a run may have.
         """
         ...
 
@@ -192,6 +204,10 @@ class RunStore(Protocol):
 
     def exports(self, run_id: int) -> list[Mapping[str, object]]: ...
 
+    def deliveries(self, run_id: int) -> list[Mapping[str, object]]:
+        """Every delivery of the run's events that was tried: seq, type, attempt, sink, status, tries, error, when."""
+        ...
+
     # readers
     def get_run(self, run_id: int) -> RunRow | None: ...
 
@@ -203,11 +219,17 @@ class RunStore(Protocol):
         before_run_id: int | None = None,
         limit: int = 50,
         status: Sequence[str] = (),
+        stage: str | None = None,
         crawler: str | None = None,
         trigger: str | None = None,
         outcome: str | None = None,
         flow_id: str | None = None,
-    ) -> list[RunRow]: ...
+        tag: str | None = None,
+        created_from: datetime | None = None,
+        created_until: datetime | None = None,
+    ) -> list[RunRow]:
+        """Runs, newest first, that fit every given filter. ``created_from`` is included, ``created_until`` is not."""
+        ...
 
     def list_tasks(
         self, run_id: int, *, after_task_id: int = 0, limit: int = 500, superseded: bool = False
@@ -296,8 +318,15 @@ class Notifier(Protocol):
 
     name: str
 
+    sends: bool
+    """Whether ``push`` sends anything anywhere; when not, nobody needs to be asked to call it."""
+
     def push(self, event: Event) -> None:
         """Deliver one event. Raises ``NotDelivered``."""
+        ...
+
+    def check(self) -> str:
+        """Say in words where pushes go. Raises ``NotDelivered`` with reason and cure when that cannot be reached."""
         ...
 
 
@@ -308,6 +337,10 @@ class EventSink(Protocol):
 
     def send(self, event: Event) -> None:
         """Deliver one event; receivers de-duplicate by its id. Raises ``NotDelivered``."""
+        ...
+
+    def check(self) -> str:
+        """Say in words where events go, sending none. Raises ``NotDelivered`` when that cannot be used."""
         ...
 
 
@@ -329,6 +362,10 @@ class FileArchive(Protocol):
 
     def open(self, url: str) -> Iterator[bytes]:
         """The bytes of a stored archive."""
+        ...
+
+    def check(self) -> str:
+        """Say in words where archives go, after writing and removing a probe. Raises ``NotDelivered``."""
         ...
 
 
