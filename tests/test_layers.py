@@ -27,10 +27,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "worker": {"domain", "ports", "activities", "adapters", "workflows", "settings", "compose", "temporal", "logs"},
     "problems": {"domain"},
     "serving": {"problems"},
-    "scheduler": {"domain", "ports", "adapters", "settings", "compose", "problems", "serving", "logs"},
+    "task_tokens": set(),
+    "scheduler": {
+        *("domain", "ports", "adapters", "settings", "compose", "problems", "serving", "logs"),
+        *("task_tokens",),
+    },
     "gateway": {
         *("domain", "ports", "adapters", "settings", "compose", "client", "temporal"),
-        *("problems", "serving", "logs"),
+        *("problems", "serving", "logs", "task_tokens"),
     },
     "cli": {
         *("domain", "ports", "adapters", "settings", "compose", "client", "temporal", "logs"),
