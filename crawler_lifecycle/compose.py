@@ -32,7 +32,12 @@ from crawler_lifecycle.ports import (
     WorkflowDirectory,
 )
 from crawler_lifecycle.settings import Settings
+from crawler_lifecycle.workflows.exports import RunExportWorkflow
+from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 from crawler_lifecycle.workflows.policies import POLICIES
+
+#: What the role ``workflows`` executes.
+WORKFLOWS: tuple[type, ...] = (CrawlerLifecycleWorkflow, RunExportWorkflow)
 
 #: A worker's role -> the task queue it serves.
 ROLES: dict[str, str] = {
@@ -123,9 +128,9 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
     owners = (
         InitiationActivities(p.store, p.directory, p.catalogue),
         DeploymentActivities(p.store, p.cluster, p.scheduler, p.notifier),
-        ReconciliationActivities(p.store, p.cluster),
+        ReconciliationActivities(p.store, p.cluster, p.notifier),
         CancellationActivities(p.store, p.cluster, p.notifier),
-        CompletionActivities(p.store, p.cluster, p.sink, p.archive, p.catalogue),
+        CompletionActivities(p.store, p.cluster, p.sink, p.archive, p.catalogue, p.notifier),
     )
     found: dict[str, Callable[..., Any]] = {}
     for owner in owners:

@@ -85,7 +85,7 @@ class PusherSettings(_Section):
     port: int | None = Field(default=None, ge=1, le=65535)
     tls: bool = True
     channel: str = Field(default="private-crawls", description="every event goes to this channel")
-    timeout_s: float = Field(default=1.5, gt=0, le=5)
+    timeout_s: float = Field(default=1.4, gt=0, le=5, description="for one of at most three tries")
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -25,11 +25,10 @@ from temporalio.worker import Worker
 
 from crawler_lifecycle import logs
 from crawler_lifecycle.adapters.temporal import TemporalDirectory, register_search_attributes, registration_command
-from crawler_lifecycle.compose import ROLES, Parts, activities_of, build_parts
+from crawler_lifecycle.compose import ROLES, WORKFLOWS, Parts, activities_of, build_parts
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.temporal import connect
-from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +145,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
             worker = Worker(
                 client,
                 task_queue=ROLES[role],
-                workflows=[CrawlerLifecycleWorkflow] if role == "workflows" else [],
+                workflows=WORKFLOWS if role == "workflows" else [],
                 activities=activities_of(role, parts[role]),
                 activity_executor=threads,
                 max_concurrent_activities=settings.worker.threads,

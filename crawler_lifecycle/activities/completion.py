@@ -10,7 +10,7 @@ from temporalio import activity
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, archive_key, event_key
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, StopIntent, Verdict, verdict
-from crawler_lifecycle.ports import Catalogue, Cluster, EventSink, Fence, FileArchive, RunStore, TaskRef
+from crawler_lifecycle.ports import Catalogue, Cluster, EventSink, Fence, FileArchive, Notifier, RunStore, TaskRef
 
 from .shared import beating, send_event
 
@@ -40,6 +40,7 @@ class CompletionActivities:
     sink: EventSink
     archive: FileArchive
     catalogue: Catalogue
+    notifier: Notifier
 
     @activity.defn(name="update_run_status")
     def update_run_status(self, fence: Fence) -> RunEnded:
@@ -55,7 +56,7 @@ class CompletionActivities:
             return verdict(groups, stop, partial_ok=partial_ok)
 
         ended = self.store.end_run(fence, judge)
-        tasks = {str(k): v for k, v in self.store.count_tasks(fence.run_id).by_status.items() if v}
+        tasks = self.store.count_tasks(fence.run_id).positive()
         return RunEnded(
             ended.status, ended.outcome or "", ended.cause or "", tasks, ended.pages, ended.items, ended.errors
         )
@@ -106,3 +107,18 @@ class CompletionActivities:
             raise
         self.store.record_export(fence, "exported", result, None)
         return result
+
+    @activity.defn(name="resend_pushes")
+    def resend_pushes(self, fence: Fence) -> int:
+        """Push again what the front end was never told about this attempt; how many events that were.
+
+        Second execution: only those that still are undelivered. Raises ``NotDelivered`` at the first that fails again.
+        """
+        sent = 0
+        for delivery in self.store.deliveries(fence.run_id):
+            failed = delivery["sink"] == self.notifier.name and delivery["status"] == "failed"
+            event = self.store.get_event(int(str(delivery["seq"]))) if failed else None
+            if event is not None and event.attempt == fence.attempt:
+                send_event(self.store, event, self.notifier.push, self.notifier.name)
+                sent += 1
+        return sent

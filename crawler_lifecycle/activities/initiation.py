@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from temporalio import activity
 
-from crawler_lifecycle.domain.crawler import with_limits
+from crawler_lifecycle.domain.crawler import args_of_tasks, with_limits
 from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID
-from crawler_lifecycle.domain.run import RunRequest
-from crawler_lifecycle.ports import Catalogue, Owner, RunHandle, RunStore, WorkflowDirectory
+from crawler_lifecycle.domain.run import AddedTaskId, ChildTask, RunRequest, TasksAdded
+from crawler_lifecycle.ports import Catalogue, Fence, Owner, RunHandle, RunStore, WorkflowDirectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,15 @@ class AddWorkflowId:
     run_id: int
     attempt: int
     workflow_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddToRun:
+    """Input of ``add_tasks``."""
+
+    fence: Fence
+    key: str
+    tasks: list[ChildTask]
 
 
 @dataclass
@@ -57,3 +66,19 @@ class InitiationActivities:
         Second execution: writes the same value again.
         """
         self.store.set_property(order.run_id, order.attempt, PROPERTY_WORKFLOW_ID, order.workflow_id)
+
+    @activity.defn(name="add_tasks")
+    def add_tasks(self, order: AddToRun) -> TasksAdded:
+        """Append child tasks to a live run; the next look deploys them into free slots.
+
+        Arguments that the crawler does not take are refused here: the scheduler service would refuse every queued task
+        together with them. Second execution: the same key gets the same tasks.
+        """
+        run_id = order.fence.run_id
+        request = self.store.request_of(run_id)
+        crawler = self.catalogue.get(request.crawler or "")
+        args = [task.args for task in order.tasks]
+        if crawler is not None:
+            args_of_tasks(crawler, request.args, args)
+        added = self.store.add_tasks(run_id, order.key, args, order.fence)
+        return TasksAdded(run_id, [AddedTaskId(task.task_id, task.index) for task in added])

@@ -13,11 +13,12 @@ from temporalio import activity
 
 from crawler_lifecycle.domain import cadence
 from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import ACTIVE, TaskState, TaskStatus, reconcile
-from crawler_lifecycle.ports import Cluster, Fence, Finding, FoundState, Look, RunStore, TaskRef
+from crawler_lifecycle.ports import Cluster, Fence, Finding, FoundState, Look, Notifier, RunStore, TaskRef
 
-from .shared import Clock, Counts, beating, utc_now
+from .shared import Clock, Counts, beating, send_event, utc_now
 
 #: Tasks whose debugging information is fetched and written in one go.
 DETAILS_PAGE = 500
@@ -100,12 +101,20 @@ def compare(state: FoundState, look: Look, *, gap_s: float, resumed: bool) -> li
     return findings
 
 
+@dataclass(frozen=True, slots=True)
+class Synced(Counts):
+    """The tasks after ``sync_statuses``; ``push`` says that somebody wants to be told by ``signal_pusher_changed``."""
+
+    push: bool = False
+
+
 @dataclass
 class ReconciliationActivities:
     """Activities of stage 3."""
 
     store: RunStore
     cluster: Cluster
+    notifier: Notifier
     clock: Clock = utc_now
 
     @activity.defn(name="get_active_running_tasks")
@@ -179,12 +188,23 @@ class ReconciliationActivities:
         return self.store.apply_details(fence)
 
     @activity.defn(name="sync_statuses")
-    def sync_statuses(self, order: Sync) -> Counts:
+    def sync_statuses(self, order: Sync) -> Synced:
         """Set the changed statuses to what the cluster says, with transitions and corrections, in one transaction.
 
         Second execution: nothing is staged any more, and the counts are the same.
         """
-        return Counts.of(self.store.apply_findings(order.fence, order.source))
+        counts = self.store.apply_findings(order.fence, order.source)
+        return Synced(counts.positive(), counts.active, counts.queued, push=self.notifier.sends)
+
+    @activity.defn(name="signal_pusher_changed")
+    def signal_pusher_changed(self, fence: Fence) -> None:
+        """Push the run's newest ``run.changed`` event to the front end.
+
+        Second execution: pushes the newest event of that moment, which tells at least as much.
+        """
+        event = self.store.last_event(fence.run_id, EVENT_RUN_CHANGED)
+        if event is not None:
+            send_event(self.store, event, self.notifier.push, self.notifier.name)
 
     @activity.defn(name="count_alive_tasks")
     def count_alive_tasks(self, run_id: int) -> Counts:

@@ -37,7 +37,7 @@ class Counts:
 
     @classmethod
     def of(cls, counts: TaskCounts) -> Counts:
-        return cls({str(k): v for k, v in counts.by_status.items() if v}, counts.active, counts.queued)
+        return cls(counts.positive(), counts.active, counts.queued)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -101,6 +101,24 @@ def effective_args(crawler: CrawlerDefinition, *layers: Mapping[str, str]) -> di
         if arg.required and name not in merged:
             raise InvalidRequest(f"args.{name}: missing; crawler {crawler.name!r} requires it")
     return merged
+
+
+def args_of_tasks(
+    crawler: CrawlerDefinition, args: Mapping[str, str], tasks: Sequence[Mapping[str, str]], first: int = 0
+) -> list[dict[str, str]]:
+    """The complete arguments of each task: the run's, then the task's own.
+
+    Raises ``InvalidRequest`` that names the task (counted from ``first``), unless the run's own arguments are wrong.
+    """
+    complete = []
+    for n, own in enumerate(tasks, first):
+        try:
+            complete.append(effective_args(crawler, args, own))
+        except InvalidRequest as error:
+            named = str(error).partition(": ")[0].removeprefix("args.")
+            where = "" if named in args and named not in own else f"tasks[{n}]."
+            raise InvalidRequest(f"{where}{error}") from None
+    return complete
 
 
 def with_limits(request: RunRequest, limits: Mapping[str, float | None]) -> RunRequest:

@@ -10,6 +10,8 @@ import hashlib
 import re
 
 LIFECYCLE_WORKFLOW = "CrawlerLifecycleWorkflow"
+#: Sends again what an ended run has to deliver; started by a person, hours or months after the run.
+EXPORT_WORKFLOW = "RunExportWorkflow"
 
 #: Workflows, database and notification steps.
 QUEUE_MAIN = "crawler-lifecycle"
@@ -25,6 +27,7 @@ SIGNAL_FORCE_STOP = "force_stop"
 SIGNAL_LOOK_NOW = "look_now"
 SIGNAL_RUN_ENDED = "run_ended"
 QUERY_STATUS = "status"
+UPDATE_ADD_TASKS = "add_tasks"
 
 #: Search attribute name -> indexed type, as the operator service and `temporal operator search-attribute` spell it.
 SEARCH_ATTRIBUTES: dict[str, str] = {
@@ -42,14 +45,21 @@ SEARCH_ATTRIBUTES: dict[str, str] = {
 PROPERTY_WORKFLOW_ID = "workflow_id"
 
 EVENT_RUN_ENDED = "run.ended"
+EVENT_RUN_CHANGED = "run.changed"
 
 CRAWLER_NAME = re.compile(r"[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?")
 REQUEST_ID_MAX = 120
+TASKS_PER_RUN_MAX = 100_000
 
 
 def workflow_id(crawler: str, request_id: str) -> str:
     """The workflow id of a run that we start ourselves: ``crawl/<crawler>/<request_id>``."""
     return f"crawl/{crawler}/{request_id}"
+
+
+def export_workflow_id(run_id: int, attempt: int) -> str:
+    """The workflow id under which an attempt's deliveries are sent again: one at a time."""
+    return f"crawl-export/{run_id}/{attempt}"
 
 
 def cluster_name(run_id: int, index: int, attempt: int) -> str:

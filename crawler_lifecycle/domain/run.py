@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -168,6 +168,59 @@ class ChildTask:
     args: dict[str, str] = field(default_factory=dict)
 
 
+def _check_inline(tasks: Sequence[ChildTask], cure: str) -> None:
+    """Refuse more than travels well through Temporal."""
+    if len(tasks) > INLINE_TASKS_MAX:
+        raise InvalidRequest(
+            f"tasks: {len(tasks)} inline tasks are not allowed; give at most {INLINE_TASKS_MAX} at once, {cure}"
+        )
+    size = len(json.dumps([task.args for task in tasks]))
+    if size > INLINE_TASKS_BYTES:
+        raise InvalidRequest(
+            f"tasks: {size} bytes of inline tasks are not allowed; give at most {INLINE_TASKS_BYTES} at once, {cure}"
+        )
+
+
+def _check_request_id(value: str | None) -> None:
+    if value is not None and not (0 < len(value) <= REQUEST_ID_MAX and value.isprintable()):
+        raise _refuse("request_id", value, f"give 1 to {REQUEST_ID_MAX} printable characters")
+
+
+@dataclass(frozen=True, slots=True)
+class AddTasks:
+    """The input of the update ``add_tasks``: a page of child tasks for a live run.
+
+    ``request_id`` makes a repeat harmless; without one the id of the update does. Raises ``InvalidRequest``.
+    """
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    tasks: list[ChildTask] = field(default_factory=list)
+    request_id: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.tasks:
+            raise _refuse("tasks", self.tasks, "give at least one task")
+        _check_inline(self.tasks, "in several calls")
+        _check_request_id(self.request_id)
+
+
+@dataclass(frozen=True, slots=True)
+class AddedTaskId:
+    """A task that ``add_tasks`` made."""
+
+    task_id: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class TasksAdded:
+    """The answer of the update ``add_tasks``, in the order of the tasks sent."""
+
+    run_id: int
+    tasks: list[AddedTaskId]
+
+
 @dataclass(frozen=True, slots=True)
 class RunRequest:
     """Everything that a caller may say about a run; the single input of ``CrawlerLifecycleWorkflow``.
@@ -224,10 +277,7 @@ class RunRequest:
             raise _refuse("run_id", self.run_id, "run ids are whole numbers from 1")
         if self.rerun and self.run_id is None:
             raise _refuse("rerun", self.rerun, "it needs the run_id of the completed run")
-        if self.request_id is not None and not (
-            0 < len(self.request_id) <= REQUEST_ID_MAX and self.request_id.isprintable()
-        ):
-            raise _refuse("request_id", self.request_id, f"give 1 to {REQUEST_ID_MAX} printable characters")
+        _check_request_id(self.request_id)
         for name, limit in (("requested_by", 255), ("flow_id", 200), ("parent", 255)):
             value = getattr(self, name)
             if value is not None and not 0 < len(value) <= limit:
@@ -238,17 +288,7 @@ class RunRequest:
             return
         if not self.tasks:
             raise _refuse("tasks", [], "give at least one task, or leave it out for a single-process run")
-        if len(self.tasks) > INLINE_TASKS_MAX:
-            raise InvalidRequest(
-                f"tasks: {len(self.tasks)} inline tasks are not allowed; give at most {INLINE_TASKS_MAX} here "
-                "and start larger runs through the gateway, which stores the tasks first"
-            )
-        size = len(json.dumps([task.args for task in self.tasks]))
-        if size > INLINE_TASKS_BYTES:
-            raise InvalidRequest(
-                f"tasks: {size} bytes of inline tasks are not allowed; at most {INLINE_TASKS_BYTES}, "
-                "larger runs are started through the gateway"
-            )
+        _check_inline(self.tasks, "start larger runs through the gateway, which stores the tasks first")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from starlette.concurrency import run_in_threadpool
 
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, effective_args
-from crawler_lifecycle.domain.errors import InvalidRequest, SchedulerUnavailable
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, args_of_tasks, effective_args
+from crawler_lifecycle.domain.errors import SchedulerUnavailable
 from crawler_lifecycle.ports import SchedulerClient
 from crawler_lifecycle.problems import FieldError, Problem
 
@@ -69,10 +69,4 @@ def check_args(crawler: CrawlerDefinition, args: Mapping[str, str], tasks: Seque
     if tasks is None:
         effective_args(crawler, args)
         return
-    for n, own in enumerate(tasks):
-        try:
-            effective_args(crawler, args, own)
-        except InvalidRequest as error:
-            named = str(error).partition(": ")[0].removeprefix("args.")
-            where = "" if named in args and named not in own else f"tasks[{n}]."
-            raise InvalidRequest(f"{where}{error}") from None
+    args_of_tasks(crawler, args, tasks)

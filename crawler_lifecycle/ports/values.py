@@ -167,6 +167,10 @@ class TaskCounts:
     def alive(self) -> int:
         return self.active + self.queued
 
+    def positive(self) -> dict[str, int]:
+        """The statuses that tasks are in, as plain texts."""
+        return {str(status): count for status, count in self.by_status.items() if count}
+
 
 @dataclass(frozen=True, slots=True)
 class QueuedTask:

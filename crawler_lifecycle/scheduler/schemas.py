@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, effective_args
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, args_of_tasks
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
@@ -82,19 +82,12 @@ def merged(call: OnetimeCall, crawler: CrawlerDefinition) -> Deployment:
     Raises ``InvalidRequest`` that names the task when its arguments do not fit the crawler, before anything is created.
     """
     seen: set[int] = set()
-    tasks = []
     for n, task in enumerate(call.tasks):
         if task.index in seen:
             raise InvalidRequest(f"tasks[{n}].index: {task.index} appears twice; give every task its own index")
         seen.add(task.index)
-        try:
-            args = effective_args(crawler, call.args, task.args)
-        except InvalidRequest as error:
-            # "args.x: …" of a task belongs to that task unless the call's own arguments bring it.
-            named = str(error).partition(": ")[0].removeprefix("args.")
-            where = "" if named in call.args and named not in task.args else f"tasks[{n}]."
-            raise InvalidRequest(f"{where}{error}") from None
-        tasks.append(QueuedTask(task.task_id, task.index, args))
+    complete = args_of_tasks(crawler, call.args, [task.args for task in call.tasks])
+    tasks = [QueuedTask(task.task_id, task.index, args) for task, args in zip(call.tasks, complete, strict=True)]
     due_at: datetime | None = call.due_at if isinstance(call, ScheduledCall) else None
     return Deployment(
         run_id=call.run_id,

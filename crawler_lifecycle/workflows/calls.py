@@ -87,10 +87,15 @@ async def settle(handles: Sequence[workflow.ActivityHandle[Any]], seconds: float
             handle.exception()
 
 
+def neglect(handle: workflow.ActivityHandle[Any]) -> None:
+    """Let an activity run without waiting for it, whatever comes of it."""
+    handle.add_done_callback(_look_away)
+
+
 def abandon(handles: Sequence[workflow.ActivityHandle[Any]]) -> None:
     """Ask activities to cancel and never await them."""
     for handle in handles:
-        handle.add_done_callback(_look_away)
+        neglect(handle)
         handle.cancel()
 
 

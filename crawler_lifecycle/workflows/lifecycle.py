@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RawValue
@@ -31,14 +31,22 @@ from crawler_lifecycle.activities.deployment import (
     Requeue,
     Started,
 )
-from crawler_lifecycle.activities.initiation import AddWorkflowId, CreateHistory, InitiationActivities
+from crawler_lifecycle.activities.initiation import AddToRun, AddWorkflowId, CreateHistory, InitiationActivities
 from crawler_lifecycle.domain import cadence, names
 from crawler_lifecycle.domain.errors import NotInThisState
-from crawler_lifecycle.domain.run import RunRequest, RunResult, RunSnapshot, RunStatus, Stage, StopIntent
+from crawler_lifecycle.domain.run import (
+    RunRequest,
+    RunResult,
+    RunSnapshot,
+    RunStatus,
+    Stage,
+    StopIntent,
+    TasksAdded,
+)
 from crawler_lifecycle.ports import Owner
 
 from .calls import Interrupted, call, pause
-from .requests import read_request
+from .requests import read_request, read_tasks
 from .state import RunState
 from .steps import ask_to_end, courtesy, gap, look_round, publish, tell_parent, wait_for_look
 
@@ -73,6 +81,26 @@ class CrawlerLifecycleWorkflow:
     def _on_signal(self, name: str, args: Sequence[RawValue]) -> None:
         self._s.inbox.signal(name, args, workflow.payload_converter(), workflow.now(), str(workflow.uuid4()))
 
+    @workflow.update(
+        name=names.UPDATE_ADD_TASKS, description="A page of child tasks for this run ({tasks, request_id})"
+    )
+    async def add_tasks(self, page: Any = None) -> TasksAdded:
+        """Append tasks to the live run; they are deployed after the look that follows at once."""
+        s, order = self._s, read_tasks(page)
+        await workflow.wait_condition(lambda: s.run_id != 0)
+        update = workflow.current_update_info()
+        key = order.request_id or (update.id if update is not None else str(workflow.uuid4()))
+        added = await call(InitiationActivities.add_tasks, AddToRun(s.fence, key, order.tasks))
+        s.multi, s.inbox.look_now = True, True
+        return added
+
+    @add_tasks.validator
+    def _check_tasks(self, page: Any = None) -> None:
+        read_tasks(page)
+        if self._s.outcome is not None:
+            text = f"run {self._s.run_id} has ended; resume it or start another run"
+            raise ApplicationError(text, type=NotInThisState.code, non_retryable=True)
+
     @workflow.query(name=names.QUERY_STATUS, description="The run as its workflow sees it now")
     def status(self) -> RunSnapshot:
         """The run as its workflow sees it now."""
@@ -96,6 +124,7 @@ class CrawlerLifecycleWorkflow:
                 elif s.stage is Stage.COMPLETION:
                     await self._judge()
                 elif workflow.info().is_continue_as_new_suggested():
+                    await workflow.wait_condition(workflow.all_handlers_finished)
                     return None
                 elif s.inbox.stop is not None:
                     await self._stop()
@@ -260,6 +289,8 @@ class CrawlerLifecycleWorkflow:
             await courtesy(s, CancellationActivities.signal_pusher_stopped)
         await courtesy(s, CompletionActivities.initiate_export_signal)
         export = await courtesy(s, CompletionActivities.export_supporting_files)
+        # An update that came too late gets its refusal before the workflow is over.
+        await workflow.wait_condition(workflow.all_handlers_finished)
         result = s.result(export)
         await tell_parent(s, result)
         publish(s)

@@ -1,4 +1,4 @@
-"""Reading the request of a run.
+"""Reading what outside starters and callers send.
 
 The SDK applies type hints only when as many payloads came as the workflow has parameters. Outside starters send one,
 a continued run sends two, so the single one is read here, with the same strictness.
@@ -10,9 +10,10 @@ from pydantic import TypeAdapter, ValidationError
 from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.domain.run import AddTasks, RunRequest
 
 _REQUEST = TypeAdapter(RunRequest)
+_TASKS = TypeAdapter(AddTasks)
 
 
 def read_request(value: object) -> RunRequest:
@@ -27,6 +28,17 @@ def read_request(value: object) -> RunRequest:
         return value
     try:
         return _REQUEST.validate_python(value)
+    except ValidationError as error:
+        raise ApplicationError(in_words(error), type=InvalidRequest.code, non_retryable=True) from None
+
+
+def read_tasks(value: object) -> AddTasks:
+    """The payload of the update ``add_tasks``. Raises ``ApplicationError`` as ``read_request`` does."""
+    if value is None:
+        text = 'tasks: missing; send a page of tasks, for example {"tasks": [{"args": {"shelf": "7"}}]}'
+        raise ApplicationError(text, type=InvalidRequest.code, non_retryable=True)
+    try:
+        return _TASKS.validate_python(value)
     except ValidationError as error:
         raise ApplicationError(in_words(error), type=InvalidRequest.code, non_retryable=True) from None
 

@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.run import RunResult
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Fence
 
-from .calls import call, pause, settle, start
+from .calls import call, neglect, pause, settle, start
 from .state import RunState
 
 R = TypeVar("R")
@@ -59,7 +59,9 @@ async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *
         text = f"{found.changed} tasks changed"
         await call(rec.get_bulk_task_history_data, fence, control=control, wake=wake, summary=text)
         await call(rec.reconcile_tasks, fence, control=control, wake=wake)
-        await call(rec.sync_statuses, Sync(fence, source), control=control, wake=wake)
+        synced = await call(rec.sync_statuses, Sync(fence, source), control=control, wake=wake)
+        if synced.push:
+            neglect(start(rec.signal_pusher_changed, fence))
     if found.changed or not believed.counts.active:
         s.counts = await call(rec.count_alive_tasks, s.run_id, control=control, wake=wake)
 

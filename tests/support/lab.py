@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from temporalio.worker import Replayer, Worker
 
 from crawler_lifecycle.adapters.database import open_store, upgrade
 from crawler_lifecycle.adapters.temporal import TemporalDirectory
-from crawler_lifecycle.compose import ROLES, Parts, activities_of
+from crawler_lifecycle.compose import ROLES, WORKFLOWS, Parts, activities_of
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition
 from crawler_lifecycle.domain.errors import DeploymentRefused, SchedulerUnavailable
@@ -26,7 +26,6 @@ from crawler_lifecycle.domain.run import ExportResult, RunResult, RunSnapshot
 from crawler_lifecycle.fakes.cluster import FakeCluster
 from crawler_lifecycle.ports import Deployed, Deployment, Event, FileSource
 from crawler_lifecycle.temporal import plugin
-from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 
 CRAWLERS = {
     "books": CrawlerDefinition("books", args={"shelf": Argument(default="a")}, resumable=True),
@@ -85,6 +84,7 @@ class Outside:
     """Notifier, event sink and archive that remember, and fail when told to."""
 
     name: str = "outside"
+    sends: bool = False
     pushed: list[Event] = field(default_factory=list)
     sent: list[Event] = field(default_factory=list)
     stored: list[str] = field(default_factory=list)
@@ -105,6 +105,12 @@ class Outside:
         progress(1, 1)
         self.stored.append(key)
         return ExportResult(f"memory:///{key}", 1, len(sources), "0" * 64)
+
+    def open(self, url: str) -> Iterator[bytes]:
+        yield self.stored[self.stored.index(url.removeprefix("memory:///"))].encode()
+
+    def check(self) -> str:
+        return "in memory"
 
     def _maybe(self, what: str) -> None:
         if what in self.fail:
@@ -202,7 +208,7 @@ class Lab:
         count = 0
         for handle in self.handles:
             for history in await self.chain(handle):
-                await Replayer(workflows=[CrawlerLifecycleWorkflow], plugins=[plugin()]).replay_workflow(history)
+                await Replayer(workflows=WORKFLOWS, plugins=[plugin()]).replay_workflow(history)
                 count += 1
         assert count >= len(self.handles)
         return count
@@ -245,7 +251,7 @@ async def start_workers(stack: AsyncExitStack, lab: Lab) -> None:
         worker = Worker(
             lab.client,
             task_queue=queue,
-            workflows=[CrawlerLifecycleWorkflow] if role == "workflows" else [],
+            workflows=WORKFLOWS if role == "workflows" else [],
             activities=[with_clock(a) for a in activities_of(role, lab.parts)],
             activity_executor=threads,
             max_concurrent_activities=8,

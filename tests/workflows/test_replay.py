@@ -16,8 +16,8 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 from temporalio.workflow import NondeterminismError
 
+from crawler_lifecycle.compose import WORKFLOWS
 from crawler_lifecycle.temporal import plugin
-from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 
 FOLDER = Path(__file__).parents[1] / "histories"
 HISTORIES = sorted(FOLDER.glob("*.json"))
@@ -33,7 +33,7 @@ def read(name: str) -> History:
 
 async def replay(history: History) -> None:
     """Raises what a worker would run into."""
-    replayer = Replayer(workflows=[CrawlerLifecycleWorkflow], plugins=[plugin()])
+    replayer = Replayer(workflows=WORKFLOWS, plugins=[plugin()])
     await replayer.replay_workflow(WorkflowHistory.from_json(history["workflowId"], history))
 
 

@@ -146,6 +146,18 @@ class ReaderPart(StorePart):
         rows = self._rows(select(outbox_event).where(outbox_event.c.event_key == key))
         return event_row(rows[0]) if rows else None
 
+    def last_event(self, run_id: int, type: str) -> Event | None:
+        """The run's newest event of this type."""
+        e = outbox_event.c
+        newest = select(outbox_event).where(e.run_id == run_id, e.type == type).order_by(e.seq.desc()).limit(1)
+        rows = self._rows(newest)
+        return event_row(rows[0]) if rows else None
+
+    def get_event(self, seq: int) -> Event | None:
+        """The event of this number."""
+        rows = self._rows(select(outbox_event).where(outbox_event.c.seq == seq))
+        return event_row(rows[0]) if rows else None
+
     def events_after(self, seq: int, limit: int = 500) -> list[Event]:
         """Events in order; whoever resumes after the last one it saw misses none."""
         e = outbox_event.c
