@@ -17,6 +17,7 @@ from .protocols import (
     Notifier,
     RunStore,
     SchedulerClient,
+    TaskLogs,
     WorkflowDirectory,
 )
 from .values import (
@@ -30,6 +31,7 @@ from .values import (
     FileSource,
     Finding,
     FoundState,
+    LogPart,
     Look,
     LookReport,
     Owner,
@@ -58,6 +60,7 @@ __all__ = [
     "FileSource",
     "Finding",
     "FoundState",
+    "LogPart",
     "Look",
     "LookReport",
     "Notifier",
@@ -68,6 +71,7 @@ __all__ = [
     "RunStore",
     "SchedulerClient",
     "TaskCounts",
+    "TaskLogs",
     "TaskRef",
     "TaskRow",
     "TransitionRow",

@@ -29,6 +29,7 @@ from .values import (
     Finding,
     FoundState,
     Look,
+    LogPart,
     LookReport,
     Owner,
     QueuedTask,
@@ -198,7 +199,13 @@ class RunStore(Protocol):
 
     def get_event(self, seq: int) -> Event | None: ...
 
-    def events_after(self, seq: int, limit: int = 500) -> list[Event]: ...
+    def events_after(self, seq: int, limit: int = 500, run_id: int | None = None) -> list[Event]:
+        """Events with a greater number, in order, of all runs or of one. None with a smaller one appears later."""
+        ...
+
+    def last_event_seq(self) -> int:
+        """The number of the newest event; 0 when there was none yet."""
+        ...
 
     def record_delivery(self, seq: int, sink: str, error: str | None) -> None:
         """Count one try of a delivery; ``error`` None means delivered."""
@@ -287,6 +294,21 @@ class Cluster(Protocol):
 
     def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]:
         """The folders that hold the supporting files of these tasks (those that exist)."""
+        ...
+
+
+class TaskLogs(Protocol):
+    """What tasks print, as far as it can be read from here. Raises ``ClusterUnavailable`` for anything but an answer.
+
+    What a crawler printed is never trusted: bytes, of any kind and number.
+    """
+
+    def read(self, run_id: int, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
+        """At most ``limit`` bytes of a task's log: from the place ``after`` on, or its end when that is ``None``.
+
+        A place beyond the end is that of a log which was cut meanwhile: reading goes on at its beginning. ``None``
+        when there is no log here: the task has not begun, executes on another machine, or was cleared away.
+        """
         ...
 
 

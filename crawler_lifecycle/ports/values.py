@@ -249,6 +249,15 @@ class Details:
 
 
 @dataclass(frozen=True, slots=True)
+class LogPart:
+    """A part of a task's log. ``next`` is the place after it; ``ended``: nothing will ever come after that."""
+
+    data: bytes
+    next: int
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LookReport:
     """What a look changed or will change, after the store has staged its findings."""
 
