@@ -20,6 +20,7 @@ from .tables import (
     correction,
     export_record,
     history_property,
+    outbox_counter,
     outbox_event,
     run_history,
     status_transition,
@@ -158,12 +159,18 @@ class ReaderPart(StorePart):
         rows = self._rows(select(outbox_event).where(outbox_event.c.seq == seq))
         return event_row(rows[0]) if rows else None
 
-    def events_after(self, seq: int, limit: int = 500) -> list[Event]:
+    def events_after(self, seq: int, limit: int = 500, run_id: int | None = None) -> list[Event]:
         """Events in order; whoever resumes after the last one it saw misses none."""
         e = outbox_event.c
-        return [
-            event_row(row) for row in self._rows(select(outbox_event).where(e.seq > seq).order_by(e.seq).limit(limit))
-        ]
+        query = select(outbox_event).where(e.seq > seq).order_by(e.seq).limit(limit)
+        if run_id is not None:
+            query = query.where(e.run_id == run_id)
+        return [event_row(row) for row in self._rows(query)]
+
+    def last_event_seq(self) -> int:
+        """The number of the newest event."""
+        rows = self._rows(select(outbox_counter.c.seq))
+        return int(rows[0]["seq"]) if rows else 0
 
     def unowned_runs(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
         """Reserved runs that no workflow claimed since ``older_than``, oldest first."""
