@@ -4,36 +4,17 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from crawler_lifecycle.cloudevents import bus_text
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.ports import Event
-
-SOURCE = "crawler-lifecycle"
-
-
-def event_id(event: Event) -> str:
-    """The id by which receivers recognise a repeated delivery: one event of each type for an attempt of a run."""
-    return f"{event.run_id}/{event.attempt}/{event.type}"
-
-
-def cloud_event(event: Event) -> dict[str, object]:
-    """The event with the field names of CloudEvents 1.0."""
-    return {
-        "specversion": "1.0",
-        "id": event_id(event),
-        "source": SOURCE,
-        "type": event.type,
-        "time": event.created_at.isoformat(),
-        "subject": f"runs/{event.run_id}",
-        "datacontenttype": "application/json",
-        "data": dict(event.body),
-    }
 
 
 class JsonLinesSink:
@@ -55,12 +36,26 @@ class JsonLinesSink:
     def send(self, event: Event) -> None:
         """Append the event. Raises ``NotDelivered``; then no part of it counts as delivered."""
         try:
-            line = json.dumps(cloud_event(event), separators=(",", ":"), allow_nan=False).encode() + b"\n"
-            self._append(line)
+            self._append(bus_text(event).encode("ascii") + b"\n")
         except (OSError, TypeError, ValueError) as error:
             raise NotDelivered(f"{self.path}: the event cannot be written: {error}") from error
 
-    def _append(self, line: bytes) -> None:
+    def check(self) -> str:
+        """Say where events go, after taking everything that a delivery needs. Raises ``NotDelivered``.
+
+        A file that was not there is there afterwards, empty: taking it away again could take an event with it.
+        """
+        try:
+            with self._open():
+                return f"appended to the file {self.path}"
+        except OSError as error:
+            raise NotDelivered(
+                f"{self.path}: events cannot be written: {error}; "
+                "let this account write there, or set LIFECYCLE_EVENTS__URL"
+            ) from error
+
+    @contextmanager
+    def _open(self) -> Iterator[int]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # O_NONBLOCK: a FIFO under this name must fail and not hang.
         fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
@@ -68,12 +63,16 @@ class JsonLinesSink:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise OSError(errno.EINVAL, "not a regular file")
             self._lock(fd)
+            yield fd
+        finally:
+            os.close(fd)  # releases the lock
+
+    def _append(self, line: bytes) -> None:
+        with self._open() as fd:
             size = os.fstat(fd).st_size
             if size and os.pread(fd, 1, size - 1) != b"\n":
                 line = b"\n" + line
             self._write(fd, line, size)
-        finally:
-            os.close(fd)  # releases the lock
 
     def _lock(self, fd: int) -> None:
         deadline = time.monotonic() + self._lock_timeout_s
@@ -104,6 +103,11 @@ class OutboxNotifier:
     """
 
     name = "outbox"
+    sends = False
 
     def push(self, event: Event) -> None:
         """Nothing to do: the event is committed already."""
+
+    def check(self) -> str:
+        """Say that nothing is pushed; nothing can be wrong with that."""
+        return "nowhere: the gateway's event stream shows them (LIFECYCLE_PUSHER__APP_ID is not set)"

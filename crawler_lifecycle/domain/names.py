@@ -44,7 +44,12 @@ SEARCH_ATTRIBUTES: dict[str, str] = {
 #: The history property under which the id of the owning workflow is kept.
 PROPERTY_WORKFLOW_ID = "workflow_id"
 
+EVENT_RUN_STARTED = "run.started"
+EVENT_RUN_CHANGED = "run.changed"
+EVENT_RUN_STOPPED = "run.stopped"
 EVENT_RUN_ENDED = "run.ended"
+#: Events that happen at most once in an attempt; their id needs no sequence number.
+EVENTS_ONCE = frozenset({EVENT_RUN_STARTED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED})
 EVENT_RUN_CHANGED = "run.changed"
 
 CRAWLER_NAME = re.compile(r"[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?")

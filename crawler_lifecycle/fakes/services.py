@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from crawler_lifecycle.cloudevents import bus_text
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, effective_args
 from crawler_lifecycle.domain.errors import (
     ClusterUnavailable,
@@ -158,6 +159,7 @@ class FakeNotifier:
     """The port ``Notifier``: remembers what was pushed."""
 
     name = "fake"
+    sends = True
 
     def __init__(self) -> None:
         self.pushed: list[Event] = []
@@ -165,7 +167,12 @@ class FakeNotifier:
 
     def push(self, event: Event) -> None:
         self.faults.strike()
+        _check_json(event)
         self.pushed.append(event)
+
+    def check(self) -> str:
+        self.faults.strike()
+        return "into the memory of a test"
 
 
 class FakeSink:
@@ -179,11 +186,19 @@ class FakeSink:
 
     def send(self, event: Event) -> None:
         self.faults.strike()
-        try:
-            json.dumps(dict(event.body), allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise NotDelivered(f"the event cannot be written: {error}") from error
+        _check_json(event)
         self.sent.append(event)
+
+    def check(self) -> str:
+        self.faults.strike()
+        return "into the memory of a test"
+
+
+def _check_json(event: Event) -> None:
+    try:
+        bus_text(event)
+    except (TypeError, ValueError) as error:
+        raise NotDelivered(f"the event cannot be written: {error}") from error
 
 
 class FakeArchive:

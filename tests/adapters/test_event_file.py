@@ -44,6 +44,7 @@ def test_a_line_is_a_cloud_event(path: Path) -> None:
         "type": "run.ended",
         "time": "2026-11-20T12:00:00.123456+00:00",
         "subject": "runs/7",
+        "sequence": "0000000000000000003",
         "datacontenttype": "application/json",
         "data": {"status": "FAILED"},
     }
@@ -52,7 +53,7 @@ def test_a_line_is_a_cloud_event(path: Path) -> None:
 def test_texts_never_break_a_line(path: Path) -> None:
     JsonLinesSink(path.as_uri()).send(_event(cause="a\nb\u2028c\x00\ud800é"))
     assert path.read_bytes().count(b"\n") == 1
-    assert _lines(path)[0]["data"]["cause"] == "a\nb\u2028c\x00\ud800é"  # type: ignore[index]
+    assert _lines(path)[0]["data"]["cause"] == "a\nb\u2028c\x00\ufffdé"  # type: ignore[index]
 
 
 def test_a_torn_line_costs_nobody_but_itself(path: Path) -> None:
@@ -123,6 +124,25 @@ def test_names_with_spaces_and_a_rotated_file(tmp_path: Path) -> None:
     path.rename(tmp_path / "old")
     sink.send(_event(2))
     assert [line["subject"] for line in _lines(path)] == ["runs/2"]
+
+
+def test_a_check_needs_what_a_delivery_needs_and_adds_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "events.jsonl"
+    sink = JsonLinesSink(path.as_uri(), lock_timeout_s=0.05)
+    assert str(path) in sink.check()
+    assert path.read_bytes() == b""
+    sink.send(_event())
+    before = path.read_bytes()
+    sink.check()
+    assert path.read_bytes() == before
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(NotDelivered, match="LIFECYCLE_EVENTS__URL"):
+            sink.check()
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("fifo", "", "deep/events.jsonl/below"):
+        with pytest.raises(NotDelivered, match="events cannot be written"):
+            JsonLinesSink((tmp_path / name).as_uri()).check()
 
 
 @pytest.mark.parametrize("url", ["events.jsonl", "file:events.jsonl", "file://host/x", "eventbridge://bus", ""])
