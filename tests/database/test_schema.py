@@ -41,7 +41,7 @@ def test_migrations_and_tables_agree(empty_url: str) -> None:
 def test_upgrade_twice(empty_url: str) -> None:
     upgrade(empty_url)
     upgrade(empty_url)
-    assert current_version(empty_url) == head_version() == "0001"
+    assert current_version(empty_url) == head_version() == "0002"
 
 
 def test_an_upgrade_that_was_cut_off_goes_on(empty_url: str) -> None:
@@ -90,7 +90,7 @@ def test_ping_names_versions_and_the_cure(empty_url: str) -> None:
     engine = engine_of(empty_url)
     with engine.begin() as connection:
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '0999'"))
-    with pytest.raises(StoreUnavailable, match=r"0999.*0001.*newer version made it"):
+    with pytest.raises(StoreUnavailable, match=r"0999.*0002.*newer version made it"):
         store.ping()
     with pytest.raises(NotInThisState, match=r"0999.*newer version made it"):
         upgrade(empty_url)
@@ -98,7 +98,7 @@ def test_ping_names_versions_and_the_cure(empty_url: str) -> None:
     with engine.begin() as connection:
         connection.execute(sa.text("DROP TABLE alembic_version"))
         connection.execute(sa.text("DROP TABLE cancellation_log"))
-    with pytest.raises(StoreUnavailable, match=r"none.*0001.*crawlctl db upgrade"):
+    with pytest.raises(StoreUnavailable, match=r"none.*0002.*crawlctl db upgrade"):
         store.ping()
     with pytest.raises(StoreUnavailable, match="crawlctl db upgrade"):
         store.cancellations(1)

@@ -16,14 +16,13 @@ from crawler_lifecycle.domain.errors import (
     RunIsLive,
     StoreUnavailable,
 )
-from crawler_lifecycle.domain.names import REQUEST_ID_MAX
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
-from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Owner, RunHandle, RunRow
 
+from .additions import check_request_id, check_room, insert_tasks
 from .bulk import forget_staged
-from .rows import Row, request_hash, run_handle, run_row, stop_of, stored_request
-from .tables import history_property, run_history, task_history
+from .rows import Row, distinct_tags, request_hash, run_handle, run_row, stop_of, stored_request
+from .tables import history_property, run_history, run_tag
 from .unit import StorePart, Unit, read_run
 
 _CLAIM_ROUNDS = 10
@@ -42,11 +41,7 @@ def _check_new(request: RunRequest, request_id: str) -> None:
         raise InvalidRequest(
             f"run_id: {request.run_id} is not allowed for a new run; leave it out, or claim that run instead"
         )
-    if not 0 < len(request_id) <= REQUEST_ID_MAX:
-        raise InvalidRequest(f"request_id: {request_id[:120]!r} is not allowed; give 1 to {REQUEST_ID_MAX} characters")
-    if request_id != request_id.strip():
-        # MySQL ignores spaces at the end when it compares, so two such ids would be one.
-        raise InvalidRequest(f"request_id: {request_id!r} is not allowed; remove the spaces at its ends")
+    check_request_id(request_id)
 
 
 def _check_same(run: Row, fingerprint: str) -> None:
@@ -64,6 +59,7 @@ def _task_args(
     if task_args is not None:
         if not task_args:
             raise InvalidRequest("tasks: [] is not allowed; give at least one task, or leave it out")
+        check_room(0, len(task_args))
         return task_args
     return None if request.tasks is None else [task.args for task in request.tasks]
 
@@ -155,20 +151,12 @@ class OwnershipPart(StorePart):
         inserted = self._find_locked(conn, request_id)
         assert inserted is not None, "it was inserted in this transaction"
         unit = Unit(conn, inserted, now)
-        tasks = [
-            {
-                "run_id": unit.run_id,
-                "attempt": 1,
-                "task_index": index,
-                "status": TaskStatus.QUEUED.value,
-                "status_since": now,
-                "args": dict(own),
-                "ever_seen": False,
-            }
-            for index, own in enumerate([{}] if args is None else args)
-        ]
-        conn.execute(insert(task_history), tasks)
-        unit.note_transition(None, RunStatus.INITIALIZING, "deploy", {"tasks": len(tasks), "trigger": row["trigger"]})
+        tags = distinct_tags(request.tags)
+        if tags:
+            conn.execute(insert(run_tag), [{"tag": tag, "run_id": unit.run_id} for tag in tags])
+        own = [{}] if args is None else args
+        insert_tasks(unit, 0, own)
+        unit.note_transition(None, RunStatus.INITIALIZING, "deploy", {"tasks": len(own), "trigger": row["trigger"]})
         return unit
 
     def claim_run(self, request: RunRequest, owner: Owner, former_is_open: Callable[[Owner], bool]) -> RunHandle:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, Table, select
+from sqlalchemy import Select, Table, or_, select
 
 from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.run import EndedTasks, RunRequest, RunStatus
@@ -15,12 +15,14 @@ from crawler_lifecycle.ports import CorrectionRow, Event, RunRow, TaskCounts, Ta
 
 from .completion import ended_groups
 from .rows import Row, correction_row, event_row, load_request, run_row, task_row, task_state, transition_row
+from .run_lists import RunFilters, newest_runs
 from .tables import (
     cancellation_log,
     correction,
     export_record,
     history_property,
     outbox_counter,
+    outbox_delivery,
     outbox_event,
     run_history,
     status_transition,
@@ -64,23 +66,27 @@ class ReaderPart(StorePart):
         before_run_id: int | None = None,
         limit: int = 50,
         status: Sequence[str] = (),
+        stage: str | None = None,
         crawler: str | None = None,
         trigger: str | None = None,
         outcome: str | None = None,
         flow_id: str | None = None,
+        tag: str | None = None,
+        created_from: datetime | None = None,
+        created_until: datetime | None = None,
     ) -> list[RunRow]:
         """The newest runs first; ``before_run_id`` is the last one of the page before."""
-        r = run_history.c
-        query = select(run_history).order_by(r.run_id.desc()).limit(limit)
-        if before_run_id is not None:
-            query = query.where(r.run_id < before_run_id)
-        if status:
-            query = query.where(r.status.in_([str(one) for one in status]))
-        wanted = {"crawler": crawler, "trigger": trigger, "outcome": outcome, "flow_id": flow_id}
-        for name, value in wanted.items():
-            if value is not None:
-                query = query.where(r[name] == value)
-        return [run_row(row) for row in self._rows(query)]
+        wanted = {"stage": stage, "crawler": crawler, "trigger": trigger, "outcome": outcome, "flow_id": flow_id}
+        filters = RunFilters(
+            equal={name: str(value) for name, value in wanted.items() if value is not None},
+            statuses=[str(one) for one in status],
+            tag=tag,
+            before_run_id=before_run_id,
+            created_from=created_from,
+            created_until=created_until,
+        )
+        with self._db.reading() as conn:
+            return [run_row(row) for row in newest_runs(conn, filters, limit)]
 
     def list_tasks(
         self, run_id: int, *, after_task_id: int = 0, limit: int = 500, superseded: bool = False
@@ -138,6 +144,20 @@ class ReaderPart(StorePart):
 
     def properties(self, run_id: int) -> list[Mapping[str, object]]:
         return self._of_run(history_property, run_id)
+
+    def deliveries(self, run_id: int) -> list[Mapping[str, object]]:
+        """Every try to deliver an event of the run, and as ``pending`` the events with a key that nobody tried yet.
+
+        An event gets its key because it must be delivered once; the others tell of a change and may go nowhere.
+        """
+        e, d = outbox_event.c, outbox_delivery.c
+        query = (
+            select(e.seq, e.type, e.attempt, d.sink, d.status, d.tries, d.error, d.delivered_at)
+            .join_from(outbox_event, outbox_delivery, e.seq == d.seq, isouter=True)
+            .where(e.run_id == run_id, or_(d.seq.is_not(None), e.event_key.is_not(None)))
+            .order_by(e.seq, d.id)
+        )
+        return [{**row, "status": row["status"] or "pending", "tries": row["tries"] or 0} for row in self._rows(query)]
 
     def log_tail(self, task_id: int) -> str | None:
         rows = self._rows(select(task_log.c.log_tail).where(task_log.c.task_id == task_id))

@@ -14,6 +14,8 @@ from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Counters, Observation, TaskState, TaskStatus
 from crawler_lifecycle.ports import CorrectionRow, Details, Event, Finding, RunHandle, RunRow, TaskRow, TransitionRow
 
+from .tables import storable
+
 Row = Mapping[Any, Any]
 
 _REQUEST = TypeAdapter(RunRequest)
@@ -51,6 +53,21 @@ def load_request(stored: Mapping[str, Any]) -> RunRequest:
     """A stored request; fields that a newer build wrote are left aside, so that old workers go on beside new ones."""
     known = RunRequest.__dataclass_fields__
     return _REQUEST.validate_python({name: value for name, value in stored.items() if name in known})
+
+
+def args_hash(task_args: Sequence[Mapping[str, str]]) -> str:
+    """Fingerprint of the arguments of added tasks."""
+    return request_fingerprint(json.dumps(list(map(dict, task_args)), sort_keys=True, ensure_ascii=True))
+
+
+def tag_key(tag: str) -> str:
+    """A tag as it is stored and looked up: MySQL ignores spaces at the end when it compares, SQLite does not."""
+    return storable(tag).rstrip(" ")
+
+
+def distinct_tags(tags: Sequence[str]) -> list[str]:
+    """The tags of a run as they are stored, each once."""
+    return sorted({tag_key(tag) for tag in tags})
 
 
 # --- findings and evidence --------------------------------------------------------------------------------------

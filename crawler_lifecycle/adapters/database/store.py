@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from crawler_lifecycle.domain.errors import StoreUnavailable
 
+from .additions import AdditionPart
 from .completion import CompletionPart
 from .deployment import DeploymentPart
 from .engine import Database, open_engine, parse_url
@@ -15,7 +16,7 @@ from .stops import StopPart
 from .unit import Clock, utc_now
 
 
-class SqlRunStore(OwnershipPart, DeploymentPart, LookPart, StopPart, CompletionPart, ReaderPart):
+class SqlRunStore(OwnershipPart, AdditionPart, DeploymentPart, LookPart, StopPart, CompletionPart, ReaderPart):
     """``RunStore`` on SQLite, MySQL or MariaDB; one part per stage of the lifecycle. Safe to share between threads."""
 
     def ping(self) -> None:

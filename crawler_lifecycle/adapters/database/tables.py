@@ -146,12 +146,28 @@ run_history = Table(
     Column("started_at", UtcTime),
     Column("ended_at", UtcTime),
     UniqueConstraint("request_id"),
+    # Lists are read newest first, so every index for a filter goes on in the order of the id.
     Index(None, "status", "run_id"),
+    Index(None, "stage", "run_id"),
     Index(None, "crawler", "run_id"),
+    Index(None, "crawler", "status", "run_id"),
+    Index(None, "trigger", "run_id"),
+    Index(None, "outcome", "run_id"),
     Index(None, "flow_id", "run_id"),
+    Index(None, "flow_id", "status", "run_id"),
+    Index(None, "created_at"),
     Index("ix_run_history_unowned", "owner_run_id", "status", "created_at"),
     Index("ix_run_history_unheard", "stop_acted_at", "status", "stop_requested_at"),
     **_options,
+)
+
+run_tag = Table(
+    "run_tag",
+    metadata,
+    Column("tag", Words(200), primary_key=True),
+    Column("run_id", _Key, ForeignKey("run_history.run_id"), primary_key=True, autoincrement=False),
+    Index(None, "run_id"),
+    **{**_options, "sqlite_autoincrement": False},
 )
 
 history_property = Table(
@@ -198,6 +214,20 @@ task_history = Table(
     UniqueConstraint("run_id", "task_index", "attempt"),
     # Counting covers the first three; offers and pages of one status also read in the order of the fourth.
     Index("ix_task_history_current", "run_id", "superseded_by", "status", "task_index"),
+    **_options,
+)
+
+task_addition = Table(
+    "task_addition",
+    metadata,
+    Column("id", _Key, primary_key=True, autoincrement=True),
+    _run_id(),
+    Column("request_key", String(120), nullable=False),
+    Column("args_hash", String(32), nullable=False),
+    Column("first_index", Integer, nullable=False),
+    Column("tasks", Integer, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    UniqueConstraint("run_id", "request_key"),
     **_options,
 )
 

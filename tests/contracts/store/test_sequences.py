@@ -20,7 +20,9 @@ from tests.contracts.store.world import Clock, World, bad_end, good_end, seen
 TASKS = 3
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["deploy", "defer", "refuse", "look", "stop", "force", "cancel", "stopping", "end", "resume"]),
+        st.sampled_from(
+            ["deploy", "defer", "refuse", "look", "stop", "force", "cancel", "stopping", "end", "resume", "add"]
+        ),
         st.lists(st.sampled_from(["absent", "waiting", "executing", "good", "bad", "gone"]), min_size=3, max_size=3),
         st.booleans(),
     ),
@@ -35,7 +37,7 @@ def step(world: World, fence: Fence, name: str, phases: list[str]) -> Fence:
     elif name == "look":
         found = []
         for task in store.found_state(fence).tasks:
-            phase = phases[task.index]
+            phase = phases[task.index % TASKS]
             end = {"good": good_end(now), "bad": bad_end(now)}.get(phase)
             kind = Phase.ENDED if end else Phase(phase)
             found.append(seen(task, kind, now, changed_at=now, uid=task.uid, end=end, counters=Counters(task.index)))
@@ -51,6 +53,14 @@ def step(world: World, fence: Fence, name: str, phases: list[str]) -> Fence:
             world.end(fence)
         except NotInThisState:
             assert store.count_tasks(fence.run_id).alive
+    elif name == "add":
+        key = f"{fence.attempt}/{'-'.join(phases)}"
+        try:
+            added = store.add_tasks(fence.run_id, key, [{"part": key}] * 2, fence)
+            assert added == store.add_tasks(fence.run_id, key, [{"part": key}] * 2)
+        except NotInThisState:
+            row = world.row(fence)
+            assert row.stop is not None or row.status.terminal
     elif name == "resume":
         return world.resume(fence, Owner("w", f"chain-{fence.attempt + 1}"), rerun=True)
     return fence
@@ -75,7 +85,8 @@ def check(world: World, fence: Fence) -> None:
         assert task.superseded_by is None or task.status.terminal
         assert (task.ended_at is not None) == task.status.terminal
     current = [task.task_index for task in tasks if task.superseded_by is None]
-    assert sorted(current) == list(range(TASKS))
+    assert sorted(current) == list(range(len(current)))
+    assert len(current) >= TASKS
     run: str | None = None
     last = 0
     for before, after, attempt in by_task.pop(None):

@@ -32,6 +32,7 @@ from tests.contracts.store.world import OTHER, OWNER, START, World, closed, good
 Call = Callable[[RunStore, Fence], object]
 
 FENCED: dict[str, Call] = {
+    "add_tasks": lambda s, f: s.add_tasks(f.run_id, "more", [{"a": "1"}], f),
     "offer_tasks": lambda s, f: s.offer_tasks(f, 10, None, START),
     "record_deployed": lambda s, f: s.record_deployed(f, "local", [Deployed(0, "created", "n", "u")], START),
     "refuse_queued": lambda s, f: s.refuse_queued(f, "no"),

@@ -1,0 +1,235 @@
+"""Tasks that are added to a live run: once for each key, densely, and never to a run that is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+
+from crawler_lifecycle.adapters.database import SqlRunStore
+from crawler_lifecycle.adapters.database.tables import task_addition
+from crawler_lifecycle.domain.errors import (
+    DuplicateRequest,
+    Fenced,
+    InvalidRequest,
+    NotInThisState,
+    RunNotFound,
+)
+from crawler_lifecycle.domain.names import TASKS_PER_RUN_MAX
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.task import Phase, TaskStatus
+from crawler_lifecycle.ports import AddedTask, Fence, RunRow
+from tests.contracts.store.test_writers import together
+from tests.contracts.store.world import START, World, good_end, request, seen
+
+ARGS = [{"letter": "a"}, {"letter": "b"}]
+
+
+def test_tasks_go_on_after_the_highest_index(world: World) -> None:
+    fence = world.run(tasks=3)
+    first = world.store.add_tasks(fence.run_id, "k1", ARGS, fence)
+    second = world.store.add_tasks(fence.run_id, "k2", ARGS[:1])
+    assert [task.index for task in first + second] == [3, 4, 5]
+    rows = {row.task_id: row for row in world.store.list_tasks(fence.run_id)}
+    assert [rows[task.task_id].args for task in first] == ARGS
+    assert {rows[t.task_id].status for t in first + second} == {TaskStatus.QUEUED}
+    assert {row.attempt for row in rows.values()} == {1}
+    assert world.deploy(fence) == [0, 1, 2, 3, 4, 5]
+
+
+def test_one_event_tells_of_the_change(world: World) -> None:
+    fence = world.run()
+    assert not world.row(fence).multi
+    before = world.store.events_after(0)
+    world.store.add_tasks(fence.run_id, "k1", ARGS)
+    [event] = world.store.events_after(before[-1].seq)
+    assert (event.type, event.body["tasks"]) == ("run.changed", {"QUEUED": 3})
+    assert world.row(fence).multi
+    world.store.add_tasks(fence.run_id, "k1", ARGS)
+    assert world.store.events_after(event.seq) == []
+
+
+def test_a_reserved_run_takes_tasks(world: World) -> None:
+    row, _ = world.store.reserve_run(request(), "r1")
+    assert [task.index for task in world.store.add_tasks(row.run_id, "k", ARGS)] == [1, 2]
+
+
+def test_the_same_key_gets_the_same_answer_in_every_state(world: World) -> None:
+    fence = world.run(tasks=1)
+    added = world.store.add_tasks(fence.run_id, "k1", ARGS)
+
+    def again() -> None:
+        assert world.store.add_tasks(fence.run_id, "k1", ARGS) == added
+
+    again()
+    world.store.record_stop(fence.run_id, world.stop(), "s")
+    again()
+    world.store.cancel_queued(fence, world.clock.now)
+    assert world.end(fence).status is RunStatus.FAILED
+    again()
+    second = world.resume(fence)
+    assert len(world.store.list_tasks(fence.run_id, superseded=True)) == 6
+    again()
+    world.deploy(second)
+    world.finish(second)
+    again()
+    assert len(world.store.list_tasks(fence.run_id)) == 3
+
+
+def test_a_key_with_other_arguments(world: World) -> None:
+    fence = world.run(tasks=1)
+    world.store.add_tasks(fence.run_id, "k1", ARGS)
+    for other in (ARGS[:1], ARGS[::-1], [*ARGS, {}], [{}, {}]):
+        with pytest.raises(DuplicateRequest, match=rf"'k1' already added 2 other tasks to run {fence.run_id}"):
+            world.store.add_tasks(fence.run_id, "k1", other)
+    assert world.store.count_tasks(fence.run_id).queued == 3
+    # Keys belong to a run, and letters count.
+    other_run = world.run("r2")
+    assert [task.index for task in world.store.add_tasks(other_run.run_id, "k1", ARGS[:1])] == [1]
+    assert [task.index for task in world.store.add_tasks(fence.run_id, "K1", ARGS[:1])] == [3]
+
+
+@pytest.mark.parametrize("key", ["", "x" * 121, " k", "k ", "a\nb", "a\x00b", "a\ud800b"])
+def test_a_key_that_cannot_be_one(world: World, key: str) -> None:
+    fence = world.run()
+    with pytest.raises(InvalidRequest, match="request_id: "):
+        world.store.add_tasks(fence.run_id, key, ARGS)
+    assert world.store.count_tasks(fence.run_id).queued == 1
+
+
+def test_no_tasks_and_no_run(world: World) -> None:
+    fence = world.run()
+    with pytest.raises(InvalidRequest, match=r"tasks: \[\] is not allowed; give at least one"):
+        world.store.add_tasks(fence.run_id, "k", [])
+    with pytest.raises(RunNotFound):
+        world.store.add_tasks(fence.run_id + 1000, "k", ARGS)
+
+
+def test_more_tasks_than_a_run_may_have(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crawler_lifecycle.adapters.database.additions.TASKS_PER_RUN_MAX", 4)
+    fence = world.run(tasks=2)
+    with pytest.raises(InvalidRequest, match=r"tasks: 3 .* at most 4, and this one has 2: start another run"):
+        world.store.add_tasks(fence.run_id, "k", [*ARGS, {}])
+    assert len(world.store.add_tasks(fence.run_id, "k", ARGS)) == 2
+    # The repeat asks for no more room.
+    assert len(world.store.add_tasks(fence.run_id, "k", ARGS)) == 2
+    with pytest.raises(InvalidRequest, match="this one has 4"):
+        world.store.add_tasks(fence.run_id, "k2", [{}])
+    with pytest.raises(InvalidRequest, match="tasks: 5 tasks are not allowed"):
+        world.store.reserve_run(request(), "r2", [{}] * 5)
+    assert world.store.find_run("r2") is None
+
+
+def test_the_limit_itself() -> None:
+    assert TASKS_PER_RUN_MAX == 100_000
+
+
+def test_after_a_stop_and_after_the_end(world: World) -> None:
+    fence = world.deployed()
+    world.store.record_stop(fence.run_id, world.stop(), "s")
+    with pytest.raises(NotInThisState, match=r"was asked to stop and takes no more tasks; wait for its end and resume"):
+        world.store.add_tasks(fence.run_id, "k", ARGS)
+    world.finish(fence)
+    with pytest.raises(NotInThisState, match=r"is COMPLETED and takes no more tasks; resume it first"):
+        world.store.add_tasks(fence.run_id, "k", ARGS)
+    assert world.store.count_tasks(fence.run_id).by_status == {"SUCCEEDED": 1}
+    # The refused key was not used up.
+    second = world.resume(fence, rerun=True)
+    added = world.store.add_tasks(fence.run_id, "k", ARGS, second)
+    assert [row.attempt for row in world.store.list_tasks(fence.run_id) if row.task_index in (1, 2)] == [2, 2]
+    assert [task.index for task in added] == [1, 2]
+
+
+def test_a_writer_that_lost_the_run_adds_nothing(world: World) -> None:
+    fence = world.run()
+    with pytest.raises(Fenced):
+        world.store.add_tasks(fence.run_id, "k", ARGS, replace(fence, owner_run_id="chain-9"))
+    assert world.store.count_tasks(fence.run_id).queued == 1
+
+
+def test_ten_thousand_tasks_in_a_few_statements(world: World, store: SqlRunStore) -> None:
+    fence = world.run()
+    sent: list[str] = []
+
+    def note(_c: object, _cursor: object, statement: str, *_: object) -> None:
+        sent.append(statement)
+
+    sa.event.listen(store._db.engine, "before_cursor_execute", note)
+    added = store.add_tasks(fence.run_id, "k", [{"n": str(n)} for n in range(10_000)])
+    sa.event.remove(store._db.engine, "before_cursor_execute", note)
+    assert [task.index for task in added] == list(range(1, 10_001))
+    assert len({task.task_id for task in added}) == 10_000
+    assert len(sent) < 15
+
+
+# --- races ------------------------------------------------------------------------------------------------------
+
+
+def test_many_adders_at_once(world: World) -> None:
+    fence = world.run(tasks=1)
+
+    def add(key: str) -> Callable[[], list[AddedTask]]:
+        return lambda: world.store.add_tasks(fence.run_id, key, [{"key": key}] * 5)
+
+    # Every key twice at the same time, as a caller that lost patience would send it.
+    answers = together(*[add(f"k{n % 8}") for n in range(16)])
+    assert answers[:8] == answers[8:]
+    indexes = [task.index for answer in answers[:8] for task in answer]
+    assert sorted(indexes) == list(range(1, 41))
+    for answer in answers:
+        first = answer[0].index
+        assert [task.index for task in answer] == list(range(first, first + 5))
+    rows = {row.task_id: row for row in world.store.list_tasks(fence.run_id)}
+    for n, answer in enumerate(answers[:8]):
+        assert {rows[task.task_id].args["key"] for task in answer} == {f"k{n}"}
+    assert sorted(row.task_index for row in rows.values()) == list(range(41))
+
+
+@pytest.mark.parametrize("round_", range(8))
+def test_an_addition_against_the_end(world: World, store: SqlRunStore, round_: int) -> None:
+    fence = world.deployed()
+    world.execute(fence)
+    [task] = world.store.found_state(fence).tasks
+    world.look(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=good_end(START))])
+    ended, added = together(lambda: world.end(fence), lambda: world.store.add_tasks(fence.run_id, "k", ARGS))
+    queued = world.store.count_tasks(fence.run_id).queued
+    if isinstance(ended, RunRow):
+        assert isinstance(added, NotInThisState)
+        assert (world.status(fence), queued) == (RunStatus.COMPLETED, 0)
+        with store._db.reading() as conn:
+            assert conn.execute(sa.select(task_addition)).all() == []
+    else:
+        assert isinstance(ended, NotInThisState)
+        assert ([task.index for task in added], queued) == ([1, 2], 2)
+        assert not world.status(fence).terminal
+
+
+@pytest.mark.parametrize("round_", range(5))
+def test_an_addition_against_a_stop(world: World, round_: int) -> None:
+    fence = world.run(tasks=2)
+    _, added = together(
+        lambda: world.store.record_stop(fence.run_id, world.stop(), "s"),
+        lambda: world.store.add_tasks(fence.run_id, "k", ARGS),
+    )
+    expected = 2 if isinstance(added, NotInThisState) else 4
+    assert world.store.cancel_queued(fence, world.clock.now).by_status == {"CANCELLED": expected}
+    world.end(fence)
+    with pytest.raises(NotInThisState):
+        world.store.add_tasks(fence.run_id, "k2", ARGS)
+
+
+def test_additions_beside_offers_and_looks(world: World) -> None:
+    """No two of these wait for each other in circles, and what was added is offered."""
+    fences = [world.deployed(f"r{n}", 3) for n in range(4)]
+
+    def grow(fence: Fence) -> list[int]:
+        offered: list[int] = []
+        for n in range(5):
+            world.store.add_tasks(fence.run_id, f"k{n}", ARGS)
+            offered += world.deploy(fence)
+            world.execute(fence)
+        return offered
+
+    assert together(*[lambda f=f: grow(f) for f in fences]) == [list(range(3, 13))] * 4
