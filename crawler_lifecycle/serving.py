@@ -1,96 +1,167 @@
-"""How our HTTP services stand on the network: a guard in front of the app, and a port under it."""
+"""What stands in front of every HTTP service of ours: checks of heads, limits of bodies, and no tracebacks."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import ipaddress
 import logging
-import signal
-import socket
-import sys
-from collections.abc import Callable
+import re
+import uuid
+from collections.abc import Callable, Sequence
 
-import uvicorn
-from fastapi import FastAPI
-from starlette.datastructures import Headers
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .problems import Problem
 
 logger = logging.getLogger(__name__)
 
-#: What a request that is being served gets after SIGTERM, in seconds.
-GRACE_S = 10
-#: Connections at once; more get an answer that tells them to come back, instead of memory.
-CONNECTIONS_MAX = 1000
+#: Path and query together, in bytes.
+TARGET_MAX = 8 * 1024
+HEADERS_MAX = 100
+#: Bodies that are being received or served, all together, in bytes; memory stays bounded however many callers send.
+HELD_MAX = 32 * 1024 * 1024
+#: Headers of which a second one could be read differently by a proxy than by us.
+ONCE = (
+    *("host", "authorization", "content-length", "content-type", "transfer-encoding", "origin"),
+    *("idempotency-key", "last-event-id", "if-none-match"),
+)
 
-# --- the guard --------------------------------------------------------------------------------------------------------
+#: A check of the head; returns what is wrong, or ``None``.
+Check = Callable[[Scope, Headers], Problem | None]
 
-HeaderCheck = Callable[[Headers], Problem | None]
+_REQUEST_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 
 class Guard:
-    """ASGI middleware: checks headers, limits size and duration of bodies, and turns crashes into problem documents.
+    """The outermost ASGI middleware: checks heads, names each request, and turns crashes into problem documents.
 
-    The body is read completely before the app sees the request, so that a slow sender costs a coroutine and no thread.
+    A ``Problem`` raised by anything inside becomes its answer. The name of the request is the caller's
+    ``X-Request-Id`` or a new one; it is in the answer and in every log line of the request.
+    """
+
+    def __init__(self, app: ASGIApp, *, check: Check | None = None) -> None:
+        self._app = app
+        self._check = check
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        name = given if _REQUEST_NAME.fullmatch(given) else uuid.uuid4().hex
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                _mark(message, name)
+            await send(message)
+
+        with structlog.contextvars.bound_contextvars(http_request=name):
+            try:
+                problem = _check_head(scope, headers) or (self._check(scope, headers) if self._check else None)
+                if problem is not None:
+                    raise problem
+                await self._app(scope, receive, watched)
+            except Problem as problem:
+                if not started:
+                    await problem.response()(scope, receive, watched)
+            except Exception:
+                logger.exception("%s %s failed", scope["method"], scope["path"])
+                if not started:
+                    detail = f"This is a bug in the service; its log has the details under http_request {name}"
+                    await Problem(500, "internal_error", detail).response()(scope, receive, watched)
+                else:
+                    # The status was sent; only a cut connection can tell the client that the rest is missing.
+                    raise
+
+
+def _mark(message: Message, name: str) -> None:
+    headers = MutableHeaders(scope=message)
+    headers["X-Request-Id"] = name
+    headers["X-Content-Type-Options"] = "nosniff"
+    # What a token opens must not stay in anybody's cache; a route that knows better says so itself.
+    headers.setdefault("Cache-Control", "no-store")
+
+
+def _check_head(scope: Scope, headers: Headers) -> Problem | None:
+    target = len(scope.get("raw_path") or b"") + len(scope["query_string"])
+    if target > TARGET_MAX:
+        return Problem(414, "uri_too_long", f"URL: {target} bytes are more than {TARGET_MAX}; send a shorter one")
+    if len(headers.raw) > HEADERS_MAX:
+        return Problem(431, "headers_too_large", f"headers: {len(headers.raw)} are more than {HEADERS_MAX}; send fewer")
+    for name in ONCE:
+        if len(headers.getlist(name)) > 1:
+            return Problem(
+                400, "duplicate_header", f"{name.title()}: given {len(headers.getlist(name))} times; give it once"
+            )
+    return None
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+class Bodies:
+    """ASGI middleware that reads a body completely before the app sees the request, within limits of size and time.
+
+    So a slow sender costs a coroutine and no thread. ``limit`` gives the size in bytes that this request may have.
     """
 
     def __init__(
-        self, app: ASGIApp, *, body_max: int, check: HeaderCheck | None = None, body_timeout_s: float = 20.0
+        self,
+        app: ASGIApp,
+        *,
+        limit: Callable[[Scope], int],
+        timeout_s: float = 20.0,
+        held_max: int = HELD_MAX,
     ) -> None:
         self._app = app
-        self._body_max = body_max
-        self._check = check
-        self._timeout_s = body_timeout_s
+        self._limit = limit
+        self._timeout_s = timeout_s
+        self._held_max = held_max
+        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started = False
-
-        async def watched(message: Message) -> None:
-            nonlocal started
-            started = started or message["type"] == "http.response.start"
-            await send(message)
-
+        body = bytearray()
         try:
-            headers = Headers(scope=scope)
-            problem = self._check(headers) if self._check else None
-            if problem is not None:
-                raise problem
-            body = await self._body(headers, receive)
-            if body is None:
-                return
-            await self._app(scope, _replay(body, receive), watched)
-        except Problem as problem:
-            await problem.response()(scope, receive, send)
-        except Exception:
-            logger.exception("%s %s failed", scope["method"], scope["path"])
-            if not started:
-                crash = Problem(500, "internal_error", "This is a bug in the service; its log has the details")
-                await crash.response()(scope, receive, send)
+            if await self._read(body, Headers(scope=scope), self._limit(scope), receive):
+                await self._app(scope, _replay(bytes(body), receive), send)
+        finally:
+            self._held -= len(body)
 
-    async def _body(self, headers: Headers, receive: Receive) -> bytes | None:
-        """The whole body; ``None`` when the client left."""
-        limit = self._body_max
+    async def _read(self, body: bytearray, headers: Headers, limit: int, receive: Receive) -> bool:
+        """Fill ``body``; ``False`` when the client left. ``_held`` counts whatever is in it."""
         too_large = Problem(413, "too_large", f"body: more than {limit} bytes; send less at once")
         announced = headers.get("content-length", "0")
         if not announced.isdecimal() or int(announced[:20]) > limit:
             raise too_large
-        body = bytearray()
         try:
             async with asyncio.timeout(self._timeout_s):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        return None
-                    body += message.get("body", b"")
+                        return False
+                    part = message.get("body", b"")
+                    body += part
+                    self._held += len(part)
                     if len(body) > limit:
                         raise too_large
+                    if self._held > self._held_max:
+                        detail = "Too many large requests are being received; send this one again in a moment"
+                        raise Problem(503, "overloaded", detail, headers={"Retry-After": "2"})
                     if not message.get("more_body", False):
-                        return bytes(body)
+                        return True
         except TimeoutError:
             detail = f"body: not complete after {self._timeout_s:g} s; send it faster"
             raise Problem(408, "too_slow", detail, headers={"Connection": "close"}) from None
@@ -109,6 +180,44 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replayed
 
 
+# --- checks of the head -----------------------------------------------------------------------------------------------
+
+
+# --- clients that do not read -----------------------------------------------------------------------------------------
+
+
+async def send_or_cut(scope: Scope, send: Send, message: Message, timeout_s: float) -> bool:
+    """Send, or cut the connection when the client has not taken what came before for so long; whether it was sent.
+
+    After the cut the app sees a client that has gone.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            await send(message)
+    except TimeoutError:
+        transport = transport_of(scope)
+        if transport is None:
+            raise
+        transport.abort()
+        await asyncio.sleep(0)  # the protocol hears of it in the loop's next round
+        return False
+    return True
+
+
+def transport_of(scope: Scope) -> asyncio.Transport | None:
+    """The connection under a request, when a real server serves it."""
+    transport = scope.get("state", {}).get("transport")
+    return transport if isinstance(transport, asyncio.Transport) else None
+
+
+class _Connection(H11Protocol):
+    """uvicorn's connection, which can also be cut: its own close waits for ever for a client that never reads."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.app_state = {**self.app_state, "transport": transport}
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host name or address, with or without a port, can only mean this machine."""
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0] if "." in host else host
@@ -118,82 +227,71 @@ def is_loopback(host: str) -> bool:
         return name.partition(":")[0].lower() == "localhost"
 
 
-def loopback_only(headers: Headers) -> Problem | None:
+def loopback_only(scope: Scope, headers: Headers) -> Problem | None:
     """Refuse what a browser was tricked into sending: a foreign name for our address, or a foreign page's request.
 
     Without this any web page could drive a service on loopback (DNS rebinding, cross-site requests).
     """
-    hosts = headers.getlist("host")
-    if len(hosts) != 1 or not is_loopback(hosts[0]):
-        shown = ", ".join(hosts)[:100] or "missing"
-        return Problem(403, "foreign_host", f"Host: {shown} is not allowed; use 127.0.0.1 or localhost")
+    host = headers.get("host", "")
+    if not is_loopback(host):
+        return _foreign_host(host, "127.0.0.1 or localhost")
     origin = headers.get("origin")
     if origin is not None:
-        scheme, _, host = origin.lower().partition("://")
-        if scheme not in ("http", "https") or not is_loopback(host):
+        scheme, _, page = origin.lower().partition("://")
+        if scheme not in ("http", "https") or not is_loopback(page):
             return Problem(403, "foreign_origin", f"Origin: {origin[:100]} is not allowed; only pages of this machine")
     return None
 
 
-def no_browser(headers: Headers) -> Problem | None:
+def named_hosts(hosts: tuple[str, ...]) -> Check:
+    """A check for a service that asks for tokens: one of these host names (none given: any), and no foreign page.
+
+    A host may be given with its port or without; without, every port fits.
+    """
+    known = {host.lower() for host in hosts}
+
+    def check(scope: Scope, headers: Headers) -> Problem | None:
+        host = headers.get("host", "").lower()
+        if known and host not in known and _without_port(host) not in known:
+            return _foreign_host(host, ", ".join(sorted(known)))
+        origin = headers.get("origin")
+        # A page of ours has our own host; every other page is foreign, whatever token it got hold of.
+        if origin is not None and origin.lower().partition("://")[2] != host:
+            return Problem(
+                403, "foreign_origin", f"Origin: {origin[:100]} is not allowed; call from {host} or a program"
+            )
+        return None
+
+    return check
+
+
+def _without_port(host: str) -> str:
+    return re.sub(r":[0-9]+$", "", host)
+
+
+def _foreign_host(host: str, cure: str) -> Problem:
+    return Problem(403, "foreign_host", f"Host: {host[:100] or 'missing'} is not allowed; use {cure}")
+
+
+def no_browser(scope: Scope, headers: Headers) -> Problem | None:
     """Refuse every request that a web page sent, for services that only programs call."""
     if "origin" in headers:
         return Problem(403, "foreign_origin", "Origin: not allowed; this service is called by programs, not by pages")
     return None
 
 
-# --- the port ---------------------------------------------------------------------------------------------------------
+def bearer(headers: Headers) -> str | None:
+    """The token of ``Authorization: Bearer …``; ``None`` when there is no such header. Raises ``Problem`` 401."""
+    given = headers.get("authorization")
+    if given is None:
+        return None
+    scheme, _, token = given.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise unauthorised("unauthenticated", "Authorization: no bearer token; send Authorization: Bearer TOKEN")
+    return token.strip()
 
 
-class Unservable(Exception):
-    """The service cannot start; the text says why and what to do."""
-
-
-def bind(host: str, port: int, setting: str) -> socket.socket:
-    """A listening socket. Raises ``Unservable`` that names the address, the reason and the setting to change."""
-    address = f"{host}:{port}"
-    try:
-        family, kind, proto, _, where = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except OSError as error:
-        raise Unservable(f"{address}: {error.strerror}; set {setting}__HOST to an address of this machine") from None
-    bound = socket.socket(family, kind, proto)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(where)
-        bound.listen(2048)
-    except OSError as error:
-        bound.close()
-        if error.errno == errno.EADDRINUSE:
-            cure = f"end the program that listens there, or set {setting}__PORT to another port"
-            raise Unservable(f"{address}: the address is taken; {cure}") from None
-        cure = f"set {setting}__HOST and {setting}__PORT to an address that this user may listen on"
-        raise Unservable(f"{address}: cannot listen ({error.strerror}); {cure}") from None
-    bound.set_inheritable(False)
-    return bound
-
-
-def run(name: str, app: FastAPI, bound: socket.socket) -> int:
-    """Serve until SIGTERM or SIGINT; the exit code. Requests being served get ``GRACE_S`` seconds."""
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=GRACE_S,
-        limit_concurrency=CONNECTIONS_MAX,
-    )
-    server = uvicorn.Server(config)
-    address, port = bound.getsockname()[:2]
-    where = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-    # uvicorn raises the signal again after its shutdown; being asked to end and ending is no failure.
-    former = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        print(f"{name} listens on http://{where}", file=sys.stderr, flush=True)
-        server.run(sockets=[bound])
-    finally:
-        bound.close()
-        for number, handler in former.items():
-            signal.signal(number, handler)
-    return 0 if server.started else 1
+def unauthorised(code: str, detail: str, *, error: str | None = None) -> Problem:
+    """401 that tells the client how to present itself (RFC 6750, section 3)."""
+    challenge = 'Bearer realm="crawler-lifecycle"' + (f', error="{error}"' if error else "")
+    return Problem(401, code, detail, headers={"WWW-Authenticate": challenge})

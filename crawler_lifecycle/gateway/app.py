@@ -15,7 +15,7 @@ from fastapi import FastAPI, Response
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.ports import RunStore, SchedulerClient
 from crawler_lifecycle.problems import install
-from crawler_lifecycle.serving import Guard, loopback_only
+from crawler_lifecycle.serving import Bodies, Guard, loopback_only
 
 from .commands import Commands
 from .crawlers import Crawlers
@@ -62,7 +62,8 @@ def create_app(
     app = FastAPI(
         title="crawler-lifecycle gateway", version=API_VERSION, docs_url=None, redoc_url=None, lifespan=lifespan
     )
-    app.add_middleware(Guard, body_max=BODY_MAX, check=loopback_only)
+    app.add_middleware(Bodies, limit=lambda _: BODY_MAX)
+    app.add_middleware(Guard, check=loopback_only)
     install(app)
     add_commands(app, commands, clock)
     add_readers(app, store, clock)

@@ -8,7 +8,8 @@ from crawler_lifecycle import logs
 from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.serving import Unservable, bind, is_loopback, run
+from crawler_lifecycle.listening import Unservable, bind, run
+from crawler_lifecycle.serving import is_loopback
 from crawler_lifecycle.settings import Settings
 
 from .app import create_app

@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
 from crawler_lifecycle.ports import Catalogue, Deployer
 from crawler_lifecycle.problems import FieldError, JsonBody, Problem, install, unavailable
-from crawler_lifecycle.serving import Guard, no_browser
+from crawler_lifecycle.serving import Bodies, Guard, no_browser
 
 from .schemas import CrawlerList, DeploymentAnswer, OnetimeCall, ScheduledCall, TaskAnswer, merged
 
@@ -26,7 +26,8 @@ _SCHEDULED = JsonBody(ScheduledCall)
 def create_app(deployer: Deployer, catalogue: Catalogue) -> FastAPI:
     """The service over a cluster and a catalogue."""
     app = FastAPI(title="crawler-lifecycle scheduler service", version=API_VERSION, docs_url=None, redoc_url=None)
-    app.add_middleware(Guard, body_max=BODY_MAX, check=no_browser)
+    app.add_middleware(Bodies, limit=lambda _: BODY_MAX)
+    app.add_middleware(Guard, check=no_browser)
     install(app)
     service = _Service(deployer, catalogue)
 

@@ -8,8 +8,8 @@ from crawler_lifecycle import logs
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.listening import Unservable, bind, run
 from crawler_lifecycle.ports import Deployer
-from crawler_lifecycle.serving import Unservable, bind, run
 from crawler_lifecycle.settings import Settings
 
 from .app import create_app

@@ -1,0 +1,167 @@
+"""A port under an HTTP service of ours: binding, serving, and what slow or silent clients may cost."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import resource
+import signal
+import socket
+import sys
+from typing import Any
+
+import h11
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from .problems import Problem
+
+#: What a request that is being served gets after SIGTERM, in seconds.
+GRACE_S = 10
+#: Connections at once, silent ones included; a silent one costs some kilobytes for at most ``HEAD_S``.
+CONNECTIONS_MAX = 4096
+#: Request line and headers together, in bytes.
+HEAD_MAX = 32 * 1024
+#: What a client gets to send the head of a request, in seconds, from its connection or from the first byte on.
+HEAD_S = 10.0
+#: For so long a client may leave an answer unread, in seconds, before its connection is cut.
+UNREAD_S = 30.0
+_WATCH_EVERY_S = 2.0
+
+
+class Unservable(Exception):
+    """The service cannot start; the text says why and what to do."""
+
+
+class Connection(H11Protocol):
+    """uvicorn's connection, plus what it leaves out: an end for clients that neither finish a head nor read.
+
+    uvicorn times the pause between two requests alone. Without this, a thousand sockets that say nothing stay for ever,
+    and so does the answer for a client that stopped reading.
+    """
+
+    head_s = HEAD_S
+    unread_s = UNREAD_S
+    _watch: asyncio.TimerHandle | None = None
+    _head_since: float | None = None
+    _unread_since: float | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head_since = self.loop.time()
+        self._watch = self.loop.call_later(_WATCH_EVERY_S, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        idle = self.cycle is None or self.cycle.response_complete
+        if not idle:
+            self._head_since = None
+        elif self._head_since is None:
+            self._head_since = self.loop.time()
+
+    def on_response_complete(self) -> None:
+        self._head_since = None
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        self._unread_since = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._unread_since = None
+        super().resume_writing()
+
+    def _look(self) -> None:
+        now = self.loop.time()
+        silent = self._head_since is not None and now - self._head_since > self.head_s
+        unread = self._unread_since is not None and now - self._unread_since > self.unread_s
+        if silent or unread:
+            self.transport.abort()
+        else:
+            self._watch = self.loop.call_later(_WATCH_EVERY_S, self._look)
+
+    def send_400_response(self, msg: str) -> None:
+        """Tell in our own format that these bytes are no HTTP request."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()
+            return
+        detail = f"{msg.rstrip('.')}; send HTTP/1.1 with a head of at most {HEAD_MAX} bytes"
+        answer = Problem(400, "bad_request", detail).response()
+        headers = [*answer.raw_headers, (b"connection", b"close")]
+        for event in (
+            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+            h11.Data(data=bytes(answer.body)),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+def bind(host: str, port: int, setting: str) -> socket.socket:
+    """A listening socket. Raises ``Unservable`` that names the address, the reason and the setting to change."""
+    address = f"{host}:{port}"
+    try:
+        family, kind, proto, _, where = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise Unservable(f"{address}: {error.strerror}; set {setting}__HOST to an address of this machine") from None
+    bound = socket.socket(family, kind, proto)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(where)
+        bound.listen(2048)
+    except OSError as error:
+        bound.close()
+        if error.errno == errno.EADDRINUSE:
+            cure = f"end the program that listens there, or set {setting}__PORT to another port"
+            raise Unservable(f"{address}: the address is taken; {cure}") from None
+        cure = f"set {setting}__HOST and {setting}__PORT to an address that this user may listen on"
+        raise Unservable(f"{address}: cannot listen ({error.strerror}); {cure}") from None
+    bound.set_inheritable(False)
+    return bound
+
+
+def run(name: str, app: FastAPI, bound: socket.socket) -> int:
+    """Serve until SIGTERM or SIGINT; the exit code. Requests being served get ``GRACE_S`` seconds."""
+    _allow_files(CONNECTIONS_MAX + 512)
+    config = uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_S,
+        limit_concurrency=CONNECTIONS_MAX,
+        h11_max_incomplete_event_size=HEAD_MAX,
+    )
+    server = uvicorn.Server(config)
+    address, port = bound.getsockname()[:2]
+    where = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    # uvicorn raises the signal again after its shutdown; being asked to end and ending is no failure.
+    former: dict[signal.Signals, Any] = {
+        number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        print(f"{name} listens on http://{where}", file=sys.stderr, flush=True)
+        server.run(sockets=[bound])
+    finally:
+        bound.close()
+        for number, handler in former.items():
+            signal.signal(number, handler)
+    return 0 if server.started else 1
+
+
+def _allow_files(wanted: int) -> None:
+    """Room for the connections: the usual limit of 1,024 open files would be reached before ours."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
