@@ -84,7 +84,10 @@ class PusherSettings(_Section):
     host: str | None = Field(default=None, description="a server that speaks Pusher's API, instead of a cluster")
     port: int | None = Field(default=None, ge=1, le=65535)
     tls: bool = True
-    channel: str = Field(default="private-crawls", description="every event goes to this channel")
+    channel: str = Field(
+        default="private-crawls private-crawl-run-{run_id}",
+        description="the channels of every event, with spaces between; {run_id} and {crawler} are filled in",
+    )
     timeout_s: float = Field(default=1.4, gt=0, le=5, description="for one of at most three tries")
 
     @model_validator(mode="after")
@@ -159,5 +162,7 @@ class Settings(BaseSettings):
 
 
 def _masked(name: str, value: object) -> str:
+    if not isinstance(value, str | int | float | None):
+        return "what was given together"  # a section holds the secrets of its fields
     secret = any(word in name for word in ("PASSWORD", "SECRET", "TOKEN", "KEY", "DATABASE__URL"))
     return "'…'" if secret else repr(value)[:120]
