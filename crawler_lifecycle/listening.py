@@ -8,11 +8,13 @@ import resource
 import signal
 import socket
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import h11
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .problems import Problem
@@ -28,6 +30,7 @@ HEAD_S = 10.0
 #: For so long a client may leave an answer unread, in seconds, before its connection is cut.
 UNREAD_S = 30.0
 _WATCH_EVERY_S = 2.0
+_TRANSPORT = "crawler_lifecycle.transport"
 
 
 class Unservable(Exception):
@@ -49,6 +52,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.app_state = {**self.app_state, _TRANSPORT: transport}
         self._head_since = self.loop.time()
         self._watch = self.loop.call_later(_WATCH_EVERY_S, self._look)
 
@@ -103,6 +107,23 @@ class Connection(H11Protocol):
         self.transport.close()
 
 
+def transport_of(scope: Scope) -> asyncio.Transport | None:
+    """The connection under a request, for answers that must be able to cut it; ``None`` when no server of ours is."""
+    transport: asyncio.Transport | None = scope.get("state", {}).get(_TRANSPORT)
+    return transport
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, which first tells the app that it leaves: some answers would never end by themselves."""
+
+    leaving: Sequence[Callable[[], None]] = ()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for leave in self.leaving:
+            leave()
+        await super().shutdown(sockets)
+
+
 def bind(host: str, port: int, setting: str) -> socket.socket:
     """A listening socket. Raises ``Unservable`` that names the address, the reason and the setting to change."""
     address = f"{host}:{port}"
@@ -129,7 +150,10 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
 
 
 def run(name: str, app: FastAPI, bound: socket.socket) -> int:
-    """Serve until SIGTERM or SIGINT; the exit code. Requests being served get ``GRACE_S`` seconds."""
+    """Serve until SIGTERM or SIGINT; the exit code. Requests being served get ``GRACE_S`` seconds.
+
+    The functions in ``app.state.leaving``, if there are any, are called as soon as the end has been asked for.
+    """
     _allow_files(CONNECTIONS_MAX + 512)
     config = uvicorn.Config(
         app,
@@ -142,7 +166,8 @@ def run(name: str, app: FastAPI, bound: socket.socket) -> int:
         limit_concurrency=CONNECTIONS_MAX,
         h11_max_incomplete_event_size=HEAD_MAX,
     )
-    server = uvicorn.Server(config)
+    server = _Server(config)
+    server.leaving = getattr(app.state, "leaving", ())
     address, port = bound.getsockname()[:2]
     where = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     # uvicorn raises the signal again after its shutdown; being asked to end and ending is no failure.

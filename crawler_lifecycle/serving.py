@@ -7,12 +7,11 @@ import ipaddress
 import logging
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .problems import Problem
 
@@ -181,41 +180,6 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 # --- checks of the head -----------------------------------------------------------------------------------------------
-
-
-# --- clients that do not read -----------------------------------------------------------------------------------------
-
-
-async def send_or_cut(scope: Scope, send: Send, message: Message, timeout_s: float) -> bool:
-    """Send, or cut the connection when the client has not taken what came before for so long; whether it was sent.
-
-    After the cut the app sees a client that has gone.
-    """
-    try:
-        async with asyncio.timeout(timeout_s):
-            await send(message)
-    except TimeoutError:
-        transport = transport_of(scope)
-        if transport is None:
-            raise
-        transport.abort()
-        await asyncio.sleep(0)  # the protocol hears of it in the loop's next round
-        return False
-    return True
-
-
-def transport_of(scope: Scope) -> asyncio.Transport | None:
-    """The connection under a request, when a real server serves it."""
-    transport = scope.get("state", {}).get("transport")
-    return transport if isinstance(transport, asyncio.Transport) else None
-
-
-class _Connection(H11Protocol):
-    """uvicorn's connection, which can also be cut: its own close waits for ever for a client that never reads."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.app_state = {**self.app_state, "transport": transport}
 
 
 def is_loopback(host: str) -> bool:
