@@ -95,7 +95,7 @@ def build_catalogue(settings: Settings) -> Catalogue:
     """
     if not settings.crawlers.exists() and "crawlers" not in settings.model_fields_set:
         return EmptyCatalogue()
-    return YamlCatalogue(settings.crawlers)
+    return YamlCatalogue(settings.crawlers, settings.more_crawlers)
 
 
 def build_archive(settings: Settings) -> FileArchive:

@@ -41,6 +41,14 @@ class ClusterSettings(_Section):
     namespace: str = "crawls"
     state_dir: Path = Field(default_factory=lambda: STATE_DIR.absolute() / "cluster")
     slots: int = Field(default=4, ge=1, le=1024, description="tasks that execute at once on the local cluster")
+    cgroup: str = Field(
+        default="auto",
+        pattern=r"^(auto|off|/.*)$",
+        description="limits of local tasks by cgroups: auto, off, or the folder of the cgroup to make them in",
+    )
+    keep_days: float = Field(
+        default=14, ge=0, description="days that the folders of local tasks are kept after their run's end; 0: for ever"
+    )
 
 
 class SchedulerSettings(_Section):
@@ -50,6 +58,9 @@ class SchedulerSettings(_Section):
     host: str = "127.0.0.1"
     port: int = Field(default=8600, ge=0, le=65535)
     timeout_s: float = Field(default=20.0, gt=0)
+    token: SecretStr | None = Field(
+        default=None, description="what the service asks for and our processes show; needed off loopback"
+    )
 
 
 class UrlSettings(_Section):
@@ -71,6 +82,11 @@ class GatewaySettings(_Section):
         default=None,
         description="signs the token by which a crawler adds tasks to its own run; shared with the scheduler service",
     )
+    hosts: list[str] = Field(default_factory=list, description="names it answers to, when tokens are asked for; any")
+    reads_per_s: float = Field(default=100.0, gt=0, description="requests that only read, for each token")
+    writes_per_s: float = Field(default=20.0, gt=0, description="requests that change something, for each token")
+    requests_at_once: int = Field(default=50, ge=1, description="requests being served at once, for each token")
+    streams_at_once: int = Field(default=20, ge=1, description="event streams and followed logs, for each token")
     sweep_s: float = Field(default=15.0, gt=0, description="seconds between searches for accepted but unstarted work")
 
 
@@ -127,6 +143,7 @@ class Settings(BaseSettings):
     gateway: GatewaySettings = Field(default_factory=GatewaySettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
     crawlers: Path = Path("crawlers.yaml")
+    more_crawlers: Path | None = Field(default=None, description="another catalogue, for names that the first lacks")
 
     @classmethod
     def settings_customise_sources(

@@ -50,23 +50,28 @@ class YamlCatalogue:
     """The port ``Catalogue`` over a file.
 
     The constructor raises ``CatalogueError`` when the file cannot be used. Later a broken file leaves the last good
-    content in force; ``problem`` then says what is wrong, until the file is mended.
+    content in force; ``problem`` then says what is wrong, until the file is mended. ``more`` is another such file,
+    for the names that this one does not declare.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, more: Path | str | None = None) -> None:
         self.path = Path(path)
         self.problem: str | None = None
+        self._more = None if more is None else YamlCatalogue(more)
         self._lock = threading.Lock()
         self._stamp = self._stat()
         self._crawlers = {c.name: c for c in load(self.path)}
 
     def get(self, name: str) -> CrawlerDefinition | None:
         """The crawler with this name, or ``None``."""
-        return self._current().get(name)
+        found = self._current().get(name)
+        return self._more.get(name) if found is None and self._more is not None else found
 
     def all(self) -> list[CrawlerDefinition]:
-        """All crawlers in the order of the file."""
-        return list(self._current().values())
+        """All crawlers in the order of the file, then those of the other one."""
+        own = self._current()
+        more = [] if self._more is None else [c for c in self._more.all() if c.name not in own]
+        return [*own.values(), *more]
 
     def _stat(self) -> tuple[int, ...] | None:
         try:

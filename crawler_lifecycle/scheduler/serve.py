@@ -19,7 +19,7 @@ def serve(settings: Settings) -> int:
     """Serve until SIGTERM; the exit code. What prevents a start is told on standard error in one line."""
     logs.configure("scheduler")
     try:
-        app = create_app(_deployer(settings), YamlCatalogue(settings.crawlers))
+        app = create_app(_deployer(settings), YamlCatalogue(settings.crawlers, settings.more_crawlers))
         bound = bind(settings.scheduler.host, settings.scheduler.port, "LIFECYCLE_SCHEDULER")
     except (LifecycleError, Unservable) as error:
         print(f"error: {error}", file=sys.stderr)
