@@ -43,6 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("worker", "scheduler", "gateway"),
     },
     "runner": set(),
+    "generic": set(),
 }
 
 #: Adapters know one outside system each: these third-party packages belong to one of them alone.
@@ -51,7 +52,9 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "alembic": ("adapters/database",),
     "pymysql": ("adapters/database",),
     "yaml": ("adapters/catalogue.py", "cli"),
-    "httpx": ("adapters/scheduler.py", "cli"),
+    "scrapy": ("generic", "runner/inject"),
+    "httpx": ("adapters/scheduler.py", "adapters/pusher.py", "cli"),
+    "pusher": ("adapters/pusher.py",),
     "fastapi": ("gateway", "scheduler", "problems.py", "listening.py"),
     "temporalio": (
         *("activities", "workflows", "adapters/temporal.py", "temporal.py", "client.py", "compose.py", "worker.py"),

@@ -28,14 +28,18 @@ def dev(
     crawlers: Annotated[
         Path | None, Parameter(help="catalogue of crawlers; default: ./crawlers.yaml, else the examples")
     ] = None,
+    site: Annotated[
+        Path | None, Parameter(help="folder of HTML pages to serve and crawl, instead of the demonstration site")
+    ] = None,
     kill: Annotated[bool, Parameter(negative=(), help="end running crawls too when leaving")] = False,
 ) -> int:
     """Run the Temporal dev server, database, scheduler service, gateway, worker and demonstration site until Ctrl-C.
 
     A part that dies is started again on its port. Crawls are left running at the end, and the next start goes on with
-    them.
+    them. With --site the crawler `site`, which follows every link, is in the catalogue: crawlctl start site.
     """
     begun = time.monotonic()
+    folder = None if site is None else _site_folder(site)
     _say_what_is_ignored(database)
     stack = Stack(
         state_dir,
@@ -43,6 +47,7 @@ def dev(
         only_free_ports=ports == "free",
         database=database,
         crawlers=crawlers,
+        site=folder,
         say=current().say,
     )
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -81,7 +86,27 @@ def banner(stack: Stack, seconds: float) -> str:
     here = stack.state_dir == Path(".crawl").absolute()
     gateway = "" if here else f" --gateway {known['gateway']}"
     example = "start services" if layout.examples_dir() else "crawler list"
+    if stack.layout.site is not None:
+        example = f"start {layout.SITE_CRAWLER}"
     return "\n".join((*lines, f"ready in {seconds:.1f} s; next: crawlctl{gateway} {example}"))
+
+
+def _site_folder(folder: Path) -> Path:
+    """The folder to serve, checked. Raises ``CommandFailed``."""
+    from importlib.util import find_spec
+
+    from crawler_lifecycle.cli import site  # Starlette and uvicorn: not for every call
+
+    try:
+        checked = site.check(folder)
+    except site.Unusable as error:
+        raise CommandFailed(Exit.USAGE, f"--site: {error}") from None
+    if find_spec("scrapy") is None:
+        cure = "pip install 'crawler-lifecycle[dev]'"
+        raise CommandFailed(Exit.ERROR, "--site: the crawler for it needs Scrapy, which is not installed", None, cure)
+    if not (checked / site.INDEX).is_file():
+        current().say(f"{folder} has no {site.INDEX}: its front page names the pages it holds")
+    return checked
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

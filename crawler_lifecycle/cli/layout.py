@@ -23,6 +23,9 @@ PORTS = {
     "worker": 8700,
 }
 
+#: The generic crawler, which is there when a folder of pages is served.
+SITE_CRAWLER = "site"
+
 #: Settings that the stack decides itself: it runs on this machine, inside of its state directory.
 OWN = (
     "LIFECYCLE_CONFIG",
@@ -39,6 +42,7 @@ OWN = (
     "LIFECYCLE_WORKER__HEALTH_PORT",
     "LIFECYCLE_ARCHIVE__URL",
     "LIFECYCLE_EVENTS__URL",
+    "LIFECYCLE_MORE_CRAWLERS",
 )
 
 
@@ -57,6 +61,8 @@ class Layout:
     services: int = 0
     """Size of the demonstration site; 0 is everything."""
     database: str | None = None
+    site: Path | None = None
+    """A folder of pages to serve, instead of the demonstration site."""
 
     def url(self, name: str) -> str:
         """The HTTP address of a part."""
@@ -72,7 +78,7 @@ class Layout:
 
     @property
     def has_site(self) -> bool:
-        return examples_dir() is not None
+        return self.site is not None or examples_dir() is not None
 
     def addresses(self) -> dict[str, str | None]:
         """What ``dev.json`` tells, as settings spell it."""
@@ -90,7 +96,7 @@ class Layout:
             "events": (self.state_dir / "events.jsonl").as_uri(),
         }
 
-    def environment(self, crawlers: Path) -> dict[str, str]:
+    def environment(self, crawlers: Path, more_crawlers: Path | None = None) -> dict[str, str]:
         """The environment of the parts: ours, less everything that would lead them to another system."""
         env = {k: v for k, v in os.environ.items() if not k.startswith("TEMPORAL_") and k not in OWN}
         known = self.addresses()
@@ -117,6 +123,8 @@ class Layout:
             "PYTHONUNBUFFERED": "1",
             "LIFECYCLE_CRAWLERS": str(crawlers),
         }
+        if more_crawlers is not None:
+            env["LIFECYCLE_MORE_CRAWLERS"] = str(more_crawlers)
         return env
 
     def parts(self, env: Mapping[str, str]) -> dict[str, Part]:
@@ -132,7 +140,11 @@ class Layout:
             Part("scheduler", (*crawlctl, "scheduler"), self.url("scheduler") + "/readyz", env),
         ]
         examples = examples_dir()
-        if examples is not None:
+        if self.site is not None:
+            folder = (sys.executable, "-m", "crawler_lifecycle.cli.site", "--folder", str(self.site))
+            command = (*folder, "--port", str(self.ports["site"]))
+            parts.append(Part("site", command, self.url("site") + "/.healthz", env))
+        elif examples is not None:
             site = [sys.executable, "-m", "examples.site", "--port", str(self.ports["site"])]
             site += ["--services", str(self.services)]
             parts.append(Part("site", site, self.url("site") + "/healthz", env, cwd=examples.parent))
@@ -171,6 +183,27 @@ def write_crawlers(source: Path, target: Path, site: str | None) -> None:
         argument = (crawler.get("args") or {}).get("site")
         if site is not None and isinstance(argument, dict) and "default" in argument:
             argument["default"] = site
+    _replace(target, f"# Written by crawlctl dev from {source.name}; edit that one.\n" + yaml.safe_dump(catalogue))
+
+
+def write_site_crawler(target: Path, site: str) -> None:
+    """Write a catalogue with the generic crawler alone, sent to this site."""
+    import yaml
+
+    arguments: dict[str, dict[str, object]] = {"start": {"default": f"{site}/"}}
+    arguments |= {name: {"required": False} for name in ("max_pages", "max_depth", "allow", "deny", "delay")}
+    crawler = {
+        "name": SITE_CRAWLER,
+        "kind": "scrapy",
+        "project": str(Path(__file__).resolve().parents[1] / "generic"),
+        "args": arguments,
+        "resources": {"cpu": "1", "memory": "512Mi"},
+        "resumable": True,
+    }
+    _replace(target, f"# Written by crawlctl dev at each start.\n{yaml.safe_dump([crawler], sort_keys=False)}")
+
+
+def _replace(target: Path, text: str) -> None:
     draft = target.with_name(f"{target.name}.draft")
-    draft.write_text(f"# Written by crawlctl dev from {source.name}; edit that one.\n" + yaml.safe_dump(catalogue))
+    draft.write_text(text)
     draft.replace(target)

@@ -15,7 +15,7 @@ from typing import IO
 
 from crawler_lifecycle.cli import processes, temporal_server
 from crawler_lifecycle.cli.gateway import Gateway
-from crawler_lifecycle.cli.layout import Layout, choose_ports, examples_dir, write_crawlers
+from crawler_lifecycle.cli.layout import Layout, choose_ports, examples_dir, write_crawlers, write_site_crawler
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.supervise import Part, PartFailed, Supervisor
 
@@ -28,6 +28,7 @@ OPEN_STATUSES = ("INITIALIZING", "PROCESSING", "STOPPING")
 class Stack:
     """Everything in child processes below one state directory.
 
+    ``site`` is a folder of pages to serve instead of the demonstration site (checked before, see ``cli.site``);
     ``say`` gets one line for people per event. Crawls are no children of ours: they outlive the stack, and the next one
     over the same directory goes on with them.
     """
@@ -40,6 +41,7 @@ class Stack:
         only_free_ports: bool = False,
         database: str | None = None,
         crawlers: Path | None = None,
+        site: Path | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.state_dir = state_dir.absolute()
@@ -47,6 +49,7 @@ class Stack:
         self._only_free_ports = only_free_ports
         self._database = database
         self._crawlers = crawlers
+        self._site = site
         self._say = say
         self._lock: IO[str] | None = None
         self._layout: Layout | None = None
@@ -87,9 +90,9 @@ class Stack:
         before = read_dev_json(self.state_dir)
         self._end_leftovers(before)
         ports = choose_ports(before, only_free=self._only_free_ports, say=self._tell)
-        self._layout = plan = Layout(self.state_dir, ports, self._services, self._database)
+        self._layout = plan = Layout(self.state_dir, ports, self._services, self._database, self._site)
         (self.state_dir / "temporal.toml").write_text("")
-        env = plan.environment(self._catalogue(plan))
+        env = plan.environment(*self._catalogues(plan))
         parts = plan.parts(env)
         # Everything but the Temporal server is slow because Python imports are, so nothing waits without need: services
         # find their database and each other when they are ready, and say so at their health addresses.
@@ -166,19 +169,27 @@ class Stack:
                 self._tell(f"ending {name} (process {pid}), left over from a stack that was killed")
                 processes.end_process(pid, started[name], 5.0)
 
-    def _catalogue(self, plan: Layout) -> Path:
-        """The catalogue for our parts: the one that was chosen, the working directory's own, or the examples'."""
+    def _catalogues(self, plan: Layout) -> tuple[Path, Path | None]:
+        """The catalogue for our parts: the one that was chosen, the working directory's own, or the examples'.
+
+        Where a folder of pages is served, its crawler takes the place of the examples, or stands beside the others.
+        """
         chosen = self._crawlers or os.environ.get("LIFECYCLE_CRAWLERS")
         examples = examples_dir()
         file = Path(chosen or "crawlers.yaml").absolute()
+        generic = self.state_dir / "site-crawler.yaml"
+        if self._site is not None:
+            write_site_crawler(generic, plan.url("site"))
         if file.is_file():
-            return file
+            return file, generic if self._site is not None else None
+        if self._site is not None and not chosen:
+            return generic, None
         if chosen or examples is None:
-            cure = "crawlctl dev --crawlers FILE, or a crawlers.yaml in this folder"
+            cure = "crawlctl dev --crawlers FILE, a crawlers.yaml in this folder, or --site FOLDER to crawl a folder"
             raise CommandFailed(Exit.USAGE, f"there is no catalogue of crawlers at {file}", None, cure)
         target = self.state_dir / "crawlers.yaml"
         write_crawlers(examples / "crawlers.yaml", target, plan.url("site"))
-        return target
+        return target, None
 
     def _start_migrations(self, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
         command = (sys.executable, "-m", "crawler_lifecycle.cli", "db", "upgrade")

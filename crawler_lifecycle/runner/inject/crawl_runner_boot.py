@@ -119,10 +119,17 @@ class StopGate:
 
 
 def _check_arguments(spider: Any, args: dict[str, str]) -> None:
+    """Refuse arguments that can never work; a spider may have a class method ``check_arguments`` to say which."""
     try:
         inspect.signature(spider.__init__).bind(None, **args)
     except TypeError as error:
         _refuse(f"the spider does not take these arguments: {error}")
+    check = getattr(spider, "check_arguments", None)
+    if check is not None:
+        try:
+            check(**args)
+        except ValueError as error:
+            _refuse(str(error))
 
 
 def main() -> None:

@@ -1,0 +1,119 @@
+"""What belongs to a crawl: its arguments, checked, and the decision about every address. Standard library only."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from urllib.parse import SplitResult, urldefrag, urljoin, urlsplit
+
+#: A trap (a calendar without end, a query that grows) is left after so many addresses.
+MAX_PAGES = 10_000
+#: Longer addresses come from loops, and servers refuse them.
+URL_MAX = 2_000
+
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True)
+class Scope:
+    """One site, and which of its addresses are wanted."""
+
+    start: str
+    max_pages: int
+    max_depth: int | None
+    allow: re.Pattern[str] | None
+    deny: re.Pattern[str] | None
+    delay: float
+    """Seconds."""
+
+    @classmethod
+    def read(
+        cls,
+        start: str | None = None,
+        max_pages: str | None = None,
+        max_depth: str | None = None,
+        allow: str | None = None,
+        deny: str | None = None,
+        delay: str | None = None,
+    ) -> Scope:
+        """From arguments as text; empty ones count as not given. Raises ``ValueError`` that names the argument."""
+        return cls(
+            start=_address(start),
+            max_pages=_whole("max_pages", max_pages, 1) or MAX_PAGES,
+            max_depth=_whole("max_depth", max_depth, 0),
+            allow=_pattern("allow", allow),
+            deny=_pattern("deny", deny),
+            delay=_seconds("delay", delay),
+        )
+
+    def target(self, base: str, link: str) -> str | None:
+        """The absolute address behind a link, without its fragment; ``None`` for what is no web address."""
+        try:
+            address = urldefrag(urljoin(base, link.strip("\t\n\f\r "))).url
+            parts = urlsplit(address)
+            known = parts.scheme in _PORTS and bool(parts.hostname) and _port(parts) > 0
+        except ValueError:  # "http://[", a port that is no number
+            return None
+        return address if known else None
+
+    def inside(self, address: str) -> bool:
+        """Whether the address is on the start's host and port. Both schemes are one site when no port is named."""
+        one, other = urlsplit(address), urlsplit(self.start)
+        if one.hostname != other.hostname:
+            return False
+        return _port(one) == _port(other) or (one.port is None and other.port is None)
+
+    def wanted(self, address: str) -> bool:
+        """Whether the address is inside and passes ``allow`` and ``deny``, which the start itself need not."""
+        if len(address) > URL_MAX or not self.inside(address):
+            return False
+        if self.allow is not None and not self.allow.search(address):
+            return False
+        return self.deny is None or not self.deny.search(address)
+
+
+def _port(parts: SplitResult) -> int:
+    return parts.port or _PORTS[parts.scheme]
+
+
+def _address(text: str | None) -> str:
+    if not text:
+        raise ValueError("start: missing; give the address at which the crawl begins, like http://127.0.0.1:8400/")
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in _PORTS and bool(parts.hostname) and _port(parts) > 0
+    except ValueError:
+        good = False
+    if not good or any(c.isspace() for c in text):
+        raise ValueError(f"start: {text!r} is no address of a page; give one like http://127.0.0.1:8400/")
+    address = urldefrag(text).url
+    return address if parts.path else parts._replace(path="/", fragment="").geturl()
+
+
+def _whole(name: str, text: str | None, least: int) -> int | None:
+    if text is None or text == "":
+        return None
+    # isdecimal alone would let other scripts' digits and endless numbers through to int().
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9 and int(text) >= least):
+        raise ValueError(f"{name}: {text!r} is not allowed; give a whole number of {least} or more")
+    return int(text)
+
+
+def _seconds(name: str, text: str | None) -> float:
+    try:
+        seconds = float(text or 0)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= 3600:
+        raise ValueError(f"{name}: {text!r} is not allowed; give seconds from 0 to 3600")
+    return seconds
+
+
+def _pattern(name: str, text: str | None) -> re.Pattern[str] | None:
+    if not text:
+        return None
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{name}: {text!r} is no regular expression ({error}); correct it") from None
