@@ -16,8 +16,10 @@ from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
 from crawler_lifecycle.adapters.archive import FolderArchive
 from crawler_lifecycle.adapters.catalogue import EmptyCatalogue, YamlCatalogue
 from crawler_lifecycle.adapters.database import open_store
+from crawler_lifecycle.adapters.eventbridge import EventBridgeSink
 from crawler_lifecycle.adapters.events import JsonLinesSink, OutboxNotifier
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
+from crawler_lifecycle.adapters.pusher import PusherNotifier
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import InvalidRequest
@@ -105,12 +107,33 @@ def build_archive(settings: Settings) -> FileArchive:
 
 def build_sink(settings: Settings) -> EventSink:
     """The bus or file that data pipelines read. Raises ``InvalidRequest``."""
-    return JsonLinesSink(settings.events.url)
+    scheme = settings.events.url.partition(":")[0]
+    if scheme == "file":
+        return JsonLinesSink(settings.events.url)
+    if scheme == "eventbridge":
+        return EventBridgeSink(settings.events.url)
+    raise InvalidRequest(
+        f"LIFECYCLE_EVENTS__URL: {settings.events.url!r} is not allowed; "
+        "give file:///path/of/events.jsonl or eventbridge://NAME"
+    )
 
 
 def build_notifier(settings: Settings) -> Notifier:
     """What pushes to the front end. Raises ``InvalidRequest``."""
-    return OutboxNotifier()
+    p = settings.pusher
+    if p.app_id is None or p.key is None or p.secret is None:
+        return OutboxNotifier()
+    return PusherNotifier(
+        app_id=p.app_id,
+        key=p.key,
+        secret=p.secret.get_secret_value(),
+        cluster=p.cluster,
+        host=p.host,
+        port=p.port,
+        tls=p.tls,
+        channel=p.channel,
+        timeout_s=p.timeout_s,
+    )
 
 
 def build_cluster(settings: Settings) -> LocalCluster:

@@ -1,0 +1,193 @@
+"""Amazon EventBridge as the bus that data pipelines read.
+
+boto3 is loaded when a sink is made, never by importing this module: everything else starts without it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+import time
+from typing import Any
+
+from crawler_lifecycle.cloudevents import SOURCE, bus_text, subject
+from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
+from crawler_lifecycle.ports import Event
+
+SCHEME = "eventbridge://"
+SETTING = "LIFECYCLE_EVENTS__URL"
+#: For so many seconds the bus is believed to be there, once it was seen.
+BUS_SEEN_FOR_S = 300.0
+#: Characters of an answer's text that an error repeats.
+TEXT_MAX = 300
+
+_NAME = re.compile(r"[/.\-_A-Za-z0-9]{1,256}")
+_ARN = re.compile(r"arn:aws[-a-z]*:events:(?P<region>[-a-z0-9]+):\d{12}:event-bus/[/.\-_A-Za-z0-9]{1,256}")
+
+_NO_RIGHT = "allow events:PutEvents on this bus to the account that the worker uses"
+_NO_SIGHT = "this account may not look at it; allow events:DescribeEventBus"
+_BAD_CREDENTIALS = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or the role of the pod"
+_BUSY = "nothing is wrong with the event; if this goes on, raise the account's quota of PutEvents"
+#: Error codes of AWS -> what to do about them.
+CURES = {
+    "AccessDenied": _NO_RIGHT,
+    "AccessDeniedException": _NO_RIGHT,
+    "NotAuthorizedForSourceException": f"let the policy of the bus allow the source {SOURCE}",
+    "NotAuthorizedForDetailTypeException": "let the policy of the bus allow this detail type",
+    "UnrecognizedClientException": _BAD_CREDENTIALS,
+    "InvalidClientTokenId": _BAD_CREDENTIALS,
+    "InvalidSignatureException": f"{_BAD_CREDENTIALS}; and the clock of this machine",
+    "SignatureDoesNotMatch": f"{_BAD_CREDENTIALS}; and the clock of this machine",
+    "RequestExpired": "set the clock of this machine",
+    "ExpiredToken": "renew the credentials",
+    "ExpiredTokenException": "renew the credentials",
+    "ResourceNotFoundException": f"create the bus, or set {SETTING}",
+    "ThrottlingException": _BUSY,
+    "Throttling": _BUSY,
+    "TooManyRequestsException": _BUSY,
+    "InternalFailure": "EventBridge has a trouble of its own",
+    "InternalException": "EventBridge has a trouble of its own",
+}
+
+log = logging.getLogger(__name__)
+
+
+class EventBridgeSink:
+    """The port ``EventSink`` over ``PutEvents``: ``eventbridge://NAME``, or the whole ARN of the bus for the name.
+
+    One request for each event. A run ends with one event, so there is nothing to gather, and an entry that was refused
+    can never take another with it: what is sent again is exactly what was not accepted. Tries are the caller's;
+    the client's own are off.
+
+    Region, credentials and endpoint are AWS's own settings. ``connect_s`` and ``read_s`` bound each request.
+    Raises ``InvalidRequest`` for a URL or a configuration with which no request can be made.
+    """
+
+    name = "eventbridge"
+
+    def __init__(self, url: str, *, connect_s: float = 3.0, read_s: float = 8.0) -> None:
+        self.bus = url.removeprefix(SCHEME)
+        arn = _ARN.fullmatch(self.bus)
+        if not url.startswith(SCHEME) or (arn is None and not _NAME.fullmatch(self.bus)):
+            raise InvalidRequest(
+                f"{SETTING}: {url!r} is not allowed; give eventbridge://NAME, eventbridge://default or "
+                "eventbridge://arn:aws:events:REGION:ACCOUNT:event-bus/NAME"
+            )
+        self._client = _client(url, arn["region"] if arn else None, connect_s, read_s)
+        self._lock = threading.Lock()
+        self._believed_until = 0.0
+
+    def send(self, event: Event) -> None:
+        """Put the event on the bus. Raises ``NotDelivered``; it may have arrived all the same, under the same id."""
+        try:
+            detail = bus_text(event)
+        except (TypeError, ValueError) as error:
+            raise NotDelivered(f"{self._where()}: the event cannot be written: {error}") from error
+        self._make_sure_of_the_bus()
+        entry = {
+            "EventBusName": self.bus,
+            "Time": event.created_at,
+            "Source": SOURCE,
+            "DetailType": event.type,
+            "Resources": [subject(event)],
+            "Detail": detail,
+        }
+        self._check_answer(self._call("put_events", Entries=[entry]))
+
+    def check(self) -> str:
+        """Say which bus it is, after asking for it. Raises ``NotDelivered``.
+
+        Whether this account may put events on it is known only by doing so.
+        """
+        answer = self._call("describe_event_bus", denied_is_none=True, Name=self.bus)
+        if answer is None:
+            raise NotDelivered(
+                f"{self._where()}: {_NO_SIGHT}; sending may work all the same, but a missing bus would not be noticed"
+            )
+        if not answer.get("Arn"):
+            raise NotDelivered(f"{self._where()} answered without describing a bus; check AWS_ENDPOINT_URL")
+        return f"EventBridge bus {answer['Arn']}"
+
+    def _make_sure_of_the_bus(self) -> None:
+        """EventBridge accepts events for a bus that is not there and drops them, so it has to be asked."""
+        with self._lock:
+            if time.monotonic() < self._believed_until:
+                return
+        if self._call("describe_event_bus", denied_is_none=True, Name=self.bus) is None:
+            log.warning("%s: a missing bus would not be noticed: %s", self._where(), _NO_SIGHT)
+        with self._lock:
+            self._believed_until = time.monotonic() + BUS_SEEN_FOR_S
+
+    def _call(self, operation: str, *, denied_is_none: bool = False, **arguments: Any) -> dict[str, Any] | None:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        # `from None`: the whole text of an AWS error may hold session tokens, and causes travel with the failure.
+        try:
+            answer: dict[str, Any] = getattr(self._client, operation)(**arguments)
+        except ClientError as error:
+            told = error.response.get("Error", {})
+            code = str(told.get("Code", "unknown"))
+            if denied_is_none and code in ("AccessDenied", "AccessDeniedException"):
+                return None
+            raise NotDelivered(self._refused(code, told.get("Message"))) from None
+        except BotoCoreError as error:
+            raise NotDelivered(f"{self._where()}: {_first_line(error)}; {_network_cure(error)}") from None
+        return answer
+
+    def _check_answer(self, answer: dict[str, Any] | None) -> None:
+        """The status says nothing: an entry is on the bus when it got an id, and only then."""
+        answer = answer or {}
+        entries = answer.get("Entries")
+        entry = entries[0] if isinstance(entries, list) and len(entries) == 1 and isinstance(entries[0], dict) else {}
+        if entry.get("ErrorCode"):
+            raise NotDelivered(self._refused(str(entry["ErrorCode"]), entry.get("ErrorMessage")))
+        if answer.get("FailedEntryCount") or not entry.get("EventId"):
+            raise NotDelivered(f"{self._where()} answered without accepting the event; check AWS_ENDPOINT_URL")
+
+    def _refused(self, code: str, message: object) -> str:
+        cure = CURES.get(code)
+        return f"{self._where()}: {code}: {_first_line(message)}" + (f"; {cure}" if cure else "")
+
+    def _where(self) -> str:
+        return f"EventBridge bus {self.bus} at {self._client.meta.endpoint_url}"
+
+
+def _client(url: str, region: str | None, connect_s: float, read_s: float) -> Any:
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, NoRegionError
+
+    config = Config(
+        connect_timeout=connect_s,
+        read_timeout=read_s,
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        max_pool_connections=32,
+        user_agent_extra="crawler-lifecycle",
+    )
+    try:
+        session = boto3.session.Session()
+        # boto3 itself knows only AWS_DEFAULT_REGION; containers on AWS are given AWS_REGION.
+        where = region or session.region_name or os.environ.get("AWS_REGION")
+        return session.client("events", region_name=where, config=config)
+    except NoRegionError:
+        raise InvalidRequest(f"{SETTING}: {url!r} needs a region; set AWS_REGION, or give the ARN of the bus") from None
+    except (BotoCoreError, ValueError) as error:
+        raise InvalidRequest(
+            f"{SETTING}: {url!r} cannot be served: {_first_line(error)}; check the AWS_* variables"
+        ) from None
+
+
+def _network_cure(error: Exception) -> str:
+    from botocore.exceptions import CredentialRetrievalError, NoCredentialsError, PartialCredentialsError
+
+    if isinstance(error, NoCredentialsError | PartialCredentialsError | CredentialRetrievalError):
+        return _BAD_CREDENTIALS
+    return "check the network, the region and AWS_ENDPOINT_URL"
+
+
+def _first_line(text: object) -> str:
+    """The part of an answer's text that is for people: a refused signature is followed by headers with their tokens."""
+    line = str(text or "no reason given").strip().partition("\n")[0]
+    return "".join(c for c in line if c.isprintable())[:TEXT_MAX].rstrip(" .")

@@ -1,0 +1,239 @@
+"""Pusher Channels, or a server that speaks its HTTP API: pushes to browsers that watch runs.
+
+The official client makes and signs the requests; the transport under it is ours, because a push may take only so long
+and the client's own cannot promise that. The package is an extra and loaded when a notifier is made.
+"""
+
+from __future__ import annotations
+
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+from crawler_lifecycle.cloudevents import event_text
+from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
+from crawler_lifecycle.ports import Event
+
+#: Pusher takes less than 10 kB of data in an event, whichever way that is read (pusher.com, "HTTP API Reference").
+DATA_MAX = 9_999
+#: Channels of one event (ibid.), characters of a channel's name.
+CHANNELS_MAX = 100
+CHANNEL_MAX = 200
+#: Calls at once, with those that were left behind because their server does not answer.
+CALLS_MAX = 32
+#: Bytes of an answer that are read, and characters of its text that an error repeats.
+ANSWER_MAX = 64 * 1024
+TEXT_MAX = 300
+
+SETTING = "LIFECYCLE_PUSHER__"
+
+_APP_ID = re.compile(r"[0-9]+")
+_CHANNEL = re.compile(r"[-a-zA-Z0-9_=@,.;]+")
+_NOT_IN_A_CHANNEL = re.compile(r"[^-a-zA-Z0-9_=@,.;]")
+
+#: Status of an answer -> what to do about it.
+CURES = {
+    400: f"check {SETTING}CHANNEL",
+    401: f"check {SETTING}KEY, {SETTING}SECRET and the clock of this machine",
+    403: "the app is disabled or over its quota of messages",
+    404: f"check {SETTING}APP_ID and {SETTING}CLUSTER or {SETTING}HOST",
+    413: "the server takes less than 10 kB or the quota is used up",
+    429: "too many messages; raise the plan's limit if this goes on",
+}
+
+
+class PusherNotifier:
+    """The port ``Notifier``: every event is triggered under its type, with the document of docs/events.md as its data.
+
+    ``channel`` names the channels, with spaces between; ``{run_id}`` and ``{crawler}`` are filled in. One try takes at
+    most ``timeout_s`` seconds, from the look-up of the name to the last byte. Proxies and certificates are those of the
+    environment (``HTTPS_PROXY``, ``NO_PROXY``, ``SSL_CERT_FILE``).
+
+    Raises ``InvalidRequest`` that names the setting with which nothing can be pushed.
+    """
+
+    name = "pusher"
+    sends = True
+
+    def __init__(
+        self,
+        *,
+        app_id: str,
+        key: str,
+        secret: str,
+        channel: str,
+        cluster: str | None = None,
+        host: str | None = None,
+        port: int | None = None,
+        tls: bool = True,
+        timeout_s: float = 1.5,
+    ) -> None:
+        if not _APP_ID.fullmatch(app_id):
+            raise InvalidRequest(f"{SETTING}APP_ID: {app_id!r} is not allowed; Pusher's app ids are digits")
+        self._channels = _channel_names(channel)
+        self._timeout_s = timeout_s
+        self._secret = secret
+        self._calls = threading.Semaphore(CALLS_MAX)
+        limits = httpx.Limits(max_connections=CALLS_MAX, max_keepalive_connections=CALLS_MAX)
+        self._http = httpx.Client(timeout=timeout_s, limits=limits, follow_redirects=False)
+        self._pusher = _official_client(
+            app_id=app_id,
+            key=key,
+            secret=secret,
+            cluster=cluster,
+            host=host,
+            port=port,
+            ssl=tls,
+            timeout=timeout_s,
+            backend=lambda client, **_: self,
+        )
+        inner = self._pusher._pusher_client
+        self._where = f"Pusher app {app_id} at {inner.scheme}://{inner.host}:{inner.port}"
+
+    def __repr__(self) -> str:
+        return f"<PusherNotifier {self._where}>"
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def push(self, event: Event) -> None:
+        """Trigger the event on its channels. Raises ``NotDelivered`` within ``timeout_s``."""
+        try:
+            # ASCII: the client measures the memory of the text and not its bytes, and refuses one wide character in a
+            # text that Pusher takes.
+            data = event_text(event, DATA_MAX)
+        except (TypeError, ValueError) as error:
+            raise NotDelivered(f"{self._where}: the event cannot be written: {error}") from error
+        channels = self.channels(event)
+        if not channels:
+            raise NotDelivered(f"{self._where}: the event names no crawler, and {SETTING}CHANNEL needs one")
+        self._within_time(lambda: self._pusher.trigger(channels, event.type, data))
+
+    def check(self) -> str:
+        """Say where pushes go, after asking for a channel with this key and secret. Raises ``NotDelivered``."""
+        channel = _filled(self._channels[0], "0", "check")
+        self._within_time(lambda: self._pusher.channel_info(channel))
+        return f"{self._where}, channels {', '.join(self._channels)}"
+
+    def channels(self, event: Event) -> list[str]:
+        """The channels of an event; those that need a crawler's name only when the event has one."""
+        crawler = event.body.get("crawler")
+        names = [
+            _filled(name, str(event.run_id), str(crawler))
+            for name in self._channels
+            if crawler is not None or "{crawler}" not in name
+        ]
+        return list(dict.fromkeys(names))
+
+    def _within_time(self, call: Callable[[], object]) -> None:
+        """Run the call in a thread of its own and leave it behind when the time is up.
+
+        No timeout of a socket covers a name server that is silent or a server that trickles; both would hold one of the
+        worker's few threads.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        if not self._calls.acquire(timeout=self._timeout_s):
+            raise NotDelivered(f"{self._where}: {CALLS_MAX} earlier calls are still waiting for an answer")
+        done: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+
+        def run() -> None:
+            failure: Exception | None = None
+            try:
+                call()
+            except Exception as error:  # handed over to the caller
+                failure = error
+            finally:
+                self._calls.release()
+                done.put(failure)
+
+        threading.Thread(target=run, name="push", daemon=True).start()
+        try:
+            failure = done.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            raise NotDelivered(f"{self._where}: no answer within {self._timeout_s} s") from None
+        if isinstance(failure, NotDelivered):
+            raise failure
+        if failure is not None:
+            # Not `from`: what libraries raise may hold the signed address, and causes travel with the failure.
+            raise NotDelivered(f"{self._where}: {self._plain(failure)}") from None
+
+    def send_request(self, request: Any) -> None:
+        """What the official client calls with a signed request (its interface for transports)."""
+        deadline = time.monotonic() + self._timeout_s
+        content = bytearray()
+        try:
+            with self._http.stream(
+                request.method, request.url, headers=request.headers, content=request.body
+            ) as response:
+                for chunk in response.iter_bytes():
+                    content += chunk
+                    if len(content) > ANSWER_MAX or time.monotonic() > deadline:
+                        break
+        except httpx.TimeoutException:
+            raise NotDelivered(f"{self._where}: no answer within {self._timeout_s} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise NotDelivered(f"{self._where} cannot be reached: {self._plain(error)}") from None
+        self._check_answer(response, bytes(content))
+
+    def _check_answer(self, response: httpx.Response, content: bytes) -> None:
+        status, text = response.status_code, self._plain(content.decode(errors="replace"))
+        if status not in (200, 202):
+            cure = CURES.get(status)
+            raise NotDelivered(f"{self._where} answered {status}: {text}" + (f"; {cure}" if cure else ""))
+        # A portal or a proxy also answers 200, with a page.
+        if not content.strip().startswith(b"{"):
+            raise NotDelivered(f"{self._where} answered {status} with something else than JSON; check {SETTING}HOST")
+
+    def _plain(self, text: object) -> str:
+        """One short line without the secret and without signatures, whoever wrote them into it."""
+        line = str(text).strip() or (type(text).__name__ if isinstance(text, Exception) else "no reason given")
+        line = line.replace(self._secret, "…")
+        line = re.sub(r"(auth_signature|auth_key|body_md5)=[^&\s\"\\]*", r"\1=…", line)
+        line = re.sub(r"\b[0-9a-f]{64}\b", "…", line)
+        return "".join(c if c.isprintable() else " " for c in line)[:TEXT_MAX].strip()
+
+
+def _official_client(**options: Any) -> Any:
+    try:
+        import pusher
+    except ImportError:
+        raise InvalidRequest(
+            f"{SETTING}APP_ID: {options['app_id']!r} asks for pushes, but the package for them is not installed; "
+            "pip install 'crawler-lifecycle[pusher]', or unset it"
+        ) from None
+    try:
+        return pusher.Pusher(**options)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"{SETTING}…: the client refuses these settings: {error}") from None
+
+
+def _channel_names(setting: str) -> list[str]:
+    """The names as they stand in the setting. Raises ``InvalidRequest``."""
+    names = list(dict.fromkeys(setting.split()))
+    if not names or len(names) > CHANNELS_MAX:
+        raise InvalidRequest(
+            f"{SETTING}CHANNEL: {setting[:TEXT_MAX]!r} is not allowed; "
+            f"give 1 to {CHANNELS_MAX} names of channels with spaces between"
+        )
+    for name in names:
+        if name.startswith("private-encrypted-"):
+            raise InvalidRequest(
+                f"{SETTING}CHANNEL: {name!r} is not allowed; encrypted channels are not served, use private-…"
+            )
+        longest = _filled(name, "9" * 19, "c" * 63)
+        if not _CHANNEL.fullmatch(longest) or len(longest) > CHANNEL_MAX:
+            raise InvalidRequest(
+                f"{SETTING}CHANNEL: {name!r} is not allowed; use letters, digits, _ - = @ , . ; and the placeholders "
+                f"{{run_id}} and {{crawler}}, at most {CHANNEL_MAX} characters"
+            )
+    return names
+
+
+def _filled(name: str, run_id: str, crawler: str) -> str:
+    return name.replace("{run_id}", run_id).replace("{crawler}", _NOT_IN_A_CHANNEL.sub("_", crawler)[:63])
