@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,9 +10,10 @@ from typing import Any
 
 from crawler_lifecycle.activities.cancellation import RecordStop
 from crawler_lifecycle.activities.deployment import Deploy, MainJob, Requeue, Started
-from crawler_lifecycle.activities.initiation import AddWorkflowId
+from crawler_lifecycle.activities.initiation import AddToRun, AddWorkflowId
 from crawler_lifecycle.activities.reconciliation import ActiveTasks, Sync
-from crawler_lifecycle.domain.run import RunStatus, Trigger
+from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.domain.run import ChildTask, RunStatus, Trigger
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import KILLED, Behaviour
 from crawler_lifecycle.ports import Fence
@@ -115,7 +117,25 @@ def _property(w: World, _: Any) -> None:
     assert (found["attempt"], found["name"], found["value"]) == (1, "workflow_id", "crawl/books/r1")
 
 
+def _prepare_more(w: World) -> AddToRun:
+    w.cluster.behaviour = UNTIL_STOPPED
+    return AddToRun(w.started(), "more", [ChildTask({"shelf": "8"}), ChildTask({"shelf": "9"})])
+
+
+def _more(w: World, added: Any) -> None:
+    tasks = w.tasks()
+    assert [(t.task_index, t.status, t.args) for t in tasks[1:]] == [
+        (1, "QUEUED", {"shelf": "8"}), (2, "QUEUED", {"shelf": "9"}),
+    ]  # fmt: skip
+    assert (added.run_id, [(t.task_id, t.index) for t in added.tasks]) == (
+        1,
+        [(t.task_id, t.task_index) for t in tasks[1:]],
+    )
+    assert w.row().multi, "a stop ends each task of it now"
+
+
 INITIATION = [
+    Case("add_tasks", "to a single-process run", _prepare_more, _more),
     Case("create_history_id", "new", lambda w: w.order(3), _created),
     Case("create_history_id", "resume", _prepare_claim, _claimed),
     Case("create_history_id", "takeover", _prepare_takeover, _taken_over),
@@ -319,6 +339,12 @@ def _alive(w: World, counts: Any) -> None:
     assert (counts.alive, counts.active, counts.queued) == (3, 2, 1)
 
 
+def _told_changed(w: World, _: Any) -> None:
+    (pushed,) = w.notifier.pushed
+    assert pushed == w.store.last_event(1, "run.changed")
+    assert pushed.body["status"] == "PROCESSING"
+
+
 RECONCILIATION = [
     Case(
         "get_active_running_tasks", "page",
@@ -333,6 +359,7 @@ RECONCILIATION = [
     Case("get_bulk_task_history_data", "changes", _prepare_details, _details_staged),
     Case("reconcile_tasks", "changes", _prepare_reconcile, _details_written),
     Case("sync_statuses", "changes", _prepare_sync, _synced),
+    Case("signal_pusher_changed", "changes", lambda w: w.started(3, 2), _told_changed, renews=DELIVERED_AGAIN),
     Case("count_alive_tasks", "alive", lambda w: w.started(3, 2).run_id, _alive),
 ]  # fmt: skip
 
@@ -453,7 +480,23 @@ def _nothing_exported(w: World, result: Any) -> None:
     assert [e["status"] for e in w.store.exports(1)] == ["empty"]
 
 
+def _prepare_untold(w: World) -> Fence:
+    """A run whose push of its start failed."""
+    fence = w.judged()
+    w.notifier.faults.add(NotDelivered("nobody answers"))
+    with contextlib.suppress(NotDelivered):
+        w.call("signal_pusher_started", fence)
+    return fence
+
+
+def _told_at_last(w: World, sent: Any) -> None:
+    assert sent in (0, 1)
+    assert [e.type for e in w.notifier.pushed] == ["run.started"]
+    assert [d["status"] for d in w.store.deliveries(1) if d["sink"] == w.notifier.name] == ["delivered"]
+
+
 COMPLETION = [
+    Case("resend_pushes", "one failed", _prepare_untold, _told_at_last, same=lambda sent: None),
     Case("update_run_status", "partial", _prepare_verdict, _verdict),
     Case("initiate_export_signal", "completed", lambda w: w.judged(), _signalled, renews=DELIVERED_AGAIN),
     Case(

@@ -41,7 +41,14 @@ SPECIFIED = {
     "initiate_export_signal",
     "export_supporting_files",
 }
-OURS = {"record_stop", "deploy_queued_tasks", "requeue_ended_tasks"}
+OURS = {
+    "add_tasks",
+    "record_stop",
+    "deploy_queued_tasks",
+    "requeue_ended_tasks",
+    "signal_pusher_changed",
+    "resend_pushes",
+}
 #: A task whose first deployment call was heard says ``existing`` in the evidence of its transition.
 HOW_IT_WAS_FOUND = {"status_transition.evidence"}
 #: These touch the outside before the database refuses them. Harmless: an order to end names a task of its attempt and
@@ -51,7 +58,7 @@ OUTSIDE_FIRST = {"k8_stop_task", "k8_stop_pod", "export_supporting_files"}
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 
-def test_the_activities_are_the_specifications_and_three_of_ours(world: World) -> None:
+def test_the_activities_are_the_specifications_and_some_of_ours(world: World) -> None:
     assert len(SPECIFIED) == 21
     assert set(world.activities()) == SPECIFIED | OURS == set(POLICIES)
 
@@ -137,6 +144,8 @@ def _is_fenced(case: Case) -> bool:
         "add_workflow_id",  # writes a property of its own attempt
         "get_active_running_tasks",  # reads
         "count_alive_tasks",  # reads
+        "signal_pusher_changed",  # pushes what is recorded, whoever owns the run by now
+        "resend_pushes",  # the same
         "initiate_export_signal",  # delivers the stored event of its own attempt, whoever owns the run by now
     }
 

@@ -1,0 +1,164 @@
+"""Child tasks added to a live run by the update ``add_tasks``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
+
+from crawler_lifecycle.domain.run import TasksAdded
+from crawler_lifecycle.domain.task import End
+from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
+from tests.support.lab import Lab
+
+SOON = {"start_check_s": 0.1}
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def add(handle: WorkflowHandle[Any, Any], *shelves: str, **more: Any) -> TasksAdded:
+    page = {"tasks": [{"args": {"shelf": shelf}} for shelf in shelves]}
+    return await handle.execute_update("add_tasks", page, result_type=TasksAdded, **more)
+
+
+def refusal(error: pytest.ExceptionInfo[WorkflowUpdateFailedError]) -> tuple[str | None, str]:
+    cause = error.value.cause
+    assert isinstance(cause, ApplicationError)
+    return cause.type, cause.message
+
+
+async def test_added_tasks_are_deployed_and_count(real_lab: Lab) -> None:
+    lab = real_lab
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=None if index == 0 else 0.2)
+    handle = await lab.start({"crawler": "books", "limits": SOON, "poll_minutes": [0.02]})
+    await lab.until(lambda: lab.tasks(1).get(0) == "RUNNING")
+    added = await add(handle, "7", "8")
+    assert (added.run_id, [task.index for task in added.tasks]) == (1, [1, 2])
+    assert [t.args for t in lab.store.list_tasks(1)] == [{}, {"shelf": "7"}, {"shelf": "8"}]
+    await lab.until(lambda: lab.tasks(1) == {0: "RUNNING", 1: "SUCCEEDED", 2: "SUCCEEDED"})
+    assert lab.store.get_run(1).multi
+    await handle.signal("stop")
+    result = await handle.result()
+    assert result.tasks == {"CANCELLED": 1, "SUCCEEDED": 2}
+
+
+async def test_the_same_update_or_request_again_adds_nothing(real_lab: Lab) -> None:
+    lab = real_lab
+    lab.cluster.behaviour = Behaviour(executes=None)
+    handle = await lab.start({"crawler": "books", "limits": SOON})
+    await lab.until(lambda: lab.tasks(1).get(0) == "RUNNING")
+    first = await add(handle, "7", id="u1")
+    assert await add(handle, "7", id="u1") == first
+    page = {"tasks": [{"args": {"shelf": "9"}}], "request_id": "mine"}
+    answers = await asyncio.gather(
+        *(handle.execute_update("add_tasks", page, result_type=TasksAdded) for _ in range(5))
+    )
+    assert len({str(answer) for answer in answers}) == 1
+    assert len(lab.tasks(1)) == 3
+    with pytest.raises(WorkflowUpdateFailedError) as error:
+        await handle.execute_update("add_tasks", {"tasks": [{}, {}], "request_id": "mine"})
+    assert refusal(error)[0] == "DuplicateRequest"
+    await handle.signal("force_stop")
+    assert (await handle.result()).tasks == {"CANCELLED": 3}
+
+
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [
+        ([], "tasks: missing"),
+        ([{}], "tasks: []"),
+        ([{"tasks": []}], "tasks: []"),
+        ([{"tasks": [{"args": {"shelf": 7}}]}], "shelf"),
+        ([{"tasks": [{}], "taks": 1}], "unknown field"),
+        ([{"tasks": [{}] * 501}], "501"),
+        ([{"tasks": [{"args": {"shelf": "x" * 140_000}}]}], "bytes"),
+        (["nonsense"], "nonsense"),
+        ([{"tasks": [{}]}, "surplus"], ""),
+        ([{"tasks": [{"args": {"colour": "red"}}]}], "tasks[0].args.colour: unknown argument"),
+    ],
+)
+async def test_what_cannot_be_added_is_refused_and_the_run_goes_on(
+    real_lab: Lab, payload: list[Any], words: str
+) -> None:
+    lab = real_lab
+    lab.cluster.behaviour = Behaviour(executes=None)
+    handle = await lab.start({"crawler": "books", "limits": SOON})
+    await lab.until(lambda: lab.tasks(1).get(0) == "RUNNING")
+    with pytest.raises(WorkflowUpdateFailedError) as error:
+        await handle.execute_update("add_tasks", args=payload)
+    assert words in refusal(error)[1]
+    assert lab.tasks(1) == {0: "RUNNING"}
+    await handle.signal("force_stop")
+    assert (await handle.result()).outcome == "cancelled"
+
+
+async def test_under_a_stop_and_after_the_end_nothing_is_added(real_lab: Lab) -> None:
+    lab = real_lab
+    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=1)
+    handle = await lab.start({"crawler": "books", "limits": SOON})
+    await lab.until(lambda: lab.tasks(1).get(0) == "RUNNING")
+    await handle.signal("stop")
+    await lab.until(lambda: lab.store.get_run(1).stop is not None)
+    with pytest.raises(WorkflowUpdateFailedError) as error:
+        await add(handle, "7")
+    assert refusal(error)[0] == "NotInThisState"
+    assert (await handle.result()).tasks == {"CANCELLED": 1}
+
+
+async def test_tasks_that_come_with_the_last_look_keep_the_run_alive(real_lab: Lab) -> None:
+    """The verdict is refused while a task is alive: the run goes back to reconciliation and deploys it."""
+    lab = real_lab
+    lab.cluster.behaviour = Behaviour(executes=0.3)
+    judge, added = lab.store.end_run, []
+
+    def meanwhile(fence: Any, how: Any) -> Any:
+        if not added:
+            added.extend(lab.store.add_tasks(fence.run_id, "late", [{"shelf": "9"}]))
+        return judge(fence, how)
+
+    lab.store.end_run = meanwhile
+    result = await lab.run({"crawler": "books", "limits": SOON, "poll_minutes": [0.02]})
+    assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 2})
+
+
+async def test_added_tasks_wait_for_free_slots_and_one_that_fails_makes_the_run_partial(real_lab: Lab) -> None:
+    lab = real_lab
+    most = 0
+
+    def count(_: object) -> None:
+        nonlocal most
+        most = max(most, lab.store.count_tasks(1).active + 1)
+
+    lab.scheduler.before = count
+    bad = End(exit_code=1, reason="Error")
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
+        executes=3 if index == 0 else 0.05, end=bad if index == 3 else FINISHED
+    )
+    handle = await lab.start(
+        {"crawler": "books", "limits": SOON, "tasks": [{}], "max_parallel_tasks": 2, "poll_minutes": [0.01]}
+    )
+    await lab.until(lambda: lab.tasks(1).get(0) == "RUNNING")
+    await add(handle, "1", "2", "3")
+    result = await handle.result()
+    assert (result.outcome, result.tasks) == ("partial", {"SUCCEEDED": 3, "FAILED": 1})
+    assert most <= 2
+
+
+async def test_changes_are_pushed_to_a_front_end_that_wants_them(lab: Lab) -> None:
+    lab.outside.sends = True
+    lab.cluster.behaviour = Behaviour(executes=100)
+    handle = await lab.start({"crawler": "books", "limits": SOON})
+    assert (await handle.result()).status == "COMPLETED"
+    assert "signal_pusher_changed" in await lab.events(handle)
+    await lab.until(lambda: "run.changed" in [e.type for e in lab.outside.pushed])
+
+
+async def test_a_front_end_that_never_answers_costs_the_run_nothing(lab: Lab) -> None:
+    lab.outside.sends = True
+    lab.outside.fail["push"] = OSError("refused")
+    lab.cluster.behaviour = Behaviour(executes=100)
+    result = await lab.run({"crawler": "books"})
+    assert (result.status, result.outcome) == ("COMPLETED", "finished")
