@@ -1,0 +1,202 @@
+"""What must never be read in a log, a trace or a workflow's history: secrets, and characters that steer a terminal.
+
+Three nets, one behind the other: values we know to be secret (collected once from settings and environment, in every
+form they may appear in), values beside a key that names a secret, and credentials inside of URLs. Everything here is
+total: it never raises, and its cost is bounded by the limits below.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Mapping
+from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
+
+MASK = "[redacted]"
+#: A known value that is shorter is not looked for: it would blacken half of every line.
+SECRET_MIN = 4
+#: A known value that is shorter than this is masked only where it stands alone, as a word.
+ANYWHERE_MIN = 8
+#: Longest text that is looked at, in characters; the rest is cut off and said to be.
+TEXT_MAX = 32 * 1024
+#: Members of a collection, and levels of collections in each other, that are looked at.
+MEMBERS_MAX, DEPTH_MAX = 64, 6
+
+_NAMES = (
+    r"pass(?:word|wd|phrase)|pwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|task[-_]?key|"
+    r"auth(?:orization)?|credential|cookie|signature|session[-_]?(?:id|key)"
+)
+#: Names that tell nothing: they hold a count or the name of something, never a secret.
+_HARMLESS = re.compile(r"(?i)^(?:task_token_sha256|tokens?_(?:file|count|max)|secrets?_(?:file|count|name))$")
+_SECRET_NAME = re.compile(rf"(?i)(?:^|[^a-z])(?:{_NAMES})s?(?:$|[^a-z])|(?:{_NAMES})s?$")
+#: ``password=x``, ``"token": "x"``, ``Authorization: Bearer x``; the name may have words around it.
+_PAIR = re.compile(
+    rf"""(?ix)
+    (?P<name>\b[\w.-]{{0,40}}?(?:{_NAMES})s?(?:[_.-][\w.-]{{0,40}})?)
+    (?P<close>\\?["'])? (?P<sep>\s{{0,3}}[=:]\s{{0,3}})
+    (?:
+        (?P<scheme>(?:basic|bearer|digest|negotiate)\s+) (?P<credentials>[^\s"',;]+)
+      | \\?"(?P<double>(?:[^"\\]|\\.)*)\\?"
+      | \\?'(?P<single>(?:[^'\\]|\\.)*)\\?'
+      | (?P<bare>[^\s"',;&}}\])]+)
+    )""",
+)
+_BEARER = re.compile(r"(?i)\b(?P<scheme>bearer)\s+(?P<value>[A-Za-z0-9._~+/=-]{8,})")
+_URL = re.compile(r"(?i)(?P<scheme>\b[a-z][a-z0-9+.-]{0,30}://)(?P<user>[^\s/@:\"']{0,200}):[^\s/\"']{1,400}@")
+
+#: Controls, line and paragraph separators, marks that turn the direction of text, and halves of characters.
+_STEERING = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
+)
+_STEERING_IN_LINES = re.compile(_STEERING.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a key of this name holds a secret."""
+    return _SECRET_NAME.search(name) is not None and _HARMLESS.match(name) is None
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """The text with everything that steers a terminal or ends a line written as its escape.
+
+    ``lines`` leaves line breaks and tabs alone.
+    """
+    pattern = _STEERING_IN_LINES if lines else _STEERING
+    return pattern.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+
+
+def forms(secret: str) -> set[str]:
+    """The ways in which a secret may appear: as it is, in JSON, in a URL, in hexadecimal, in base64 at any offset."""
+    found = {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], repr(secret)[1:-1]}
+    if len(secret) < ANYWHERE_MIN:
+        return found
+    raw = secret.encode("utf-8", "surrogatepass")
+    found |= {quote(raw), quote(raw, safe=""), quote_plus(raw), raw.hex(), raw.hex().upper()}
+    for offset in range(3):
+        # Of the characters that encode it, those at both ends also hold bits of its neighbours.
+        whole = base64.b64encode(b"\0" * offset + raw).decode()
+        first = -(-offset * 8 // 6)
+        inner = whole[first : (offset + len(raw)) * 8 // 6]
+        found |= {inner, inner.replace("+", "-").replace("/", "_")}
+    return {form for form in found if len(form) >= SECRET_MIN}
+
+
+class Redactor:
+    """Masks known secrets, values of secret names and credentials of URLs."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self.secrets = frozenset(secret for secret in secrets if len(secret.strip()) >= SECRET_MIN)
+        wanted = sorted({form for secret in self.secrets for form in forms(secret)}, key=len, reverse=True)
+        parts = [re.escape(f) if len(f) >= ANYWHERE_MIN else rf"(?<!\w){re.escape(f)}(?!\w)" for f in wanted]
+        self._known = re.compile("|".join(parts)) if parts else None
+        self._longest = max(map(len, wanted), default=0)
+
+    def text(self, text: str, limit: int = TEXT_MAX) -> str:
+        """The text without secrets, at most about ``limit`` characters long."""
+        cut = len(text) > limit
+        if cut:
+            # Half of a secret is still half of a secret: what stands at the cut is looked at as a whole.
+            text = text[: limit + self._longest]
+        if self._known is not None:
+            text = self._known.sub(MASK, text)
+        if "://" in text:
+            text = _URL.sub(rf"\g<scheme>\g<user>:{MASK}@", text)
+        text = _PAIR.sub(_mask_pair, text)
+        text = _BEARER.sub(rf"\g<scheme> {MASK}", text)
+        return f"{text[:limit]}… (cut)" if cut else text
+
+    def value(self, value: object, name: str = "", depth: int = 0, limit: int = TEXT_MAX) -> object:
+        """Any value in a form that can be logged: without secrets, bounded, made of JSON's types."""
+        if value is None or isinstance(value, bool | int | float):
+            return MASK if name and is_secret_name(name) and isinstance(value, int | float) and value else value
+        if name and is_secret_name(name):
+            return MASK
+        if isinstance(value, str):
+            return self.text(value, limit)
+        if isinstance(value, bytes | bytearray):
+            return self.text(bytes(value[:limit]).decode("utf-8", "backslashreplace"), limit)
+        if depth < DEPTH_MAX:
+            if isinstance(value, Mapping):
+                return self._mapping(value, depth, limit)
+            if isinstance(value, list | tuple | set | frozenset):
+                members = [self.value(member, name, depth + 1, limit) for member in list(value)[:MEMBERS_MAX]]
+                return [*members, f"… {len(value) - MEMBERS_MAX} more"] if len(value) > MEMBERS_MAX else members
+        return self.text(_words(value), limit)
+
+    def _mapping(self, value: Mapping[object, object], depth: int, limit: int) -> dict[str, object]:
+        found: dict[str, object] = {}
+        try:
+            for key, member in value.items():
+                if len(found) == MEMBERS_MAX:
+                    found["…"] = f"{len(value) - MEMBERS_MAX} more"
+                    break
+                words = _words(key)
+                found[self.text(words, 200)] = self.value(member, words, depth + 1, limit)
+        except Exception as error:  # a mapping of somebody else's making; a log line must not fail for it
+            found["…"] = f"unreadable: {type(error).__name__}"
+        return found
+
+
+def _words(value: object) -> str:
+    try:
+        return str(value)
+    except Exception as error:  # as above: whatever it is, saying so is better than raising
+        return f"<unprintable {type(value).__name__}: {type(error).__name__}>"
+
+
+def _mask_pair(found: re.Match[str]) -> str:
+    if _HARMLESS.match(found["name"]) or not is_secret_name(found["name"]):
+        return found.group()
+    for group in ("credentials", "double", "single", "bare"):
+        if found[group]:
+            start, end = found.start(group) - found.start(), found.end(group) - found.start()
+            return found.group()[:start] + MASK + found.group()[end:]
+    return found.group()
+
+
+# --- what this process knows ------------------------------------------------------------------------------------------
+
+_current = Redactor()
+
+
+def learn(secrets: Iterable[str]) -> None:
+    """Add values that nothing of this process may tell; called once by each entry point, before it does anything."""
+    global _current
+    _current = Redactor({*_current.secrets, *secrets})
+
+
+def forget() -> None:
+    """Know nothing again (tests)."""
+    global _current
+    _current = Redactor()
+
+
+def current() -> Redactor:
+    """The redactor with everything that was learned so far."""
+    return _current
+
+
+def secrets_of_environment(environment: Mapping[str, str]) -> set[str]:
+    """The secret values among environment variables: those whose names say so, and credentials inside of URLs."""
+    found: set[str] = set()
+    for name, value in environment.items():
+        if is_secret_name(name) and not name.upper().endswith(("_FILE", "_PATH", "_URL")):
+            found.add(value)
+        elif name.upper().startswith("OTEL_") and name.upper().endswith("_HEADERS"):
+            found |= {unquote(secret) for _, secret in parse_qsl(value, separator=",")}
+        found |= secrets_of_url(value)
+    return found
+
+
+def secrets_of_url(text: str) -> set[str]:
+    """The password of a URL and the secret parts of its query, as written and decoded."""
+    if "://" not in text:
+        return set()
+    try:
+        parts = urlsplit(text)
+        found = {parts.password} if parts.password else set()
+        found |= {value for name, value in parse_qsl(parts.query) if is_secret_name(name)}
+    except ValueError:
+        return set()
+    return found | {unquote(secret) for secret in found}
