@@ -126,6 +126,15 @@ class WorkerSettings(_Section):
     metrics_port: int | None = Field(default=None, ge=1, le=65535, description="Prometheus endpoint; none: no metrics")
 
 
+class LogSettings(_Section):
+    """What our processes write to standard error."""
+
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    format: Literal["auto", "json", "pretty"] = Field(
+        default="auto", description="one JSON object a line, or for people; auto: pretty on a terminal, else JSON"
+    )
+
+
 class Settings(BaseSettings):
     """The tree. ``Settings.load()`` is what entry points call."""
 
@@ -142,6 +151,7 @@ class Settings(BaseSettings):
     pusher: PusherSettings = Field(default_factory=PusherSettings)
     gateway: GatewaySettings = Field(default_factory=GatewaySettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
+    log: LogSettings = Field(default_factory=LogSettings)
     crawlers: Path = Path("crawlers.yaml")
     more_crawlers: Path | None = Field(default=None, description="another catalogue, for names that the first lacks")
 

@@ -126,6 +126,11 @@ def _subclasses(cls: type[LifecycleError]) -> list[type[LifecycleError]]:
     return [c for sub in cls.__subclasses__() for c in (sub, *_subclasses(sub))]
 
 
+def codes() -> frozenset[str]:
+    """Every type string there is."""
+    return frozenset(c.code for c in _subclasses(LifecycleError))
+
+
 def not_retryable() -> list[str]:
     """The type strings that no retry can mend, for Temporal's retry policies."""
     return sorted(c.code for c in _subclasses(LifecycleError) if not c.retryable)
