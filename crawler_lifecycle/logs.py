@@ -1,38 +1,250 @@
-"""Logging of our processes: one JSON object a line in services, coloured text on a terminal."""
+"""Logging of our processes: one JSON object a line in services, coloured text on a terminal.
+
+Whatever is written, by us or a library, leaves through one handler. There every line gets the fields of the run it is
+about, loses every secret, has its control characters escaped and its length bounded.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+import json
 import logging
+import os
+import re
 import sys
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any
 
 import structlog
+from pydantic import BaseModel, SecretStr
+
+from crawler_lifecycle import redaction
+from crawler_lifecycle.domain.errors import LifecycleError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from crawler_lifecycle.settings import Settings
+
+#: Longest message, longest other field, longest traceback: in characters.
+EVENT_MAX, FIELD_MAX, EXCEPTION_MAX = 8 * 1024, 2 * 1024, 24 * 1024
+#: Fields that come first in a line, in this order; the others follow.
+FIRST = ("timestamp", "level", "event", "service", "pid", "run_id", "attempt", "task_id", "activity", "try")
+#: Libraries that say more than anybody wants to know.
+CHATTY = ("httpx", "httpcore", "uvicorn.access", "alembic", "botocore", "boto3", "urllib3", "s3transfer")
+
+#: The fields of the workflow whose code runs now. Its interceptor fills them as soon as they are known.
+of_workflow: contextvars.ContextVar[Mapping[str, object]] = contextvars.ContextVar(
+    "of_workflow", default=MappingProxyType({})
+)
+
+Event = structlog.typing.EventDict
 
 
-def configure(service: str, *, verbose: bool = False) -> None:
-    """Send every log record of this process, the libraries' included, to standard error in one format."""
-    shared: list[structlog.typing.Processor] = [
+# --- processors -------------------------------------------------------------------------------------------------------
+
+
+def _temporal(_: Any, __: str, event: Event) -> Event:
+    """The SDK's own lines name activity and workflow in dictionaries of theirs; ours are flat."""
+    about = event.pop("temporal_activity", None)
+    if isinstance(about, Mapping):
+        names = {"activity_type": "activity", "attempt": "try"}
+        for theirs in ("workflow_id", "workflow_run_id", "activity_type", "task_queue", "attempt"):
+            event.setdefault(names.get(theirs, theirs), about.get(theirs))
+    about = event.pop("temporal_workflow", None)
+    if isinstance(about, Mapping):
+        names = {"run_id": "workflow_run_id", "workflow_type": "workflow"}
+        for theirs in ("workflow_id", "run_id", "workflow_type", "task_queue"):
+            event.setdefault(names.get(theirs, theirs), about.get(theirs))
+    event.pop("temporal_log", None)  # of the SDK's core; its fields are in the message already
+    return event
+
+
+def _workflow(_: Any, __: str, event: Event) -> Event:
+    """Lines of workflow code: the fields that its interceptor knows."""
+    for name, value in of_workflow.get().items():
+        event.setdefault(name, value)
+    return event
+
+
+def _expected(_: Any, __: str, event: Event) -> Event:
+    """An error that we raise on purpose is told in one line; where it came from helps nobody."""
+    info = event.get("exc_info")
+    error = info[1] if isinstance(info, tuple) else info
+    if isinstance(error, LifecycleError):
+        event.pop("exc_info")
+        event["error"], event["error_type"] = str(error), error.code
+    return event
+
+
+def _safe(_: Any, __: str, event: Event) -> Event:
+    """No secret, no character that steers a terminal or ends the line, bounded lengths, a fixed order."""
+    redactor = redaction.current()
+    found: Event = {}
+    for name in (*FIRST, *(name for name in event if name not in FIRST)):
+        if name not in event:
+            continue
+        limit = {"event": EVENT_MAX, "exception": EXCEPTION_MAX, "stack": EXCEPTION_MAX}.get(name, FIELD_MAX)
+        kept = name if isinstance(name, str) else str(name)
+        value = redactor.value(event[name], kept if kept not in FIRST else "", limit=limit)
+        found[redaction.printable(kept)[:100]] = _escaped(value, lines=name in ("exception", "stack"))
+    return found
+
+
+def _escaped(value: object, *, lines: bool = False) -> object:
+    if isinstance(value, str):
+        return redaction.printable(value, lines=lines)
+    if isinstance(value, dict):
+        return {redaction.printable(str(name)): _escaped(member) for name, member in value.items()}
+    return [_escaped(member) for member in value] if isinstance(value, list) else value
+
+
+class _Handler(logging.StreamHandler[Any]):
+    """A record that cannot be formatted is told as one line; the default prints its arguments, secrets included."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        line = {
+            "level": "error",
+            "event": "a log record could not be written",
+            "logger": record.name,
+            "error_type": type(error).__name__,
+            "where": f"{record.pathname}:{record.lineno}",
+        }
+        # A stream that is closed or full: there is nowhere left to tell it.
+        with contextlib.suppress(OSError, ValueError):
+            self.stream.write(json.dumps(line) + "\n")
+
+
+# --- entry points -----------------------------------------------------------------------------------------------------
+
+
+def configure(service: str, settings: Settings | None = None) -> None:
+    """Send every log record of this process, the libraries' included, to standard error in one format.
+
+    ``settings`` decide level and format, and their secrets are never shown from now on.
+    """
+    redaction.learn(redaction.secrets_of_environment(os.environ))
+    level, form = "INFO", "auto"
+    if settings is not None:
+        redaction.learn(secrets_of(settings))
+        level, form = settings.log.level, settings.log.format
+    pretty = sys.stderr.isatty() if form == "auto" else form == "pretty"
+    handler = _Handler(sys.stderr)
+    handler.setFormatter(_formatter(pretty=pretty))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    for chatty in CHATTY:
+        logging.getLogger(chatty).setLevel(max(logging.WARNING, root.level))
+    logging.captureWarnings(True)
+    sys.excepthook = _uncaught
+    threading.excepthook = lambda args: _uncaught(args.exc_type, args.exc_value, args.exc_traceback)
+    structlog.contextvars.clear_contextvars()
+    _process.update(service=service, pid=os.getpid())
+
+
+#: Fields of every line of this process; unlike context variables, all threads have them.
+_process: dict[str, object] = {}
+
+
+def _formatter(*, pretty: bool) -> structlog.stdlib.ProcessorFormatter:
+    before: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
+        structlog.stdlib.ExtraAdder(),
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.stdlib.PositionalArgumentsFormatter(),
-        structlog.processors.StackInfoRenderer(),
+        _temporal,
+        _workflow,
     ]
-    tty = sys.stderr.isatty()
-    render: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer()]
-        if tty
-        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    render: structlog.typing.Processor = structlog.processors.JSONRenderer()
+    if pretty:
+        plain = structlog.dev.plain_traceback
+        render = structlog.dev.ConsoleRenderer(exception_formatter=plain, colors=sys.stderr.isatty())
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=before,
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            lambda _, __, event: {**_process, **event},
+            _expected,
+            structlog.processors.StackInfoRenderer(),
+            structlog.processors.format_exc_info,
+            _safe,
+            render,
+        ],
     )
-    formatter = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=shared,
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
-    )
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter)
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(logging.DEBUG if verbose else logging.INFO)
-    for chatty in ("httpx", "httpcore", "uvicorn.access", "alembic"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
-    structlog.contextvars.bind_contextvars(service=service)
+
+
+def _uncaught(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+    """The last words of a process or thread, in the same format as everything else."""
+    if error is None or issubclass(kind, KeyboardInterrupt | SystemExit):
+        sys.__excepthook__(kind, error or kind(), trace)
+        return
+    logging.getLogger("uncaught").critical("%s", kind.__name__, exc_info=(kind, error, trace))
+
+
+def secrets_of(settings: BaseModel) -> set[str]:
+    """The secret values of a tree of settings: everything declared secret, and credentials inside of URLs."""
+    found: set[str] = set()
+    for name in type(settings).model_fields:
+        value = getattr(settings, name)
+        if isinstance(value, SecretStr):
+            found.add(value.get_secret_value())
+        elif isinstance(value, BaseModel):
+            found |= secrets_of(value)
+        elif isinstance(value, str):
+            found |= redaction.secrets_of_url(value)
+    return found
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+log = logging.getLogger(__name__)
+
+_RUN_PATH = re.compile(r"/v1/runs/(\d{1,18})(?:/|$)")
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,100}")
+_PROBES = ("/healthz", "/readyz", "/metrics")
+
+
+class RequestLog:
+    """ASGI middleware: every line of a request carries its id, method, path and run; one line tells how it ended.
+
+    A caller may bring the id (``X-Request-Id``); the answer always has it.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        brought = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        request_id = brought if _REQUEST_ID.fullmatch(brought) else uuid.uuid4().hex.encode()
+        status, began = 0, time.monotonic()
+
+        async def told(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), (b"x-request-id", request_id)]}
+            await send(message)
+
+        about: dict[str, object] = {"request_id": request_id.decode(), "method": scope["method"], "path": scope["path"]}
+        if named := _RUN_PATH.match(scope["path"]):
+            about["run_id"] = int(named[1])
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(**about)
+        try:
+            await self._app(scope, receive, told)
+        finally:
+            level = logging.DEBUG if scope["path"] in _PROBES else logging.INFO
+            extra = {"status": status, "seconds": round(time.monotonic() - began, 4)}
+            log.log(level, "%s %s: %s", scope["method"], scope["path"], status or "no answer", extra=extra)
+            structlog.contextvars.clear_contextvars()

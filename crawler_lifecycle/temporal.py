@@ -6,15 +6,25 @@ Sharing the plugin is the point: a replayer with another converter or sandbox th
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
+import logging
+from collections.abc import Sequence
 
 from pydantic import ValidationError
-from temporalio.client import Client
+from temporalio.api.common.v1 import Payloads
+from temporalio.api.failure.v1 import Failure
+from temporalio.client import Client, Plugin
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.converter import DefaultFailureConverter, PayloadConverter
 from temporalio.envconfig import ClientConfig
 from temporalio.plugin import SimplePlugin
-from temporalio.runtime import Runtime
+from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.worker import WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from crawler_lifecycle import redaction
+from crawler_lifecycle.interceptors import Observing
 
 #: Loaded once and shared by all workflows: data, names, tables, activity stubs. Modules with the workflows' own steps
 #: stay inside of the sandbox, which executes them anew for every workflow and refuses what is not deterministic.
@@ -31,6 +41,41 @@ PASSED_THROUGH = (
 DEFAULT_ADDRESS = "127.0.0.1:7233"
 
 
+#: Longest message and longest stack trace of a failure that enters a history, in characters.
+FAILURE_MAX, STACK_MAX = 4 * 1024, 16 * 1024
+
+
+class RedactingFailureConverter(DefaultFailureConverter):
+    """What went wrong, told to Temporal without what must stay secret: a history is read by many and kept for long.
+
+    Message, stack trace, details and every cause lose known secrets, values of secret names and credentials of URLs,
+    and are cut where they are too long for a history.
+    """
+
+    def to_failure(self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure) -> None:
+        """See the base class, which calls this for each cause as well."""
+        super().to_failure(exception, payload_converter, failure)
+        redactor = redaction.current()
+        for _ in range(100):  # a failure that was received brings its causes along as they are
+            failure.message = redactor.text(failure.message, FAILURE_MAX)
+            failure.stack_trace = redactor.text(failure.stack_trace, STACK_MAX)
+            kind = failure.WhichOneof("failure_info")
+            if kind == "application_failure_info":
+                _redact(failure.application_failure_info.details)
+            elif kind == "canceled_failure_info":
+                _redact(failure.canceled_failure_info.details)
+            if not failure.HasField("cause"):
+                break
+            failure = failure.cause
+
+
+def _redact(payloads: Payloads) -> None:
+    redactor = redaction.current()
+    for payload in payloads.payloads:
+        if payload.metadata.get("encoding", b"").startswith(b"json/"):
+            payload.data = json.dumps(redactor.value(json.loads(payload.data))).encode()
+
+
 def _workflow_runner(existing: WorkflowRunner | None) -> WorkflowRunner:
     if existing is None:
         existing = SandboxedWorkflowRunner()
@@ -41,24 +86,42 @@ def _workflow_runner(existing: WorkflowRunner | None) -> WorkflowRunner:
 
 
 def plugin() -> SimplePlugin:
-    """The plugin: pydantic converter, sandbox rules, and which exceptions fail a workflow instead of its task.
+    """The plugin: converters, sandbox rules, log fields and meters, and which exceptions fail a workflow.
 
     Only an input that does not validate fails a run; any other exception is a bug whose fix can be deployed while the
     run waits.
     """
     return SimplePlugin(
         "crawler_lifecycle",
-        data_converter=pydantic_data_converter,
+        data_converter=dataclasses.replace(pydantic_data_converter, failure_converter_class=RedactingFailureConverter),
+        interceptors=[Observing()],
         workflow_runner=_workflow_runner,
         workflow_failure_exception_types=[ValidationError],
     )
 
 
-async def connect(*, runtime: Runtime | None = None) -> Client:
+def logging_of_core() -> LoggingConfig:
+    """The lines of the SDK's core go through Python's logging, so that they look like all others."""
+    return LoggingConfig(
+        filter=TelemetryFilter(core_level="WARN", other_level="ERROR"),
+        forwarding=LogForwardingConfig(
+            logger=logging.getLogger("temporalio.core"), append_target_to_name=False, prepend_target_on_message=False
+        ),
+    )
+
+
+@functools.cache
+def default_runtime() -> Runtime:
+    """The runtime of processes that bring none of their own; made once, because each has threads."""
+    return Runtime(telemetry=TelemetryConfig(logging=logging_of_core()))
+
+
+async def connect(*, runtime: Runtime | None = None, plugins: Sequence[Plugin] = ()) -> Client:
     """A client by Temporal's own environment variables (``TEMPORAL_ADDRESS`` …) and TOML profiles.
 
-    Raises whatever the SDK raises when no server answers; entry points turn that into an instruction.
+    ``plugins`` come after ours. Raises whatever the SDK raises when no server answers; entry points turn that into an
+    instruction.
     """
     config = ClientConfig.load_client_connect_config()
     config.setdefault("target_host", DEFAULT_ADDRESS)
-    return await Client.connect(**config, plugins=[plugin()], runtime=runtime)
+    return await Client.connect(**config, plugins=[plugin(), *plugins], runtime=runtime or default_runtime())

@@ -164,7 +164,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
 
 def serve(settings: Settings, roles: Sequence[str] = ()) -> int:
     """Run a worker until SIGTERM or SIGINT; the exit code."""
-    logs.configure("worker")
+    logs.configure("worker", settings)
 
     async def main() -> None:
         over = asyncio.Event()

@@ -19,10 +19,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cloudevents": {"domain", "ports"},
     "adapters": {"domain", "ports", "cloudevents"},
     "workflows": {"domain", "activities", "ports"},
-    "temporal": set(),
+    "temporal": {"interceptors", "redaction"},
+    "interceptors": {"activities", "logs"},
+    "redaction": set(),
     "client": {"domain", "workflows"},
     "settings": {"domain"},
-    "logs": set(),
+    "logs": {"domain", "redaction", "settings"},
     "fakes": {"domain", "ports", "cloudevents"},
     "compose": {"domain", "ports", "activities", "adapters", "workflows", "settings"},
     "worker": {"domain", "ports", "activities", "adapters", "workflows", "settings", "compose", "temporal", "logs"},
@@ -58,6 +60,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "fastapi": ("gateway", "scheduler", "problems.py", "listening.py"),
     "temporalio": (
         *("activities", "workflows", "adapters/temporal.py", "temporal.py", "client.py", "compose.py", "worker.py"),
+        "interceptors.py",
         *("gateway", "cli"),
     ),
 }

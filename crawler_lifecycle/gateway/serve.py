@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 from crawler_lifecycle import logs
@@ -9,14 +10,23 @@ from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.listening import Unservable, bind, run
-from crawler_lifecycle.serving import is_loopback
-from crawler_lifecycle.settings import Settings
+from crawler_lifecycle.serving import is_loopback, loopback_only, named_hosts
+from crawler_lifecycle.settings import GatewaySettings, Settings
+from crawler_lifecycle.task_tokens import KEY_MIN
 
 from .app import create_app
+from .auth import Callers, CallersError, Entrance
+from .limits import Quota
 from .workflows import LateTemporal
+
+logger = logging.getLogger(__name__)
 
 #: A person waits for the answer, so the scheduler service gets less time than a worker gives it.
 SCHEDULER_TIMEOUT_S = 5.0
+
+_OPEN = "LIFECYCLE_GATEWAY__OPEN"
+_FILE = "LIFECYCLE_GATEWAY__TOKENS_FILE"
+_HOW = "crawlctl gateway token NAME --role operate writes a token for it"
 
 
 def serve(settings: Settings) -> int:
@@ -24,26 +34,63 @@ def serve(settings: Settings) -> int:
 
     Neither the database nor Temporal needs to be there: ``/readyz`` tells what is missing, until it comes.
     """
-    logs.configure("gateway")
+    logs.configure("gateway", settings)
     listen = settings.gateway
     try:
-        if not is_loopback(listen.host):
-            raise Unservable(
-                f"LIFECYCLE_GATEWAY__HOST: {listen.host!r} can be reached from elsewhere, and this version knows no "
-                "tokens; set it to 127.0.0.1 and put a proxy that checks who calls in front"
-            )
+        entrance = entrance_of(listen)
         store = open_store(settings.database.url, pool_size=settings.database.pool_size)
         bound = bind(listen.host, listen.port, "LIFECYCLE_GATEWAY")
     except (LifecycleError, Unservable) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    scheduler = HttpSchedulerClient(settings.scheduler.url, min(settings.scheduler.timeout_s, SCHEDULER_TIMEOUT_S))
+    if not is_loopback(listen.host):
+        logger.info("tokens travel as they are; a proxy in front has to add TLS")
+    token = settings.scheduler.token
+    scheduler = HttpSchedulerClient(
+        settings.scheduler.url,
+        min(settings.scheduler.timeout_s, SCHEDULER_TIMEOUT_S),
+        token=token.get_secret_value() if token else None,
+    )
     temporal = LateTemporal()
     app = create_app(
-        store, temporal, scheduler, sweep_s=settings.gateway.sweep_s, background=[temporal.keep_connecting]
+        store,
+        temporal,
+        scheduler,
+        entrance=entrance,
+        sweep_s=listen.sweep_s,
+        background=[temporal.keep_connecting],
     )
     try:
         return run("gateway", app, bound)
     finally:
         scheduler.close()
         store.close()
+
+
+def entrance_of(settings: GatewaySettings) -> Entrance:
+    """Whom the settings let in. Raises ``Unservable`` that names the setting and the cure; nothing is open by default."""
+    key = settings.task_key.get_secret_value().encode() if settings.task_key else None
+    if key is not None and len(key) < KEY_MIN:
+        raise Unservable(
+            f"LIFECYCLE_GATEWAY__TASK_KEY: {len(key)} bytes are too few; use {KEY_MIN} or more: openssl rand -hex 32"
+        )
+    if settings.open and settings.tokens_file is not None:
+        raise Unservable(f"{_OPEN} and {_FILE}: both are set; remove the first to ask for tokens, or the second not to")
+    if settings.open:
+        if not is_loopback(settings.host):
+            raise Unservable(
+                f"LIFECYCLE_GATEWAY__HOST: {settings.host!r} can be reached from elsewhere, and {_OPEN} lets everybody "
+                f"in; set the host to 127.0.0.1, or replace {_OPEN} by {_FILE} ({_HOW})"
+            )
+        return Entrance(task_key=key, check=loopback_only)
+    if settings.tokens_file is None:
+        raise Unservable(
+            f"{_FILE}: not set, so nobody could be let in; set it to a TOML file of tokens ({_HOW}), or set "
+            f"{_OPEN}=true to ask for none, on 127.0.0.1 only"
+        )
+    try:
+        callers = Callers.load(settings.tokens_file)
+    except CallersError as error:
+        raise Unservable(str(error)) from None
+    quota = Quota(settings.reads_per_s, settings.writes_per_s, settings.requests_at_once, settings.streams_at_once)
+    return Entrance(callers, key, quota, named_hosts(tuple(settings.hosts)))

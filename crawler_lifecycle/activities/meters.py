@@ -1,0 +1,200 @@
+"""What is counted about runs, and where: one table of instruments, and the calls that feed them.
+
+Everything goes through the SDK's meter of the activity, so that a worker has one endpoint for its own figures and the
+SDK's, and an activity that is executed outside of a worker counts nothing. Figures are for watching, not for accounts:
+an activity whose answer was lost counts twice. The database is what is true.
+
+Labels are closed sets. A crawler may invent outcomes; here they become ``other``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, CancelledError
+
+from crawler_lifecycle.domain.errors import LifecycleError, codes
+from crawler_lifecycle.ports import Finding
+
+log = logging.getLogger(__name__)
+
+#: Every outcome that we give ourselves (docs/lifecycle.md, "How an end is read").
+OUTCOMES = frozenset({
+    *("finished", "cancelled", "cancel_timeout", "start_timeout", "timed_out", "cancelled (stalled)", "killed by oom"),
+    *("evicted", "interrupted", "memusage_exceeded", "diskusage_exceeded", "size_limit", "time_limit", "banned"),
+    *("failed", "deploy_failed", "lost", "partial"),
+})  # fmt: skip
+
+#: Seconds: of a look, of an export, between a change on the cluster and its record.
+LOOK_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0)
+EXPORT_BUCKETS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 21600.0)
+LAG_BUCKETS = (0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 21600.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Instrument:
+    """One metric. ``name`` is what the SDK is told; ``exposed`` is what Prometheus shows."""
+
+    name: str
+    text: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+    """Seconds; a counter has none."""
+
+    @property
+    def exposed(self) -> str:
+        return f"{self.name}_seconds" if self.buckets else f"{self.name}_total"
+
+
+RUNS_STARTED = Instrument("lifecycle_runs_started", "Attempts of runs that a workflow took up", ("trigger", "resumed"))
+RUNS_ENDED = Instrument("lifecycle_runs_ended", "Verdicts", ("status", "outcome"))
+LOOKS = Instrument("lifecycle_looks", "Looks at the cluster: ok, or failed and therefore no observation", ("result",))
+LOOK_TIME = Instrument("lifecycle_look", "Duration of complete looks", (), LOOK_BUCKETS)
+TASKS_CHANGED = Instrument("lifecycle_tasks_changed", "Statuses of tasks that looks found changed", ("to",))
+CORRECTIONS = Instrument("lifecycle_corrections", "Recorded statuses that turned out to be untrue", ("kind",))
+TRUTH_LAG = Instrument(
+    "lifecycle_truth_lag", "From a change on the cluster to the look that found it", ("source",), LAG_BUCKETS
+)
+STOPS = Instrument("lifecycle_stops", "Stops that workflows heard", ("kind",))
+EXPORTS = Instrument("lifecycle_exports", "Tries to archive supporting files", ("result",))
+EXPORT_BYTES = Instrument("lifecycle_export_bytes", "Bytes of stored archives")
+EXPORT_TIME = Instrument("lifecycle_export", "Duration of stored archives", (), EXPORT_BUCKETS)
+DELIVERIES = Instrument("lifecycle_deliveries", "Tries to deliver an event", ("sink", "result"))
+FAILURES = Instrument(
+    "lifecycle_activity_failures", "Failed tries of activities, waiting for a start excepted", ("activity", "error")
+)
+
+INSTRUMENTS = (
+    *(RUNS_STARTED, RUNS_ENDED, LOOKS, LOOK_TIME, TASKS_CHANGED, CORRECTIONS, TRUTH_LAG, STOPS),
+    *(EXPORTS, EXPORT_BYTES, EXPORT_TIME, DELIVERIES, FAILURES),
+)
+
+
+def outcome_class(outcome: str | None) -> str:
+    """The outcome when it is one of ours, otherwise ``other``."""
+    return outcome if outcome in OUTCOMES else "other"
+
+
+def error_class(error: BaseException) -> str:
+    """The stable type string of an error of the domain, otherwise ``other``."""
+    code = error.type if isinstance(error, ApplicationError) else getattr(error, "code", None)
+    if isinstance(error, LifecycleError) or code in codes():
+        return str(code)
+    return "cancelled" if isinstance(error, CancelledError | asyncio.CancelledError) else "other"
+
+
+def expected(error: BaseException) -> bool:
+    """Whether this failure is how an activity waits, and nothing is wrong."""
+    return isinstance(error, ApplicationError) and error.category is ApplicationErrorCategory.BENIGN
+
+
+def count(what: Instrument, by: int = 1, **labels: str) -> None:
+    """Add to a counter of the activity that runs now; outside of activities nothing happens."""
+    if by and activity.in_activity():
+        activity.metric_meter().create_counter(what.name, what.text).add(by, dict(labels))
+
+
+def measure(what: Instrument, seconds: float, **labels: str) -> None:
+    """Record a duration in the activity that runs now; outside of activities nothing happens."""
+    if activity.in_activity():
+        histogram = activity.metric_meter().create_histogram_timedelta(what.name, what.text)
+        histogram.record(timedelta(seconds=max(0.0, seconds)), dict(labels))
+
+
+# --- calls from inside of activities: what their answers do not tell --------------------------------------------------
+
+
+def found(findings: Sequence[Finding], observed_at: datetime, source: str) -> None:
+    """What a look proved: changed statuses, how late they were found, and what had been recorded wrongly."""
+    for finding in findings:
+        change = finding.change
+        count(TASKS_CHANGED, to=str(change.after))
+        late = (observed_at - change.cluster_time).total_seconds() if change.cluster_time is not None else None
+        if late is not None:
+            measure(TRUTH_LAG, late, source=source)
+        if change.correction is not None:
+            count(CORRECTIONS, kind=change.correction)
+            log.warning(
+                "task %s was recorded as %s and is %s (%s%s): %s",
+                *(change.task_id, change.before, change.after, change.correction),
+                *("" if late is None else f", untrue for {max(0.0, late):.1f} s", change.cause),
+                extra={"task_id": change.task_id, "correction": change.correction},
+            )
+
+
+def delivered(sink: str, error: str | None = None) -> None:
+    """One try to deliver an event; ``error`` is why it failed."""
+    count(DELIVERIES, sink=sink, result="failed" if error else "delivered")
+
+
+# --- what the answers of activities tell ------------------------------------------------------------------------------
+
+
+def completed(name: str, order: object, answer: object, seconds: float) -> None:
+    """An activity answered: count what that means, and tell it where a person would want to know."""
+    recorder = _RECORDERS.get(name)
+    if recorder is not None:
+        recorder(order, answer, seconds)
+
+
+def failed(name: str, error: BaseException) -> None:
+    """A try of an activity failed."""
+    if expected(error):
+        return
+    count(FAILURES, activity=name, error=error_class(error))
+    if name == "get_history_statuses_to_sync":
+        count(LOOKS, result="failed")
+    if name == "export_supporting_files":
+        count(EXPORTS, result="failed")
+
+
+def _began(order: object, handle: object, _: float) -> None:
+    request = getattr(handle, "request", None)
+    resumed = bool(getattr(handle, "resumed", False))
+    count(RUNS_STARTED, trigger=str(getattr(request, "trigger", "other")), resumed=str(resumed).lower())
+    log.info(
+        "run %s begins: attempt %s of crawler %s",
+        *(getattr(handle, "run_id", "?"), getattr(handle, "attempt", "?"), getattr(request, "crawler", "?")),
+        extra={"run_id": getattr(handle, "run_id", None), "attempt": getattr(handle, "attempt", None)},
+    )
+
+
+def _ended(_: object, ended: object, __: float) -> None:
+    status, outcome = str(getattr(ended, "status", "other")), getattr(ended, "outcome", None)
+    count(RUNS_ENDED, status=status, outcome=outcome_class(outcome))
+    log.info("run ended %s / %s: %s", status, outcome, getattr(ended, "cause", ""))
+
+
+def _looked(_: object, answer: object, __: float) -> None:
+    count(LOOKS, result="ok")
+    measure(LOOK_TIME, float(getattr(answer, "seconds", 0.0)))
+
+
+def _stopped(order: object, _: object, __: float) -> None:
+    for heard in getattr(order, "heard", ()):
+        intent = heard.intent
+        kind = "limit" if intent.limit is not None else "forced" if intent.force else "graceful"
+        count(STOPS, kind=kind)
+        why = intent.limit or intent.reason or "no reason given"
+        log.info("stop (%s) by %s: %s", kind, intent.requested_by or "unnamed", why)
+
+
+def _exported(_: object, result: object, seconds: float) -> None:
+    count(EXPORTS, result="empty" if result is None else "exported")
+    if result is not None:
+        count(EXPORT_BYTES, int(getattr(result, "bytes", 0)))
+        measure(EXPORT_TIME, seconds)
+
+
+_RECORDERS: dict[str, Callable[[object, object, float], None]] = {
+    "create_history_id": _began,
+    "update_run_status": _ended,
+    "get_history_statuses_to_sync": _looked,
+    "record_stop": _stopped,
+    "export_supporting_files": _exported,
+}

@@ -1,0 +1,140 @@
+"""What stands around every activity and workflow of a worker: whose lines these are, and what is counted.
+
+Log fields are bound before the code runs, so that every line that it or a library writes carries run, attempt, task,
+workflow, activity, try and task queue. Nothing here changes what an activity or workflow does.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from temporalio import activity, workflow
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ExecuteActivityInput,
+    ExecuteWorkflowInput,
+    HandleQueryInput,
+    HandleSignalInput,
+    HandleUpdateInput,
+    Interceptor,
+    StartActivityInput,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+    WorkflowOutboundInterceptor,
+)
+
+from crawler_lifecycle.activities import meters
+from crawler_lifecycle.logs import of_workflow
+
+log = logging.getLogger(__name__)
+
+
+def subject(args: Sequence[object]) -> dict[str, object]:
+    """Which run, attempt and task the arguments of an activity are about, as far as they say."""
+    found: dict[str, object] = {}
+    for arg in args[:1]:
+        places = (arg, getattr(arg, "fence", None), getattr(arg, "request", None), getattr(arg, "task", None))
+        for name in ("run_id", "attempt", "task_id"):
+            value = next((v for place in places if (v := getattr(place, name, None)) is not None), None)
+            if value is not None:
+                found[name] = value
+    return found
+
+
+class Observing(Interceptor):
+    """The interceptor of our workers."""
+
+    def __init__(self) -> None:
+        # The SDK appends what it knows to every message; here it is in fields of its own.
+        activity.logger.activity_info_on_message = False
+        workflow.logger.workflow_info_on_message = False
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        return _Activity(next)
+
+    def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:
+        return _Workflow
+
+
+class _Activity(ActivityInboundInterceptor):
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        info = activity.info()
+        # Not unbound afterwards: the SDK's own line about a failure comes after us, and the task ends with it.
+        structlog.contextvars.bind_contextvars(
+            workflow_id=info.workflow_id,
+            workflow_run_id=info.workflow_run_id,
+            activity=info.activity_type,
+            task_queue=info.task_queue,
+            **{"try": info.attempt},
+            **subject(input.args),
+        )
+        began = time.monotonic()
+        try:
+            answer = await super().execute_activity(input)
+        except BaseException as error:
+            meters.failed(info.activity_type, error)
+            raise
+        seconds = time.monotonic() - began
+        meters.completed(info.activity_type, input.args[0] if input.args else None, answer, seconds)
+        log.debug("%s done in %.3f s", info.activity_type, seconds)
+        return answer
+
+
+class _Workflow(WorkflowInboundInterceptor):
+    """Created anew for every workflow execution; whatever runs in it shares these fields."""
+
+    fields: dict[str, object]
+
+    def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+        self.fields = {}
+        super().init(_Calls(outbound, self.fields))
+
+    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+        info = workflow.info()
+        self.fields.update(workflow_id=info.workflow_id, workflow_run_id=info.run_id, task_queue=info.task_queue)
+        self.fields["workflow"] = info.workflow_type
+        of_workflow.set(self.fields)
+        workflow.logger.info("workflow goes on" if info.continued_run_id else "workflow begins")
+        try:
+            result = await super().execute_workflow(input)
+        except Exception as error:
+            # Not what ended it: continue-as-new and bugs come this way as well, and the SDK tells both.
+            workflow.logger.debug("workflow left by %s", type(error).__name__)
+            raise
+        workflow.logger.info("workflow ends")
+        return result
+
+    async def handle_signal(self, input: HandleSignalInput) -> None:
+        of_workflow.set(self.fields)
+        workflow.logger.info("signal %s", input.signal)
+        await super().handle_signal(input)
+
+    async def handle_query(self, input: HandleQueryInput) -> Any:
+        of_workflow.set(self.fields)
+        return await super().handle_query(input)
+
+    def handle_update_validator(self, input: HandleUpdateInput) -> None:
+        of_workflow.set(self.fields)
+        super().handle_update_validator(input)
+
+    async def handle_update_handler(self, input: HandleUpdateInput) -> Any:
+        of_workflow.set(self.fields)
+        workflow.logger.info("update %s", input.update)
+        return await super().handle_update_handler(input)
+
+
+class _Calls(WorkflowOutboundInterceptor):
+    """Learns which run this is from what the workflow asks its activities to do."""
+
+    def __init__(self, next: WorkflowOutboundInterceptor, fields: dict[str, object]) -> None:
+        super().__init__(next)
+        self._fields = fields
+
+    def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
+        about = subject(input.args)
+        self._fields.update((name, about[name]) for name in ("run_id", "attempt") if name in about)
+        return super().start_activity(input)
