@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli.output import Column, Document, clean, emit, of, show_rows
+from crawler_lifecycle.cli.polling import Polling
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current, user
 
@@ -21,11 +21,6 @@ Goal = Literal["completed", "ended", "started"]
 
 TERMINAL = ("COMPLETED", "FAILED")
 STOPPED = ("cancelled", "cancel_timeout")
-
-#: Waiting asks often at first, for short runs, and then less and less.
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
-#: A gateway that restarts does not end our waiting.
-OUTAGE_S = 60.0
 
 STATE = (
     Column("RUN", of("run_id"), right=True),
@@ -84,11 +79,16 @@ def resume(
     rerun: Annotated[bool, Parameter(negative=(), help="run a COMPLETED run again")] = False,
     by: Annotated[str | None, Parameter(help="who asks for it; default: you")] = None,
     wait: Annotated[bool, Parameter(negative=(), help="wait for its end; the exit code tells how it ended")] = False,
+    watch: Annotated[bool, Parameter(negative=(), help="the same, with a live view")] = False,
 ) -> int:
     """Go on with a run that has ended, as its next attempt: what succeeded stays, the rest is executed again."""
     session = current()
     with session.gateway() as gateway:
         answer = gateway.resume(run, rerun=rerun, requested_by=by or user())
+        if watch:
+            from crawler_lifecycle.cli.watch import watch_run
+
+            return watch_run(session, gateway, run, attempt=awaited_attempt(answer))
         if wait:
             return show_state(session, *wait_for(gateway, run, "completed", session.timeout_s, after=answer))
     _show(session, [answer])
@@ -146,34 +146,29 @@ def wait_for(
     meanwhile is waited for.
     """
     session = current()
-    until = None if timeout_s is None else time.monotonic() + timeout_s
-    attempt = 0 if after is None else int(after.get("attempt") or 0) + (after.get("status") in TERMINAL)
-    pause, shown, silent_since = FIRST_PAUSE_S, "", None
-    while True:
-        try:
-            run = gateway.run(run_id)
-            silent_since = None
-        except CommandFailed as failure:
-            silent_since = silent_since or time.monotonic()
-            if failure.code is not Exit.UNREACHABLE or time.monotonic() - silent_since > OUTAGE_S or not shown:
-                raise
-        else:
-            code = verdict(run, goal) if int(run.get("attempt") or 0) >= attempt else None
-            if code is not None:
-                return run, code
-            state = f"run {run_id} {run.get('status')}, {run.get('stage')}"
-            waiting = f", waiting for {clean(run['waiting_for'])}" if run.get("waiting_for") else ""
-            if state + waiting != shown:
-                shown = state + waiting
-                session.say(shown)
-        if until is not None and time.monotonic() + pause > until:
-            time.sleep(max(0.0, until - time.monotonic()))
-            why = f"after {timeout_s:g} s it is {shown.partition(' ')[2] or 'unknown'}"
-            raise CommandFailed(
-                Exit.GAVE_UP_WAITING, "gave up waiting; the run goes on", why, f"crawlctl wait {run_id}"
-            )
-        time.sleep(pause)
-        pause = min(LONGEST_PAUSE_S, pause * 1.3)
+    attempt = 0 if after is None else awaited_attempt(after)
+    shown = ""
+    for run in Polling(timeout_s=timeout_s).answers(lambda: gateway.run(run_id)):
+        code = verdict(run, goal) if int(run.get("attempt") or 0) >= attempt else None
+        if code is not None:
+            return run, code
+        state = f"run {run_id} {run.get('status')}, {run.get('stage')}"
+        waiting = f", waiting for {clean(run['waiting_for'])}" if run.get("waiting_for") else ""
+        if state + waiting != shown:
+            shown = state + waiting
+            session.say(shown)
+    raise gave_up(run_id, timeout_s, shown.partition(f"run {run_id} ")[2])
+
+
+def awaited_attempt(resumed: Document) -> int:
+    """The attempt that a resume began, of its answer, which may still show the one before."""
+    return int(resumed.get("attempt") or 0) + (resumed.get("status") in TERMINAL)
+
+
+def gave_up(run_id: int, timeout_s: float | None, state: str) -> CommandFailed:
+    """The end of a patience that was limited by ``--timeout``."""
+    why = f"after {timeout_s:g} s it is {state or 'unknown'}"
+    return CommandFailed(Exit.GAVE_UP_WAITING, "gave up waiting; the run goes on", why, f"crawlctl wait {run_id}")
 
 
 # --- answers -------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,36 +11,19 @@ from urllib.parse import urlsplit
 import httpx
 
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.refusals import refusal, unreachable
 
 Document = dict[str, Any]
 
-#: Status of an answer -> what it means for the command. Everything else is an error of the service.
-_EXITS = {
-    400: Exit.USAGE,
-    401: Exit.NOT_AUTHORISED,
-    403: Exit.NOT_AUTHORISED,
-    404: Exit.NOT_FOUND,
-    409: Exit.NOT_IN_THIS_STATE,
-    413: Exit.USAGE,
-    422: Exit.USAGE,
-    429: Exit.UNREACHABLE,
-    502: Exit.UNREACHABLE,
-    503: Exit.UNREACHABLE,
-    504: Exit.UNREACHABLE,
-}
-
-_NEXT = {
-    Exit.NOT_AUTHORISED: "ask whoever runs the gateway for a token with the right role",
-    Exit.UNREACHABLE: "try again in a moment; crawlctl dev starts a gateway on this machine",
-}
-
 PAGE_SIZE = 200
+#: An archive comes from a disk or a bucket; when nothing comes for so long, nothing will.
+ARCHIVE_SILENCE_S = 120.0
 
 
 class Gateway:
     """One connection to a gateway. Every method raises ``CommandFailed``."""
 
-    def __init__(self, url: str, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, url: str, *, token: str | None = None, timeout_s: float = 30.0) -> None:
         self.url = url.rstrip("/")
         address = urlsplit(self.url)
         if address.scheme not in ("http", "https") or not address.hostname:
@@ -47,10 +31,12 @@ class Gateway:
                 Exit.USAGE, f"{url!r} is no address of a gateway", None, "give one such as http://127.0.0.1:8500"
             )
         self._timeout_s = timeout_s
+        self._seen: dict[str, tuple[str, Document]] = {}
         # Loading certificates takes 20 ms that plain HTTP does not need, and no proxy leads to this machine.
         self._http = httpx.Client(
             base_url=self.url,
             timeout=timeout_s,
+            headers={"User-Agent": "crawlctl"} | ({"Authorization": f"Bearer {token}"} if token else {}),
             verify=address.scheme == "https",
             trust_env=address.hostname not in ("127.0.0.1", "localhost", "::1"),
         )
@@ -86,25 +72,68 @@ class Gateway:
         """One run with everything that is known about it."""
         return self._send("GET", f"/v1/runs/{run_id}")
 
-    def tasks(self, run_id: int, *, limit: int | None = None) -> list[Document]:
+    def poll(self, path: str, **params: Any) -> Document:
+        """A document that is asked for again and again: where the gateway names its version, it is sent only once.
+
+        As long as it stays the same, the very same object is answered.
+        """
+        key = f"{path}?{sorted(params.items())}"
+        version, known = self._seen.get(key, ("", {}))
+        headers = {"If-None-Match": version} if version else {}
+        answer = self._request("GET", path, params=params, headers=headers)
+        if answer.status_code == httpx.codes.NOT_MODIFIED:
+            return known
+        document = self._document(answer, "GET", path)
+        if document != known:
+            known = document
+        self._seen[key] = (answer.headers.get("etag", ""), known)
+        return known
+
+    def tasks(self, run_id: int, *, limit: int | None = None, **filters: str | None) -> list[Document]:
         """The tasks of a run."""
-        return self._pages(f"/v1/runs/{run_id}/tasks", "tasks", {}, limit)
+        chosen = {name: value for name, value in filters.items() if value}
+        return self._pages(f"/v1/runs/{run_id}/tasks", "tasks", chosen, limit)
+
+    def add_tasks(self, run_id: int, args: Sequence[Mapping[str, str]], key: str) -> tuple[Document, bool]:
+        """Append tasks to a live run; the answer, and whether the same ``key`` had added them before."""
+        path = f"/v1/runs/{run_id}/tasks"
+        body = {"tasks": [{"args": dict(one)} for one in args]}
+        answer = self._request("POST", path, json=body, headers={"Idempotency-Key": key})
+        return self._document(answer, "POST", path), answer.headers.get("idempotency-replayed") == "true"
 
     def timeline(self, run_id: int, *, limit: int | None = None) -> list[Document]:
         """Every change of status, oldest first."""
         return self._pages(f"/v1/runs/{run_id}/timeline", "timeline", {}, limit)
 
-    def corrections(self, run_id: int | None = None, *, limit: int | None = None) -> list[Document]:
-        """Recorded statuses that were untrue, of one run or of all."""
-        path = "/v1/corrections" if run_id is None else f"/v1/runs/{run_id}/corrections"
-        return self._pages(path, "corrections", {}, limit)
+    def corrections(
+        self, run_id: int | None = None, *, limit: int | None = None, since: str | None = None
+    ) -> list[Document]:
+        """Recorded statuses that were untrue, of one run or of all (from ``since`` on)."""
+        if run_id is not None:
+            return self._pages(f"/v1/runs/{run_id}/corrections", "corrections", {}, limit)
+        return self._pages("/v1/corrections", "corrections", {"since": since} if since else {}, limit)
 
-    def logs(self, run_id: int, task_id: int | None = None) -> str:
-        """The kept end of a task's log (default: the main task's)."""
-        answer = self._request("GET", f"/v1/runs/{run_id}/logs", params={} if task_id is None else {"task": task_id})
-        if "json" not in answer.headers.get("content-type", ""):
-            return answer.text
-        return str(answer.json().get("log_tail") or "")
+    def logs(self, run_id: int, task_id: int | None = None, *, tail: int | None = None) -> str:
+        """The end of a task's log (default: the main task's), at most ``tail`` lines of it."""
+        return self._request("GET", f"/v1/runs/{run_id}/logs", params=_log_choice(task_id, tail)).text
+
+    def follow_logs(self, run_id: int, task_id: int | None = None, *, tail: int | None = None) -> Iterator[str]:
+        """A task's log as it grows, in pieces of any length, until the task has ended."""
+        params = _log_choice(task_id, tail) | {"follow": "true"}
+        with self._streamed(f"/v1/runs/{run_id}/logs", params) as answer:
+            yield from answer.iter_text()
+
+    def export(self, run_id: int, *, attempt: int | None, event: bool, files: bool) -> Document:
+        """Have the event and the supporting files of an attempt (default: the present one) sent again."""
+        body: dict[str, object] = {"event": event, "files": files}
+        if attempt is not None:
+            body["attempt"] = attempt
+        return self._send("POST", f"/v1/runs/{run_id}/export", json=body)
+
+    def archive(self, run_id: int, attempt: int) -> Iterator[bytes]:
+        """The bytes of an attempt's archive."""
+        with self._streamed(f"/v1/runs/{run_id}/archive", {"attempt": attempt}, silence_s=ARCHIVE_SILENCE_S) as answer:
+            yield from answer.iter_bytes()
 
     def stop(
         self, run_id: int, *, force: bool = False, reason: str | None = None, request_id: str | None = None,
@@ -156,7 +185,9 @@ class Gateway:
             params["page_token"] = token
 
     def _send(self, method: str, path: str, **options: Any) -> Document:
-        answer = self._request(method, path, **options)
+        return self._document(self._request(method, path, **options), method, path)
+
+    def _document(self, answer: httpx.Response, method: str, path: str) -> Document:
         try:
             document = answer.json() if answer.content else {}
         except ValueError:
@@ -167,49 +198,38 @@ class Gateway:
         return document
 
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
-        try:
+        with self._transport():
             answer = self._http.request(method, path, **options)
+        if answer.is_success or answer.status_code == httpx.codes.NOT_MODIFIED:
+            return answer
+        raise refusal(answer, method, path)
+
+    @contextmanager
+    def _streamed(
+        self, path: str, params: Mapping[str, Any], silence_s: float | None = None
+    ) -> Iterator[httpx.Response]:
+        """An answer whose body is read while it comes; ``silence_s`` limits pauses."""
+        timeout = httpx.Timeout(self._timeout_s, read=silence_s)
+        with self._transport(), self._http.stream("GET", path, params=dict(params), timeout=timeout) as answer:
+            if not answer.is_success:
+                answer.read()
+                raise refusal(answer, "GET", path)
+            yield answer
+
+    @contextmanager
+    def _transport(self) -> Iterator[None]:
+        try:
+            yield
         except httpx.TimeoutException:
             why = f"no answer within {self._timeout_s:g} s"
-            raise CommandFailed(Exit.UNREACHABLE, f"the gateway at {self.url} is silent", why, _unreachable()) from None
-        except httpx.TransportError as error:
-            raise CommandFailed(
-                Exit.UNREACHABLE, f"the gateway at {self.url} cannot be reached", str(error), _unreachable()
-            ) from None
-        if answer.is_success:
-            return answer
-        raise _failure(answer, method, path)
+            raise CommandFailed(Exit.UNREACHABLE, f"the gateway at {self.url} is silent", why, unreachable()) from None
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            what = f"the gateway at {self.url} cannot be reached"
+            if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError | httpx.DecodingError):
+                what = f"the connection to the gateway at {self.url} broke"
+            raise CommandFailed(Exit.UNREACHABLE, what, str(error), unreachable()) from None
 
 
-def _unreachable() -> str:
-    return "crawlctl dev (starts one on this machine), or name yours with --gateway or LIFECYCLE_GATEWAY__URL"
-
-
-def _failure(answer: httpx.Response, method: str, path: str) -> CommandFailed:
-    """The problem document of an answer as an error for people."""
-    try:
-        problem = answer.json()
-    except ValueError:
-        problem = None
-    if not isinstance(problem, dict):
-        problem = {}
-    code = _EXITS.get(answer.status_code, Exit.ERROR)
-    what = str(problem.get("detail") or problem.get("title") or f"{method} {path}: HTTP {answer.status_code}")
-    name = problem.get("code")
-    others = [f"{e.get('field')}: {e.get('message')}" for e in problem.get("errors") or () if isinstance(e, dict)][1:]
-    why = "; ".join(([f"{name} (HTTP {answer.status_code})"] if name else []) + others) or None
-    return CommandFailed(code, what, why, _next_step(code, name, path))
-
-
-def _next_step(code: Exit, name: object, path: str) -> str | None:
-    words = path.split("/")
-    run_id = words[3] if len(words) > 3 and words[2] == "runs" else None
-    if code is Exit.NOT_FOUND and run_id:
-        return "crawlctl list" if name == "run_not_found" else f"crawlctl tasks {run_id}"
-    if code is Exit.NOT_IN_THIS_STATE and run_id:
-        if name == "already_completed":
-            return f"crawlctl resume {run_id} --rerun"
-        return f"crawlctl describe {run_id}"
-    if code is Exit.USAGE and path == "/v1/runs":
-        return "crawlctl crawler list, crawlctl start --help"
-    return _NEXT.get(code)
+def _log_choice(task_id: int | None, tail: int | None) -> dict[str, str]:
+    given = {"task": task_id, "tail": tail}
+    return {name: str(value) for name, value in given.items() if value is not None}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn
 
 from cyclopts import App, CycloptsError
@@ -12,8 +11,8 @@ from cyclopts import App, CycloptsError
 from crawler_lifecycle.cli import exits, output, session
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 
-#: Verb -> its function by name, and its line in the help. Functions are imported when their verb is called: what one
-#: verb needs must not slow down the others.
+#: Verb -> its function (or group of verbs) by name, and its line in the help. They are imported when their verb is
+#: called: what one verb needs must not slow down the others.
 RUNS = {
     "start": ("start:start", "Start a run of a crawler."),
     "stop": ("control:stop", "Ask runs to end in order."),
@@ -21,18 +20,25 @@ RUNS = {
     "resume": ("control:resume", "Go on with a run that has ended, as its next attempt."),
     "look": ("control:look", "Have the cluster asked about a run now."),
     "wait": ("control:wait", "Wait for a run; the exit code tells how it ended."),
+    "watch": ("watch:watch", "Watch a run to its end, or all live runs."),
     "list": ("show:list_runs", "List runs, newest first."),
+    "get": ("show:get", "Describe a run; without one, list runs."),
     "describe": ("show:describe", "Show everything about a run on one screen."),
-    "tasks": ("show:tasks", "List the tasks of a run."),
+    "tasks": ("tasks:app", "List the tasks of a run; tasks add gives it more."),
     "timeline": ("show:timeline", "List every change of status of a run, with how late it was recorded."),
     "corrections": ("show:corrections", "List recorded statuses that were untrue, and for how long."),
-    "logs": ("show:logs", "Show the kept end of the log of a task that has ended."),
+    "logs": ("logs:logs", "Show the log of a task, or follow it."),
+    "export": ("export:export", "Show what was exported of a run; send it again, or fetch it."),
 }
 SERVICES = {
     "dev": ("dev:dev", "Run everything on this machine until Ctrl-C."),
     "worker": ("services:worker", "Run a worker."),
-    "gateway": ("services:gateway", "Run the gateway (HTTP API)."),
+    "gateway": ("services:gateway_app", "Run the gateway (HTTP API); gateway token new makes tokens."),
     "scheduler": ("services:scheduler", "Run the scheduler service."),
+}
+PROGRAM = {
+    "completion": ("program:completion", "Print the completion script of bash, zsh or fish."),
+    "version": ("program:show_version", "Show the version of this program."),
 }
 CRAWLER = {
     "list": ("show:crawlers", "List the crawlers that can be run."),
@@ -43,7 +49,7 @@ DB = {
     "current": ("services:db_current", "Show the schema version of the database."),
     "check": ("services:db_check", "Fail unless the database has the schema of this version."),
 }
-ALIASES = {"list": "ls", "tasks": "ps", "describe": "get"}
+ALIASES = {"list": "ls", "tasks": "ps", "force-stop": "terminate"}
 
 
 def build() -> App:
@@ -59,7 +65,7 @@ def build() -> App:
         suppress_keyboard_interrupt=False,
         result_action="return_value",
     )
-    for title, verbs in (("Runs", RUNS), ("Services", SERVICES)):
+    for title, verbs in (("Runs", RUNS), ("Services", SERVICES), ("This program", PROGRAM)):
         for name, (function, text) in verbs.items():
             _add(app, name, function, text, title, ALIASES.get(name))
     for group, verbs, text in (("crawler", CRAWLER, "The catalogue of crawlers."), ("db", DB, "The database.")):
@@ -75,10 +81,9 @@ def _add(app: App, name: str, function: str, text: str, group: str | None, alias
 
 
 def _version() -> str:
-    try:
-        return version("crawler-lifecycle")
-    except PackageNotFoundError:
-        return "unknown (not installed)"
+    from crawler_lifecycle.cli.program import installed
+
+    return installed()
 
 
 def run(words: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""How data reaches standard output: tables for people, JSON, YAML and names for programs.
+"""How data reaches standard output: tables for people; JSON, JSON lines, YAML and names for programs.
 
 Data comes from crawlers and their pages, so every text passes ``clean`` before it reaches a terminal.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from crawler_lifecycle.cli.session import Session
+from crawler_lifecycle.cli.session import Session, current
 
 #: Where no terminal says how wide it is, nothing is cut or folded.
 WIDE = 10_000
@@ -34,11 +34,12 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: its title, and its text for a row."""
+    """A column of a table: its title, and its text for a row. ``wide`` columns appear with ``-o wide`` only."""
 
     title: str
     text: Callable[[Document], str]
     right: bool = False
+    wide: bool = False
 
 
 def now() -> datetime:
@@ -84,10 +85,12 @@ def span(seconds: float) -> str:
 
 
 def ago(value: object) -> str:
-    """A time as seen from now: ``3 s ago``, ``in 2 min``, ``-``."""
+    """A time as seen from now: ``3 s ago``, ``in 2 min``, ``-``; with ``--time-format iso`` the time itself, in UTC."""
     found = moment(value)
     if found is None:
         return "-"
+    if current().time_format == "iso":
+        return f"{found.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
     seconds = (now() - found).total_seconds()
     return f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
 
@@ -107,16 +110,29 @@ def of(name: str) -> Callable[[Document], str]:
     return lambda row: clean(row.get(name)) or "-"
 
 
-def as_json(document: object) -> str:
+def as_json(document: object, *, indent: int | None = 2) -> str:
     """A JSON text for eyes and programs: letters of all languages as they are, everything invisible escaped."""
-    text = json.dumps(document, indent=2, ensure_ascii=False)
+    text = json.dumps(document, indent=indent, ensure_ascii=False)
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
-def emit(session: Session, document: object, *, names: Sequence[object], table: Callable[[], None]) -> None:
-    """Write ``document`` in the format that was asked for; ``table`` writes it for people, ``names`` are its ids."""
+def emit(
+    session: Session,
+    document: object,
+    *,
+    names: Sequence[object],
+    table: Callable[[], None],
+    rows: Sequence[Document] | None = None,
+) -> None:
+    """Write ``document`` in the format that was asked for; ``table`` writes it for people, ``names`` are its ids.
+
+    ``rows`` are the lines of ``-o jsonl`` (default: the document as one line).
+    """
     if session.output == "json":
         print(as_json(document))
+    elif session.output == "jsonl":
+        for row in [document] if rows is None else rows:
+            print(as_json(row, indent=None))
     elif session.output == "yaml":
         import yaml  # only for those who ask for it
 
@@ -129,23 +145,42 @@ def emit(session: Session, document: object, *, names: Sequence[object], table: 
     sys.stdout.flush()
 
 
+def emit_list(
+    session: Session, key: str, rows: Sequence[Document], columns: Sequence[Column], *, name: str, empty: str
+) -> None:
+    """Write rows in the format that was asked for; ``name`` is the field with a row's id."""
+    emit(
+        session,
+        {key: list(rows)},
+        names=[row.get(name) for row in rows],
+        table=lambda: show_rows(session, rows, columns, empty=empty),
+        rows=rows,
+    )
+
+
+def build_table(session: Session, rows: Sequence[Document], columns: Sequence[Column]) -> Any:
+    """A rich table of the columns that the format shows."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = [column for column in columns if session.output == "wide" or not column.wide]
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), show_edge=False, expand=False)
+    for column in shown:
+        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
+    for row in rows:
+        texts = [column.text(row) for column in shown]
+        table.add_row(*(Text(text, style=STYLES.get(text.partition(" ")[0], "")) for text in texts))
+    return table
+
+
 def show_rows(session: Session, rows: Sequence[Document], columns: Sequence[Column], *, empty: str) -> None:
     """A table on standard output; ``empty`` is said when there is nothing to show."""
     if not rows:
         session.say(empty)
         return
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), show_edge=False, expand=False)
-    for column in columns:
-        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
-    for row in rows:
-        texts = [column.text(row) for column in columns]
-        table.add_row(*(Text(text, style=STYLES.get(text.partition(" ")[0], "")) for text in texts))
-    console = _console(session)
-    with console.capture() as capture:
-        console.print(table)
+    terminal = console(session)
+    with terminal.capture() as capture:
+        terminal.print(build_table(session, rows, columns))
     # The last column is padded, too; spaces at the end of a line are only trouble for whoever copies it.
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
@@ -154,15 +189,16 @@ def show_facts(session: Session, facts: Sequence[tuple[str, str]]) -> None:
     """Names and values, one line each."""
     from rich.text import Text
 
-    console = _console(session)
+    terminal = console(session)
     width = max(len(name) for name, _ in facts) + 2
     for name, value in facts:
         words = value.partition(" ")
         line = Text(name.ljust(width), style="bold").append(words[0], style=STYLES.get(words[0], "not bold"))
-        console.print(line.append("".join(words[1:]), style="not bold"))
+        terminal.print(line.append("".join(words[1:]), style="not bold"))
 
 
-def _console(session: Session) -> Any:
+def console(session: Session) -> Any:
+    """A rich console on standard output that treats every text as data."""
     from rich.console import Console
 
     terminal = sys.stdout.isatty()
@@ -170,6 +206,7 @@ def _console(session: Session) -> Any:
         file=sys.stdout,
         width=None if terminal else WIDE,
         no_color=not session.color,
+        force_terminal=True if session.force_color else None,
         highlight=False,
         markup=False,
         emoji=False,

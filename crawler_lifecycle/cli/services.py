@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 
+from crawler_lifecycle.cli.output import emit
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current
 
@@ -41,12 +42,47 @@ def worker(*roles: str) -> int:
     return serve(settings, roles)
 
 
+gateway_app = App(name="gateway", help="Run the gateway (HTTP API) until SIGTERM or Ctrl-C.")
+token_app = App(name="token", help="Tokens of the gateway's callers.")
+gateway_app.command(token_app)
+
+
+@gateway_app.default
 def gateway() -> int:
     """Run the gateway until SIGTERM or Ctrl-C."""
     settings = load_settings()
     from crawler_lifecycle.gateway import serve
 
     return serve(settings)
+
+
+@token_app.command(name="new")
+def new_token(
+    *,
+    name: Annotated[str, Parameter(help="who will use it; shown in the gateway's log")],
+    role: Annotated[Literal["read", "operate", "admin"], Parameter(help="what it may do")],
+) -> int:
+    """Make a token, and the lines of TOML that let it in.
+
+    The token goes to its user and is written nowhere; the lines go into the file of LIFECYCLE_GATEWAY__TOKENS_FILE,
+    which the gateway reads again by itself.
+    """
+    from crawler_lifecycle.gateway import callers
+
+    session = current()
+    try:
+        token, lines = callers.new_token(name, role)
+    except ValueError as error:
+        raise CommandFailed(Exit.USAGE, str(error)) from None
+    document = {"name": name, "role": role, "token": token, "toml": lines}
+
+    def table() -> None:
+        print(token, flush=True)
+        session.say("its lines for the file of LIFECYCLE_GATEWAY__TOKENS_FILE:\n")
+        print(lines, end="")
+
+    emit(session, document, names=[token], table=table)
+    return Exit.DONE
 
 
 def scheduler() -> int:

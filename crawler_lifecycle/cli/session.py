@@ -7,23 +7,27 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.gateway import Gateway
 
-FORMATS = ("table", "json", "yaml", "name")
+FORMATS = ("table", "wide", "json", "jsonl", "yaml", "name")
+TIME_FORMATS = ("relative", "iso")
+COLOURS = ("auto", "always", "never")
 DEV_JSON = Path(".crawl", "dev.json")
 REQUEST_TIMEOUT_S = 30.0
 
 HELP = """\
-Options of every verb, before or after it: `-o table|json|yaml|name` output format · `--gateway URL` · \
-`--timeout 30m` give up after · `--no-color` · `-q`, `--quiet` data only.
+Options of every verb, before or after it: `-o table|wide|json|jsonl|yaml|name` output format · `--gateway URL` · \
+`--token-file FILE` · `--timeout 30m` give up after · `--time-format relative|iso` · `--no-color` · \
+`-q`, `--quiet` data only.
 
 Exit codes: 0 done, 1 error, 2 usage, 3 not found, 4 not in this state, 5 run failed, 6 run stopped, \
 7 gave up waiting, 8 unreachable, 9 not authorised, 130 interrupted."""
@@ -33,7 +37,14 @@ _DATA = {
     "-a": "--arg",
     "-s": "--setting",
     **{name: name for name in ("--arg", "--setting", "--reason", "--tag", "--request-id", "--by", "--task-file")},
+    **{name: name for name in ("--file", "--download", "--name")},
 }
+
+#: Options of every verb that take a value: as written -> by which name they are kept.
+_VALUES = {"-o": "--output"} | {
+    name: name for name in ("--output", "--gateway", "--timeout", "--time-format", "--token-file", "--color")
+}
+_FLAGS = {"--no-color": "--no-color", "-q": "--quiet", "--quiet": "--quiet"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +53,35 @@ class Session:
 
     output: str = "table"
     gateway_url: str | None = None
+    token_file: Path | None = None
     timeout_s: float | None = None
+    time_format: str = "relative"
     color: bool = True
+    force_color: bool = False
     quiet: bool = False
 
     def gateway(self) -> Gateway:
         """A connection to the gateway that was named, or that runs here. Raises ``CommandFailed``."""
         from crawler_lifecycle.cli.gateway import Gateway  # with its HTTP client, which `--help` can do without
 
-        return Gateway(self.gateway_url or discover(), timeout_s=min(self.timeout_s or REQUEST_TIMEOUT_S, 30.0))
+        timeout_s = min(self.timeout_s or REQUEST_TIMEOUT_S, REQUEST_TIMEOUT_S)
+        return Gateway(self.gateway_url or discover(), token=self.token(), timeout_s=timeout_s)
+
+    def token(self) -> str | None:
+        """What the gateway is shown: of ``--token-file``, else ``LIFECYCLE_GATEWAY__TOKEN``, else the settings' file.
+
+        Never an argument: every user of a machine can read those of every process. Raises ``CommandFailed``.
+        """
+        if self.token_file is not None:
+            return _read_token(self.token_file)
+        if found := os.environ.get("LIFECYCLE_GATEWAY__TOKEN") or _of_config("token"):
+            return _checked_token(found, "LIFECYCLE_GATEWAY__TOKEN")
+        return None
+
+    @property
+    def for_people(self) -> bool:
+        """Whether standard output is a table, and not data for a program."""
+        return self.output in ("table", "wide")
 
     def say(self, line: str) -> None:
         """Tell people something; programs read standard output, where only data goes."""
@@ -73,11 +104,12 @@ def begin(session: Session) -> None:
 
 
 def discover() -> str:
-    """The gateway's address: ``LIFECYCLE_GATEWAY__URL``, else that of the nearest ``.crawl/dev.json`` upwards.
+    """The gateway's address: ``LIFECYCLE_GATEWAY__URL``, else that of the file ``LIFECYCLE_CONFIG``, else that of the
+    nearest ``.crawl/dev.json`` upwards.
 
     Raises ``CommandFailed`` when there is none.
     """
-    if url := os.environ.get("LIFECYCLE_GATEWAY__URL"):
+    if url := os.environ.get("LIFECYCLE_GATEWAY__URL") or _of_config("url"):
         return url
     here = Path.cwd()
     for folder in (here, *here.parents):
@@ -93,6 +125,40 @@ def discover() -> str:
         f"no --gateway, no LIFECYCLE_GATEWAY__URL, and no {DEV_JSON} in this folder or above it",
         "crawlctl dev (starts one on this machine), or crawlctl --gateway URL …",
     )
+
+
+def _of_config(name: str) -> str | None:
+    """A setting of the gateway in the file that ``LIFECYCLE_CONFIG`` names. Raises ``CommandFailed``."""
+    path = os.environ.get("LIFECYCLE_CONFIG")
+    if not path:
+        return None
+    import tomllib  # few have such a file
+
+    try:
+        tree: dict[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        cure = "give the path of a TOML file in LIFECYCLE_CONFIG, or unset it"
+        raise CommandFailed(Exit.USAGE, f"LIFECYCLE_CONFIG: {path!r} cannot be read", str(error), cure) from None
+    section = tree.get("gateway")
+    found = section.get(name) if isinstance(section, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def _read_token(file: Path) -> str:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        cure = "give a file with the token and nothing else"
+        raise CommandFailed(Exit.USAGE, f"--token-file {file} cannot be read", str(error), cure) from None
+    return _checked_token(text.strip(), f"--token-file {file}")
+
+
+def _checked_token(text: str, where: str) -> str:
+    # The text itself is not shown: it may be most of a secret.
+    if not text or not text.isascii() or not text.isprintable() or " " in text:
+        cure = "give one word of printable ASCII, as crawlctl gateway token new prints it"
+        raise CommandFailed(Exit.USAGE, f"{where} holds no token", None, cure)
+    return text
 
 
 def split(words: Sequence[str]) -> tuple[Session, list[str]]:
@@ -111,27 +177,42 @@ def split(words: Sequence[str]) -> tuple[Session, list[str]]:
         elif name in _DATA:
             value = attached if attached is not None else next(left, None)
             rest += [word] if value is None else [f"{_DATA[name]}={value}"]
-        elif name in ("-o", "--output", "--gateway", "--timeout"):
+        elif name in _VALUES:
             value = attached if attached is not None else next(left, None)
             if not value:
                 raise CommandFailed(Exit.USAGE, f"{name} needs a value", None, "crawlctl --help")
-            found["--output" if name == "-o" else name] = value
-        elif word in ("--no-color", "-q", "--quiet"):
-            flags.add(word)
+            found[_VALUES[name]] = value
+        elif word in _FLAGS:
+            flags.add(_FLAGS[word])
+        elif name == "--token":
+            cure = "set LIFECYCLE_GATEWAY__TOKEN, or give --token-file FILE"
+            raise CommandFailed(Exit.USAGE, "every user of this machine can read what stands here", None, cure)
         else:
             rest.append(word)
+    return _session(found, flags), rest
+
+
+def _session(found: Mapping[str, str], flags: Set[str]) -> Session:
     output = found.get("--output", "table")
-    if output not in FORMATS:
-        raise CommandFailed(Exit.USAGE, f"-o {output!r} is no output format", None, f"choose from {', '.join(FORMATS)}")
-    timeout = found.get("--timeout")
-    session = Session(
+    output = _one_of("-o", "table" if output == "text" else output, FORMATS)  # the Temporal CLI's word for a table
+    color = _one_of("--color", found.get("--color", "auto"), COLOURS)
+    timeout, token_file = found.get("--timeout"), found.get("--token-file")
+    return Session(
         output=output,
         gateway_url=found.get("--gateway"),
+        token_file=None if token_file is None else Path(token_file),
         timeout_s=None if timeout is None else seconds(timeout),
-        color="--no-color" not in flags and "NO_COLOR" not in os.environ,
-        quiet=bool(flags & {"-q", "--quiet"}),
+        time_format=_one_of("--time-format", found.get("--time-format", "relative"), TIME_FORMATS),
+        color="--no-color" not in flags and color != "never" and (color == "always" or "NO_COLOR" not in os.environ),
+        force_color=color == "always" and "--no-color" not in flags,
+        quiet="--quiet" in flags,
     )
-    return session, rest
+
+
+def _one_of(option: str, value: str, choices: Sequence[str]) -> str:
+    if value not in choices:
+        raise CommandFailed(Exit.USAGE, f"{option} {value!r} is not allowed", None, f"choose from {', '.join(choices)}")
+    return value
 
 
 def _parts(word: str) -> tuple[str, str | None]:
@@ -144,16 +225,38 @@ def _parts(word: str) -> tuple[str, str | None]:
     return word, None
 
 
-_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
+_DURATION = re.compile(
+    r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", re.ASCII
+)
 
 
 def seconds(text: str) -> float:
-    """Seconds of ``90``, ``90s``, ``30m`` or ``1h30m``. Raises ``CommandFailed``."""
+    """Seconds of ``90``, ``90s``, ``30m``, ``1h30m`` or ``7d``. Raises ``CommandFailed``."""
     match = _DURATION.fullmatch(text.strip())
     if not text.strip() or match is None:
-        raise CommandFailed(Exit.USAGE, f"{text!r} is no duration", None, "give one such as 90s, 30m or 1h30m")
-    hours, minutes, rest = (float(part or 0) for part in match.groups())
-    return hours * 3600 + minutes * 60 + rest
+        raise CommandFailed(Exit.USAGE, f"{text!r} is no duration", None, "give one such as 90s, 30m, 1h30m or 7d")
+    days, hours, minutes, rest = (float(part or 0) for part in match.groups())
+    return days * 86400 + hours * 3600 + minutes * 60 + rest
+
+
+def time_of(option: str, text: str, now: datetime) -> str:
+    """The time in UTC, as the API takes it, of ``24h`` (so long ago) or of an ISO 8601 date or time.
+
+    A time without an offset is meant as UTC. Raises ``CommandFailed``.
+    """
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        # A bare number could be a year or a count of anything.
+        if _DURATION.fullmatch(text.strip()) is None or not text.strip() or text.strip()[-1].isdigit():
+            cure = "give a length of time such as 24h or 7d, or a time such as 2026-11-20 or 2026-11-20T12:00Z"
+            raise CommandFailed(Exit.USAGE, f"{option} {text!r} is no time", None, cure) from None
+        try:
+            found = now - timedelta(seconds=seconds(text))
+        except OverflowError:
+            raise CommandFailed(Exit.USAGE, f"{option} {text!r} is too long ago", None, "give a date") from None
+    aware = found if found.tzinfo else found.replace(tzinfo=UTC)
+    return aware.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def user() -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -37,6 +39,7 @@ def start(
     stall_timeout: Annotated[float | None, Parameter(help="stop it after so many seconds without progress")] = None,
     by: Annotated[str | None, Parameter(help="who asks for it; default: you")] = None,
     wait: Annotated[bool, Parameter(negative=(), help="wait for its end; the exit code tells how it ended")] = False,
+    watch: Annotated[bool, Parameter(negative=(), help="the same, with a live view")] = False,
     dry_run: Annotated[bool, Parameter(negative=(), help="only show the request")] = False,
 ) -> int:
     """Start a run of a crawler."""
@@ -46,8 +49,8 @@ def start(
     children = _children(tasks, task_file)
     limits = {"run_timeout_s": run_timeout, "stall_timeout_s": stall_timeout}
     optional = {
-        "args": _pairs(arg, "-a"),
-        "settings": _pairs(setting, "-s"),
+        "args": pairs(arg, "-a"),
+        "settings": pairs(setting, "-s"),
         "tasks": children,
         "max_parallel_tasks": max_parallel,
         "tags": tag,
@@ -62,6 +65,10 @@ def start(
     with session.gateway() as gateway:
         started = gateway.start(request, request_id)
         run_id = int(started["run_id"])
+        if watch:
+            from crawler_lifecycle.cli.watch import watch_run
+
+            return watch_run(session, gateway, run_id)
         if wait:
             session.say(f"run {run_id} started; Ctrl-C stops the waiting, not the run")
             return show_state(session, *wait_for(gateway, run_id, "completed", session.timeout_s))
@@ -71,8 +78,8 @@ def start(
     return Exit.DONE
 
 
-def _pairs(words: list[str] | None, option: str) -> dict[str, str]:
-    """``name=value`` words as a mapping; a value may hold anything, ``=`` included."""
+def pairs(words: Sequence[str] | None, option: str) -> dict[str, str]:
+    """``name=value`` words as a mapping; a value may hold anything, ``=`` included. Raises ``CommandFailed``."""
     found: dict[str, str] = {}
     for word in words or ():
         name, equals, value = word.partition("=")
@@ -88,7 +95,7 @@ def _children(count: int | None, file: Path | None) -> list[dict[str, Any]] | No
     if count is not None and file is not None:
         raise CommandFailed(Exit.USAGE, "--tasks and --task-file exclude each other", None, "give one of them")
     if file is not None:
-        return _read_tasks(file)
+        return read_tasks(file, "--task-file")
     if count is None:
         return None
     if count < 1:
@@ -96,13 +103,15 @@ def _children(count: int | None, file: Path | None) -> list[dict[str, Any]] | No
     return [{"args": {}} for _ in range(count)]
 
 
-def _read_tasks(file: Path) -> list[dict[str, Any]]:
+def read_tasks(file: Path, option: str) -> list[dict[str, Any]]:
+    """Tasks of a file with a JSON object of arguments a line; ``-`` is standard input. Raises ``CommandFailed``."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        text = sys.stdin.buffer.read().decode() if str(file) == "-" else file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandFailed(Exit.USAGE, f"--task-file {file} cannot be read", str(error)) from None
+        raise CommandFailed(Exit.USAGE, f"{option} {file} cannot be read", str(error)) from None
     found = []
-    for n, line in enumerate(lines, 1):
+    # Not splitlines: JSON texts may hold separators that it takes for ends of lines.
+    for n, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -113,7 +122,7 @@ def _read_tasks(file: Path) -> list[dict[str, Any]]:
             raise CommandFailed(Exit.USAGE, f"{file}:{n} is no object of texts", None, _example())
         found.append({"args": args})
     if not found:
-        raise CommandFailed(Exit.USAGE, f"--task-file {file} has no tasks", None, _example())
+        raise CommandFailed(Exit.USAGE, f"{option} {file} has no tasks", None, _example())
     return found
 
 

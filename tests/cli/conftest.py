@@ -9,7 +9,7 @@ import pytest
 import respx
 from cli_support import GATEWAY, NOW, Crawlctl, Result
 
-from crawler_lifecycle.cli import control, main, output
+from crawler_lifecycle.cli import main, output, polling
 
 
 @pytest.fixture
@@ -24,11 +24,13 @@ def crawlctl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Cap
     """Call ``crawlctl`` in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LIFECYCLE_GATEWAY__URL", GATEWAY)
+    for name in ("LIFECYCLE_GATEWAY__TOKEN", "LIFECYCLE_CONFIG", "NO_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("USER", "tester")
     monkeypatch.setenv("LOGNAME", "tester")
     monkeypatch.setattr(output, "now", lambda: NOW)
-    monkeypatch.setattr(control, "FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(control, "LONGEST_PAUSE_S", 0.002)
+    monkeypatch.setattr(polling, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(polling, "LONGEST_PAUSE_S", 0.002)
 
     def call(*words: str) -> Result:
         code = main.run(words)

@@ -78,7 +78,7 @@ def test_dry_run_asks_nobody(crawlctl: Crawlctl) -> None:
         (["start", "x", "--task-file", "missing.jsonl"], "missing.jsonl"),
         (["start", "x", "--poll-minutes", "soon"], "minutes"),
         (["start", "x", "--surplus"], "--surplus"),
-        (["list", "-o", "xml"], "table, json"),
+        (["list", "-o", "xml"], "table, wide, json"),
         (["list", "-o"], "-o needs a value"),
         (["wait", "7", "--timeout", "soon"], "90s"),
         (["wait", "seven"], "seven"),

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import respx
 from cli_support import GATEWAY, Crawlctl
 
-from crawler_lifecycle.cli import output, session
+from crawler_lifecycle.cli import main, output, session
 from crawler_lifecycle.cli.problems import CommandFailed
 
-HEAVY = ("temporalio", "sqlalchemy", "fastapi", "pydantic", "uvicorn", "alembic")
+HEAVY = ("temporalio", "sqlalchemy", "fastapi", "boto3", "kubernetes", "pydantic", "uvicorn", "alembic")
 
 
 @pytest.mark.parametrize(
@@ -36,13 +36,14 @@ def test_split(words: list[str], rest: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("90", 90), ("1.5s", 1.5), ("30m", 1800), ("1h30m", 5400), ("2h", 7200), ("1m5", 65)]
+    ("text", "expected"),
+    [("90", 90), ("1.5s", 1.5), ("30m", 1800), ("1h30m", 5400), ("2h", 7200), ("1m5", 65), ("7d", 604_800)],
 )
 def test_durations(text: str, expected: float) -> None:
     assert session.seconds(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-5", "5d", "1h 30m x"])
+@pytest.mark.parametrize("text", ["", "soon", "-5", "5w", "1h 30m x", "٣"])
 def test_no_durations(text: str) -> None:
     with pytest.raises(CommandFailed):
         session.seconds(text)
@@ -94,23 +95,24 @@ def test_colour_only_on_demand(crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPat
     assert session.split(["list"])[0].color is False
 
 
-def test_client_verbs_are_light_and_quick(tmp_path: Path) -> None:
-    """Up to its first request a verb loads no SDK, database or server, and takes less than 0.4 s on a free machine."""
+def test_nothing_heavy_is_loaded_before_the_first_request(tmp_path: Path) -> None:
     code = (
         "import sys; from crawler_lifecycle.cli.main import run; code = run(sys.argv[1:]);"
-        f"print(code, [m for m in {HEAVY} if m in sys.modules])"
+        f"print(code, [m for m in {HEAVY} if m in sys.modules], file=sys.stderr)"
     )
-    for words in (["list", "--gateway", "http://127.0.0.1:1"], ["start", "x", "--gateway", "http://127.0.0.1:1"]):
+    nowhere = ("--gateway", "http://127.0.0.1:1")
+    for words, expected in (
+        (("--help",), 0),
+        (("list", *nowhere), 8),
+        (("start", "x", *nowhere), 8),
+        (("watch", "7", *nowhere), 8),
+        (("tasks", "add", "7", "-a", "a=1", *nowhere), 8),
+        (("export", "7", *nowhere), 8),
+        (("logs", "7", "-f", *nowhere), 8),
+        (("gateway", "token", "new", "--name", "a", "--role", "read"), 0),
+    ):
         done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=tmp_path)
-        assert done.stdout == "8 []\n", done.stderr
-    quickest = min(_seconds(tmp_path, "--help") for _ in range(3))
-    assert quickest < 0.8, "twice the budget, because test machines are busy"
-
-
-def _seconds(folder: Path, *words: str) -> float:
-    begun = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "crawler_lifecycle.cli", *words], check=True, capture_output=True, cwd=folder)
-    return time.perf_counter() - begun
+        assert done.stderr.endswith(f"{expected} []\n"), (words, done.stderr)
 
 
 def test_help_shows_every_verb(tmp_path: Path) -> None:
@@ -120,6 +122,7 @@ def test_help_shows_every_verb(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "120"},
     )
-    for verb in ("start", "stop", "force-stop", "resume", "list", "describe", "tasks", "wait", "look", "dev", "db"):
+    for verb in (*main.RUNS, *main.SERVICES, *main.PROGRAM, "crawler", "db"):
         assert re.search(rf"^│ {verb}\b.*\.", done.stdout, re.MULTILINE), verb

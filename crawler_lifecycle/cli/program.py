@@ -1,0 +1,71 @@
+"""Verbs about the program itself: version and completion."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.cli import session as options
+from crawler_lifecycle.cli.output import emit, show_facts
+from crawler_lifecycle.cli.problems import Exit
+from crawler_lifecycle.cli.session import current
+
+Shell = Literal["bash", "zsh", "fish"]
+
+_HINTS = {
+    "bash": "next: crawlctl completion bash > ~/.local/share/bash-completion/completions/crawlctl",
+    "zsh": "next: write it as _crawlctl into a folder of $fpath",
+    "fish": "next: crawlctl completion fish > ~/.config/fish/completions/crawlctl.fish",
+}
+
+
+def installed() -> str:
+    """The version of this package."""
+    try:
+        return version("crawler-lifecycle")
+    except PackageNotFoundError:
+        return "unknown (not installed)"
+
+
+def show_version() -> int:
+    """Show the version of this program, of Python and of where both are."""
+    session = current()
+    document = {
+        "version": installed(),
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "package": str(Path(options.__file__).parents[1]),
+    }
+    table = list(document.items())
+    emit(session, document, names=[document["version"]], table=lambda: show_facts(session, table))
+    return Exit.DONE
+
+
+def completion(shell: Annotated[Shell, Parameter(help="the shell that shall complete")], /) -> int:
+    """Print the completion script of a shell."""
+    from crawler_lifecycle.cli.main import build
+
+    app = build()
+
+    # The options of every verb are taken out before the verbs see anything; here they are told to the generator.
+    @app.meta.default
+    def everywhere(
+        *words: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+        output: Annotated[Literal[options.FORMATS] | None, Parameter(name=["--output", "-o"], help="format")] = None,  # type: ignore[valid-type]
+        gateway: Annotated[str | None, Parameter(help="address of the gateway")] = None,
+        token_file: Annotated[Path | None, Parameter(help="file with the token")] = None,
+        timeout: Annotated[str | None, Parameter(help="give up after")] = None,
+        time_format: Annotated[Literal[options.TIME_FORMATS] | None, Parameter(help="how times are shown")] = None,  # type: ignore[valid-type]
+        no_color: Annotated[bool, Parameter(negative=(), help="no colours")] = False,
+        quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], negative=(), help="data only")] = False,
+    ) -> None:
+        raise AssertionError("only its signature is read")
+
+    print(app.meta.generate_completion(prog_name="crawlctl", shell=shell), end="")
+    current().say(_HINTS[shell])
+    return Exit.DONE

@@ -1,0 +1,138 @@
+"""Runs, tasks and crawlers in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from crawler_lifecycle.cli.control import TERMINAL
+from crawler_lifecycle.cli.output import Document, ago, clean, moment, number, span
+
+
+def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) -> list[tuple[str, str]]:
+    """The lines of ``describe``; what does not apply is left out."""
+    stop = run.get("stop") or {}
+    ended = run.get("status") in TERMINAL
+    outcome = f" ({clean(run['outcome'])})" if run.get("outcome") else ""
+    verified = f"verified {ago(run.get('verified_at'))}" if run.get("verified_at") else "not verified yet"
+    next_look = "" if ended or not run.get("next_look_at") else f", next look {ago(run['next_look_at'])}"
+    facts = [
+        ("run", f"{run.get('run_id')}, attempt {run.get('attempt')}, crawler {clean(run.get('crawler'))}"),
+        ("status", f"{run.get('status')}{outcome}, stage {run.get('stage')}"),
+        ("cause", clean(run.get("cause"))),
+        ("truth", f"{verified}{next_look}"),
+        ("look error", clean(run.get("look_error"))),
+        ("waiting for", "" if ended else clean(run.get("waiting_for"))),
+        ("tasks", counts_of(run, rows)),
+        ("counters", counters(run)),
+        ("stop", stop_words(stop) if stop else ""),
+        ("started", f"{ago(run.get('started_at'))}, trigger {run.get('trigger')}" if run.get("started_at") else ""),
+        ("ended", f"{ago(run.get('ended_at'))}, took {took(run)}" if run.get("ended_at") else ""),
+        ("corrections", str(len(wrong)) if wrong else "none"),
+    ]
+    facts += [("export", export_words(export)) for export in run.get("exports") or ()]
+    facts += [
+        ("request", clean(run.get("request_id"))),
+        ("workflow", clean(run.get("owner_workflow_id") or run.get("workflow_id"))),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def run_line(run: Mapping[str, Any]) -> str:
+    """One line that is another one as soon as anything worth telling changes."""
+    words = f"run {run.get('run_id')} {clean(run.get('crawler'))} {run.get('status')} {run.get('stage')}"
+    if int(run.get("attempt") or 1) > 1:
+        words += f" attempt {run['attempt']}"
+    if run.get("outcome"):
+        words += f" {clean(run['outcome'])}"
+    if run.get("status") not in TERMINAL:
+        if run.get("waiting_for"):
+            words += f", waiting for {clean(run['waiting_for'])}"
+        if run.get("look_error"):
+            words += f", the last look failed: {clean(run['look_error'])}"
+        if run.get("stop"):
+            by = run["stop"].get("requested_by")
+            words += f", {'force-stop' if run['stop'].get('force') else 'stop'} asked for" + (
+                f" by {clean(by)}" if by else ""
+            )
+    return words + (f": {clean(run['cause'])}" if run.get("cause") else "")
+
+
+def task_line(task: Mapping[str, Any]) -> str:
+    """One line about a task that is another one as soon as its status or reason changes."""
+    why = why_of(task)
+    return f"task {task.get('task_id')} (index {task.get('task_index')}) {task.get('status')}" + (
+        f" {why}" if why else ""
+    )
+
+
+def why_of(task: Mapping[str, Any]) -> str:
+    """Outcome and cause of a task, or the reason why it does not execute yet."""
+    found = [clean(task.get("outcome")), clean(task.get("cause") or task.get("reason"))]
+    return ": ".join(word for word in found if word)
+
+
+def counts_of(run: Mapping[str, Any], rows: Sequence[Document]) -> str:
+    known = run.get("tasks")
+    counts = Counter(known if isinstance(known, dict) else [str(row.get("status")) for row in rows])
+    return ", ".join(f"{status} {count}" for status, count in sorted(counts.items()) if count) or "none yet"
+
+
+def counters(run: Mapping[str, Any]) -> str:
+    named = [f"{number(run[name])} {name}" for name in ("pages", "items", "errors") if run.get(name) is not None]
+    return ", ".join(named)
+
+
+def stop_words(stop: Mapping[str, Any]) -> str:
+    words = ["force-stop" if stop.get("force") else "stop", "asked for", ago(stop.get("requested_at"))]
+    if stop.get("limit"):
+        words = ["by the run's limit", clean(stop["limit"]) + ",", ago(stop.get("requested_at"))]
+    if stop.get("requested_by"):
+        words += ["by", clean(stop["requested_by"])]
+    return " ".join(words) + (f": {clean(stop['reason'])}" if stop.get("reason") else "")
+
+
+def export_words(export: Document) -> str:
+    if not export.get("url"):
+        return f"{clean(export.get('status'))}" + (f", {clean(export['error'])}" if export.get("error") else "")
+    size = f", {number(export.get('files'))} files, {number(export.get('bytes'))} bytes" if export.get("files") else ""
+    return f"{clean(export.get('status'))} {clean(export['url'])}{size}"
+
+
+def next_steps(run: Document) -> list[str]:
+    run_id, status = run.get("run_id"), run.get("status")
+    if status == "COMPLETED":
+        return [f"crawlctl logs {run_id}", f"crawlctl resume {run_id} --rerun"]
+    if status == "FAILED":
+        return [f"crawlctl logs {run_id}", f"crawlctl resume {run_id}"]
+    if status == "STOPPING":
+        return [f"crawlctl wait {run_id} --for ended", f"crawlctl force-stop {run_id}"]
+    return [f"crawlctl wait {run_id}", f"crawlctl look {run_id}", f"crawlctl stop {run_id}"]
+
+
+def exit_of(task: Document) -> str:
+    if task.get("exit_signal"):
+        return f"signal {task['exit_signal']}"
+    return "-" if task.get("exit_code") is None else str(task["exit_code"])
+
+
+def took(row: Document) -> str:
+    started, ended = moment(row.get("started_at")), moment(row.get("ended_at"))
+    return span((ended - started).total_seconds()) if started and ended else "-"
+
+
+def arguments(crawler: Document) -> str:
+    shown = []
+    for name, spec in (crawler.get("args") or {}).items():
+        required = isinstance(spec, dict) and spec.get("required") and spec.get("default") is None
+        shown.append(f"{name}!" if required else name)
+    return clean(", ".join(shown)) or "-"
+
+
+def plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{clean(key)}: {plain(item)}" for key, item in value.items() if item is not None)
+    if isinstance(value, list):
+        return " ".join(plain(item) for item in value)
+    return clean(value)
