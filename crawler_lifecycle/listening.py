@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from .logs import RequestLog
 from .problems import Problem
 
 #: What a request that is being served gets after SIGTERM, in seconds.
@@ -156,7 +157,7 @@ def run(name: str, app: FastAPI, bound: socket.socket) -> int:
     """
     _allow_files(CONNECTIONS_MAX + 512)
     config = uvicorn.Config(
-        app,
+        RequestLog(app),
         http=Connection,
         ws="none",
         log_config=None,

@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "worker": {"domain", "ports", "activities", "adapters", "workflows", "settings", "compose", "temporal", "logs"},
     "problems": {"domain"},
     "serving": {"problems"},
-    "listening": {"problems"},
+    "listening": {"logs", "problems"},
     "task_tokens": set(),
     "scheduler": {
         *("domain", "ports", "adapters", "settings", "compose", "problems", "serving", "listening", "logs"),

@@ -18,6 +18,7 @@ from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import ACTIVE, TaskState, TaskStatus, reconcile
 from crawler_lifecycle.ports import Cluster, Fence, Finding, FoundState, Look, Notifier, RunStore, TaskRef
 
+from . import meters
 from .shared import Clock, Counts, beating, send_event, utc_now
 
 #: Tasks whose debugging information is fetched and written in one go.
@@ -148,6 +149,7 @@ class ReconciliationActivities:
             gap = max(order.next_gap_s, 2 * look.seconds, cadence.MIN_GAP_SECONDS)
             next_look_at = self.clock() + timedelta(seconds=gap)
             report = self.store.record_look(fence, look, findings, next_look_at, order.source)
+        meters.found(findings, look.observed_at, order.source)
         return LookAnswer(
             report.changed,
             report.active,

@@ -15,6 +15,8 @@ from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import event_key
 from crawler_lifecycle.ports import Event, Fence, RunStore, TaskCounts
 
+from . import meters
+
 Clock = Callable[[], datetime]
 
 
@@ -85,7 +87,9 @@ def send_event(store: RunStore, event: Event, send: Callable[[Event], None], sin
     try:
         send(event)
     except NotDelivered as error:
+        meters.delivered(sink, str(error))
         store.record_delivery(event.seq, sink, str(error))
         raise
+    meters.delivered(sink)
     store.record_delivery(event.seq, sink, None)
     return event
