@@ -81,11 +81,19 @@ def build_parts(settings: Settings, directory: WorkflowDirectory) -> Parts:
         store=open_store(settings.database.url, pool_size=settings.database.pool_size),
         cluster=build_cluster(settings),
         catalogue=build_catalogue(settings),
-        scheduler=HttpSchedulerClient(settings.scheduler.url, settings.scheduler.timeout_s),
+        scheduler=build_scheduler(settings),
         notifier=build_notifier(settings),
         sink=build_sink(settings),
         archive=build_archive(settings),
         directory=directory,
+    )
+
+
+def build_scheduler(settings: Settings) -> SchedulerClient:
+    """The scheduler service, as our processes call it."""
+    token = settings.scheduler.token
+    return HttpSchedulerClient(
+        settings.scheduler.url, settings.scheduler.timeout_s, token=token.get_secret_value() if token else None
     )
 
 
@@ -142,7 +150,9 @@ def build_cluster(settings: Settings) -> LocalCluster:
         raise InvalidRequest(
             f"LIFECYCLE_CLUSTER__KIND: {settings.cluster.kind!r} is not served by this version; use 'local'"
         )
-    return LocalCluster(settings.cluster.state_dir, settings.cluster.slots)
+    return LocalCluster(
+        settings.cluster.state_dir, settings.cluster.slots, cgroup_setting=settings.cluster.cgroup
+    )
 
 
 def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:

@@ -58,7 +58,13 @@ class HttpSchedulerClient:
     """
 
     def __init__(
-        self, url: str, timeout_s: float = 20.0, *, transport: httpx.BaseTransport | None = None, connections: int = 32
+        self,
+        url: str,
+        timeout_s: float = 20.0,
+        *,
+        token: str | None = None,
+        transport: httpx.BaseTransport | None = None,
+        connections: int = 32,
     ) -> None:
         self._url = url.rstrip("/")
         self._timeout_s = timeout_s
@@ -66,6 +72,7 @@ class HttpSchedulerClient:
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 5.0)),
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
             follow_redirects=False,
+            headers={"Authorization": f"Bearer {token}"} if token else None,
             transport=transport,
             # The service is ours to name; a proxy of the environment has no business between the two.
             trust_env=False,
@@ -133,6 +140,10 @@ class HttpSchedulerClient:
         detail = _detail(content)
         if status == 410:
             raise DeploymentExpired(detail or "the deployment call expired before the service could carry it out")
+        if status == 401:
+            # A token that is being changed on one side must not end runs, whoever words the refusal.
+            cure = "set LIFECYCLE_SCHEDULER__TOKEN to the token it asks for, where our processes run"
+            raise SchedulerUnavailable(f"scheduler service at {self._url} does not know us (401); {cure}")
         told = response.headers.get("content-type", "").partition(";")[0].strip().lower() == PROBLEM
         if 400 <= status < 500 and status not in TRANSIENT_4XX and (told or status not in AMBIGUOUS_4XX):
             raise DeploymentRefused(detail or f"scheduler service at {self._url} refused with status {status}")

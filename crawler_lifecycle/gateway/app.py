@@ -15,8 +15,9 @@ from fastapi import FastAPI, Response
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.ports import RunStore, SchedulerClient
 from crawler_lifecycle.problems import install
-from crawler_lifecycle.serving import Bodies, Guard, loopback_only
+from crawler_lifecycle.serving import Bodies, Guard
 
+from .auth import Callers, Door, Entrance, Operations
 from .commands import Commands
 from .crawlers import Crawlers
 from .routes_commands import add_commands
@@ -26,7 +27,6 @@ from .sweep import Sweep
 from .workflows import Workflows
 
 API_VERSION = "1.0"
-BODY_MAX = 2 * 1024 * 1024
 READY_TIMEOUT_S = 3.0
 
 
@@ -35,11 +35,12 @@ def create_app(
     workflows: Workflows,
     scheduler: SchedulerClient,
     *,
+    entrance: Entrance,
     sweep_s: float | None = 15.0,
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> FastAPI:
-    """The gateway over its ports.
+    """The gateway over its ports, open to whom the entrance lets in.
 
     ``sweep_s`` is the pause between sweeps (``None``: no sweep); ``background`` runs while the app does.
     """
@@ -62,16 +63,18 @@ def create_app(
     app = FastAPI(
         title="crawler-lifecycle gateway", version=API_VERSION, docs_url=None, redoc_url=None, lifespan=lifespan
     )
-    app.add_middleware(Bodies, limit=lambda _: BODY_MAX)
-    app.add_middleware(Guard, check=loopback_only)
     install(app)
     add_commands(app, commands, clock)
     add_readers(app, store, clock)
-    _add_rest(app, store, workflows, crawlers)
+    _add_rest(app, store, workflows, crawlers, entrance.callers)
+    # The one added last is the first that a request meets.
+    app.add_middleware(Bodies, limit=lambda scope: int(scope["lifecycle.body_max"]))
+    app.add_middleware(Door, operations=Operations(app), entrance=entrance, clock=clock)
+    app.add_middleware(Guard, check=entrance.check)
     return app
 
 
-def _add_rest(app: FastAPI, store: RunStore, workflows: Workflows, crawlers: Crawlers) -> None:
+def _add_rest(app: FastAPI, store: RunStore, workflows: Workflows, crawlers: Crawlers, callers: Callers | None) -> None:
     # Its own two threads: a database that hangs must not take the answer to "are you well?" with it.
     probes = CapacityLimiter(2)
 
@@ -96,7 +99,11 @@ def _add_rest(app: FastAPI, store: RunStore, workflows: Workflows, crawlers: Cra
         )
         ready = database == temporal == "ok"
         response.status_code = 200 if ready else 503
-        return Readiness(ready=ready, checks={"database": database, "temporal": temporal})
+        checks = {"database": database, "temporal": temporal}
+        if callers is not None:
+            # The callers of before hold, so a broken new file is told here and takes nobody out of service.
+            checks["tokens"] = callers.problem or "ok"
+        return Readiness(ready=ready, checks=checks)
 
 
 async def _check(probe: Awaitable[None]) -> str:

@@ -26,7 +26,7 @@ SCHEDULER_TIMEOUT_S = 5.0
 
 _OPEN = "LIFECYCLE_GATEWAY__OPEN"
 _FILE = "LIFECYCLE_GATEWAY__TOKENS_FILE"
-_HOW = "crawlctl gateway token NAME --role operate writes a token for it"
+_HOW = "crawlctl gateway token new --name NAME --role operate writes the lines for it"
 
 
 def serve(settings: Settings) -> int:
@@ -68,7 +68,10 @@ def serve(settings: Settings) -> int:
 
 
 def entrance_of(settings: GatewaySettings) -> Entrance:
-    """Whom the settings let in. Raises ``Unservable`` that names the setting and the cure; nothing is open by default."""
+    """Whom the settings let in. Nothing is open by default.
+
+    Raises ``Unservable`` that names the setting and the cure.
+    """
     key = settings.task_key.get_secret_value().encode() if settings.task_key else None
     if key is not None and len(key) < KEY_MIN:
         raise Unservable(

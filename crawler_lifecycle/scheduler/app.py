@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import hmac
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Response
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.types import Scope
 
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
 from crawler_lifecycle.ports import Catalogue, Deployer
 from crawler_lifecycle.problems import FieldError, JsonBody, Problem, install, unavailable
-from crawler_lifecycle.serving import Bodies, Guard, no_browser
+from crawler_lifecycle.serving import Bodies, Check, Guard, bearer, no_browser, unauthorised
 
 from .schemas import CrawlerList, DeploymentAnswer, OnetimeCall, ScheduledCall, TaskAnswer, merged
 
@@ -23,11 +26,11 @@ _ONETIME = JsonBody(OnetimeCall)
 _SCHEDULED = JsonBody(ScheduledCall)
 
 
-def create_app(deployer: Deployer, catalogue: Catalogue) -> FastAPI:
-    """The service over a cluster and a catalogue."""
+def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = None) -> FastAPI:
+    """The service over a cluster and a catalogue. With a token, everything but its health asks for it."""
     app = FastAPI(title="crawler-lifecycle scheduler service", version=API_VERSION, docs_url=None, redoc_url=None)
     app.add_middleware(Bodies, limit=lambda _: BODY_MAX)
-    app.add_middleware(Guard, check=no_browser)
+    app.add_middleware(Guard, check=_programs_only(token))
     install(app)
     service = _Service(deployer, catalogue)
 
@@ -73,6 +76,22 @@ def create_app(deployer: Deployer, catalogue: Catalogue) -> FastAPI:
         return {"ready": problem is None, "checks": {"catalogue": problem or "ok"}}
 
     return app
+
+
+def _programs_only(token: str | None) -> Check:
+    def check(scope: Scope, headers: Headers) -> Problem | None:
+        problem = no_browser(scope, headers)
+        if problem is not None or token is None or scope["path"] in ("/healthz", "/readyz"):
+            return problem
+        given = bearer(headers)
+        if given is None:
+            return unauthorised("unauthenticated", "Authorization: missing; send Authorization: Bearer TOKEN")
+        if not hmac.compare_digest(given.encode(), token.encode()):
+            detail = "Authorization: the token is not LIFECYCLE_SCHEDULER__TOKEN of this service; send that one"
+            return unauthorised("invalid_token", detail, error="invalid_token")
+        return None
+
+    return check
 
 
 def public(crawler: CrawlerDefinition) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def test_a_refusal_is_final_and_told_in_the_services_words(status: int) -> None:
         _deploy(httpx.Response(status, content=b"<html>"))
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 405, 407])
+@pytest.mark.parametrize("status", [403, 404, 405, 407])
 def test_what_a_proxy_or_a_wrong_address_answers_too_is_a_refusal_only_in_a_problem_document(status: int) -> None:
     with pytest.raises(SchedulerUnavailable):
         _deploy(httpx.Response(status, content=b"<html>Forbidden</html>"))
@@ -87,6 +87,27 @@ def test_what_a_proxy_or_a_wrong_address_answers_too_is_a_refusal_only_in_a_prob
         _deploy(httpx.Response(status, json={"detail": "Not Found"}))
     with pytest.raises(DeploymentRefused, match="not for you"):
         _deploy(httpx.Response(status, json={"detail": "not for you"}, headers=PROBLEM))
+
+
+def test_401_says_nothing_about_the_deployment_whoever_words_it() -> None:
+    for answer in (
+        httpx.Response(401, json={"detail": "who are you?"}, headers=PROBLEM),
+        httpx.Response(401, content=b"<html>"),
+    ):
+        with pytest.raises(SchedulerUnavailable, match="LIFECYCLE_SCHEDULER__TOKEN"):
+            _deploy(answer)
+
+
+@pytest.mark.parametrize("token", [None, "secret"])
+def test_the_token_is_shown_when_there_is_one(token: str | None) -> None:
+    seen: list[httpx.Request] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, json={"crawlers": []})
+
+    HttpSchedulerClient("http://scheduler.test", token=token, transport=httpx.MockTransport(handle)).crawlers()
+    assert seen[0].headers.get("authorization") == (f"Bearer {token}" if token else None)
 
 
 def test_410_is_expired() -> None:

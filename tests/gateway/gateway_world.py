@@ -18,7 +18,8 @@ from crawler_lifecycle.client import TemporalUnavailable
 from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopRequest, Verdict
 from crawler_lifecycle.fakes.services import FakeScheduler
-from crawler_lifecycle.gateway import create_app
+from crawler_lifecycle.gateway.app import create_app
+from crawler_lifecycle.gateway.auth import Entrance
 from crawler_lifecycle.gateway.commands import Commands
 from crawler_lifecycle.gateway.crawlers import Crawlers
 from crawler_lifecycle.gateway.sweep import Sweep
@@ -113,7 +114,7 @@ class World:
         self.app = self.new_app()
 
     def new_app(self, **options: Any) -> FastAPI:
-        options = {"sweep_s": None, "clock": self.clock, **options}
+        options = {"entrance": Entrance(), "sweep_s": None, "clock": self.clock, **options}
         return create_app(self.store, self.workflows, self.scheduler, **options)
 
     @contextmanager

@@ -16,7 +16,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-CODE = "import sys; from crawler_lifecycle.gateway import serve; from crawler_lifecycle.settings import Settings; "
+CODE = (
+    "import sys; from crawler_lifecycle.gateway.serve import serve; from crawler_lifecycle.settings import Settings; "
+)
 CODE += "import os; code = serve(Settings.load()); sys.stderr.flush(); os._exit(code)"
 
 
@@ -26,6 +28,7 @@ def _environment(tmp_path: Path, **more: str) -> dict[str, str]:
         "PATH": os.environ["PATH"],
         "TEMPORAL_ADDRESS": "127.0.0.1:9",
         "LIFECYCLE_GATEWAY__PORT": "0",
+        "LIFECYCLE_GATEWAY__OPEN": "true",
         "LIFECYCLE_SCHEDULER__URL": "http://127.0.0.1:9",
         "LIFECYCLE_DATABASE__URL": f"sqlite:///{tmp_path}/missing/runs.db",
         **more,

@@ -49,6 +49,24 @@ def client(deployer: FakeDeployer) -> Iterator[TestClient]:
 ONETIME, SCHEDULED = "/v1/deployments/onetime", "/v1/deployments/scheduled"
 
 
+def test_with_a_token_everything_but_health_asks_for_it(deployer: FakeDeployer) -> None:
+    app = create_app(deployer, FakeCatalogue([CRAWLER]), token="t" * 32)
+    operations = [(method, path) for path, item in app.openapi()["paths"].items() for method in item]
+    assert len(operations) > 4
+    with TestClient(app, base_url="http://scheduler:8600") as client:
+        for method, path in operations:
+            open_to_all = path in ("/healthz", "/readyz")
+            for shown in (None, "Bearer wrong", "Bearer ", "Basic dDp0", "Bearer " + "t" * 31, "t" * 32):
+                answer = client.request(method, path, headers={"Authorization": shown} if shown else {})
+                assert (answer.status_code == 401) is not open_to_all, (method, path, shown)
+                if not open_to_all:
+                    assert answer.headers["www-authenticate"].startswith("Bearer ")
+            assert client.request(method, path, headers={"Authorization": "Bearer " + "t" * 32}).status_code != 401
+        assert deployer.deployments == []
+        done = client.post(ONETIME, json=_body(), headers={"Authorization": "Bearer " + "t" * 32})
+        assert done.status_code == 201
+
+
 def test_created_is_201_and_existing_is_200(client: TestClient) -> None:
     first = client.post(ONETIME, json=_body())
     assert first.status_code == 201
@@ -196,7 +214,7 @@ def test_it_serves_the_local_cluster_and_leaves_when_asked(tmp_path: Path) -> No
         process.communicate()
 
 
-@pytest.mark.parametrize("what", ["port", "kubernetes", "catalogue", "host"])
+@pytest.mark.parametrize("what", ["port", "kubernetes", "catalogue", "host", "reachable", "guessable"])
 def test_what_prevents_a_start_is_one_line_and_exit_1(tmp_path: Path, what: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -207,7 +225,18 @@ def test_what_prevents_a_start_is_one_line_and_exit_1(tmp_path: Path, what: str)
                 "LIFECYCLE_CLUSTER__KIND: .* not in this version",
             ),
             "catalogue": ({"LIFECYCLE_CRAWLERS": "none.yaml"}, r"none\.yaml: cannot be read"),
-            "host": ({"LIFECYCLE_SCHEDULER__HOST": "192.0.2.1"}, r"192\.0\.2\.1:0: cannot listen .*__HOST"),
+            "host": (
+                {"LIFECYCLE_SCHEDULER__HOST": "192.0.2.1", "LIFECYCLE_SCHEDULER__TOKEN": "t" * 32},
+                r"192\.0\.2\.1:0: cannot listen .*__HOST",
+            ),
+            "reachable": (
+                {"LIFECYCLE_SCHEDULER__HOST": "0.0.0.0"},
+                r"LIFECYCLE_SCHEDULER__HOST: '0\.0\.0\.0' can be reached .*LIFECYCLE_SCHEDULER__TOKEN",
+            ),
+            "guessable": (
+                {"LIFECYCLE_SCHEDULER__TOKEN": "hunter2"},
+                "LIFECYCLE_SCHEDULER__TOKEN: 7 characters can be guessed",
+            ),
         }[what]
         environment = _environment(tmp_path, **more)
         done = subprocess.run(

@@ -1,0 +1,281 @@
+"""Who may do what: one table of operations and roles, and the door that every request passes.
+
+Nothing is allowed that the table does not name: an app with a route that has no entry cannot be made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, TypeVar
+from urllib.parse import parse_qs
+
+import structlog
+from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
+from pydantic import BaseModel
+from starlette.datastructures import Headers
+from starlette.routing import compile_path
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from crawler_lifecycle import task_tokens
+from crawler_lifecycle.problems import Problem
+from crawler_lifecycle.serving import Check, bearer, loopback_only, unauthorised
+
+from .callers import Caller, Callers, CallersError, Role, new_token
+from .limits import Limits, Quota
+
+__all__ = ["ACCESS", "Access", "Caller", "Callers", "CallersError", "Door", "Entrance", "Operations", "Role"]
+__all__ += ["caller_name", "new_token", "signed"]
+
+logger = logging.getLogger(__name__)
+
+#: Bodies, in bytes. Only those that list tasks may be large.
+BODY_MAX = 1024 * 1024
+BODY_OF_TASKS_MAX = 2 * 1024 * 1024
+#: How often the token of an open stream is looked at again, in seconds.
+STREAM_CHECK_S = 10.0
+#: At most one line in the log about refused tokens in this time, in seconds.
+REFUSED_EVERY_S = 10.0
+
+T = TypeVar("T", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What an operation needs. ``role`` ``None`` opens it to everybody."""
+
+    role: Role | None
+    body_max: int = BODY_MAX
+    stream: Literal["never", "always", "when followed"] = "never"
+    own_run: bool = False
+    """Whether a crawler's own token is enough, for its own run."""
+
+    @property
+    def writes(self) -> bool:
+        return self.role is not None and self.role is not Role.READ
+
+
+_READ = Access(Role.READ)
+_OPERATE = Access(Role.OPERATE)
+
+#: By operation id. Force, ``rerun`` and resending need no higher role than a plain stop or start: who may start crawls
+#: must be able to end them in any way. Nothing needs ``admin`` yet.
+ACCESS: Mapping[str, Access] = {
+    "healthz": Access(None),
+    "readyz": Access(None),
+    "metrics": _READ,
+    "openapi": _READ,
+    "listRuns": _READ,
+    "getRun": _READ,
+    "listTasks": _READ,
+    "getTimeline": _READ,
+    "listCorrections": _READ,
+    "listCorrectionsOfRun": _READ,
+    "getLog": Access(Role.READ, stream="when followed"),
+    "streamEvents": Access(Role.READ, stream="always"),
+    "downloadArchive": Access(Role.READ, stream="always"),
+    "listCrawlers": _READ,
+    "startRun": Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX),
+    "addTasks": Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX, own_run=True),
+    "stopRun": _OPERATE,
+    "resumeRun": _OPERATE,
+    "lookAtRun": _OPERATE,
+    "resendExport": _OPERATE,
+}
+#: For paths that do not exist and methods they do not take: whoever may read learns so, nobody else.
+_UNKNOWN = Access(Role.READ)
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """Whom a gateway lets in. Without ``callers`` it is open, and then ``check`` keeps foreign pages and hosts out."""
+
+    callers: Callers | None = None
+    task_key: bytes | None = None
+    quota: Quota | None = None
+    check: Check = loopback_only
+
+
+class Operations:
+    """Which operation a request asks for. Raises ``RuntimeError`` when a route of the app is not in ``ACCESS``."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._known: list[tuple[re.Pattern[str], set[str], str]] = []
+        for route in iter_route_contexts(app.routes):
+            name = getattr(route, "operation_id", None) or route.name
+            if name not in ACCESS or route.path is None:
+                raise RuntimeError(f"{route.path}: operation {name!r} has no entry in ACCESS; say who may call it")
+            self._known.append((compile_path(route.path)[0], set(route.methods or ()), str(name)))
+
+    def of(self, method: str, path: str) -> tuple[str | None, Mapping[str, str]]:
+        """The operation's id and the parameters of its path; ``None`` when there is no such operation."""
+        for pattern, methods, name in self._known:
+            found = pattern.match(path)
+            if found and method in methods:
+                return name, found.groupdict()
+        return None, {}
+
+
+_CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
+
+
+def caller_name() -> str | None:
+    """The name of the token by which the present request came; ``None`` on an open gateway."""
+    caller = _CALLER.get()
+    return None if caller is None else caller.name
+
+
+def signed(body: T) -> T:
+    """The body with the caller's name as ``requested_by``, where the caller left that out."""
+    name = caller_name()
+    if name is None or getattr(body, "requested_by", None) is not None:
+        return body
+    return body.model_copy(update={"requested_by": name})
+
+
+class Door:
+    """ASGI middleware: finds out who calls, whether they may, and whether it is not too much.
+
+    It stands in front of the body, so that strangers cannot make us receive one.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        operations: Operations,
+        entrance: Entrance,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._app = app
+        self._operations = operations
+        self._entrance = entrance
+        self._clock = clock
+        self._monotonic = monotonic
+        self._limits = Limits(entrance.quota, clock=monotonic)
+        self._refused = 0
+        self._told_at: float | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        operation, parameters = self._operations.of(scope["method"], scope["path"])
+        access = ACCESS[operation] if operation else _UNKNOWN
+        scope["lifecycle.body_max"] = access.body_max
+        if access.role is None:
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        caller = self._caller(headers)
+        _check(caller, access, operation or "this", parameters)
+        name = caller.name if caller else None
+        self._limits.spend(name, writes=access.writes)
+        stream = access.stream == "always" or (access.stream == "when followed" and _is_followed(scope))
+        with self._limits.slot(name, stream=stream), _called(caller, operation):
+            watched = self._until_revoked(headers, send) if stream and caller else send
+            await self._app(scope, receive, _audited(watched) if access.writes else watched)
+
+    def _caller(self, headers: Headers) -> Caller | None:
+        """Who calls; ``None`` when the gateway is open. Raises ``Problem`` 401."""
+        callers, key = self._entrance.callers, self._entrance.task_key
+        if callers is None:
+            # Open, yet a crawler's token is held to its own run here as well, so that what works here works elsewhere.
+            given = headers.get("authorization", "").removeprefix("Bearer ")
+            run_id = task_tokens.verify(key, given) if key is not None else None
+            return None if run_id is None else Caller(f"run {run_id}", None, run_id)
+        token = bearer(headers)
+        if token is None:
+            raise unauthorised("unauthenticated", "Authorization: missing; send Authorization: Bearer TOKEN")
+        if key is not None and (run_id := task_tokens.verify(key, token)) is not None:
+            return Caller(f"run {run_id}", None, run_id)
+        caller, expired = callers.find(token, self._clock())
+        if caller is None:
+            self._note_refusal()
+            raise unauthorised("invalid_token", "Authorization: the token is unknown; get one", error="invalid_token")
+        if expired:
+            detail = f"Authorization: the token of {caller.name!r} has expired; get a new one"
+            raise unauthorised("token_expired", detail, error="invalid_token")
+        return caller
+
+    def _note_refusal(self) -> None:
+        self._refused += 1
+        now = self._monotonic()
+        if self._told_at is None or now - self._told_at >= REFUSED_EVERY_S:
+            logger.warning("unknown tokens were refused: %d since the last line like this", self._refused)
+            self._refused, self._told_at = 0, now
+
+    def _until_revoked(self, headers: Headers, send: Send) -> Send:
+        """``send`` that looks at the token from time to time: taking it back must end what it opened."""
+        due, ended = self._monotonic() + STREAM_CHECK_S, False
+
+        async def watched(message: Message) -> None:
+            nonlocal due, ended
+            if self._monotonic() >= due and not ended:
+                due = self._monotonic() + STREAM_CHECK_S
+                try:
+                    self._caller(headers)
+                except Problem as problem:
+                    logger.info("an open stream is ended: %s", problem.detail)
+                    # The server now tells the app that the client has left, and the app stops sending.
+                    ended, message = True, {"type": "http.response.body", "body": b"", "more_body": False}
+                    await send(message)
+            if not ended:
+                await send(message)
+
+        return watched
+
+
+def _check(caller: Caller | None, access: Access, operation: str, parameters: Mapping[str, str]) -> None:
+    """Raise ``Problem`` 403 when this caller may not do that."""
+    if caller is None or access.role is None:
+        return
+    if caller.role is not None:
+        if caller.role.covers(access.role):
+            return
+        detail = f"{operation} needs the role {access.role}; the token of {caller.name!r} has {caller.role}"
+    else:
+        # A run that does not exist is refused in the same words as a foreign one.
+        if access.own_run and parameters.get("run_id") == str(caller.run_id):
+            return
+        detail = f"the token of run {caller.run_id} adds tasks to that run and does nothing else"
+    logger.warning("refused: %s", detail)
+    challenge = f'Bearer realm="crawler-lifecycle", error="insufficient_scope", scope="{access.role}"'
+    raise Problem(403, "forbidden", detail, headers={"WWW-Authenticate": challenge})
+
+
+def _is_followed(scope: Scope) -> bool:
+    values = parse_qs(scope["query_string"].decode("latin-1")).get("follow", [])
+    return any(value.lower() in ("1", "true", "t", "yes", "y", "on") for value in values)
+
+
+@contextlib.contextmanager
+def _called(caller: Caller | None, operation: str | None) -> Iterator[None]:
+    """The caller for ``caller_name`` and for every log line of the request."""
+    token = _CALLER.set(caller)
+    try:
+        with structlog.contextvars.bound_contextvars(
+            **({"caller": caller.name} if caller else {}), **({"operation": operation} if operation else {})
+        ):
+            yield
+    finally:
+        _CALLER.reset(token)
+
+
+def _audited(send: Send) -> Send:
+    """``send`` that leaves one line about each command; who, what and which request stand beside it."""
+
+    async def audited(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            logger.info("answered %d", message["status"])
+        await send(message)
+
+    return audited
