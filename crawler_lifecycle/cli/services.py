@@ -51,7 +51,7 @@ gateway_app.command(token_app)
 def gateway() -> int:
     """Run the gateway until SIGTERM or Ctrl-C."""
     settings = load_settings()
-    from crawler_lifecycle.gateway import serve
+    from crawler_lifecycle.gateway.serve import serve
 
     return serve(settings)
 
