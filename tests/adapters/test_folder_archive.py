@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters import archive as module
-from crawler_lifecycle.adapters.archive import FolderArchive
+from crawler_lifecycle.adapters.archive import FolderArchive, packing
+from crawler_lifecycle.adapters.archive.limits import Limits
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports import FileSource
@@ -177,13 +177,15 @@ def test_any_time_of_modification(archive: FolderArchive, folder: Path, seconds:
 
 
 def test_a_growing_and_a_shrinking_file(archive: FolderArchive, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHUNK", 1000)
+    monkeypatch.setattr(packing, "CHUNK", 1000)
+    monkeypatch.setattr(packing, "BEAT_S", 0)
     for name in ("grows", "shrinks"):
         (folder / name).write_bytes(b"x" * 50_000)
 
     def change(_: int, size: int) -> None:
-        with (folder / "grows").open("ab") as file:
-            file.write(b"y" * 5000)
+        if size:
+            with (folder / "grows").open("ab") as file:
+                file.write(b"y" * 5000)
         if size > 60_000:
             os.truncate(folder / "shrinks", 1)
 
@@ -222,11 +224,11 @@ def test_a_deep_folder_ends_somewhere(archive: FolderArchive, folder: Path) -> N
 
 
 def test_many_skipped_things_do_not_make_a_large_manifest(archive: FolderArchive, folder: Path) -> None:
-    for n in range(module.SKIPPED_NAMED_MAX + 50):
+    for n in range(Limits().skipped_named_max + 50):
         (folder / f"{n}").symlink_to("x")
     _, manifest = _read(archive, _store(archive, folder))
-    assert len(manifest["skipped"]) == module.SKIPPED_NAMED_MAX
-    assert manifest["skipped_count"] == module.SKIPPED_NAMED_MAX + 50
+    assert len(manifest["skipped"]) == Limits().skipped_named_max
+    assert manifest["skipped_count"] == Limits().skipped_named_max + 50
 
 
 def test_a_sparse_file_costs_no_memory(archive: FolderArchive, folder: Path) -> None:

@@ -1,0 +1,32 @@
+"""Archives of supporting files: one zip for each attempt of a run, in a folder or in an S3 bucket.
+
+One packer (``packing``) serves both, so that the same files give the same bytes wherever they go. The folders that go
+in are written by crawlers and are therefore hostile input (``walk``, ``naming``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from crawler_lifecycle.domain.errors import InvalidRequest
+
+from .folder import FolderArchive
+from .limits import BYTES_MAX, FILES_MAX
+
+if TYPE_CHECKING:
+    from .s3 import S3Archive
+
+__all__ = ["FolderArchive", "open_archive"]
+
+
+def open_archive(url: str, *, files_max: int = FILES_MAX, bytes_max: int = BYTES_MAX) -> FolderArchive | S3Archive:
+    """The archive that a URL names. Nothing is connected to yet. Raises ``InvalidRequest`` for any other URL."""
+    if url.startswith("file:"):
+        return FolderArchive(url, files_max=files_max, bytes_max=bytes_max)
+    if url.startswith("s3:"):
+        from .s3 import S3Archive
+
+        return S3Archive(url, files_max=files_max, bytes_max=bytes_max)
+    raise InvalidRequest(
+        f"LIFECYCLE_ARCHIVE__URL: {url!r} is not allowed; give file:///path/of/a/folder or s3://bucket/prefix"
+    )

@@ -1,0 +1,115 @@
+"""Archives in a folder: a zip appears under its name when it is complete, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import uuid
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+from urllib.parse import unquote, urlsplit
+
+from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
+from crawler_lifecycle.domain.run import ExportResult
+from crawler_lifecycle.ports import FileSource
+
+from .limits import BYTES_MAX, FILES_MAX, Limits, checked_key
+from .packing import CHUNK, Pace, Progress, pack
+
+
+class FolderArchive:
+    """The port ``FileArchive`` below one folder.
+
+    ``files_max`` and ``bytes_max`` bound one archive; what does not fit is left out and named in its manifest.
+    """
+
+    def __init__(self, url: str, *, files_max: int = FILES_MAX, bytes_max: int = BYTES_MAX) -> None:
+        parts = urlsplit(url)
+        if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+            raise InvalidRequest(f"LIFECYCLE_ARCHIVE__URL: {url!r} is not allowed; give file:///path/of/a/folder")
+        self.root = Path(os.path.normpath(unquote(parts.path)))
+        self.limits = Limits(files_max, bytes_max)
+
+    def store(
+        self, key: str, sources: Sequence[FileSource], manifest: Mapping[str, object], progress: Progress
+    ) -> ExportResult:
+        """Write the zip under ``key``, replacing an earlier one only when complete. Raises ``NotDelivered``."""
+        target = self.root / checked_key(key)
+        part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+        pace = Pace(progress)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _remove_abandoned(target)
+            try:
+                with part.open("xb", buffering=CHUNK) as file:
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                    written = pack(file, sources, manifest, self.limits, pace)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    os.replace(part, target)
+                _sync_folder(target.parent)
+            finally:
+                part.unlink(missing_ok=True)
+        except (OSError, zipfile.LargeZipFile) as error:
+            raise NotDelivered(f"{target}: the archive cannot be written: {error}") from error
+        return ExportResult(target.as_uri(), written.size, pace.files, written.sha256)
+
+    def open(self, url: str) -> Iterator[bytes]:
+        """The bytes of a stored archive. Raises ``NotDelivered`` when there is none or it cannot be read."""
+        path = Path(os.path.normpath(unquote(urlsplit(url).path)))
+        try:
+            if not path.is_relative_to(self.root):
+                raise PermissionError(errno.EPERM, "not in this archive")
+            file = path.open("rb")
+        except (OSError, ValueError) as error:
+            raise NotDelivered(f"{url}: the archive cannot be read: {error}") from error
+        return _chunks(file, url)
+
+    def check(self) -> str:
+        """Write and remove a probe. Raises ``NotDelivered`` with reason and cure."""
+        probe = self.root / f".probe.{uuid.uuid4().hex}"
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            try:
+                with probe.open("xb") as file:
+                    file.write(b"probe")
+                    os.fsync(file.fileno())
+            finally:
+                probe.unlink(missing_ok=True)
+        except OSError as error:
+            raise NotDelivered(
+                f"{self.root}: archives cannot be written here: {error.strerror}; make it a folder that the worker's "
+                "user may write to, or set LIFECYCLE_ARCHIVE__URL to another one"
+            ) from error
+        return f"archives go to the folder {self.root}"
+
+
+def _chunks(file: IO[bytes], url: str) -> Iterator[bytes]:
+    with file:
+        try:
+            while chunk := file.read(CHUNK):
+                yield chunk
+        except OSError as error:
+            raise NotDelivered(f"{url}: the archive cannot be read: {error}") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove what exporters of this key left behind when they were killed; a living one holds the lock of its part."""
+    prefix = f".{target.name}."
+    for entry in os.scandir(target.parent):
+        if entry.name.startswith(prefix) and entry.name.endswith(".part"):
+            with contextlib.suppress(OSError), open(entry.path, "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(entry.path)

@@ -1,0 +1,51 @@
+"""What one archive may hold, and what a key may look like."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from crawler_lifecycle.domain.errors import InvalidRequest
+
+FILES_MAX = 100_000
+BYTES_MAX = 50 * 2**30
+
+_KEY = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9._-]*/)*[A-Za-z0-9_-][A-Za-z0-9._-]*")
+#: S3's limit for a key.
+_KEY_BYTES_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one archive; what does not fit is left out and named in its manifest. Sizes in bytes."""
+
+    files_max: int = FILES_MAX
+    bytes_max: int = BYTES_MAX
+    """Sum of the members' sizes, unpacked."""
+    depth_max: int = 64
+    """Folders inside of each other."""
+    path_max: int = 2048
+    """Of one member's name; unpackers give up at 4096 together with the folder they unpack into."""
+    paths_max: int = 24 * 2**20
+    """Of all members' names together: they stay in memory until the zip's directory is written at its end."""
+    holes_max: int = 2**30
+    """Holes in one sparse file. A file of nothing costs its writer no disk, but us and every reader time and space."""
+    skipped_named_max: int = 1000
+    """Skipped things that the manifest names one by one; the rest is counted by reason."""
+
+    def __post_init__(self) -> None:
+        for name in ("files_max", "bytes_max"):
+            if getattr(self, name) < 1:
+                raise InvalidRequest(f"{name}: {getattr(self, name)} is not allowed; give a positive number")
+
+    @property
+    def names_max(self) -> int:
+        """Names that are looked at, of whatever kind, before the walk gives up."""
+        return self.files_max + 100_000
+
+
+def checked_key(key: str) -> str:
+    """The key, when it is a relative path of plain names. Raises ``InvalidRequest``."""
+    if not _KEY.fullmatch(key) or len(key) > _KEY_BYTES_MAX:
+        raise InvalidRequest(f"key: {key[:200]!r} is not allowed; give a relative path of plain names")
+    return key

@@ -1,0 +1,191 @@
+"""Archives in an S3 bucket: streamed while they are packed, whole or not there at all.
+
+``AWS_*`` variables, profiles and roles are read by boto3 itself, ``AWS_ENDPOINT_URL`` included. Retries are Temporal's;
+only a single call is repeated here twice, or one lost part in a thousand would mean to start again.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
+from crawler_lifecycle.domain.run import ExportResult
+from crawler_lifecycle.ports import FileSource
+
+from .limits import BYTES_MAX, FILES_MAX, Limits, checked_key
+from .packing import CHUNK, Pace, Progress, pack
+
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
+
+#: Silence after which an unfinished upload is taken as left behind. Below the heartbeat timeout of an export (30 s).
+QUIET_S = 20.0
+CONNECT_S, READ_S, TRIES = 10, 60, 3
+CONTENT_TYPE = "application/zip"
+
+
+class S3Archive:
+    """The port ``FileArchive`` below ``s3://bucket/prefix``. May be used by several threads.
+
+    ``files_max`` and ``bytes_max`` bound one archive; what does not fit is left out and named in its manifest.
+    Connects at the first use and not before.
+    """
+
+    def __init__(
+        self, url: str, *, files_max: int = FILES_MAX, bytes_max: int = BYTES_MAX, quiet_s: float = QUIET_S
+    ) -> None:
+        self.bucket, self.prefix = _parsed(url)
+        self.limits = Limits(files_max, bytes_max)
+        self._quiet_s = quiet_s
+        self._lock = threading.Lock()
+        self._client: BaseClient | None = None
+
+    @property
+    def root(self) -> str:
+        """The URL below which everything goes."""
+        return f"s3://{self.bucket}/{self.prefix}"
+
+    def store(
+        self, key: str, sources: Sequence[FileSource], manifest: Mapping[str, object], progress: Progress
+    ) -> ExportResult:
+        """Write the zip under ``key``, replacing an earlier one only when complete. Raises ``NotDelivered``."""
+        from .s3_trouble import S3_ERRORS, not_delivered
+
+        name = self.prefix + checked_key(key)
+        url = f"s3://{self.bucket}/{name}"
+        try:
+            return self._store(name, url, sources, manifest, Pace(progress))
+        except S3_ERRORS as error:
+            raise not_delivered(url, "the archive cannot be written", error) from error
+        except (OSError, zipfile.LargeZipFile) as error:
+            raise NotDelivered(f"{url}: the archive cannot be written: {error}") from error
+
+    def _store(
+        self, name: str, url: str, sources: Sequence[FileSource], manifest: Mapping[str, object], pace: Pace
+    ) -> ExportResult:
+        from .s3_leftovers import Leftovers
+        from .s3_upload import Upload, part_bytes
+
+        client = self._s3()
+        leftovers = Leftovers(client, self.bucket, name, self._quiet_s, pace)
+        leftovers.remove_quiet()
+        upload = Upload(client, self.bucket, name, _headers(name), part_bytes(self.limits.bytes_max), pace)
+        try:
+            written = pack(upload, sources, manifest, self.limits, pace)
+            upload.finish(written.sha256, pace.files)
+        except BaseException:
+            upload.abort()
+            raise
+        finally:
+            upload.close()
+        leftovers.remove()
+        return ExportResult(url, written.size, pace.files, written.sha256)
+
+    def open(self, url: str) -> Iterator[bytes]:
+        """The bytes of a stored archive. Raises ``NotDelivered`` when there is none or it cannot be read."""
+        from .s3_trouble import S3_ERRORS, not_delivered
+
+        if not url.startswith(self.root):
+            raise NotDelivered(f"{url}: the archive cannot be read: it is not below {self.root}")
+        client: Any = self._s3()
+        try:
+            answer = client.get_object(Bucket=self.bucket, Key=url.removeprefix(f"s3://{self.bucket}/"))
+        except S3_ERRORS as error:
+            raise not_delivered(url, "the archive cannot be read", error) from error
+        return _chunks(answer["Body"], url)
+
+    def check(self) -> str:
+        """Do with a probe all that an export does. Raises ``NotDelivered`` that names what failed and the cure."""
+        from .s3_trouble import S3_ERRORS, masked, not_delivered
+
+        name = f"{self.prefix}probe-{uuid.uuid4().hex}"
+        client: Any = self._s3()
+        where = {"Bucket": self.bucket, "Key": name}
+        step = "connecting"
+
+        def call(what: str, operation: Callable[..., Any], **options: Any) -> Any:
+            nonlocal step
+            step = what
+            return operation(**options)
+
+        try:
+            call("writing an object", client.put_object, **where, Body=b"probe", ContentType="text/plain")
+            try:
+                call("reading an object", client.head_object, **where)
+                begun = call("beginning an upload", client.create_multipart_upload, **where)
+                call("aborting an upload", client.abort_multipart_upload, **where, UploadId=begun["UploadId"])
+                call("listing unfinished uploads", client.list_multipart_uploads, Bucket=self.bucket, Prefix=name)
+            finally:
+                former = step
+                call("removing an object", client.delete_object, **where)
+                step = former
+        except S3_ERRORS as error:
+            raise not_delivered(self.root, step, error) from error
+        return f"archives go to {self.root} at {masked(client.meta.endpoint_url)}"
+
+    def _s3(self) -> BaseClient:
+        with self._lock:
+            if self._client is None:
+                self._client = _connect(self.root)
+            return self._client
+
+
+def _connect(root: str) -> BaseClient:
+    import boto3.session
+    from botocore.config import Config
+
+    from .s3_trouble import S3_ERRORS, not_delivered
+
+    config = Config(
+        connect_timeout=CONNECT_S,
+        read_timeout=READ_S,
+        retries={"mode": "standard", "total_max_attempts": TRIES},
+        # Content-MD5 guards every part and is understood everywhere; boto3's own trailers are not.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        user_agent_extra="crawler-lifecycle",
+    )
+    try:
+        client: BaseClient = boto3.session.Session().client("s3", config=config)
+    except (*S3_ERRORS, ValueError) as error:
+        raise not_delivered(root, "no connection can be made", error) from error
+    return client
+
+
+def _headers(name: str) -> dict[str, str]:
+    """Encryption and storage class are left to the bucket. The name that a browser saves under is made of the key."""
+    file = "-".join(name.split("/")[-3:])
+    return {"ContentType": CONTENT_TYPE, "ContentDisposition": f'attachment; filename="{file}"'}
+
+
+def _parsed(url: str) -> tuple[str, str]:
+    """Bucket and prefix; the prefix is empty or ends with a slash. Raises ``InvalidRequest``."""
+    import re
+
+    found = re.fullmatch(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?", url, re.DOTALL)
+    prefix = (found.group(2) or "").strip("/") if found else ""
+    try:
+        if found is None or ".." in found.group(1):
+            raise InvalidRequest("no bucket")
+        if prefix:
+            checked_key(prefix)
+    except InvalidRequest:
+        raise InvalidRequest(
+            f"LIFECYCLE_ARCHIVE__URL: {url!r} is not allowed; give s3://bucket or s3://bucket/prefix of plain names"
+        ) from None
+    return found.group(1), f"{prefix}/" if prefix else ""
+
+
+def _chunks(body: Any, url: str) -> Iterator[bytes]:
+    from .s3_trouble import S3_ERRORS, not_delivered
+
+    try:
+        yield from body.iter_chunks(CHUNK)
+    except S3_ERRORS as error:
+        raise not_delivered(url, "the archive cannot be read", error) from error
+    finally:
+        body.close()
