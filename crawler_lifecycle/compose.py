@@ -13,7 +13,7 @@ from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.activities.deployment import DeploymentActivities
 from crawler_lifecycle.activities.initiation import InitiationActivities
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
-from crawler_lifecycle.adapters.archive import FolderArchive
+from crawler_lifecycle.adapters.archive import open_archive
 from crawler_lifecycle.adapters.catalogue import EmptyCatalogue, YamlCatalogue
 from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.eventbridge import EventBridgeSink
@@ -110,7 +110,7 @@ def build_catalogue(settings: Settings) -> Catalogue:
 
 def build_archive(settings: Settings) -> FileArchive:
     """Where zips of supporting files go. Raises ``InvalidRequest``."""
-    return FolderArchive(settings.archive.url)
+    return open_archive(settings.archive.url)
 
 
 def build_sink(settings: Settings) -> EventSink:
@@ -150,9 +150,7 @@ def build_cluster(settings: Settings) -> LocalCluster:
         raise InvalidRequest(
             f"LIFECYCLE_CLUSTER__KIND: {settings.cluster.kind!r} is not served by this version; use 'local'"
         )
-    return LocalCluster(
-        settings.cluster.state_dir, settings.cluster.slots, cgroup_setting=settings.cluster.cgroup
-    )
+    return LocalCluster(settings.cluster.state_dir, settings.cluster.slots)
 
 
 def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
