@@ -55,4 +55,5 @@ def _deployer(settings: Settings) -> Deployer:
             f"LIFECYCLE_CLUSTER__KIND: {settings.cluster.kind!r} is not in this version; "
             "leave it out or set it to 'local'"
         )
-    return LocalCluster(settings.cluster.state_dir, settings.cluster.slots)
+    cluster = settings.cluster
+    return LocalCluster(cluster.state_dir, cluster.slots, cgroup_setting=cluster.cgroup)
