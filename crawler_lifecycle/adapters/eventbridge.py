@@ -79,6 +79,10 @@ class EventBridgeSink:
         self._lock = threading.Lock()
         self._believed_until = 0.0
 
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
     def send(self, event: Event) -> None:
         """Put the event on the bus. Raises ``NotDelivered``; it may have arrived all the same, under the same id."""
         try:
@@ -134,6 +138,10 @@ class EventBridgeSink:
             raise NotDelivered(self._refused(code, told.get("Message"))) from None
         except BotoCoreError as error:
             raise NotDelivered(f"{self._where()}: {_first_line(error)}; {_network_cure(error)}") from None
+        except Exception as error:  # the client's reader of answers raises anything over one that AWS did not write
+            raise NotDelivered(
+                f"{self._where()} gave an answer that cannot be read ({type(error).__name__}); check AWS_ENDPOINT_URL"
+            ) from None
         return answer
 
     def _check_answer(self, answer: dict[str, Any] | None) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +16,47 @@ from services_harness import CRAWLERS, event
 
 from crawler_lifecycle.adapters.archive import FolderArchive
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
+from crawler_lifecycle.adapters.eventbridge import EventBridgeSink
 from crawler_lifecycle.adapters.events import JsonLinesSink, OutboxNotifier
+from crawler_lifecycle.adapters.pusher import PusherNotifier
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.fakes.services import FakeArchive, FakeCatalogue, FakeDirectory, FakeNotifier, FakeSink
 from crawler_lifecycle.ports import Catalogue, EventSink, FileArchive, FileSource, Notifier, Owner
+from tests.support.event_bus import AWS_ENVIRONMENT, AWS_UNSET, BUS, moto_bus
+from tests.support.pusher_server import APP_ID, KEY, SECRET, pusher_server
 
 # --- sinks ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["file", "fake"])
-def sink(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[EventSink, Callable[[], list[Any]]]:
+Arrived = Callable[[], list[Any]]
+
+
+@pytest.fixture(params=["file", "eventbridge", "fake"])
+def sink(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[EventSink, Arrived]]:
     if request.param == "fake":
         fake = FakeSink()
-        return fake, lambda: [e.body["run_id"] for e in fake.sent]
-    path = tmp_path / "deep" / "events.jsonl"
-    real = JsonLinesSink(path.as_uri())
-    return real, lambda: [json.loads(line)["data"]["run_id"] for line in path.read_text().splitlines()]
+        yield fake, lambda: [e.body["run_id"] for e in fake.sent]
+    elif request.param == "file":
+        path = tmp_path / "deep" / "events.jsonl"
+        yield (
+            JsonLinesSink(path.as_uri()),
+            lambda: [json.loads(s)["data"]["run_id"] for s in path.read_text().splitlines()],
+        )
+    else:
+        for name in AWS_UNSET:
+            monkeypatch.delenv(name, raising=False)
+        for name, value in AWS_ENVIRONMENT.items():
+            monkeypatch.setenv(name, value)
+        with moto_bus() as (url, arrived):
+            monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+            real = EventBridgeSink(f"eventbridge://{BUS}")
+            yield real, lambda: [message["detail"]["data"]["run_id"] for message in arrived()]
+            real.close()
 
 
-def test_events_arrive_in_order_and_a_repeat_is_delivered_again(
-    sink: tuple[EventSink, Callable[[], list[Any]]],
-) -> None:
+def test_events_arrive_in_order_and_a_repeat_is_delivered_again(sink: tuple[EventSink, Arrived]) -> None:
     port, received = sink
     for number in (1, 2, 2):
         port.send(event(number))
@@ -44,7 +64,7 @@ def test_events_arrive_in_order_and_a_repeat_is_delivered_again(
     assert port.name
 
 
-def test_an_event_that_cannot_be_written_is_not_delivered(sink: tuple[EventSink, Callable[[], list[Any]]]) -> None:
+def test_an_event_that_cannot_be_written_is_not_delivered(sink: tuple[EventSink, Arrived]) -> None:
     port, received = sink
     port.send(event(1))
     for value in (object(), float("nan")):
@@ -53,11 +73,58 @@ def test_an_event_that_cannot_be_written_is_not_delivered(sink: tuple[EventSink,
     assert received() == [1]
 
 
-@pytest.mark.parametrize("notifier", [OutboxNotifier(), FakeNotifier()], ids=["outbox", "fake"])
-def test_a_notifier_takes_an_event_as_often_as_it_is_pushed(notifier: Notifier) -> None:
-    for _ in range(2):
-        notifier.push(event())
-    assert notifier.name
+def test_a_sink_that_can_be_used_says_where_events_go_and_sends_none(sink: tuple[EventSink, Arrived]) -> None:
+    port, received = sink
+    assert port.check()
+    assert received() == []
+
+
+def test_a_large_event_arrives_cut_and_is_never_refused(sink: tuple[EventSink, Arrived]) -> None:
+    port, received = sink
+    port.send(event(1, cause="c" * 300_000, lone="\ud800"))
+    assert received() == [1]
+
+
+@pytest.fixture(params=["outbox", "pusher", "fake"])
+def notifier(request: pytest.FixtureRequest) -> Iterator[tuple[Notifier, Arrived | None]]:
+    """The notifier and, when it sends, what arrived."""
+    if request.param == "outbox":
+        yield OutboxNotifier(), None
+    elif request.param == "fake":
+        fake = FakeNotifier()
+        yield fake, lambda: [e.body["run_id"] for e in fake.pushed]
+    else:
+        with pusher_server() as server:
+            host, port = server.url.removeprefix("http://").split(":")
+            options = {"host": host, "port": int(port), "tls": False, "channel": "private-crawls", "timeout_s": 20.0}
+            real = PusherNotifier(app_id=APP_ID, key=KEY, secret=SECRET, **options)  # type: ignore[arg-type]
+            yield real, lambda: [t.data["data"]["run_id"] for t in server.triggered]
+            real.close()
+
+
+def test_a_notifier_takes_an_event_as_often_as_it_is_pushed(notifier: tuple[Notifier, Arrived | None]) -> None:
+    port, arrived = notifier
+    for number in (1, 2, 2):
+        port.push(event(number))
+    port.push(event(3, cause="c" * 300_000))
+    assert port.sends == (arrived is not None)
+    if arrived is not None:
+        assert arrived() == [1, 2, 2, 3]
+    assert port.name
+
+
+def test_a_notifier_that_sends_refuses_what_is_no_json(notifier: tuple[Notifier, Arrived | None]) -> None:
+    port, arrived = notifier
+    if arrived is not None:
+        with pytest.raises(NotDelivered):
+            port.push(event(1, bad=object()))
+        assert arrived() == []
+
+
+def test_a_notifier_says_where_pushes_go_and_pushes_nothing(notifier: tuple[Notifier, Arrived | None]) -> None:
+    port, arrived = notifier
+    assert port.check()
+    assert arrived is None or arrived() == []
 
 
 # --- archives ---------------------------------------------------------------------------------------------------------
