@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from .domain.errors import InvalidRequest, LifecycleError, NotInThisState, RunNotFound
+from .problem_codes import TYPE_PREFIX, title
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,10 @@ class ProblemDocument(BaseModel):
 
 
 class Problem(Exception):
-    """An answer that is a problem document. ``code`` is stable, ``detail`` is for people and says what to do."""
+    """An answer that is a problem document.
+
+    ``code`` is stable and one of ``problem_codes.CODES``; ``detail`` is for people and says what to do.
+    """
 
     def __init__(
         self,
@@ -75,8 +79,8 @@ class Problem(Exception):
     def response(self) -> Response:
         """The problem as an HTTP answer."""
         body: dict[str, object] = {
-            "type": f"urn:problem-type:crawler-lifecycle:{self.code}",
-            "title": self.code.replace("_", " ").capitalize(),
+            "type": TYPE_PREFIX + self.code,
+            "title": title(self.code),
             "status": self.status,
             "detail": self.detail,
             "code": self.code,
@@ -135,7 +139,7 @@ def _on_domain(request: Request, error: Exception) -> Response:
 
 def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    code = _CODES.get(error.status_code, f"status_{error.status_code}")
+    code = _CODES.get(error.status_code, "http_error")
     detail = str(error.detail)
     if error.status_code == 404:
         detail = f"{request.url.path}: no such resource; see /openapi.json for what there is"

@@ -33,7 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("domain", "ports", "activities", "adapters", "workflows", "settings", "compose", "temporal"),
         *("logs", "metrics", "tracing"),
     },
-    "problems": {"domain"},
+    "problem_codes": set(),
+    "problems": {"domain", "problem_codes"},
     "serving": {"problems"},
     "listening": {"logs", "problems"},
     "task_tokens": set(),
@@ -43,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "gateway": {
         *("domain", "ports", "adapters", "settings", "compose", "client", "temporal"),
-        *("problems", "serving", "listening", "logs", "task_tokens"),
+        *("problem_codes", "problems", "serving", "listening", "logs", "task_tokens"),
     },
     "cli": {
         *("domain", "ports", "adapters", "settings", "compose", "client", "temporal", "logs"),
