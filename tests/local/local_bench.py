@@ -82,7 +82,13 @@ class Bench:
         return CrawlerDefinition("demo", CrawlerKind.COMMAND, command=command, **options)
 
     def deployment(
-        self, indexes: range = range(1), *, memory: str | None = None, expires_in: float = 25.0, **limits: Any
+        self,
+        indexes: range = range(1),
+        *,
+        memory: str | None = None,
+        cpu: str | None = None,
+        expires_in: float = 25.0,
+        **limits: Any,
     ) -> Deployment:
         return Deployment(
             run_id=RUN,
@@ -91,7 +97,7 @@ class Bench:
             args={},
             settings={},
             tasks=[QueuedTask(1000 + index, index, {}) for index in indexes],
-            resources=Resources(memory=memory),
+            resources=Resources(cpu=cpu, memory=memory),
             limits=Limits(**limits),
             expires_at=datetime.now(UTC) + timedelta(seconds=expires_in),
         )

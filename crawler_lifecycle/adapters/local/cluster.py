@@ -6,9 +6,11 @@ may use one state folder at the same time, and any of them may die at any moment
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,15 +22,42 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase
 from crawler_lifecycle.ports import Deployed, Deployment, Details, FileSource, Look, QueuedTask, TaskRef
 
+from . import cgroup
 from . import folder as files
 from .evidence import TaskFolder
 from .identity import Identity, boot_id, kill_all
 from .launch import Launcher, default_python
 
+logger = logging.getLogger(__name__)
+
 #: Kill: the time a living supervisor gets to reap and write the end, before it is killed too.
 SUPERVISOR_SECONDS = 3.0
 #: Kill: the time after which we say that we could not.
 KILL_SECONDS = 10.0
+
+
+class _Groups:
+    """Where control groups can be made: found out at the first deployment, told once, and kept."""
+
+    def __init__(self, setting: str) -> None:
+        self._setting = setting
+        self._lock = threading.Lock()
+        self._known = False
+        self._parents: cgroup.Parents | None = None
+
+    def __call__(self) -> cgroup.Parents | None:
+        with self._lock:
+            if not self._known:
+                self._known = True
+                try:
+                    self._parents = cgroup.find(self._setting)
+                    logger.info("tasks are limited by %s", self._parents.describe())
+                except cgroup.Unavailable as why:
+                    level = logging.INFO if self._setting in ("auto", "off") else logging.WARNING
+                    logger.log(
+                        level, "memory of tasks is watched, their processors are not limited: no cgroups, %s", why
+                    )
+            return self._parents
 
 
 def _now() -> datetime:
@@ -41,7 +70,8 @@ class LocalCluster:
     ``state_dir`` belongs to one machine and one process namespace; it is created here and never again later, so that
     a state folder that disappears is an outage and not an empty cluster. ``base_dir`` is where relative project
     folders and commands begin. ``task_environment`` may add variables (address and token of the gateway) to a task;
-    they pass through memory only, never through a file.
+    they pass through memory only, never through a file. ``cgroup_setting`` says where the kernel limits tasks: ``auto``,
+    ``off``, or the folder of a control group; without one, memory is watched and processors are not limited.
     """
 
     kind = "local"
@@ -57,6 +87,7 @@ class LocalCluster:
         clock: Callable[[], datetime] = _now,
         environment: Mapping[str, str] | None = None,
         task_environment: Callable[[Deployment, QueuedTask], Mapping[str, str]] | None = None,
+        cgroup_setting: str = "auto",
     ) -> None:
         if slots < 1:
             raise ValueError(f"slots: {slots} is not allowed; give 1 or more")
@@ -74,6 +105,7 @@ class LocalCluster:
             clock=clock,
             environment=dict(os.environ if environment is None else environment),
             task_environment=task_environment,
+            groups=_Groups(cgroup_setting),
         )
 
     # --- Deployer
@@ -171,9 +203,11 @@ class LocalCluster:
             killed += kill_all(victims, boot_id())
             if not victims:
                 if folder.has(files.END):
+                    folder.settle_group()
                     return
                 if not folder.supervisor_alive():
                     _write_missing_end(folder, leader, killed)
+                    folder.settle_group()
                     return
                 if supervisor is not None and waited > SUPERVISOR_SECONDS:
                     supervisor.send(signal.SIGKILL)
@@ -205,7 +239,9 @@ class LocalCluster:
         return TaskFolder(self._launcher.folder(run_id, task.index, task.attempt), run_id, task)
 
     def _observe(self, run_id: int, task: TaskRef, now: datetime) -> Observation:
-        seen = self._folder(run_id, task).observe(now, self._node)
+        folder = self._folder(run_id, task)
+        folder.settle_group()
+        seen = folder.observe(now, self._node)
         # The other phases held at some time since the look began; an end was read only now, after it happened.
         return replace(seen, observed_at=self._clock()) if seen.phase is Phase.ENDED else seen
 

@@ -18,7 +18,9 @@ from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
 from crawler_lifecycle.ports import TaskRef
 
 from . import folder as files
-from .identity import Identity, Stat, members, memory_of
+from .cgroup import Group
+from .identity import Identity, Stat, members, memory_of, read_stat
+from .limits import KILLED, left_behind, settle
 
 #: A supervisor that lives writes the end within this time after its crawler died, or it hangs.
 END_SECONDS = 1.0
@@ -122,7 +124,36 @@ class TaskFolder:
 
     def processes(self, leader: Identity | None) -> list[Stat]:
         """The living processes of the crawler, also those that left its group."""
-        return members(leader, self.marks())
+        found = members(leader, self.marks())
+        group = self._group()
+        if group is not None:
+            known = {stat.pid for stat in found}
+            more = [read_stat(pid) for pid in group.pids() if pid not in known]
+            found += [stat for stat in more if stat is not None and not stat.ended]
+        return found
+
+    # --- the control group
+
+    def _group(self) -> Group | None:
+        """The control group on file, if the file can be believed."""
+        if not self.has(files.CGROUP):
+            return None
+        try:
+            return left_behind(str(self.path), self.read(files.SPEC) or {})
+        except files.Garbage as trouble:
+            self._note(str(trouble))
+            return None
+
+    def settle_group(self) -> None:
+        """Keep what the control group knows and remove it, if no supervisor is there to do so. Raises ``OSError``."""
+        if self.has(files.CGROUP) and not self.supervisor_alive():
+            group = self._group()
+            if group is not None:
+                settle(str(self.path), group)
+
+    def _oom_killed(self) -> bool:
+        """Whether the kernel killed something of it for its memory limit, as far as a dead supervisor left it to us."""
+        return self.has(files.OOM)
 
     def supervisor_alive(self) -> bool:
         """Whether a supervisor lives: by its identity, or by its lock when garbage hides the identity."""
@@ -205,9 +236,14 @@ class TaskFolder:
             end = End(
                 exit_code=code if code >= 0 else 128 - code,
                 signal=-code if code < 0 else None,
-                reason="Error",
+                reason="OOMKilled" if self._oom_killed() else "Error",
                 message=self._message("Its supervisor did not write the end; this is what the kernel kept"),
+                memory_limit=self._memory_limit(),
             )
+            return self._with_end(now, node, end)
+        if self._oom_killed() and not supervised:
+            message = self._message(f"Its supervisor did not write the end. {KILLED}")
+            end = End(exit_code=137, signal=9, reason="OOMKilled", message=message, memory_limit=self._memory_limit())
             return self._with_end(now, node, end)
         if supervised:
             # Hidden by garbage in process.json, or the end cannot be written yet (a full disk): it will be.
@@ -258,10 +294,11 @@ class TaskFolder:
     def _ended_by_summary(self, now: datetime, node: str, summary: Mapping[str, object]) -> Observation:
         code = self.count(summary, "exit", files.SUMMARY)
         number = self.count(summary, "signal", files.SUMMARY)
+        reason = "Completed" if code == 0 else "OOMKilled" if self._oom_killed() else "Error"
         end = End(
             exit_code=code,
             signal=number if number is not None and code == 128 + number else None,
-            reason="Completed" if code == 0 else "Error",
+            reason=reason,
             message=self._message("Its supervisor did not write the end; this is the runner's own summary"),
             finished_at=self.time(summary, "finished_at", files.SUMMARY) or self._modified(files.SUMMARY),
             finish_reason=self.text(summary, "finish_reason", files.SUMMARY),

@@ -24,6 +24,10 @@ PROCESS = "process.json"
 STOP = "stop.json"
 #: The stop signal was sent; created exactly once, by the one who sends it.
 SIGNALLED = "signalled.json"
+#: The control group of the crawler; written before it is made, gone when it is removed.
+CGROUP = "cgroup.json"
+#: The kernel killed something of the crawler for its memory limit; written when no supervisor is there to say so.
+OOM = "oom.json"
 #: How it ended; created exactly once.
 END = "end.json"
 STATS = "stats.json"

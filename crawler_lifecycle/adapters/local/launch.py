@@ -18,11 +18,12 @@ from pathlib import Path
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind, effective_args
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest
 from crawler_lifecycle.domain.names import cluster_name
-from crawler_lifecycle.domain.run import parse_memory
+from crawler_lifecycle.domain.run import parse_cpu, parse_memory
 from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
 
 from . import folder as files
 from . import supervisor
+from .cgroup import Parents
 from .identity import Identity
 
 #: What a crawler sees of the environment of whoever deploys it; everything else stays ours.
@@ -62,6 +63,8 @@ class Launcher:
     clock: Callable[[], datetime]
     environment: Mapping[str, str]
     task_environment: Callable[[Deployment, QueuedTask], Mapping[str, str]] | None
+    groups: Callable[[], Parents | None]
+    """Where the control groups of tasks are made, if they can be."""
 
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> Deployed:
         """Start one task. Raises ``DeploymentExpired`` and ``ClusterUnavailable``."""
@@ -214,6 +217,7 @@ class Launcher:
         arguments = effective_args(crawler, deployment.args, task.args)
         resources = deployment.resources.over(crawler.resources)
         memory = parse_memory(resources.memory)
+        groups = self.groups()
         argv, cwd = self._argv(crawler)
         self._secrets(crawler)
         state_dir = self.state / "state" / str(deployment.run_id) / str(task.index)
@@ -248,6 +252,8 @@ class Launcher:
             "state_dir": str(state_dir),
             "memory_limit": memory,
             "memory_text": resources.memory,
+            "cpu_limit": parse_cpu(resources.cpu),
+            "cgroup": None if groups is None else groups.to_json(),
             "stop_grace_s": deployment.limits.stop_grace_s,
             "run_timeout_s": deployment.limits.run_timeout_s,
             "slots": self.slots,

@@ -20,6 +20,7 @@ import time
 
 from . import folder as files
 from .identity import Identity, boot_id, kill_all, members, memory_of
+from .limits import KILLED, KernelLimits
 
 TOOK_CHARGE = 0
 #: Another supervisor has this task, or the task has begun or ended already.
@@ -33,6 +34,10 @@ TICK = 0.5
 LOG_MAX = 50 * 1024 * 1024
 #: A full disk must not cost the evidence of an end: writing it is tried for so long.
 WRITE_END_SECONDS = 600
+
+#: The byte at which the forked child goes on: without a control group of its own, or inside of one.
+GATE_PLAIN = b"x"
+GATE_IN_GROUP = b"g"
 
 _WAKERS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
 
@@ -55,6 +60,7 @@ class Supervisor:
             raise FileNotFoundError(self._path(files.SPEC))
         self._spec = spec
         self._limit = _whole(spec.get("memory_limit"))
+        self._kernel = KernelLimits(folder, spec)
         self._started: float | None = None
         self._peak = 0
         self._oom = False
@@ -145,15 +151,18 @@ class Supervisor:
             pid = self._start(slot)
         except (_Unstartable, OSError, KeyError, TypeError, ValueError) as error:
             self._leave_queue()
+            self._kernel.remove()
             self._write_end(None, "ContainerCannotRun", f"The crawler could not be started: {error}")
             return
         self._leave_queue()
         if pid is None:
+            self._kernel.remove()
             self._write_end(None, "Cancelled", "It was stopped before its crawler executed")
             return
         self._watch(pid)
         status = self._reap(pid)
         self._write_end(status, *self._reason(status))
+        self._kernel.remove()
 
     def _start(self, slot: int) -> int | None:
         """Fork, write down who the child is, and only then let it execute; its pid, or ``None`` after a stop.
@@ -163,6 +172,7 @@ class Supervisor:
         gate_out, gate_in = os.pipe()
         fail_out, fail_in = os.pipe()
         environment = self._environment()
+        self._kernel.prepare(self._limit)
         pid = os.fork()
         if pid == 0:
             os.close(gate_in)
@@ -175,9 +185,10 @@ class Supervisor:
         try:
             record = {**child.to_json(), "group": pid, "started_at": files.utc(self._started)}
             files.replace(self._path(files.PROCESS), record)
+            self._kernel.admit(pid)
             opened = not self._has(files.STOP)
             if opened:
-                os.write(gate_in, b"x")
+                os.write(gate_in, GATE_IN_GROUP if self._kernel.in_force else GATE_PLAIN)
         finally:
             os.close(gate_in)  # without the byte, the child leaves without executing
             with open(fail_out, "rb") as failures:
@@ -204,7 +215,8 @@ class Supervisor:
         """In the child: wait for the gate, then execute the runner. Never returns."""
         try:
             os.setsid()
-            if not os.read(gate, 1):
+            word = os.read(gate, 1)
+            if not word:
                 os._exit(NOT_NEEDED)
             argv = [str(part) for part in self._list("argv")]
             os.chdir(str(self._spec["cwd"]))
@@ -214,7 +226,7 @@ class Supervisor:
             os.dup2(log, 1)
             os.dup2(log, 2)
             os.set_inheritable(slot, True)  # the slot stays taken as long as we or anything of the crawler lives
-            if self._limit is not None:
+            if self._limit is not None and word == GATE_PLAIN:
                 # A backstop for what grows too fast to be seen growing; the limit itself is watched on resident memory,
                 # because mapped memory (threads, arenas) is always a good deal more than used memory.
                 _, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -258,6 +270,12 @@ class Supervisor:
         return float(grace) if isinstance(grace, (int, float)) else 30.0
 
     def _watch_memory(self, pid: int) -> None:
+        if self._kernel.in_force:
+            if not self._oom and self._kernel.oom_kills():
+                self._oom = True
+                self._message = KILLED
+                self._kill_group(pid)  # version 1 kills one process and leaves the others
+            return
         if self._limit is None:
             return
         held = memory_of(pid, self._limit)
@@ -293,6 +311,7 @@ class Supervisor:
         given = contract if isinstance(contract, dict) else {}
         marks = files.marks(given.get("CRAWL_RUN_ID"), given.get("CRAWL_TASK_ID"), str(given.get("CRAWL_FILES_DIR")))
         for _ in range(50):  # something may still be forking
+            self._kernel.kill()
             if not kill_all(members(leader, marks), boot_id()):
                 return
             time.sleep(0.02)
@@ -301,7 +320,7 @@ class Supervisor:
         """End whatever the crawler left behind, then reap it: ended means that nothing of it runs."""
         self._kill_group(pid)
         _, status, usage = os.wait4(pid, 0)
-        self._peak = max(self._peak, usage.ru_maxrss * 1024)
+        self._peak = max(self._peak, usage.ru_maxrss * 1024, self._kernel.peak())
         return status
 
     # --- the end
@@ -312,7 +331,14 @@ class Supervisor:
             return "OOMKilled", self._message
         if status == 0:
             return "Completed", None
-        if self._limit is not None and self._peak >= self._limit and self._summary().get("finish_reason") is None:
+        if self._kernel.oom_kills():
+            return "OOMKilled", KILLED
+        if (
+            not self._kernel.in_force
+            and self._limit is not None
+            and self._peak >= self._limit
+            and self._summary().get("finish_reason") is None
+        ):
             return "OOMKilled", f"It failed after holding {self._peak} bytes, the limit is {self._limit} bytes"
         return "Error", self._message
 
