@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from .policies import config
 
@@ -85,6 +85,13 @@ async def settle(handles: Sequence[workflow.ActivityHandle[Any]], seconds: float
     for handle in handles:
         if handle.done() and not handle.cancelled():
             handle.exception()
+
+
+def reason(error: FailureError) -> str:
+    """What went wrong, in the words of the innermost error that has some."""
+    if isinstance(error, ActivityError) and error.cause is not None:
+        return str(getattr(error.cause, "message", None) or error.cause)
+    return error.message or str(error)
 
 
 def neglect(handle: workflow.ActivityHandle[Any]) -> None:

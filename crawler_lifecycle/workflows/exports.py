@@ -18,7 +18,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports import Fence
 
-from .calls import call
+from .calls import call, reason
 from .state import RUN_ID
 
 
@@ -66,5 +66,5 @@ class RunExportWorkflow:
         try:
             return await call(method, fence)
         except (ActivityError, ApplicationError) as error:
-            self._failed.append(f"{method.__name__}: {error.cause or error}")
+            self._failed.append(f"{method.__name__}: {reason(error)}")
             return None

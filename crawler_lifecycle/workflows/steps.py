@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.run import RunResult
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Fence
 
-from .calls import call, neglect, pause, settle, start
+from .calls import call, neglect, pause, reason, settle, start
 from .state import RunState
 
 R = TypeVar("R")
@@ -92,7 +92,7 @@ async def courtesy(s: RunState, method: Callable[[Any, Fence], R]) -> R | None:
     try:
         return await call(method, s.fence)
     except (ActivityError, ApplicationError) as error:
-        s.inbox.note(f"{method.__name__} gave up: {error.cause or error}")
+        s.inbox.note(f"{method.__name__} gave up: {reason(error)}")
         return None
 
 
