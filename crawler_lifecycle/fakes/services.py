@@ -242,3 +242,7 @@ class FakeArchive:
         if url not in self.stored:
             raise NotDelivered(f"{url}: no such archive")
         return iter([self.stored[url]])
+
+    def check(self) -> str:
+        self.faults.strike()
+        return "archives go to the memory of this process"
