@@ -13,7 +13,7 @@ from crawler_lifecycle.ports import AddedTask, Fence
 
 from .rows import Row, args_hash
 from .tables import task_addition, task_history
-from .unit import StorePart, Unit
+from .unit import BY_RUN, StorePart, Unit
 
 
 def check_request_id(request_id: str) -> None:
@@ -130,6 +130,7 @@ def _added(unit: Unit, first: int, tasks: int) -> list[AddedTask]:
     rows = unit.conn.execute(
         select(func.min(t.task_id), t.task_index)
         .where(t.run_id == unit.run_id, t.task_index >= first, t.task_index < first + tasks)
+        .with_hint(task_history, BY_RUN, "mysql")
         .group_by(t.task_index)
         .order_by(t.task_index)
     )

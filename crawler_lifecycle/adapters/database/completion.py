@@ -12,10 +12,10 @@ from crawler_lifecycle.domain.run import EndedTasks, ExportResult, Stage, StopIn
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Event, Fence, RunRow, TaskCounts
 
-from .bulk import forget_staged, update_tasks
+from .bulk import chunks, forget_staged, update_tasks
 from .rows import event_row, run_row
 from .tables import export_record, outbox_delivery, outbox_event, task_history
-from .unit import StorePart, Unit, check_fence
+from .unit import StorePart, Unit, check_fence, current_tasks
 
 _NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, TaskStatus.LOST.value)
 
@@ -24,8 +24,7 @@ def ended_groups(conn: Connection, run_id: int) -> list[EndedTasks]:
     """How many tasks are in which status with which outcome, and the cause of one of them."""
     t = task_history.c
     rows = conn.execute(
-        select(t.status, t.outcome, func.count(), func.min(t.cause))
-        .where(t.run_id == run_id, t.superseded_by.is_(None))
+        current_tasks(run_id, t.status, t.outcome, func.count(), func.min(t.cause))
         .group_by(t.status, t.outcome)
         .order_by(t.status, t.outcome)
     )
@@ -50,9 +49,7 @@ class CompletionPart(StorePart):
                 raise NotInThisState(f"Run {unit.run_id} cannot end: {counts.alive} of its tasks are still alive")
             verdict = judge(ended_groups(unit.conn, unit.run_id), unit.stop)
             t = task_history.c
-            last_end = unit.conn.execute(
-                select(func.max(t.ended_at)).where(t.run_id == unit.run_id, t.superseded_by.is_(None))
-            ).scalar_one()
+            last_end = unit.conn.execute(current_tasks(unit.run_id, func.max(t.ended_at))).scalar_one()
             unit.move_run(
                 verdict.status,
                 "stop" if unit.stop else "look",
@@ -166,32 +163,31 @@ def _ended_body(unit: Unit, counts: TaskCounts) -> dict[str, object]:
 
 def _adopt_queued(unit: Unit) -> None:
     t = task_history.c
-    unit.conn.execute(
-        update(task_history)
-        .where(
-            t.run_id == unit.run_id,
-            t.superseded_by.is_(None),
-            t.status == TaskStatus.QUEUED,
-            t.attempt < unit.attempt,
-            or_(t.offered_until.is_(None), t.offered_until < unit.now),
-        )
-        .values(attempt=unit.attempt, offered_until=None)
+    queued = current_tasks(unit.run_id, t.task_id).where(
+        t.status == TaskStatus.QUEUED,
+        t.attempt < unit.attempt,
+        or_(t.offered_until.is_(None), t.offered_until < unit.now),
     )
+    for chunk in chunks(unit.conn.execute(queued.with_for_update()).scalars().all()):
+        unit.conn.execute(
+            update(task_history)
+            .where(t.task_id.in_(chunk), t.status == TaskStatus.QUEUED)
+            .values(attempt=unit.attempt, offered_until=None)
+        )
 
 
 def _new_rows(unit: Unit, statuses: Sequence[str]) -> None:
     """Insert the new rows from the old ones, and point each old one to its successor."""
     t = task_history.c
-    again = (t.run_id == unit.run_id, t.superseded_by.is_(None), t.attempt < unit.attempt, t.status.in_(statuses))
+    again = (t.attempt < unit.attempt, t.status.in_(statuses))
     columns = ("run_id", "attempt", "task_index", "status", "status_since", "args", "ever_seen")
     since = literal(unit.now, t.status_since.type)
-    old = select(
-        t.run_id, literal(unit.attempt), t.task_index, literal(TaskStatus.QUEUED.value), since, t.args, literal(False)
-    )
+    values = (t.run_id, literal(unit.attempt), t.task_index, literal("QUEUED"), since, t.args, literal(False))
+    old = current_tasks(unit.run_id, *values)
     unit.conn.execute(insert(task_history).from_select(columns, old.where(*again).order_by(t.task_index)))
     new = task_history.alias("new")
     pairs = unit.conn.execute(
-        select(t.task_id, new.c.task_id.label("superseded_by"))
+        current_tasks(unit.run_id, t.task_id, new.c.task_id.label("superseded_by"))
         .where(*again)
         .where(new.c.run_id == t.run_id, new.c.task_index == t.task_index, new.c.attempt == unit.attempt)
     )

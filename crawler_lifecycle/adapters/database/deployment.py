@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import func, or_, update
 
 from crawler_lifecycle.domain.run import RunStatus, Stage, StopIntent
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
@@ -14,7 +14,7 @@ from crawler_lifecycle.ports import Deployed, Fence, QueuedTask, TaskCounts
 from .bulk import Move, chunks, move_tasks, update_tasks
 from .rows import Row
 from .tables import task_history
-from .unit import StorePart, Unit
+from .unit import StorePart, Unit, current_tasks
 
 _STAGES = [stage.value for stage in Stage]
 
@@ -48,12 +48,12 @@ class DeploymentPart(StorePart):
         """Apply the scheduler service's answers to tasks that are still QUEUED; answers for others change nothing."""
         with self._unit(fence.run_id, fence) as unit:
             t = task_history.c
+            told = [answer.index for answer in answers]
             queued = unit.conn.execute(
-                select(t.task_index, t.task_id).where(
-                    t.run_id == unit.run_id,
-                    t.superseded_by.is_(None),
+                current_tasks(unit.run_id, t.task_index, t.task_id).where(
                     t.status == TaskStatus.QUEUED,
                     t.attempt == unit.attempt,
+                    t.task_index.between(min(told, default=0), max(told, default=0)),
                 )
             )
             ids: dict[int, int] = {row.task_index: row.task_id for row in queued}
@@ -72,9 +72,7 @@ class DeploymentPart(StorePart):
         with self._unit(fence.run_id, fence) as unit:
             t = task_history.c
             queued = unit.conn.execute(
-                select(t.task_id).where(
-                    t.run_id == unit.run_id, t.superseded_by.is_(None), t.status == TaskStatus.QUEUED
-                )
+                current_tasks(unit.run_id, t.task_id).where(t.status == TaskStatus.QUEUED)
             ).scalars()
             move_tasks(unit, [_refused(task_id, reason) for task_id in queued], "deploy", replace=("reason",))
             return unit.counts()
@@ -115,10 +113,8 @@ def _offerable(unit: Unit, limit: int) -> Sequence[Row]:
     t = task_history.c
     return (
         unit.conn.execute(
-            select(t.task_id, t.task_index, t.args, t.offered_until)
+            current_tasks(unit.run_id, t.task_id, t.task_index, t.args, t.offered_until)
             .where(
-                t.run_id == unit.run_id,
-                t.superseded_by.is_(None),
                 t.status == TaskStatus.QUEUED,
                 or_(t.attempt == unit.attempt, t.offered_until.is_(None), t.offered_until < unit.now),
             )
@@ -135,12 +131,7 @@ def _within(unit: Unit, rows: Sequence[Row], max_parallel: int) -> Sequence[Row]
     t = task_history.c
     counts = unit.counts()
     on_their_way = unit.conn.execute(
-        select(func.count()).where(
-            t.run_id == unit.run_id,
-            t.superseded_by.is_(None),
-            t.status == TaskStatus.QUEUED,
-            t.offered_until >= unit.now,
-        )
+        current_tasks(unit.run_id, func.count()).where(t.status == TaskStatus.QUEUED, t.offered_until >= unit.now)
     ).scalar_one()
     busy = sum(counts.by_status.get(status, 0) for status in ACTIVE) + on_their_way
     for place, row in enumerate(rows):

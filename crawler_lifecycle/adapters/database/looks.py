@@ -25,7 +25,7 @@ from .rows import (
     task_state,
 )
 from .tables import storable, task_history, task_log, task_observation
-from .unit import StorePart, Unit, check_fence, read_run
+from .unit import StorePart, Unit, check_fence, current_tasks, read_run
 
 _COUNTERS = ("pages", "items", "errors", "bytes")
 _SEEN = (Phase.WAITING, Phase.EXECUTING, Phase.ENDED)
@@ -155,11 +155,7 @@ def _report(unit: Unit) -> LookReport:
 
 def _unsettled(conn: Connection, run_id: int) -> Sequence[Row]:
     t = task_history.c
-    query = (
-        select(task_history)
-        .where(t.run_id == run_id, t.superseded_by.is_(None), t.status.in_(_ALIVE))
-        .order_by(t.task_index)
-    )
+    query = current_tasks(run_id, task_history).where(t.status.in_(_ALIVE)).order_by(t.task_index)
     return conn.execute(query).mappings().all()
 
 
@@ -229,11 +225,7 @@ def _observed(task: Row, seen: Observation, now: datetime) -> dict[str, Any] | N
 def _sums(unit: Unit) -> dict[str, int | None]:
     """The run's counters: sums over tasks that are not superseded, unknown as long as no task told any."""
     t = task_history.c
-    row = unit.conn.execute(
-        select(*(func.sum(t[name]).label(name) for name in _COUNTERS)).where(
-            t.run_id == unit.run_id, t.superseded_by.is_(None)
-        )
-    ).one()
+    row = unit.conn.execute(current_tasks(unit.run_id, *(func.sum(t[name]).label(name) for name in _COUNTERS))).one()
     return {name: None if value is None else int(value) for name, value in row._mapping.items()}
 
 

@@ -29,7 +29,7 @@ from .tables import (
     task_history,
     task_log,
 )
-from .unit import StorePart, count_tasks
+from .unit import StorePart, count_tasks, current_tasks
 
 _LIVE = [status.value for status in RunStatus if not status.terminal]
 
@@ -104,10 +104,8 @@ class ReaderPart(StorePart):
         """Tasks in these statuses by index, superseded ones left out."""
         t = task_history.c
         query = (
-            select(task_history)
+            current_tasks(run_id, task_history)
             .where(
-                t.run_id == run_id,
-                t.superseded_by.is_(None),
                 t.status.in_([status.value for status in statuses]),
                 t.task_index > after_index,
             )

@@ -64,6 +64,8 @@ def _page(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit:
 def _ids(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: int) -> Select[Any]:
     r = run_history.c
     query = select(r.run_id).where(*conditions).order_by(r.run_id.desc()).limit(limit)
+    # The range of ids says it better, and in the right order.
+    query = query.with_hint(run_history, "IGNORE INDEX (ix_run_history_created_at)", "mysql")
     if filters.tag is not None:
         query = query.join(run_tag, run_tag.c.run_id == r.run_id).where(run_tag.c.tag == tag_key(filters.tag))
     return query

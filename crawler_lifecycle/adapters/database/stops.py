@@ -15,7 +15,7 @@ from crawler_lifecycle.ports import Fence, RunRow, TaskCounts
 from .bulk import Move, chunks, move_tasks
 from .rows import run_row
 from .tables import cancellation_log, task_history
-from .unit import StorePart, Unit
+from .unit import StorePart, Unit, current_tasks
 
 
 class StopPart(StorePart):
@@ -46,10 +46,8 @@ class StopPart(StorePart):
         with self._unit(fence.run_id, fence) as unit:
             t = task_history.c
             queued = unit.conn.execute(
-                select(t.task_id)
+                current_tasks(unit.run_id, t.task_id)
                 .where(
-                    t.run_id == unit.run_id,
-                    t.superseded_by.is_(None),
                     t.status == TaskStatus.QUEUED,
                     or_(t.offered_until.is_(None), t.offered_until < now),
                 )

@@ -212,6 +212,8 @@ task_history = Table(
     Column("started_at", UtcTime),
     Column("ended_at", UtcTime),
     UniqueConstraint("run_id", "task_index", "attempt"),
+    # Pages of the tasks of a run are in the order of the id.
+    Index(None, "run_id", "task_id"),
     # Counting covers the first three; offers and pages of one status also read in the order of the fourth.
     Index("ix_task_history_current", "run_id", "superseded_by", "status", "task_index"),
     **_options,

@@ -23,7 +23,7 @@ _KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _TIME = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql")
 _PAGE = 1000
 
-_INDEXES = {
+_RUN_INDEXES = {
     "ix_run_history_stage_run_id": ["stage", "run_id"],
     "ix_run_history_crawler_status_run_id": ["crawler", "status", "run_id"],
     "ix_run_history_trigger_run_id": ["trigger", "run_id"],
@@ -52,14 +52,16 @@ def upgrade() -> None:
         sa.Column("run_id", _KEY, sa.ForeignKey("run_history.run_id"), primary_key=True, autoincrement=False),
     )
     _index("ix_run_tag_run_id", "run_tag", ["run_id"])
-    for name, columns in _INDEXES.items():
+    for name, columns in _RUN_INDEXES.items():
         _index(name, "run_history", columns)
+    _index("ix_task_history_run_id_task_id", "task_history", ["run_id", "task_id"])
     _tag_runs()
 
 
 def downgrade() -> None:
-    for name in _INDEXES:
+    for name in _RUN_INDEXES:
         op.drop_index(name, "run_history")
+    op.drop_index("ix_task_history_run_id_task_id", "task_history")
     op.drop_table("run_tag")
     op.drop_table("task_addition")
 

@@ -1,0 +1,156 @@
+"""Years of runs in seconds: rows that a fleet would have left, made by the database itself.
+
+For tests and benchmarks whose question is how the store behaves among many rows; the rows hang together as far as the
+queries of the store can tell.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+
+#: When the first of these runs was created; each later one came a minute after the one before.
+FILLED_FROM = datetime(2025, 1, 1, tzinfo=UTC)
+CRAWLERS = 50
+FLOW_OF = 200
+"""Every fourth run belongs to a flow, and a flow has so many consecutive runs at most."""
+RARE_TAG = "rare"
+COMMON_TAG = "nightly"
+
+_DIGITS = " UNION ALL ".join(f"SELECT {n} AS d" for n in range(10))
+
+
+def _numbers(count: int) -> str:
+    """A table ``n`` of the numbers from 0 below ``count``, on every database."""
+    places = len(str(count - 1))
+    value = " + ".join(f"d{p}.d * {10**p}" for p in range(places))
+    tables = " CROSS JOIN ".join(f"({_DIGITS}) AS d{p}" for p in range(places))
+    return f"(SELECT {value} AS n FROM {tables} WHERE {value} < {count})"
+
+
+def _minute(connection: sa.Connection, minutes: str) -> str:
+    """The time so many minutes after the first run."""
+    start = FILLED_FROM.strftime("%Y-%m-%d %H:%M:%S")
+    if connection.dialect.name == "sqlite":
+        return f"strftime('%Y-%m-%d %H:%M:%S.000000', '{start}', ({minutes}) || ' minutes')"
+    return f"TIMESTAMPADD(MINUTE, {minutes}, '{start}')"
+
+
+def _name(connection: sa.Connection, prefix: str, number: str) -> str:
+    return f"'{prefix}' || ({number})" if connection.dialect.name == "sqlite" else f"CONCAT('{prefix}', {number})"
+
+
+def _insert(connection: sa.Connection, table: str, columns: dict[str, str], source: str) -> None:
+    names = ", ".join(columns)
+    values = ", ".join(columns.values())
+    connection.execute(sa.text(f"INSERT INTO {table} ({names}) SELECT {values} FROM {source}".replace(":", r"\:")))
+
+
+def fill_runs(connection: sa.Connection, count: int) -> int:
+    """Insert so many ended runs, one in a hundred FAILED; the id of the first one."""
+    first = int(connection.execute(sa.text("SELECT COALESCE(MAX(run_id), 0) + 1 FROM run_history")).scalar_one())
+    created = _minute(connection, "n")
+    failed = "n % 100 = 7"
+    unique = _name(connection, "filled-", "n")
+    columns = {
+        "run_id": f"n + {first}",
+        "request_id": unique,
+        "request_hash": "'0'",
+        "crawler": _name(connection, "crawler-", f"n % {CRAWLERS}"),
+        "`trigger`": "CASE WHEN n % 1000 = 3 THEN 'manual' WHEN n % 3 = 0 THEN 'api' ELSE 'scheduled' END",
+        "status": f"CASE WHEN {failed} THEN 'FAILED' ELSE 'COMPLETED' END",
+        "stage": "'completion'",
+        "outcome": f"CASE WHEN {failed} THEN 'memory_exceeded' ELSE 'finished' END",
+        "cause": "'All 5 tasks succeeded'",
+        "attempt": "1",
+        "owner_workflow_id": unique,
+        "owner_run_id": unique,
+        "claim_resumed": "0",
+        "claim_rerun": "0",
+        "requeued_attempt": "1",
+        "request": """'{"crawler":"x","args":{},"settings":{},"tags":["nightly"],"limits":{},"priority":3}'""",
+        "multi": "1",
+        "flow_id": f"CASE WHEN n % 4 = 0 THEN {_name(connection, 'flow-', f'n - n % {FLOW_OF}')} END",
+        "stop_force": "0",
+        "stop_escalated": "0",
+        "pages": "1000",
+        "items": "n",
+        "created_at": created,
+        "updated_at": created,
+        "started_at": created,
+        "ended_at": created,
+    }
+    _insert(connection, "run_history", columns, f"{_numbers(count)} AS numbers")
+    _insert(
+        connection,
+        "run_tag",
+        {"tag": f"CASE WHEN n % 1000 = 9 THEN '{RARE_TAG}' ELSE '{COMMON_TAG}' END", "run_id": f"n + {first}"},
+        f"{_numbers(count)} AS numbers WHERE n % 2 = 1",
+    )
+    return first
+
+
+def fill_tasks(connection: sa.Connection, first_run: int, runs: int, each: int, status: str = "SUCCEEDED") -> None:
+    """Insert so many tasks for each of ``runs`` runs from ``first_run`` on, all in one status."""
+    ended = _minute(connection, "r.n") if status == "SUCCEEDED" else "NULL"
+    columns = {
+        "run_id": f"r.n + {first_run}",
+        "attempt": "1",
+        "task_index": "t.n",
+        "status": f"'{status}'",
+        "status_since": _minute(connection, "r.n"),
+        "outcome": "'finished'" if status == "SUCCEEDED" else "NULL",
+        "args": "'{}'",
+        "cluster": "'local'",
+        "pages": "10",
+        "ever_seen": "1",
+        "ended_at": ended,
+    }
+    _insert(connection, "task_history", columns, f"{_numbers(runs)} AS r CROSS JOIN {_numbers(each)} AS t")
+
+
+def fill_records(connection: sa.Connection, first_run: int, runs: int) -> None:
+    """One row about each of these runs in every table that keeps what happened to runs."""
+    numbers, run = f"{_numbers(runs)} AS numbers", {"run_id": f"n + {first_run}", "attempt": "1"}
+    at = _minute(connection, "n")
+    known = {"evidence": "'{}'", "lag_ms": "5"}
+    moved = {"from_status": "'RUNNING'", "to_status": "'SUCCEEDED'", "committed_at": at, "source": "'look'"}
+    _insert(connection, "status_transition", {**run, **moved, **known}, numbers)
+    believed = {"kind": "'late'", "believed": "'RUNNING'", "truth": "'FAILED'", "found_by": "'look'", "created_at": at}
+    _insert(connection, "correction", {**run, **believed, **known}, numbers)
+    _insert(connection, "history_property", {**run, "name": "'workflow_id'", "value": "'x'"}, numbers)
+    asked = {"request_id": "'s'", "`force`": "0", "requested_at": at}
+    _insert(connection, "cancellation_log", {**run, **asked}, numbers)
+    _insert(connection, "export_record", {**run, "status": "'done'", "at": at}, numbers)
+    added = {"request_key": "'k'", "args_hash": "'0'", "first_index": "1", "tasks": "1", "created_at": at}
+    _insert(connection, "task_addition", {"run_id": run["run_id"], **added}, numbers)
+    task = {"task_id": "t.task_id", "run_id": "t.run_id", "attempt": "1", "task_index": "t.task_index"}
+    _insert(connection, "task_observation", task, f"task_history AS t WHERE t.run_id >= {first_run}")
+    _insert(connection, "task_log", {"task_id": "t.task_id", "log_tail": "'x'"}, "task_history AS t")
+    fill_events(connection, first_run, runs)
+
+
+def fill_events(connection: sa.Connection, first_run: int, runs: int) -> None:
+    """The event of the end of each of these runs, and its delivery."""
+    numbers, last = f"{_numbers(runs)} AS numbers", "(SELECT COALESCE(MAX(seq), 0) FROM outbox_event)"
+    first = int(connection.execute(sa.text(f"SELECT {last}")).scalar_one()) + 1
+    columns = {
+        "seq": f"n + {first}",
+        "run_id": f"n + {first_run}",
+        "attempt": "1",
+        "type": "'run.ended'",
+        "event_key": _name(connection, "filled/", f"n + {first}"),
+        "body": """'{"status":"COMPLETED","tasks":{"SUCCEEDED":5},"pages":1000,"items":1000}'""",
+        "created_at": _minute(connection, "n"),
+    }
+    _insert(connection, "outbox_event", columns, numbers)
+    sent = {"seq": f"n + {first}", "sink": "'events'", "status": "'delivered'", "tries": "1"}
+    _insert(connection, "outbox_delivery", sent, numbers)
+    connection.execute(sa.text("UPDATE outbox_counter SET seq = (SELECT MAX(seq) FROM outbox_event)"))
+
+
+def analyze(connection: sa.Connection, tables: list[str]) -> None:
+    """Let the optimizer know what there is now."""
+    if connection.dialect.name == "mysql":
+        connection.execute(sa.text(f"ANALYZE TABLE {', '.join(tables)}")).all()
