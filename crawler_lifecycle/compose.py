@@ -19,6 +19,7 @@ from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.eventbridge import EventBridgeSink
 from crawler_lifecycle.adapters.events import JsonLinesSink, OutboxNotifier
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
+from crawler_lifecycle.adapters.local.logs import LocalLogs
 from crawler_lifecycle.adapters.pusher import PusherNotifier
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
 from crawler_lifecycle.domain import names
@@ -31,6 +32,7 @@ from crawler_lifecycle.ports import (
     Notifier,
     RunStore,
     SchedulerClient,
+    TaskLogs,
     WorkflowDirectory,
 )
 from crawler_lifecycle.settings import Settings
@@ -151,6 +153,11 @@ def build_cluster(settings: Settings) -> LocalCluster:
             f"LIFECYCLE_CLUSTER__KIND: {settings.cluster.kind!r} is not served by this version; use 'local'"
         )
     return LocalCluster(settings.cluster.state_dir, settings.cluster.slots)
+
+
+def build_logs(settings: Settings) -> TaskLogs | None:
+    """What tasks print, or ``None`` for a cluster whose logs this version cannot read."""
+    return LocalLogs(settings.cluster.state_dir) if settings.cluster.kind == "local" else None
 
 
 def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:

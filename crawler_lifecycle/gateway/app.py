@@ -10,20 +10,27 @@ from datetime import UTC, datetime
 from typing import Any
 
 from anyio import CapacityLimiter, to_thread
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.ports import RunStore, SchedulerClient
+from crawler_lifecycle.ports import RunStore, SchedulerClient, TaskLogs
 from crawler_lifecycle.problems import install
 from crawler_lifecycle.serving import Bodies, Guard
 
 from .auth import Callers, Door, Entrance, Operations
 from .commands import Commands
+from .conditional import NOT_MODIFIED, conditional
 from .crawlers import Crawlers
+from .feed import Feed
+from .metrics import Measured, Metrics, add_metrics
+from .openapi import describe
 from .routes_commands import add_commands
+from .routes_logs import add_logs
 from .routes_reading import add_readers
+from .routes_stream import add_stream
 from .schemas import CrawlerList, Readiness
 from .sweep import Sweep
+from .task_logs import LogReader
 from .workflows import Workflows
 
 API_VERSION = "1.0"
@@ -36,53 +43,81 @@ def create_app(
     scheduler: SchedulerClient,
     *,
     entrance: Entrance,
+    logs: TaskLogs | None = None,
     sweep_s: float | None = 15.0,
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> FastAPI:
     """The gateway over its ports, open to whom the entrance lets in.
 
-    ``sweep_s`` is the pause between sweeps (``None``: no sweep); ``background`` runs while the app does.
+    ``logs`` is what tasks print, where this gateway can read that. ``sweep_s`` is the pause between sweeps (``None``:
+    no sweep); ``background`` runs while the app does.
     """
     crawlers = Crawlers(scheduler)
     commands = Commands(store, workflows, crawlers, clock)
-    tasks = list(background)
+    metrics = Metrics()
+    feed, reader = Feed(store, metrics, clock), LogReader(store, logs, metrics)
+    tasks = [*background, feed.run]
     if sweep_s is not None:
         tasks.append(Sweep(store, workflows, commands, every_s=sweep_s, clock=clock).run)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        reader.open()
         running = [asyncio.create_task(task()) for task in tasks]
         try:
             yield
         finally:
+            for leave in leaving:
+                leave()
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
+    leaving = [feed.close, reader.close]
     app = FastAPI(
         title="crawler-lifecycle gateway", version=API_VERSION, docs_url=None, redoc_url=None, lifespan=lifespan
     )
-    install(app)
+    app.state.leaving = leaving
+    install(app, describe)
     add_commands(app, commands, clock)
     add_readers(app, store, clock)
-    _add_rest(app, store, workflows, crawlers, entrance.callers)
+    add_logs(app, reader, store)
+    add_stream(app, feed, store)
+    _add_rest(app, store, workflows, crawlers, entrance.callers, metrics)
     # The one added last is the first that a request meets.
     app.add_middleware(Bodies, limit=lambda scope: int(scope["lifecycle.body_max"]))
     app.add_middleware(Door, operations=Operations(app), entrance=entrance, clock=clock)
     app.add_middleware(Guard, check=entrance.check)
+    app.add_middleware(Measured, metrics=metrics)
     return app
 
 
-def _add_rest(app: FastAPI, store: RunStore, workflows: Workflows, crawlers: Crawlers, callers: Callers | None) -> None:
+def _add_rest(
+    app: FastAPI,
+    store: RunStore,
+    workflows: Workflows,
+    crawlers: Crawlers,
+    callers: Callers | None,
+    metrics: Metrics,
+) -> None:
     # Its own two threads: a database that hangs must not take the answer to "are you well?" with it.
     probes = CapacityLimiter(2)
 
-    @app.get("/v1/crawlers", operation_id="listCrawlers")
-    async def list_crawlers() -> CrawlerList:
+    async def needs() -> dict[str, str]:
+        database, temporal = await asyncio.gather(
+            _check(to_thread.run_sync(store.ping, abandon_on_cancel=True, limiter=probes)), _check(workflows.ping())
+        )
+        return {"database": database, "temporal": temporal}
+
+    add_metrics(app, metrics, needs)
+
+    @app.get("/v1/crawlers", operation_id="listCrawlers", response_model=CrawlerList, responses=NOT_MODIFIED)
+    async def list_crawlers(request: Request) -> Response:
         """The crawlers that can be started, as the scheduler service declares them."""
         known = await crawlers.all()
-        return CrawlerList(crawlers=[dataclasses.asdict(crawler) for crawler in known.values()])
+        crawlers_now = [dataclasses.asdict(crawler) for crawler in known.values()]
+        return conditional(request, CrawlerList(crawlers=crawlers_now))
 
     @app.get("/healthz", operation_id="healthz")
     async def healthz() -> dict[str, str]:
@@ -94,12 +129,9 @@ def _add_rest(app: FastAPI, store: RunStore, workflows: Workflows, crawlers: Cra
     )
     async def readyz(response: Response) -> Readiness:
         """Whether the database and Temporal answer."""
-        database, temporal = await asyncio.gather(
-            _check(to_thread.run_sync(store.ping, abandon_on_cancel=True, limiter=probes)), _check(workflows.ping())
-        )
-        ready = database == temporal == "ok"
+        checks = await needs()
+        ready = set(checks.values()) == {"ok"}
         response.status_code = 200 if ready else 503
-        checks = {"database": database, "temporal": temporal}
         if callers is not None:
             # The callers of before hold, so a broken new file is told here and takes nobody out of service.
             checks["tokens"] = callers.problem or "ok"

@@ -11,7 +11,8 @@ from typing import Annotated, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from crawler_lifecycle.domain.run import RunStatus, Trigger
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.ports import CorrectionRow, RunStore
 from crawler_lifecycle.problems import FieldError, Problem
 
@@ -34,10 +35,22 @@ class RunFilters(Paging):
     """Filters of ``GET /v1/runs``; ``status`` may be given several times."""
 
     status: Annotated[list[RunStatus], Field(default_factory=list)]
+    stage: Stage | None = None
     crawler: str | None = None
     trigger: Trigger | None = None
     outcome: str | None = None
     flow_id: str | None = None
+    tag: str | None = None
+    created_from: AwareDatetime | None = None
+    created_until: AwareDatetime | None = None
+
+    def check(self) -> None:
+        """Raise ``InvalidRequest`` for a span of time that holds nothing."""
+        if self.created_from and self.created_until and self.created_from >= self.created_until:
+            raise InvalidRequest(
+                f"created_until: {self.created_until.isoformat()} is not after created_from; "
+                "give a later time, or leave one of them out"
+            )
 
 
 class TaskFilters(Paging):
@@ -53,32 +66,43 @@ class CorrectionFilters(Paging):
 
 
 class LogChoice(BaseModel):
-    """Parameters of ``GET /v1/runs/{run_id}/logs``: a task's id; without it the main task is meant."""
+    """Parameters of ``GET /v1/runs/{run_id}/logs``: a task's id (default: the main task's) and the last lines."""
 
     model_config = ConfigDict(extra="forbid")
 
     task: int | None = Field(default=None, ge=1, le=ID_MAX)
+    tail: int = Field(default=1000, ge=0, le=10_000)
+    follow: bool = False
 
 
 def decode(kind: str, token: str | None) -> int | None:
     """The place that a token of this list stands for. Raises ``Problem`` 422."""
+    places = decode_places(kind, token, 1)
+    return None if places is None else places[0]
+
+
+def decode_places(kind: str, token: str | None, count: int) -> tuple[int, ...] | None:
+    """The places that a token stands for, of a list that is made of several. Raises ``Problem`` 422."""
     if token is None:
         return None
     try:
         text = base64.urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4)).decode()
     except (binascii.Error, ValueError):
         text = ""
-    found = re.fullmatch(rf"{kind}:([0-9]{{1,19}})", text)
-    if found is None or int(found[1]) > ID_MAX:
+    numbers = r"\.".join(["([0-9]{1,19})"] * count)
+    found = re.fullmatch(f"{kind}:{numbers}", text, re.ASCII)
+    places = tuple(int(group) for group in found.groups()) if found else ()
+    if not places or max(places) > ID_MAX:
         message = "is no token of this list; take next_page_token of the page before, or leave it out"
         error = FieldError(field="page_token", value=repr(token)[:120], message=message)
         raise Problem(422, "invalid_request", f"page_token: {message}", errors=[error])
-    return int(found[1])
+    return places
 
 
-def encode(kind: str, place: int) -> str:
-    """The token of a place."""
-    return base64.urlsafe_b64encode(f"{kind}:{place}".encode()).decode().rstrip("=")
+def encode(kind: str, *places: int) -> str:
+    """The token of a place, or of one place in each of several lists."""
+    text = f"{kind}:{'.'.join(str(place) for place in places)}"
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
 def cut(kind: str, rows: Sequence[Row], size: int, place: Callable[[Row], int]) -> tuple[list[Row], str | None]:

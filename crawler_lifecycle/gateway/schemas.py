@@ -11,7 +11,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX, workflow_id
 from crawler_lifecycle.domain.run import ChildTask, Limits, Resources, RunRequest, RunStatus, StopIntent, Trigger
-from crawler_lifecycle.ports import CorrectionRow, RunRow, TaskRow, TransitionRow
+from crawler_lifecycle.ports import CorrectionRow, RunRow, TaskRow
 
 #: Tasks of one run that the gateway takes; it stores them, so that none of them has to travel through Temporal.
 TASKS_MAX = 10_000
@@ -146,6 +146,7 @@ class RunDetail(Run):
     tasks: dict[str, int]
     exports: list[dict[str, Any]]
     cancellations: list[dict[str, Any]]
+    deliveries: list[dict[str, Any]]
 
 
 class Accepted(Run):
@@ -165,13 +166,6 @@ class TaskPage(BaseModel):
     """Tasks of a run, oldest row first."""
 
     tasks: list[TaskRow]
-    next_page_token: str | None
-
-
-class TimelinePage(BaseModel):
-    """Changes of status of a run and of its tasks, oldest first."""
-
-    timeline: list[TransitionRow]
     next_page_token: str | None
 
 

@@ -8,6 +8,7 @@ import sys
 from crawler_lifecycle import logs
 from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
+from crawler_lifecycle.compose import build_logs
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.listening import Unservable, bind, run
 from crawler_lifecycle.serving import is_loopback, loopback_only, named_hosts
@@ -57,6 +58,7 @@ def serve(settings: Settings) -> int:
         temporal,
         scheduler,
         entrance=entrance,
+        logs=build_logs(settings),
         sweep_s=listen.sweep_s,
         background=[temporal.keep_connecting],
     )

@@ -1,0 +1,81 @@
+"""What tasks of the local cluster print: the file ``log`` in a task's folder.
+
+The crawler owns that folder and may put anything there under any name. Nothing below our own state folder is followed
+that could lead elsewhere, and only a regular file is read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import ExitStack
+from pathlib import Path
+
+from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.ports import LogPart, TaskRef
+
+from . import folder as files
+from .evidence import TaskFolder
+
+_FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
+#: O_NONBLOCK: opening a pipe that somebody put there must not wait for its other end.
+_FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+#: There is no file of ours under this name: nothing at all, a link, a socket, something else than a folder.
+_NOT_OURS = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENXIO)
+
+
+class LocalLogs:
+    """Implements ``TaskLogs`` for processes of this machine. It creates nothing.
+
+    A log that grew too large was moved aside by its supervisor; reading goes on in the new one.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self._tasks = Path(state_dir).absolute() / "tasks"
+
+    def read(self, run_id: int, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
+        """At most ``limit`` bytes from ``after`` on, or the last ones. Raises ``ClusterUnavailable``."""
+        try:
+            # Asked first: what is written between the two questions is then still read.
+            ended = self._ended(run_id, task)
+            with ExitStack() as stack:
+                file = self._open(stack, run_id, task)
+                if file is None:
+                    return LogPart(b"", 0, True) if ended else None
+                size = os.fstat(file).st_size
+                place = max(0, size - limit) if after is None else after if after <= size else 0
+                data = os.pread(file, limit, place)
+        except OSError as error:
+            raise ClusterUnavailable(f"the log of task {task.task_id} cannot be read: {error.strerror}") from error
+        end = place + len(data)
+        return LogPart(data, end, ended and end >= size)
+
+    def _open(self, stack: ExitStack, run_id: int, task: TaskRef) -> int | None:
+        at: int | None = None
+        try:
+            for name in (str(self._tasks), str(run_id), str(task.index), str(task.attempt)):
+                flags = _FOLDER if at is None else _FOLDER | os.O_NOFOLLOW
+                at = os.open(name, flags, dir_fd=at)
+                stack.callback(os.close, at)
+            file = os.open(files.LOG, _FILE, dir_fd=at)
+        except OSError as error:
+            if error.errno in _NOT_OURS:
+                return None
+            raise
+        stack.callback(os.close, file)
+        return file if stat.S_ISREG(os.fstat(file).st_mode) else None
+
+    def _ended(self, run_id: int, task: TaskRef) -> bool:
+        """Whether nothing of the task can print any more."""
+        folder = TaskFolder(self._tasks / str(run_id) / str(task.index) / str(task.attempt), run_id, task)
+        try:
+            if not folder.exists():
+                return False
+        except NotADirectoryError:
+            return False
+        if folder.has(files.END):
+            return True
+        began = folder.has(files.SUPERVISOR) or folder.has(files.PROCESS)
+        # Going through all processes is dear; it is needed only when the supervisor died before its crawler.
+        return began and not folder.supervisor_alive() and not folder.processes(folder.identity(files.PROCESS))

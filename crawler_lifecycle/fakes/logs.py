@@ -1,0 +1,47 @@
+"""What tasks print, in memory."""
+
+from __future__ import annotations
+
+import threading
+
+from crawler_lifecycle.ports import LogPart, TaskRef
+
+
+class FakeLogs:
+    """Implements ``TaskLogs``. A task has a log from the first ``write`` on, and ends with ``end``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._logs: dict[tuple[int, int, int], bytes] = {}
+        self._ended: set[tuple[int, int, int]] = set()
+        self.error: Exception | None = None
+        """Raised by every reading, as long as it is set."""
+
+    def write(self, data: bytes, run_id: int, index: int = 0, attempt: int = 1) -> None:
+        """The task prints."""
+        with self._lock:
+            key = (run_id, index, attempt)
+            self._logs[key] = self._logs.get(key, b"") + data
+
+    def cut(self, run_id: int, index: int = 0, attempt: int = 1) -> None:
+        """The log is moved aside and begins anew."""
+        with self._lock:
+            self._logs[run_id, index, attempt] = b""
+
+    def end(self, run_id: int, index: int = 0, attempt: int = 1) -> None:
+        """The task ends."""
+        with self._lock:
+            self._ended.add((run_id, index, attempt))
+
+    def read(self, run_id: int, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
+        with self._lock:
+            if self.error is not None:
+                raise self.error
+            key = (run_id, task.index, task.attempt)
+            log, ended = self._logs.get(key), key in self._ended
+            if log is None:
+                return LogPart(b"", 0, True) if ended else None
+            place = max(0, len(log) - limit) if after is None else after if after <= len(log) else 0
+            data = log[place : place + limit]
+            end = place + len(data)
+            return LogPart(data, end, ended and end >= len(log))

@@ -1,0 +1,108 @@
+"""What the gateway counts about itself, for Prometheus. Labels come from our own routes, never from a caller."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+#: Seconds for which the answer of the last readiness check is good enough.
+CHECKS_FRESH_S = 5.0
+_ANSWER_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_LAG_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+#: Answers of each check by its name: ``ok`` or what is wrong.
+Checks = Callable[[], Awaitable[Mapping[str, str]]]
+
+
+class Metrics:
+    """The gateway's numbers, in a registry of their own: two gateways in one process do not share them."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        ProcessCollector(registry=self.registry)
+        name = "crawler_lifecycle_gateway"
+        self.requests = Counter(
+            f"{name}_requests", "Requests that were answered", ["operation", "status"], registry=self.registry
+        )
+        self.answer = Histogram(
+            f"{name}_answer_seconds",
+            "From the head of a request to the head of its answer",
+            ["operation"],
+            buckets=_ANSWER_BUCKETS,
+            registry=self.registry,
+        )
+        self.readers = Gauge(f"{name}_stream_readers", "Clients that read a stream", ["stream"], registry=self.registry)
+        self.dropped = Counter(
+            f"{name}_stream_dropped", "Clients cut because they stopped reading", ["stream"], registry=self.registry
+        )
+        self.stream_lag = Histogram(
+            f"{name}_stream_lag_seconds",
+            "From the commit of an event to its hand-over to the readers",
+            buckets=_LAG_BUCKETS,
+            registry=self.registry,
+        )
+        self.available = Gauge(
+            f"{name}_available", "Whether what the gateway needs answers (1) or not (0)", ["part"],
+            registry=self.registry,
+        )  # fmt: skip
+        for stream in ("events", "log"):
+            self.readers.labels(stream)
+            self.dropped.labels(stream)
+
+    def text(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class Measured:
+    """ASGI middleware around all others that counts requests by operation and status, and times their answers.
+
+    A request that reached no operation (unknown path, refused before) counts under ``none``.
+    """
+
+    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+
+        async def watched(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                operation = getattr(scope.get("route"), "operation_id", None) or "none"
+                self._metrics.requests.labels(operation, str(message["status"])).inc()
+                self._metrics.answer.labels(operation).observe(time.perf_counter() - began)
+            await send(message)
+
+        await self._app(scope, receive, watched)
+
+
+def add_metrics(app: FastAPI, metrics: Metrics, checks: Checks) -> None:
+    """Add ``GET /metrics``. Whether the gateway's needs answer is asked when somebody scrapes, not more than that."""
+    asked_at: float | None = None
+
+    @app.get(
+        "/metrics",
+        operation_id="metrics",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    )
+    async def read_metrics() -> Any:
+        """The gateway's own metrics in Prometheus' text format."""
+        nonlocal asked_at
+        now = time.monotonic()
+        if asked_at is None or now - asked_at > CHECKS_FRESH_S:
+            asked_at = now
+            for part, answer in (await checks()).items():
+                metrics.available.labels(part).set(answer == "ok")
+        return Response(metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
