@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run dev test test-deps test-all lint fmt types lock bench clean
+.PHONY: help env run dev test test-deps test-all lint fmt types lock openapi bench clean
 
 PY := .venv/bin/python
 STAMP := .venv/.made-from-lock
@@ -56,6 +56,10 @@ test-all: lint types
 lock:
 	@uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url \
 	  --extra dev --extra pusher --extra otel --group test --group lint --group build pyproject.toml -o requirements.lock
+
+# What clients are generated from, and the page of error codes; a test compares both with the code.
+openapi: env
+	@$(PY) -m crawler_lifecycle.gateway.openapi docs
 
 bench: env
 	@$(PY) -m benchmarks

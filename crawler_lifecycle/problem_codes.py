@@ -50,8 +50,8 @@ CODES: Mapping[str, Kind] = {
         "Invalid request",
         "The request can be read, but a field or parameter has a value that can never work, is unknown, or is missing. "
         "Nothing was changed.",
-        "`errors` lists each field with its value and the cure; `detail` shows the first. Unknown fields are refused on "
-        "purpose: a misspelt filter would otherwise answer with everything.",
+        "`errors` lists each field with its value and the cure; `detail` shows the first. Unknown fields are refused "
+        "on purpose: a misspelt filter would otherwise answer with everything.",
     ),
     "unsupported_type": Kind(
         (415,), "Unsupported type", "The body is not declared as JSON.", "Send `Content-Type: application/json`."

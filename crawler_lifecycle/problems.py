@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from fastapi import FastAPI
@@ -159,8 +159,11 @@ def _sentence(errors: Sequence[FieldError]) -> str:
     return f"{errors[0].field}: {errors[0].message}{more}"
 
 
-def install(app: FastAPI) -> None:
-    """Make every error of the app a problem document, and describe that in its OpenAPI document."""
+def install(app: FastAPI, describe: Callable[[dict[str, Any]], None] = lambda document: None) -> None:
+    """Make every error of the app a problem document, and describe that in its OpenAPI document.
+
+    ``describe`` may add to that document what only this app knows.
+    """
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(LifecycleError, _on_domain)
     app.add_exception_handler(HTTPException, _on_http)
@@ -168,7 +171,9 @@ def install(app: FastAPI) -> None:
 
     def openapi() -> dict[str, Any]:
         if not app.openapi_schema:
-            app.openapi_schema = _openapi(app)
+            document = _openapi(app)
+            describe(document)
+            app.openapi_schema = document
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -13,7 +13,7 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request, Response
 
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.ports import RunStore, SchedulerClient, TaskLogs
+from crawler_lifecycle.ports import FileArchive, RunStore, SchedulerClient, TaskLogs
 from crawler_lifecycle.problems import install
 from crawler_lifecycle.serving import Bodies, Guard
 
@@ -21,10 +21,11 @@ from .auth import Callers, Door, Entrance, Operations
 from .commands import Commands
 from .conditional import NOT_MODIFIED, conditional
 from .crawlers import Crawlers
+from .deliveries import Deliveries
 from .feed import Feed
 from .metrics import Measured, Metrics, add_metrics
 from .openapi import describe
-from .routes_commands import add_commands
+from .routes_commands import add_commands, add_deliveries
 from .routes_logs import add_logs
 from .routes_reading import add_readers
 from .routes_stream import add_stream
@@ -43,6 +44,7 @@ def create_app(
     scheduler: SchedulerClient,
     *,
     entrance: Entrance,
+    archive: FileArchive | None = None,
     logs: TaskLogs | None = None,
     sweep_s: float | None = 15.0,
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
@@ -81,6 +83,7 @@ def create_app(
     app.state.leaving = leaving
     install(app, describe)
     add_commands(app, commands, clock)
+    add_deliveries(app, Deliveries(store, workflows, archive), clock)
     add_readers(app, store, clock)
     add_logs(app, reader, store)
     add_stream(app, feed, store)
