@@ -25,7 +25,7 @@ from crawler_lifecycle.ports import RunRow, RunStore
 from crawler_lifecycle.problems import Problem, unavailable
 
 from .crawlers import Crawlers, check_args
-from .schemas import ResumeRun, StartRun, StopRun
+from .schemas import AddedTasks, AddTasksBody, ResumeRun, StartRun, StopRun
 from .workflows import Workflows
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class Commands:
 
     async def start(self, body: StartRun, key: str | None) -> Outcome:
         """Reserve the run, then start its workflow; the same key and body again find that run."""
-        request_id = _request_id(body, key)
+        request_id = _same_id(body.request_id, key) or uuid.uuid4().hex
         # Also what makes a caller's request_id valid: RunRequest knows the rule.
         request = dataclasses.replace(dataclasses.replace(body.request(), request_id=request_id), request_id=None)
         args = [task.args for task in body.tasks] if body.tasks is not None else None
@@ -153,6 +153,32 @@ class Commands:
         if not now.status.terminal and now.attempt == row.attempt and now.owner_run_id == row.owner_run_id:
             await self._workflows.start(begin_request(now), own_workflow_id(now))
 
+    # --- child tasks ------------------------------------------------------------------------------------------------
+
+    async def add_tasks(self, run_id: int, body: AddTasksBody, key: str | None) -> AddedTasks:
+        """Append child tasks to a live run, then have its workflow look, so that free slots get them at once."""
+        row = await self.find(run_id)
+        request_id = _same_id(body.request_id, key) or uuid.uuid4().hex
+        args = [task.args for task in body.tasks]
+        crawler = await self._crawlers.get(row.crawler)
+        own = {str(name): str(value) for name, value in _mapping(row.request.get("args")).items()}
+        await run_in_threadpool(check_args, crawler, own, args)
+        try:
+            added = await run_in_threadpool(self._store.add_tasks, run_id, request_id, args)
+        except DuplicateRequest as error:
+            raise Problem(422, "idempotency_mismatch", f"Idempotency-Key: {error}", run_id=run_id) from error
+        return AddedTasks(run_id=run_id, tasks=added, note=await self._wake(row))
+
+    async def _wake(self, row: RunRow) -> str | None:
+        """Have the run's workflow look now; otherwise the sentence about when the tasks are seen."""
+        try:
+            for candidate in workflow_ids(row):
+                if await self._workflows.look_now(candidate):
+                    return None
+        except TemporalUnavailable as error:
+            logger.warning("the tasks added to run %d are not told yet: %s", row.run_id, error)
+        return "The tasks are recorded and are deployed after the next look of the run's workflow."
+
     # --- resume and look --------------------------------------------------------------------------------------------
 
     async def resume(self, run_id: int, body: ResumeRun) -> Outcome:
@@ -207,14 +233,15 @@ class Commands:
         raise Problem(409, "not_in_this_state", detail, run_id=run_id)
 
 
-def _request_id(body: StartRun, key: str | None) -> str:
-    if key is not None:
-        # The draft standard writes the header as a quoted string; most clients send it bare.
-        key = key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
-        if body.request_id not in (None, key):
-            raise Problem(422, "invalid_request", "request_id: differs from the header Idempotency-Key; send one")
-        return key
-    return body.request_id or uuid.uuid4().hex
+def _same_id(given: str | None, key: str | None) -> str | None:
+    """The id of a request that may carry it in its body, in the header ``Idempotency-Key``, or in both."""
+    if key is None:
+        return given
+    # The draft standard writes the header as a quoted string; most clients send it bare.
+    key = key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
+    if given not in (None, key):
+        raise Problem(422, "invalid_request", "request_id: differs from the header Idempotency-Key; send one")
+    return key
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -75,6 +75,14 @@ class LogChoice(BaseModel):
     follow: bool = False
 
 
+class ArchiveChoice(BaseModel):
+    """Parameters of ``GET /v1/runs/{run_id}/archive``; without an attempt the newest archive is meant."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    attempt: int | None = Field(default=None, ge=1, le=2**31 - 1)
+
+
 def decode(kind: str, token: str | None) -> int | None:
     """The place that a token of this list stands for. Raises ``Problem`` 422."""
     places = decode_places(kind, token, 1)

@@ -6,23 +6,28 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, Header, Path, Response
+from fastapi import Depends, FastAPI, Header, Path, Query, Response
+from starlette.responses import StreamingResponse
 
 from crawler_lifecycle.problems import JsonBody
 
+from .auth import signed
 from .commands import Commands, Outcome
-from .paging import ID_MAX
-from .schemas import Accepted, ResumeRun, StartRun, StopRun
+from .deliveries import Deliveries
+from .paging import ID_MAX, ArchiveChoice
+from .schemas import Accepted, AddedTasks, AddTasksBody, ResendExport, ResumeRun, StartRun, StopRun
 
 _START = JsonBody(StartRun)
 _STOP = JsonBody(StopRun, optional=True)
 _RESUME = JsonBody(ResumeRun, optional=True)
+_TASKS = JsonBody(AddTasksBody)
+_EXPORT = JsonBody(ResendExport, optional=True)
 
 RunId = Annotated[int, Path(ge=1, le=ID_MAX)]
 
 
 def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]) -> None:
-    """Add start, stop, resume and look."""
+    """Add start, stop, resume, look and child tasks."""
 
     def answer(outcome: Outcome) -> Accepted:
         return Accepted.of(outcome.row, clock(), note=outcome.note)
@@ -34,7 +39,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
         idempotency_key: Annotated[str | None, Header()] = None,
     ) -> Accepted:
         """Start a run. The same ``Idempotency-Key`` and body again answer the same run, whenever they come."""
-        outcome = await commands.start(body, idempotency_key)
+        outcome = await commands.start(signed(body), idempotency_key)
         response.headers["Location"] = f"/v1/runs/{outcome.row.run_id}"
         if not outcome.fresh:
             response.headers["Idempotency-Replayed"] = "true"
@@ -49,16 +54,46 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
     )
     async def stop_run(run_id: RunId, body: Annotated[StopRun, Depends(_STOP)], response: Response) -> Accepted:
         """Stop a run, gracefully or by force. The stop is on record before this is answered."""
-        outcome = await commands.stop(run_id, body)
+        outcome = await commands.stop(run_id, signed(body))
         response.status_code = 202 if outcome.fresh else 200
         return answer(outcome)
 
     @app.post("/v1/runs/{run_id}/resume", operation_id="resumeRun", status_code=202, openapi_extra=_RESUME.openapi())
     async def resume_run(run_id: RunId, body: Annotated[ResumeRun, Depends(_RESUME)]) -> Accepted:
         """Go on with a run that has ended, as its next attempt."""
-        return answer(await commands.resume(run_id, body))
+        return answer(await commands.resume(run_id, signed(body)))
 
     @app.post("/v1/runs/{run_id}/look", operation_id="lookAtRun", status_code=202)
     async def look_at_run(run_id: RunId) -> Accepted:
         """Have the cluster asked about a run now, instead of at the next planned look."""
         return answer(await commands.look(run_id))
+
+    @app.post("/v1/runs/{run_id}/tasks", operation_id="addTasks", status_code=202, openapi_extra=_TASKS.openapi())
+    async def add_tasks(
+        run_id: RunId,
+        body: Annotated[AddTasksBody, Depends(_TASKS)],
+        idempotency_key: Annotated[str | None, Header()] = None,
+    ) -> AddedTasks:
+        """Add child tasks to a live run. A crawler may call this for its own run with the token it was given."""
+        return await commands.add_tasks(run_id, body, idempotency_key)
+
+
+def add_deliveries(app: FastAPI, deliveries: Deliveries, clock: Callable[[], datetime]) -> None:
+    """Add resending and the download of archives."""
+
+    @app.post("/v1/runs/{run_id}/export", operation_id="resendExport", status_code=202, openapi_extra=_EXPORT.openapi())
+    async def resend_export(run_id: RunId, body: Annotated[ResendExport, Depends(_EXPORT)]) -> Accepted:
+        """Deliver again what an ended run delivers: the event ``run.ended``, failed pushes, the supporting files."""
+        outcome = await deliveries.resend(run_id, body)
+        return Accepted.of(outcome.row, clock(), note=outcome.note)
+
+    @app.get(
+        "/v1/runs/{run_id}/archive",
+        operation_id="downloadArchive",
+        response_class=StreamingResponse,
+        responses={200: {"content": {"application/zip": {}}, "description": "The zip of the supporting files"}},
+    )
+    def download_archive(run_id: RunId, choice: Annotated[ArchiveChoice, Query()]) -> StreamingResponse:
+        """The supporting files of a run's newest archived attempt, or of the one that is named."""
+        found = deliveries.download(run_id, choice.attempt)
+        return StreamingResponse(found.chunks, media_type="application/zip", headers=found.headers)

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX, workflow_id
 from crawler_lifecycle.domain.run import ChildTask, Limits, Resources, RunRequest, RunStatus, StopIntent, Trigger
-from crawler_lifecycle.ports import CorrectionRow, RunRow, TaskRow
+from crawler_lifecycle.ports import AddedTask, CorrectionRow, RunRow, TaskRow
 
 #: Tasks of one run that the gateway takes; it stores them, so that none of them has to travel through Temporal.
 TASKS_MAX = 10_000
@@ -66,6 +66,35 @@ class ResumeRun(_Body):
     rerun: bool = False
     requested_by: str | None = Field(default=None, min_length=1, max_length=255)
     poll_minutes: list[float] | None = None
+
+
+class AddTasksBody(_Body):
+    """Body of ``POST /v1/runs/{run_id}/tasks``: child tasks of a live run. ``request_id`` makes a repeat harmless."""
+
+    tasks: list[ChildTask] = Field(min_length=1, max_length=TASKS_MAX)
+    request_id: str | None = Field(default=None, max_length=REQUEST_ID_MAX, pattern=_ID)
+
+
+class ResendExport(_Body):
+    """Body of ``POST /v1/runs/{run_id}/export``; all of it may be left out."""
+
+    attempt: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    event: bool = True
+    files: bool = True
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if not (self.event or self.files):
+            raise ValueError("event and files are both false, so nothing would be sent; leave one of them out")
+        return self
+
+
+class AddedTasks(BaseModel):
+    """The tasks that were added, in the order in which they were sent."""
+
+    run_id: int
+    tasks: list[AddedTask]
+    note: str | None
 
 
 class Stop(BaseModel):

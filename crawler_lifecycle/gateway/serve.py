@@ -8,7 +8,7 @@ import sys
 from crawler_lifecycle import logs
 from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
-from crawler_lifecycle.compose import build_logs
+from crawler_lifecycle.compose import build_archive, build_logs
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.listening import Unservable, bind, run
 from crawler_lifecycle.serving import is_loopback, loopback_only, named_hosts
@@ -39,6 +39,7 @@ def serve(settings: Settings) -> int:
     listen = settings.gateway
     try:
         entrance = entrance_of(listen)
+        archive = build_archive(settings)
         store = open_store(settings.database.url, pool_size=settings.database.pool_size)
         bound = bind(listen.host, listen.port, "LIFECYCLE_GATEWAY")
     except (LifecycleError, Unservable) as error:
@@ -58,6 +59,7 @@ def serve(settings: Settings) -> int:
         temporal,
         scheduler,
         entrance=entrance,
+        archive=archive,
         logs=build_logs(settings),
         sweep_s=listen.sweep_s,
         background=[temporal.keep_connecting],

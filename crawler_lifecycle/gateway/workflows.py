@@ -14,6 +14,7 @@ from crawler_lifecycle.adapters.temporal import chain_is_open
 from crawler_lifecycle.client import Lifecycle, TemporalUnavailable
 from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.temporal import connect as connect_to_temporal
+from crawler_lifecycle.workflows.exports import ExportOrder
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,10 @@ class Workflows(Protocol):
 
     async def look_now(self, workflow_id: str) -> bool:
         """Ask for a look; ``False`` when no such workflow is open."""
+        ...
+
+    async def export_again(self, order: ExportOrder) -> str:
+        """Start the workflow that delivers an attempt again, or find it open; its id."""
         ...
 
     async def is_open(self, workflow_id: str, first_run_id: str | None = None) -> bool:
@@ -82,6 +87,9 @@ class LateTemporal:
 
     async def look_now(self, workflow_id: str) -> bool:
         return await self._call(lambda client: Lifecycle(client).look_now(workflow_id))
+
+    async def export_again(self, order: ExportOrder) -> str:
+        return await self._call(lambda client: Lifecycle(client).export_again(order))
 
     async def is_open(self, workflow_id: str, first_run_id: str | None = None) -> bool:
         return await self._call(lambda client: chain_is_open(client, workflow_id, first_run_id))

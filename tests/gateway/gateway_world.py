@@ -16,6 +16,7 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.adapters.database import SqlRunStore
 from crawler_lifecycle.client import TemporalUnavailable
 from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.names import export_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopRequest, Verdict
 from crawler_lifecycle.fakes.services import FakeScheduler
 from crawler_lifecycle.gateway.app import create_app
@@ -24,6 +25,7 @@ from crawler_lifecycle.gateway.commands import Commands
 from crawler_lifecycle.gateway.crawlers import Crawlers
 from crawler_lifecycle.gateway.sweep import Sweep
 from crawler_lifecycle.ports import Deployed, Fence, Owner, RunHandle
+from crawler_lifecycle.workflows.exports import ExportOrder
 
 BASE = "http://127.0.0.1:8500"
 
@@ -59,6 +61,7 @@ class FakeWorkflows:
     open: dict[str, str] = field(default_factory=dict)
     started: list[tuple[str, RunRequest]] = field(default_factory=list)
     signals: list[tuple[str, StopRequest | None]] = field(default_factory=list)
+    exports: list[ExportOrder] = field(default_factory=list)
     down: bool = False
     lose_answers: int = 0
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -83,6 +86,11 @@ class FakeWorkflows:
         if workflow_id in self.open:
             self.signals.append((workflow_id, None))
         return workflow_id in self.open
+
+    async def export_again(self, order: ExportOrder) -> str:
+        await self._reach()
+        self.exports.append(order)
+        return export_workflow_id(order.fence.run_id, order.fence.attempt)
 
     async def is_open(self, workflow_id: str, first_run_id: str | None = None) -> bool:
         await self._reach()
