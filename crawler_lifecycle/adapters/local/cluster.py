@@ -70,8 +70,8 @@ class LocalCluster:
     ``state_dir`` belongs to one machine and one process namespace; it is created here and never again later, so that
     a state folder that disappears is an outage and not an empty cluster. ``base_dir`` is where relative project
     folders and commands begin. ``task_environment`` may add variables (address and token of the gateway) to a task;
-    they pass through memory only, never through a file. ``cgroup_setting`` says where the kernel limits tasks: ``auto``,
-    ``off``, or the folder of a control group; without one, memory is watched and processors are not limited.
+    they pass through memory only, never through a file. ``cgroup_setting`` says where the kernel limits tasks:
+    ``auto``, ``off``, or the folder of a control group; without one, memory is watched, processors are not limited.
     """
 
     kind = "local"
