@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -40,6 +42,7 @@ OWN = (
     "LIFECYCLE_GATEWAY__PORT",
     "LIFECYCLE_GATEWAY__OPEN",
     "LIFECYCLE_GATEWAY__TOKENS_FILE",
+    "LIFECYCLE_GATEWAY__TASK_KEY",
     "LIFECYCLE_WORKER__HEALTH_HOST",
     "LIFECYCLE_WORKER__HEALTH_PORT",
     "LIFECYCLE_ARCHIVE__URL",
@@ -117,6 +120,7 @@ class Layout:
             "LIFECYCLE_GATEWAY__HOST": LOOPBACK,
             "LIFECYCLE_GATEWAY__PORT": str(self.ports["gateway"]),
             "LIFECYCLE_GATEWAY__OPEN": "true",
+            "LIFECYCLE_GATEWAY__TASK_KEY": kept_key(self.state_dir / "task.key"),
             "LIFECYCLE_WORKER__HEALTH_HOST": LOOPBACK,
             "LIFECYCLE_WORKER__HEALTH_PORT": str(self.ports["worker"]),
             "LIFECYCLE_ARCHIVE__URL": str(known["archive"]),
@@ -152,6 +156,15 @@ class Layout:
             site += ["--services", str(self.services)]
             parts.append(Part("site", site, self.url("site") + "/healthz", env, cwd=examples.parent))
         return {part.name: part for part in parts}
+
+
+def kept_key(file: Path) -> str:
+    """A random key in a file that only its owner can read; the same at the next start, for crawlers that go on."""
+    with contextlib.suppress(FileExistsError):
+        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w") as new:
+            new.write(secrets.token_hex(32))
+    return file.read_text()
 
 
 def choose_ports(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 
-from crawler_lifecycle import logs
+from crawler_lifecycle import logs, task_tokens
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.listening import Unservable, bind, run
-from crawler_lifecycle.ports import Deployer
+from crawler_lifecycle.ports import Deployer, Deployment, QueuedTask
 from crawler_lifecycle.serving import is_loopback
-from crawler_lifecycle.settings import Settings
+from crawler_lifecycle.settings import GatewaySettings, Settings
 
 from .app import create_app
 
@@ -56,4 +57,33 @@ def _deployer(settings: Settings) -> Deployer:
             "leave it out or set it to 'local'"
         )
     cluster = settings.cluster
-    return LocalCluster(cluster.state_dir, cluster.slots, cgroup_setting=cluster.cgroup)
+    return LocalCluster(
+        cluster.state_dir,
+        cluster.slots,
+        cgroup_setting=cluster.cgroup,
+        task_environment=_child_tasks(settings.gateway),
+    )
+
+
+def _child_tasks(gateway: GatewaySettings) -> Callable[[Deployment, QueuedTask], Mapping[str, str]] | None:
+    """What lets a crawler add tasks to its own run: the gateway's address and a token for that one call.
+
+    ``None`` when no key is set. Raises ``Unservable`` when a setting is missing or wrong.
+    """
+    if gateway.task_key is None:
+        return None
+    key, url = gateway.task_key.get_secret_value().encode(), gateway.url
+    if len(key) < task_tokens.KEY_MIN:
+        raise Unservable(
+            f"LIFECYCLE_GATEWAY__TASK_KEY: {len(key)} bytes are too few; use {task_tokens.KEY_MIN} or more, the same "
+            "as the gateway's: openssl rand -hex 32"
+        )
+    if url is None:
+        raise Unservable(
+            "LIFECYCLE_GATEWAY__URL: not set, so crawlers could not use the tokens that LIFECYCLE_GATEWAY__TASK_KEY "
+            "signs; set it to where crawlers reach the gateway"
+        )
+    return lambda deployment, task: {
+        "CRAWL_GATEWAY_URL": url,
+        "CRAWL_TOKEN": task_tokens.sign(key, deployment.run_id),
+    }
