@@ -37,6 +37,8 @@ def subject(args: Sequence[object]) -> dict[str, object]:
     """Which run, attempt and task the arguments of an activity are about, as far as they say."""
     found: dict[str, object] = {}
     for arg in args[:1]:
+        if isinstance(arg, int):  # where an activity takes nothing but a number, it is the run's
+            found["run_id"] = arg
         places = (arg, getattr(arg, "fence", None), getattr(arg, "request", None), getattr(arg, "task", None))
         for name in ("run_id", "attempt", "task_id"):
             value = next((v for place in places if (v := getattr(place, name, None)) is not None), None)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -20,15 +21,18 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 from temporalio.client import Client
+from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
-from crawler_lifecycle import logs
+from crawler_lifecycle import logs, tracing
+from crawler_lifecycle.activities.meters import INSTRUMENTS
 from crawler_lifecycle.adapters.temporal import TemporalDirectory, register_search_attributes, registration_command
 from crawler_lifecycle.compose import ROLES, WORKFLOWS, Parts, activities_of, build_parts
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
-from crawler_lifecycle.settings import Settings
-from crawler_lifecycle.temporal import connect
+from crawler_lifecycle.metrics import build
+from crawler_lifecycle.settings import Settings, WorkerSettings
+from crawler_lifecycle.temporal import connect, logging_of_core
 
 log = logging.getLogger(__name__)
 
@@ -97,13 +101,44 @@ async def _serving_health(health: Health, settings: Settings) -> AsyncIterator[N
         await task
 
 
-async def _connected(parts: Parts, directory: TemporalDirectory, health: Health, over: asyncio.Event) -> Client | None:
+def _runtime(settings: WorkerSettings) -> Runtime:
+    """The SDK's runtime, with a Prometheus endpoint for its figures and ours when a port is set.
+
+    Raises ``InvalidRequest`` when nobody can listen there.
+    """
+    metrics, host = None, settings.metrics_host
+    if settings.metrics_port is not None:
+        metrics = PrometheusConfig(
+            bind_address=f"{f'[{host}]' if ':' in host else host}:{settings.metrics_port}",
+            counters_total_suffix=True,
+            unit_suffix=True,
+            durations_as_seconds=True,
+            histogram_bucket_overrides={i.name: i.buckets for i in INSTRUMENTS if i.buckets},
+        )
+    try:
+        runtime = Runtime(telemetry=TelemetryConfig(logging=logging_of_core(), metrics=metrics))
+    except ValueError as error:
+        raise InvalidRequest(
+            f"LIFECYCLE_WORKER__METRICS_PORT: {settings.metrics_host}:{settings.metrics_port}: {error}; "
+            "end what listens there, choose another port, or unset it"
+        ) from None
+    runtime.metric_meter.create_gauge("lifecycle_build_info", "Always 1; version and build").set(1, build())
+    return runtime
+
+
+async def _connected(
+    parts: Parts,
+    directory: TemporalDirectory,
+    health: Health,
+    over: asyncio.Event,
+    connecting: Callable[[], Awaitable[Client]],
+) -> Client | None:
     """Connect and check until everything is there; ``None`` when asked to leave before that."""
     while not over.is_set():
         missing: dict[str, str] = {}
         if directory.client is None:
             try:
-                directory.client = await connect()
+                directory.client = await connecting()
             except (RuntimeError, RPCError, OSError) as error:
                 missing["temporal"] = f"no Temporal server answers ({error}); start one or set TEMPORAL_ADDRESS"
         client = directory.client
@@ -134,9 +169,13 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
     """Serve until ``over`` is set, then let running activities end within the grace time."""
     health = Health(check_roles(roles))
     async with _serving_health(health, settings), contextlib.AsyncExitStack() as stack:
+        traces = tracing.start("worker")
+        stack.callback(traces.close)
+        runtime = _runtime(settings.worker)
         directory = TemporalDirectory(asyncio.get_running_loop())
         parts = {role: build_parts(settings, directory) for role in health.roles}
-        client = await _connected(next(iter(parts.values())), directory, health, over)
+        connecting = functools.partial(connect, runtime=runtime, plugins=traces.plugins)
+        client = await _connected(next(iter(parts.values())), directory, health, over, connecting)
         if client is None:
             return
         workers = []

@@ -67,6 +67,8 @@ class HttpSchedulerClient:
         connections: int = 32,
     ) -> None:
         self._url = url.rstrip("/")
+        # Messages go into the database and to callers; a password in the address stays here.
+        self._at = str(httpx.URL(self._url).copy_with(userinfo=b""))
         self._timeout_s = timeout_s
         self._http = httpx.Client(
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 5.0)),
@@ -92,15 +94,15 @@ class HttpSchedulerClient:
         try:
             answers = _Answer.model_validate_json(body).tasks
         except ValidationError as error:
-            raise SchedulerUnavailable(_unreadable(self._url, error)) from None
+            raise SchedulerUnavailable(_unreadable(self._at, error)) from None
         asked = {task.index for task in deployment.tasks}
         if {a.index for a in answers} != asked or len(answers) != len(asked):
             raise SchedulerUnavailable(
-                f"scheduler service at {self._url} answered for other tasks ({len(answers)}) than asked ({len(asked)})"
+                f"scheduler service at {self._at} answered for other tasks ({len(answers)}) than asked ({len(asked)})"
             )
         strange = next((a.state for a in answers if a.state not in _STATES), None)
         if strange is not None:
-            raise SchedulerUnavailable(f"scheduler service at {self._url} answered with the unknown state {strange!r}")
+            raise SchedulerUnavailable(f"scheduler service at {self._at} answered with the unknown state {strange!r}")
         return [Deployed(a.index, a.state, a.name, a.uid, a.reason) for a in answers]
 
     def crawlers(self) -> list[CrawlerDefinition]:
@@ -109,7 +111,7 @@ class HttpSchedulerClient:
             body = self._call("GET", "/v1/crawlers")
             return [_DEFINITION.validate_python(entry) for entry in _Crawlers.model_validate_json(body).crawlers]
         except ValidationError as error:
-            raise SchedulerUnavailable(_unreadable(self._url, error)) from None
+            raise SchedulerUnavailable(_unreadable(self._at, error)) from None
         except (DeploymentRefused, DeploymentExpired) as error:
             raise SchedulerUnavailable(str(error)) from error
 
@@ -121,15 +123,13 @@ class HttpSchedulerClient:
                 for chunk in response.iter_bytes():
                     content += chunk
                     if len(content) > ANSWER_MAX:
-                        raise SchedulerUnavailable(f"scheduler service at {self._url}: answer over {ANSWER_MAX} bytes")
+                        raise SchedulerUnavailable(f"scheduler service at {self._at}: answer over {ANSWER_MAX} bytes")
                     # httpx times each read; a server that trickles would pass every one of them.
                     if time.monotonic() > deadline:
-                        raise SchedulerUnavailable(
-                            f"scheduler service at {self._url}: no end after {self._timeout_s} s"
-                        )
+                        raise SchedulerUnavailable(f"scheduler service at {self._at}: no end after {self._timeout_s} s")
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
             text = str(error) or type(error).__name__
-            raise SchedulerUnavailable(f"scheduler service at {self._url} cannot be reached: {text}") from error
+            raise SchedulerUnavailable(f"scheduler service at {self._at} cannot be reached: {text}") from error
         self._check(response, bytes(content))
         return bytes(content)
 
@@ -143,12 +143,12 @@ class HttpSchedulerClient:
         if status == 401:
             # A token that is being changed on one side must not end runs, whoever words the refusal.
             cure = "set LIFECYCLE_SCHEDULER__TOKEN to the token it asks for, where our processes run"
-            raise SchedulerUnavailable(f"scheduler service at {self._url} does not know us (401); {cure}")
+            raise SchedulerUnavailable(f"scheduler service at {self._at} does not know us (401); {cure}")
         told = response.headers.get("content-type", "").partition(";")[0].strip().lower() == PROBLEM
         if 400 <= status < 500 and status not in TRANSIENT_4XX and (told or status not in AMBIGUOUS_4XX):
-            raise DeploymentRefused(detail or f"scheduler service at {self._url} refused with status {status}")
+            raise DeploymentRefused(detail or f"scheduler service at {self._at} refused with status {status}")
         suffix = f": {detail}" if detail else ""
-        raise SchedulerUnavailable(f"scheduler service at {self._url} answered {status}{suffix}")
+        raise SchedulerUnavailable(f"scheduler service at {self._at} answered {status}{suffix}")
 
 
 def wire(deployment: Deployment) -> dict[str, Any]:

@@ -1,0 +1,206 @@
+"""A real worker that carried out real runs: its lines, its figures, its traces, and no secret in any of them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import quote, quote_plus
+
+import pytest
+import pytest_asyncio
+from temporalio.client import WorkflowHandle
+from temporalio.testing import WorkflowEnvironment
+
+from crawler_lifecycle.activities.meters import INSTRUMENTS
+from crawler_lifecycle.adapters.database import upgrade
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.run import RunResult, RunSnapshot
+from tests.observability.watched_world import ROOT, VALUES, Collector, Watched, until
+from tests.support.temporal import temporal_server
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+#: Activities that are told the run and no attempt.
+COUNTING = ("get_active_running_tasks", "count_alive_tasks")
+QUICK = {"poll_minutes": [0.02], "limits": {"start_check_s": 0.2}}
+
+
+class World:
+    """What happened, once for all tests of this module."""
+
+    def __init__(self, server: WorkflowEnvironment, watched: Watched) -> None:
+        self.server, self.watched = server, watched
+        self.handles: dict[str, WorkflowHandle[object, RunResult]] = {}
+        self.results: dict[str, RunResult] = {}
+        self.metrics = ""
+
+    async def begin(self, crawler: str) -> WorkflowHandle[object, RunResult]:
+        self.handles[crawler] = await self.server.client.start_workflow(
+            names.LIFECYCLE_WORKFLOW, {"crawler": crawler, **QUICK}, id=f"watched/{crawler}",
+            task_queue=names.QUEUE_MAIN, result_type=RunResult,
+        )  # fmt: skip
+        return self.handles[crawler]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """Three runs: one waits for the scheduler service and is good, one fails, one is stopped."""
+    folder = tmp_path_factory.mktemp("watched")
+    async with temporal_server(skipping=False) as server:
+        upgrade(f"sqlite:///{folder / 'runs.db'}")
+        target = server.client.service_client.config.target_host
+        watched = Watched(folder, target, server.client.namespace, Collector())
+        world = World(server, watched)
+        try:
+            watched.start("worker")
+            await world.begin("good")
+            until(lambda: watched.value("lifecycle_activity_failures_total", error="SchedulerUnavailable"))
+            watched.start("scheduler")
+            for crawler in ("good", "bad"):
+                handle = world.handles.get(crawler) or await world.begin(crawler)
+                world.results[crawler] = await handle.result()
+            handle = await world.begin("long")
+            while (await handle.query(names.QUERY_STATUS, result_type=RunSnapshot)).stage != "reconciliation":  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            await handle.signal(
+                names.SIGNAL_FORCE_STOP, {"reason": "enough\r\n\x1b[2Jfor \u202enow", "requested_by": "me"}
+            )
+            world.results["long"] = await handle.result()
+            world.metrics = watched.scrape()
+            yield world
+        finally:
+            watched.stop()
+
+
+async def test_the_runs_were_real(world: World) -> None:
+    shown = {crawler: (str(r.status), r.outcome) for crawler, r in world.results.items()}
+    assert shown == {"good": ("COMPLETED", "finished"), "bad": ("FAILED", "failed"), "long": ("FAILED", "cancelled")}
+
+
+async def test_every_line_is_json_and_names_its_subject(world: World) -> None:
+    lines = world.watched.lines("worker")
+    assert {line["service"] for line in lines} == {"worker"}
+    # The SDK says this before it asks our interceptor.
+    of_activities = [line for line in lines if "activity" in line and line["event"] != "Starting activity"]
+    assert {line["activity"] for line in of_activities} >= {"create_history_id", "sync_statuses", "record_stop"}
+    for line in of_activities:
+        assert {"workflow_id", "workflow_run_id", "task_queue", "try", "pid"} <= set(line), line
+        if line["activity"] != "create_history_id":
+            known = {"run_id"} if line["activity"] in COUNTING else {"run_id", "attempt"}
+            assert known <= set(line), line
+    told = [line["event"] for line in lines if line.get("run_id") == 3 and line["level"] == "info"]
+    assert any(text.startswith("run 3 begins: attempt 1 of crawler long") for text in told), told
+    assert any(text.startswith("run ended FAILED / cancelled") for text in told), told
+    killed = [line for line in lines if line.get("activity") == "k8_stop_pod" and "done" in line["event"]]
+    assert killed
+    assert all(isinstance(line["task_id"], int) for line in killed)
+
+
+async def test_lines_of_workflows_are_written_once_and_know_their_run(world: World) -> None:
+    lines = [line for line in world.watched.lines("worker") if line["logger"] == "temporalio.workflow"]
+    of_long = [line for line in lines if line["workflow_id"] == "watched/long" and line["level"] == "info"]
+    assert [line["event"] for line in of_long] == ["workflow begins", "signal force_stop", "workflow ends"]
+    assert [line.get("run_id") for line in of_long] == [None, 3, 3]
+    assert of_long[-1]["attempt"] == 1
+
+
+async def test_text_from_outside_breaks_no_line(world: World) -> None:
+    (stop,) = [line for line in world.watched.lines("worker") if line["event"].startswith("stop (forced)")]
+    assert r"enough\r\n\x1b[2Jfor \u202enow" in stop["event"]
+
+
+async def test_tracebacks_are_for_bugs_alone(world: World) -> None:
+    for name in ("worker", "scheduler"):
+        assert [line for line in world.watched.lines(name) if "exception" in line] == []
+    failed = [line for line in world.watched.lines("worker") if line.get("error_type") == "SchedulerUnavailable"]
+    assert failed
+    assert failed[0]["run_id"] == 1
+
+
+async def test_figures_are_what_happened(world: World) -> None:
+    value = world.watched.value
+    assert value("lifecycle_runs_started_total", trigger="manual", resumed="false") == 3
+    assert value("lifecycle_runs_ended_total") == 3
+    assert value("lifecycle_runs_ended_total", status="FAILED", outcome="cancelled") == 1
+    assert value("lifecycle_runs_ended_total", status="FAILED", outcome="failed") == 1
+    assert value("lifecycle_looks_total", result="ok") == value("lifecycle_look_seconds_count") >= 3
+    assert value("lifecycle_stops_total", kind="forced") == 1
+    assert value("lifecycle_tasks_changed_total", to="SUCCEEDED") == 1
+    assert value("lifecycle_tasks_changed_total", to="CANCELLED") == 1
+    assert value("lifecycle_truth_lag_seconds_count") >= 3
+    assert value("lifecycle_exports_total") >= 3
+    assert value("lifecycle_deliveries_total", sink="file", result="delivered") == 3
+    assert value("lifecycle_build_info", build="build-of-the-tests") == 1
+    assert value("temporal_worker_task_slots_available") > 0
+    assert "lifecycle_truth_lag_seconds_bucket" in world.metrics
+    assert 'le="900"' in world.metrics
+
+
+async def test_the_page_about_metrics_names_what_there_is(world: World) -> None:
+    page = (ROOT / "docs" / "observability.md").read_text()
+    declared = {instrument.exposed for instrument in INSTRUMENTS} | {"lifecycle_build_info"}
+    shown = {line.split()[2] for line in world.metrics.splitlines() if line.startswith("# TYPE lifecycle_")}
+    assert shown <= declared
+    # Nothing was corrected and no look failed in these runs; the rest must have been scraped.
+    assert declared - shown <= {"lifecycle_corrections_total"}
+    assert [name for name in sorted(declared) if f"`{name}`" not in page] == []
+    sdk = {line.split()[2] for line in world.metrics.splitlines() if line.startswith("# TYPE temporal_")}
+    named = set(re.findall(r"`(temporal_\w+)`", page))
+    assert named
+    assert named <= sdk
+
+
+async def test_a_run_is_one_trace(world: World) -> None:
+    world.watched.stop_worker()
+    spans = world.watched.collector.spans()
+    by_trace: dict[bytes, set[str]] = {}
+    for span in spans:
+        by_trace.setdefault(span.trace_id, set()).add(span.name)
+    whole = [found for found in by_trace.values() if f"RunWorkflow:{names.LIFECYCLE_WORKFLOW}" in found]
+    assert len(whole) == 3, by_trace
+    assert all({"RunActivity:create_history_id", "RunActivity:update_run_status"} <= found for found in whole)
+
+
+def _forms(secret: str) -> set[str]:
+    raw = secret.encode()
+    whole = base64.b64encode(raw).decode()
+    return {secret, quote(secret, safe=""), quote_plus(secret), raw.hex(), json.dumps(secret)[1:-1], whole[:-4]}
+
+
+async def test_no_canary_came_out_anywhere(world: World) -> None:
+    places: dict[str, str] = {}
+    for crawler, handle in world.handles.items():
+        history = await handle.fetch_history()
+        places[f"history of {crawler}"] = history.to_json()
+        payloads = [base64.b64decode(data, validate=False) for data in _payloads(json.loads(history.to_json()))]
+        places[f"payloads of {crawler}"] = b"\n".join(payloads).decode("utf-8", "replace")
+    for name in ("worker", "scheduler"):
+        places[f"log of {name}"] = world.watched.log(name)
+    places["metrics"] = world.metrics
+    places["traces"] = b"".join(world.watched.collector.bodies).decode("latin-1")
+    places["events"] = (world.watched.folder / "events.jsonl").read_text()
+    assert all(places.values()), [name for name, text in places.items() if not text]
+    hits = [(place, form) for place, text in places.items() for v in VALUES for form in _forms(v) if form in text]
+    assert hits == []
+    assert "SchedulerUnavailable" in places["log of worker"], "the address with the password was never told"
+
+
+def _bytes_of(folder: Path, pattern: str) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.glob(pattern))
+
+
+def _payloads(value: object) -> list[str]:
+    if isinstance(value, dict):
+        own = [value["data"]] if isinstance(value.get("data"), str) else []
+        return own + [data for member in value.values() for data in _payloads(member)]
+    return [data for member in value for data in _payloads(member)] if isinstance(value, list) else []
+
+
+async def test_the_database_holds_no_canary(world: World) -> None:
+    content = _bytes_of(world.watched.folder, "runs.db*")
+    assert b"watched/long" in content
+    assert [value for value in VALUES if value.encode() in content] == []

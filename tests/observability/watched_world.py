@@ -1,0 +1,200 @@
+"""A worker and a scheduler service as real processes on a real Temporal server, canaries wherever a secret goes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).parents[2]
+
+PASSWORD = "canary-scheduler-password-8"
+#: Where each secret enters. Every value is a canary: it must come out nowhere.
+CANARIES = {
+    "LIFECYCLE_GATEWAY__TOKEN": "canary-gateway-token-1",
+    "LIFECYCLE_GATEWAY__TASK_KEY": "canary/task+key=2",
+    "LIFECYCLE_PUSHER__SECRET": "canary-pusher-secret-3",
+    "AWS_SECRET_ACCESS_KEY": "canary/aws+secret/4",
+    "AWS_SESSION_TOKEN": "canary-aws-session-5",
+    "OTEL_EXPORTER_OTLP_HEADERS": "x-key=canary-otlp-header-6",
+    "SHOP_LOGIN": "canary-crawler-login-7",
+    "SCHEDULER_PASSWORD": PASSWORD,
+}
+VALUES = [value.removeprefix("x-key=") for value in CANARIES.values()]
+
+CATALOGUE = """
+- name: good
+  kind: command
+  command: [python, -c, "import time; time.sleep(0.5); print('done')"]
+  secrets: {LOGIN: "env:SHOP_LOGIN"}
+- name: bad
+  kind: command
+  command: [python, -c, "import sys, time; time.sleep(0.3); sys.exit(9)"]
+  secrets: {LOGIN: "env:SHOP_LOGIN"}
+- name: long
+  kind: command
+  command: [python, -c, "import time; time.sleep(120)"]
+  secrets: {LOGIN: "env:SHOP_LOGIN"}
+"""
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def get(url: str) -> str:
+    """The body of a page; empty while nobody answers."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""
+
+
+def until(condition: Callable[[], T], seconds: float = 60) -> T:
+    """The first true value of ``condition``."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, f"not within {seconds} s: {value!r}"
+        time.sleep(0.05)
+    return value
+
+
+class Collector(ThreadingHTTPServer):
+    """An OTLP endpoint that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        received = self.bodies
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                received.append(self.rfile.read(int(self.headers["Content-Length"])))
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Quiet."""
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def spans(self) -> list[Any]:
+        """Every span that arrived, with its resource."""
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+        found = []
+        for body in self.bodies:
+            for group in ExportTraceServiceRequest.FromString(body).resource_spans:
+                found += [span for scope in group.scope_spans for span in scope.spans]
+        return found
+
+
+@dataclass
+class Watched:
+    """The two processes, and what they wrote."""
+
+    folder: Path
+    temporal: str
+    namespace: str
+    collector: Collector
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.ports = {name: free_port() for name in ("health", "metrics", "scheduler")}
+        (self.folder / "crawlers.yaml").write_text(CATALOGUE)
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("TEMPORAL_", "LIFECYCLE_", "OTEL_"))}
+        self.env = {
+            **clean,
+            **CANARIES,
+            "TEMPORAL_ADDRESS": self.temporal,
+            "TEMPORAL_NAMESPACE": self.namespace,
+            "TEMPORAL_WORKER_BUILD_ID": "build-of-the-tests",
+            "LIFECYCLE_DATABASE__URL": f"sqlite:///{self.folder / 'runs.db'}",
+            "LIFECYCLE_CLUSTER__STATE_DIR": str(self.folder / "cluster"),
+            "LIFECYCLE_CRAWLERS": str(self.folder / "crawlers.yaml"),
+            "LIFECYCLE_ARCHIVE__URL": (self.folder / "archive").as_uri(),
+            "LIFECYCLE_EVENTS__URL": (self.folder / "events.jsonl").as_uri(),
+            "LIFECYCLE_SCHEDULER__URL": f"http://me:{PASSWORD}@127.0.0.1:{self.ports['scheduler']}",
+            "LIFECYCLE_SCHEDULER__PORT": str(self.ports["scheduler"]),
+            "LIFECYCLE_WORKER__HEALTH_PORT": str(self.ports["health"]),
+            "LIFECYCLE_WORKER__METRICS_PORT": str(self.ports["metrics"]),
+            "LIFECYCLE_LOG__LEVEL": "DEBUG",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": self.collector.url,
+            "OTEL_BSP_SCHEDULE_DELAY": "200",
+        }
+
+    def start(self, name: str) -> None:
+        """``crawlctl worker`` or ``crawlctl scheduler``, writing to a file each."""
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "crawler_lifecycle.cli", name], cwd=self.folder, env=self.env,
+                stdout=log, stderr=log,
+            )  # fmt: skip
+        port = self.ports["health" if name == "worker" else "scheduler"]
+        until(lambda: '"ready":true' in get(f"http://127.0.0.1:{port}/readyz").replace(" ", "") or self.died(name))
+
+    def died(self, name: str) -> bool:
+        code = self.processes[name].poll()
+        assert code is None, (code, self.log(name))
+        return False
+
+    def stop(self) -> None:
+        """SIGTERM to all, and wait."""
+        for process in self.processes.values():
+            process.send_signal(signal.SIGTERM)
+        for process in self.processes.values():
+            process.wait(30)
+        self.collector.shutdown()
+        self.collector.server_close()
+
+    def stop_worker(self) -> None:
+        """SIGTERM to the worker, which sends its last spans."""
+        self.processes["worker"].send_signal(signal.SIGTERM)
+        assert self.processes["worker"].wait(30) == 0
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """Every line that a process wrote, each one JSON."""
+        return [json.loads(line) for line in self.log(name).splitlines() if not _told_to_people(line)]
+
+    def scrape(self, name: str = "metrics") -> str:
+        return get(f"http://127.0.0.1:{self.ports[name]}/metrics")
+
+    def value(self, metric: str, **labels: str) -> float:
+        """The sum over all series of a metric that have these labels."""
+        total = 0.0
+        for line in self.scrape().splitlines():
+            found = re.fullmatch(r"(\w+)\{(.*)\} (\S+)", line)
+            if found and found[1] == metric and all(f'{k}="{v}"' in found[2] for k, v in labels.items()):
+                total += float(found[3])
+        return total
+
+
+def _told_to_people(line: str) -> bool:
+    """The one line in which a service says where it listens."""
+    return bool(re.fullmatch(r"[\w ]+ listens on http://\S+", line))
