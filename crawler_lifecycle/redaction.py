@@ -29,6 +29,8 @@ _NAMES = (
 )
 #: Names that tell nothing: they hold a count or the name of something, never a secret.
 _HARMLESS = re.compile(r"(?i)^(?:task_token_sha256|tokens?_(?:file|count|max)|secrets?_(?:file|count|name))$")
+#: Variables that name a place. The first are the shell's, and "pwd" is the working directory in them.
+_FOLDERS, _PLACES = ("PWD", "OLDPWD"), ("_FILE", "_PATH", "_URL")
 _SECRET_NAME = re.compile(rf"(?i)(?:^|[^a-z])(?:{_NAMES})s?(?:$|[^a-z])|(?:{_NAMES})s?$")
 #: ``password=x``, ``"token": "x"``, ``Authorization: Bearer x``; the name may have words around it.
 _PAIR = re.compile(
@@ -181,7 +183,7 @@ def secrets_of_environment(environment: Mapping[str, str]) -> set[str]:
     """The secret values among environment variables: those whose names say so, and credentials inside of URLs."""
     found: set[str] = set()
     for name, value in environment.items():
-        if is_secret_name(name) and not name.upper().endswith(("_FILE", "_PATH", "_URL")):
+        if is_secret_name(name) and name.upper() not in _FOLDERS and not name.upper().endswith(_PLACES):
             found.add(value)
         elif name.upper().startswith("OTEL_") and name.upper().endswith("_HEADERS"):
             found |= {unquote(secret) for _, secret in parse_qsl(value, separator=",")}
