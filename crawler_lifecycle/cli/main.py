@@ -35,6 +35,7 @@ SERVICES = {
     "worker": ("services:worker", "Run a worker."),
     "gateway": ("services:gateway_app", "Run the gateway (HTTP API); gateway token new makes tokens."),
     "scheduler": ("services:scheduler", "Run the scheduler service."),
+    "doctor": ("doctor:doctor", "Check everything that a run needs, and say what to do about it."),
 }
 PROGRAM = {
     "completion": ("program:completion", "Print the completion script of bash, zsh or fish."),

@@ -1,6 +1,17 @@
 """The database: ``RunStore`` on SQLite, MySQL 8 and MariaDB, and its schema."""
 
+from .diagnosis import Diagnosis, diagnose, sqlite_file
 from .schema import current_version, head_version, mismatch, upgrade
 from .store import SqlRunStore, open_store
 
-__all__ = ["SqlRunStore", "current_version", "head_version", "mismatch", "open_store", "upgrade"]
+__all__ = [
+    "Diagnosis",
+    "SqlRunStore",
+    "current_version",
+    "diagnose",
+    "head_version",
+    "mismatch",
+    "open_store",
+    "sqlite_file",
+    "upgrade",
+]

@@ -1,0 +1,132 @@
+"""The verb ``doctor``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.cli.output import clean, console, emit
+from crawler_lifecycle.cli.problems import Exit
+from crawler_lifecycle.cli.session import Session, current
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.cli.doctor.report import Check, Context, Line
+    from crawler_lifecycle.cli.doctor.sources import Setting
+
+#: Time for all checks together, which run at the same time.
+LIMIT_S = 15.0
+_STYLES = {"ok": "green", "warn": "yellow", "bad": "red bold"}
+
+
+def doctor(
+    *,
+    fix: Annotated[bool, Parameter(negative=(), help="register search attributes, upgrade the schema")] = False,
+    state_dir: Annotated[
+        Path | None, Parameter(help="check the stack that crawlctl dev keeps there; default: the nearest .crawl")
+    ] = None,
+) -> int:
+    """Check everything that a run needs: settings, versions, Temporal, database, services, archive, clock, limits.
+
+    Each line says ok, warn or bad, and what to do. The exit code is 1 when something is bad. Nothing is changed without
+    --fix, except for a probe that is written to the archive and removed again.
+    """
+    session = current()
+    from crawler_lifecycle.cli.doctor.report import run
+
+    context, settings, problem = _prepare(session, fix, state_dir)
+    lines: list[Line] = []
+    if session.for_people:
+        _show_settings(session, settings)
+    for line in [*problem, *run(_checks(), context)]:
+        lines.append(line)
+        if session.for_people:
+            _show(session, line)
+    counts = {level: sum(line.level == level for line in lines) for level in ("ok", "warn", "bad")}
+    document = {
+        "summary": counts,
+        "checks": [line.document() for line in lines],
+        "settings": [{"name": one.name, "value": one.value, "source": one.source} for one in settings],
+    }
+    names = [line.check for line in lines if line.level == "bad"]
+    emit(session, document, names=list(dict.fromkeys(names)), table=lambda: None, rows=document["checks"])  # type: ignore[arg-type]
+    session.say(f"{counts['ok']} ok, {counts['warn']} to look at, {counts['bad']} bad")
+    return Exit.ERROR if counts["bad"] else Exit.DONE
+
+
+def _prepare(session: Session, fix: bool, state_dir: Path | None) -> tuple[Context, Sequence[Setting], Sequence[Line]]:
+    from crawler_lifecycle import redaction
+    from crawler_lifecycle.cli.doctor import sources
+    from crawler_lifecycle.cli.doctor.report import Context, Line
+    from crawler_lifecycle.domain.errors import InvalidRequest
+    from crawler_lifecycle.settings import Settings
+
+    found = sources.collect(state_dir)
+    if session.gateway_url:
+        os.environ["LIFECYCLE_GATEWAY__URL"] = session.gateway_url
+    token = session.token()
+    secrets = redaction.secrets_of_environment(os.environ) | ({token} if token else set())
+    redactor = redaction.Redactor(secrets)
+    limit_s = session.timeout_s or LIMIT_S
+    try:
+        settings = Settings.load()
+    except InvalidRequest as error:
+        wrong = Line("settings", "bad", redactor.text(str(error)), "set it right; what depends on it was not checked")
+        return Context(None, found, redactor, fix, limit_s, token), (), (wrong,)
+    where = f"addresses are those of {found.dev_json}" if found.dev_json else "they can be read"
+    line = Line("settings", "ok", where)
+    return (
+        Context(settings, found, redactor, fix, limit_s, token),
+        sources.in_force(settings, found, redactor),
+        (line,),
+    )
+
+
+def _checks() -> Sequence[Check]:
+    from crawler_lifecycle.cli.doctor import database, machine, services, temporal
+    from crawler_lifecycle.cli.doctor.report import Check
+    from crawler_lifecycle.cli.doctor.sources import check_variables
+
+    return (
+        Check("environment", lambda context: check_variables(context.sources), needs_settings=False),
+        Check("versions", machine.check_versions, needs_settings=False),
+        Check("limits", machine.check_limits, needs_settings=False),
+        Check("disk", machine.check_disks),
+        Check("ports", machine.check_ports),
+        Check("temporal", temporal.check_temporal),
+        Check("database", database.check_database),
+        Check("catalogue", services.check_catalogue),
+        Check("scheduler", services.check_scheduler),
+        Check("gateway", services.check_gateway),
+        Check("archive", services.check_archive),
+        Check("events", services.check_events),
+        Check("pushes", services.check_pushes),
+    )
+
+
+# --- for people ----------------------------------------------------------------------------------------------------
+
+
+def _show_settings(session: Session, settings: Sequence[Setting]) -> None:
+    from crawler_lifecycle.cli.output import Column, of, show_rows
+
+    columns = (Column("SETTING", of("name")), Column("VALUE", of("value")), Column("FROM", of("source")))
+    rows: list[dict[str, Any]] = [{"name": one.name, "value": one.value, "source": one.source} for one in settings]
+    if rows:
+        show_rows(session, rows, columns, empty="")
+        print(flush=True)
+
+
+def _show(session: Session, line: Line) -> None:
+    from rich.text import Text
+
+    terminal = console(session)
+    text = Text(line.level.ljust(6), style=_STYLES[line.level])
+    text.append(line.check.ljust(13), style="bold").append(clean(line.text), style="not bold")
+    terminal.print(text)
+    if line.cure and line.level != "ok":
+        terminal.print(Text(" " * 19 + f"cure: {clean(line.cure)}"))
+    terminal.file.flush()
