@@ -167,7 +167,8 @@ def test_printable_shows_what_was_there() -> None:
 
 def test_secrets_of_the_environment() -> None:
     found = secrets_of_environment({
-        "AWS_SECRET_ACCESS_KEY": "aws-secret", "TEMPORAL_API_KEY": "temporal-key", "HOME": "/root", "PWD": "/srv/app", "OLDPWD": "/srv",
+        "AWS_SECRET_ACCESS_KEY": "aws-secret", "TEMPORAL_API_KEY": "temporal-key", "HOME": "/root", "PWD": "/srv/app",
+        "OLDPWD": "/srv",
         "LIFECYCLE_GATEWAY__TOKENS_FILE": "/etc/tokens.toml", "DB": "mysql://u:p%40ss@h/x", "EMPTY_TOKEN": "",
         "OTEL_EXPORTER_OTLP_HEADERS": "x-key=a%20b,other=c", "LIFECYCLE_PUSHER__SECRET": "push",
     })  # fmt: skip
