@@ -24,6 +24,7 @@ from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, Stop
 from crawler_lifecycle.ports import RunRow, RunStore
 from crawler_lifecycle.problems import Problem, unavailable
 
+from .auth import caller_name
 from .crawlers import Crawlers, check_args
 from .schemas import AddedTasks, AddTasksBody, ResumeRun, StartRun, StopRun
 from .workflows import Workflows
@@ -95,8 +96,11 @@ class Commands:
             await run_in_threadpool(check_args, crawler, body.args, args)
             request = with_limits(request, crawler.limits)
         else:
-            # The catalogue may have changed since; a repeat is measured by what was stored then.
+            # The catalogue may have changed since; a repeat is measured by what was stored then. So may the token: its
+            # name stands for a missing requested_by, and another token makes no other request of it.
             request = with_limits(request, _mapping(known.request.get("limits")))
+            if request.requested_by is not None and request.requested_by == caller_name():
+                request = dataclasses.replace(request, requested_by=_text(known.request.get("requested_by")))
         try:
             row, fresh = await run_in_threadpool(self._store.reserve_run, request, request_id, args)
         except DuplicateRequest as error:
@@ -246,3 +250,7 @@ def _same_id(given: str | None, key: str | None) -> str | None:
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
