@@ -104,7 +104,7 @@ class PusherSettings(_Section):
         default="private-crawls private-crawl-run-{run_id}",
         description="the channels of every event, with spaces between; {run_id} and {crawler} are filled in",
     )
-    timeout_s: float = Field(default=1.4, gt=0, le=5, description="for one of at most three tries")
+    timeout_s: float = Field(default=1.4, gt=0, le=1.4, description="for one of three tries: 5 s in all")
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -71,7 +71,7 @@ class PusherNotifier:
         host: str | None = None,
         port: int | None = None,
         tls: bool = True,
-        timeout_s: float = 1.5,
+        timeout_s: float = 1.4,
     ) -> None:
         if not _APP_ID.fullmatch(app_id):
             raise InvalidRequest(f"{SETTING}APP_ID: {app_id!r} is not allowed; Pusher's app ids are digits")

@@ -22,6 +22,7 @@ from crawler_lifecycle.compose import build_notifier
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.ports import Event
 from crawler_lifecycle.settings import PusherSettings, Settings
+from crawler_lifecycle.workflows.policies import POLICIES
 from tests.support.faulty_http import Answer
 from tests.support.pusher_server import APP_ID, KEY, SECRET, PusherServer, pusher_server
 
@@ -293,6 +294,19 @@ def test_the_secret_is_told_to_nobody(server: PusherServer, caplog: pytest.LogCa
 def _settings(**pusher: Any) -> Settings:
     values = {"app_id": APP_ID, "key": KEY, "secret": SecretStr(SECRET), "cluster": "eu", **pusher}
     return Settings(pusher=PusherSettings(**values))
+
+
+def test_all_tries_of_a_push_together_cost_five_seconds_at_most() -> None:
+    """The policies bound the tries, the settings bound each one; together they keep the promise."""
+    longest = next(m.le for m in PusherSettings.model_fields["timeout_s"].metadata if hasattr(m, "le"))
+    for name in ("signal_pusher_started", "signal_pusher_changed", "signal_pusher_stopped"):
+        retry = POLICIES[name].retry
+        tries, pause = retry.maximum_attempts, retry.initial_interval.total_seconds()
+        assert 1 <= tries <= 3
+        assert retry.maximum_interval is not None
+        most = retry.maximum_interval.total_seconds()
+        pauses = sum(min(most, pause * retry.backoff_coefficient**n) for n in range(tries - 1))
+        assert tries * longest + pauses <= 5
 
 
 def test_the_settings_choose_the_notifier(server: PusherServer) -> None:

@@ -1,0 +1,189 @@
+"""docs/events.md against reality: every example and every table is compared with events that the store wrote."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.activities.cancellation import CancellationActivities
+from crawler_lifecycle.activities.completion import CompletionActivities
+from crawler_lifecycle.activities.deployment import DeploymentActivities
+from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
+from crawler_lifecycle.adapters.eventbridge import EventBridgeSink
+from crawler_lifecycle.cloudevents import CAUSE_MAX, CORE, TEXT_MAX, cloud_event
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.fakes.cluster import FakeCluster
+from crawler_lifecycle.fakes.services import FakeArchive, FakeCatalogue, FakeNotifier, FakeScheduler, FakeSink
+from crawler_lifecycle.ports import Event, Fence
+from tests.contracts.store.world import Clock, World
+from tests.support.event_bus import AWS_ENVIRONMENT, AWS_UNSET, BUS, aws_error, event_bus_server
+
+PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
+
+Document = dict[str, Any]
+
+
+def _blocks(info: str) -> list[Document]:
+    return [json.loads(text) for text in re.findall(rf"^```{info}\n(.*?)^```$", PAGE, re.S | re.M)]
+
+
+def _rows(heading: str) -> list[str]:
+    """The first cells of the tables below a heading."""
+    section = re.split(rf"^#+ {re.escape(heading)}$", PAGE, maxsplit=1, flags=re.M)[1]
+    return re.findall(r"^\| `(\w+)` \|", re.split(r"^#+ ", section, maxsplit=1, flags=re.M)[0], re.M)
+
+
+EXAMPLES = [document for document in _blocks("json") if "specversion" in document]
+TYPES = {names.EVENT_RUN_STARTED, names.EVENT_RUN_CHANGED, names.EVENT_RUN_STOPPED, names.EVENT_RUN_ENDED}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> SqlRunStore:
+    url = f"sqlite:///{tmp_path_factory.mktemp('events') / 'lifecycle.db'}"
+    upgrade(url)
+    return open_store(url)
+
+
+@pytest.fixture(scope="module")
+def real(store: SqlRunStore) -> list[Document]:
+    """The documents of four runs: completed, failed, stopped, and never deployed."""
+    world, notifier = World(store, Clock()), FakeNotifier()
+    deployment = DeploymentActivities(store, FakeCluster(), FakeScheduler(), notifier)
+    cancellation = CancellationActivities(store, FakeCluster(), notifier)
+    for request_id, failed in (("good", ()), ("bad", (0,))):
+        fence = world.deployed(request_id, tasks=2)
+        world.execute(fence)
+        deployment.signal_pusher_started(fence)
+        world.finish(fence, failed)
+    fence = world.run("never")
+    store.refuse_queued(fence, "no crawler named 'services'")
+    deployment.signal_pusher_started(fence)
+    world.end(fence)
+    fence = world.run("stopped")
+    store.record_stop(fence.run_id, world.stop(reason="enough"), "s1", fence)
+    store.cancel_queued(fence, world.clock.now)
+    world.end(fence)
+    cancellation.signal_pusher_stopped(fence)
+    return [cloud_event(event) for event in store.events_after(0)]
+
+
+def _alike(real: list[Document], example: Document) -> list[Document]:
+    started = example["data"].get("started")
+    return [d for d in real if d["type"] == example["type"] and d["data"].get("started") == started]
+
+
+def test_every_type_of_event_has_an_example(real: list[Document]) -> None:
+    assert {document["type"] for document in real} == TYPES
+    assert {document["type"] for document in EXAMPLES} == TYPES
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda d: d["id"])
+def test_an_example_has_the_fields_and_kinds_of_real_events(real: list[Document], example: Document) -> None:
+    found = _alike(real, example)
+    assert found
+    for document in found:
+        assert list(document) == list(example)
+        assert list(document["data"]) == list(example["data"])
+        for name, value in document["data"].items():
+            shown = example["data"][name]
+            if value is not None and shown is not None:
+                assert type(value) is type(shown), name
+                if name.endswith("_at"):
+                    assert re.sub(r"\d", "0", value) == re.sub(r"\d", "0", shown)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda d: d["id"])
+def test_an_example_is_what_this_program_would_make_of_it(example: Document) -> None:
+    from datetime import datetime
+
+    data = example["data"]
+    time = datetime.fromisoformat(example["time"])
+    event = Event(int(example["sequence"]), data["run_id"], data["attempt"], example["type"], data, time)
+    assert cloud_event(event) == example
+
+
+@pytest.mark.parametrize("type", sorted(TYPES))
+def test_the_tables_name_every_field_and_no_other(real: list[Document], type: str) -> None:
+    fields = {name: None for document in real if document["type"] == type for name in document["data"]}
+    assert _rows(type) == list(fields)
+    assert _rows("The document") == list(real[0])
+
+
+def test_the_rule_of_cutting_is_the_one_in_the_code() -> None:
+    assert f"cut to {CAUSE_MAX:,} characters" in PAGE
+    assert f"to {TEXT_MAX} characters" in PAGE
+    rule = PAGE.partition("but never ")[2].partition(".\n")[0]
+    assert tuple(re.findall(r"`(\w+)`", rule)) == CORE
+
+
+def test_the_patterns_match_what_is_said(real: list[Document]) -> None:
+    from moto.events.models import EventPattern
+
+    every, two, failed, items = (EventPattern.load(json.dumps(pattern)) for pattern in _blocks("json pattern"))
+
+    def matching(pattern: Any) -> list[Document]:
+        events = [{"source": d["source"], "detail-type": d["type"], "detail": d} for d in real]
+        return [event["detail"] for event in events if pattern.matches_event(event)]
+
+    ended = [d for d in real if d["type"] == "run.ended"]
+    assert matching(every) == ended
+    assert matching(two) == [d for d in ended if d["data"]["status"] == "COMPLETED"] != []
+    outcomes = [d["data"]["outcome"] for d in matching(failed)]
+    assert outcomes
+    assert "cancelled" not in outcomes
+    assert matching(items) == [d for d in ended if d["data"]["items"]] != []
+
+
+# --- what the page promises about delivery ----------------------------------------------------------------------------
+
+
+def test_a_run_is_told_of_once_the_bus_accepts_and_every_try_is_on_record(
+    store: SqlRunStore, real: list[Document], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in AWS_UNSET:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in AWS_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    fence = Fence(1, 1, "chain-1")
+
+    def row() -> tuple[Any, ...]:
+        [found] = [d for d in store.deliveries(1) if d["sink"] == "eventbridge"]
+        return found["status"], found["tries"], found["error"], found["delivered_at"]
+
+    with event_bus_server() as bus:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", bus.url)
+        sink = EventBridgeSink(f"eventbridge://{BUS}")
+        completion = CompletionActivities(store, FakeCluster(), sink, FakeArchive(), FakeCatalogue(), FakeNotifier())
+        bus.failed_entry = ("ThrottlingException", "Rate exceeded")
+        faults: list[Callable[[], object]] = [
+            lambda: None,  # refused with status 200
+            lambda: bus.faults.append(aws_error("InternalException", "oops", 500)),
+            lambda: setattr(bus, "failed_entry", None) or bus.faults.append("drop"),
+        ]
+        for tries, fault in enumerate(faults, 1):
+            fault()
+            with pytest.raises(NotDelivered) as caught:
+                completion.initiate_export_signal(fence)
+            assert row() == ("failed", tries, str(caught.value), None)
+        completion.initiate_export_signal(fence)
+        status, tries, error, delivered_at = row()
+        assert (status, tries, error, delivered_at is not None) == ("delivered", 4, None, True)
+        sink.close()
+    ids = [detail["id"] for detail in bus.details]
+    assert ids == ["1/1/run.ended"] * 2, "the lost answer's event came again, under the same id"
+    assert bus.details[0] == bus.details[1] == next(d for d in real if d["id"] == ids[0])
+    assert store.get_run(1).status.value == "COMPLETED"  # type: ignore[union-attr]
+
+
+def test_what_is_delivered_stays_delivered(store: SqlRunStore, real: list[Document]) -> None:
+    sink = FakeSink()
+    completion = CompletionActivities(store, FakeCluster(), sink, FakeArchive(), FakeCatalogue(), FakeNotifier())
+    for _ in range(2):
+        completion.initiate_export_signal(Fence(2, 1, "chain-1"))
+    assert [cloud_event(event) for event in sink.sent] == [d for d in real if d["id"] == "2/1/run.ended"] * 2
