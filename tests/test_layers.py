@@ -41,6 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "scheduler": {
         *("domain", "ports", "adapters", "settings", "compose", "problems", "serving", "listening", "logs"),
         *("task_tokens",),
+        *("metrics", "redaction"),
     },
     "gateway": {
         *("domain", "ports", "adapters", "settings", "compose", "client", "temporal"),
@@ -49,6 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
         *("domain", "ports", "adapters", "settings", "compose", "client", "temporal", "logs"),
         *("worker", "scheduler", "gateway"),
+        *("redaction",),
     },
     "runner": set(),
     "generic": set(),
@@ -69,7 +71,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "fastapi": ("gateway", "scheduler", "problems.py", "listening.py"),
     "temporalio": (
         *("activities", "workflows", "adapters/temporal.py", "temporal.py", "client.py", "compose.py", "worker.py"),
-        "interceptors.py",
+        *("interceptors.py", "tracing.py"),
         *("gateway", "cli"),
     ),
 }

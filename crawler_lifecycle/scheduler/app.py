@@ -13,6 +13,7 @@ from starlette.types import Scope
 
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
+from crawler_lifecycle.metrics import SchedulerMetrics
 from crawler_lifecycle.ports import Catalogue, Deployer
 from crawler_lifecycle.problems import FieldError, JsonBody, Problem, install, unavailable
 from crawler_lifecycle.serving import Bodies, Check, Guard, bearer, no_browser, unauthorised
@@ -31,8 +32,10 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
     app = FastAPI(title="crawler-lifecycle scheduler service", version=API_VERSION, docs_url=None, redoc_url=None)
     app.add_middleware(Bodies, limit=lambda _: BODY_MAX)
     app.add_middleware(Guard, check=_programs_only(token))
+    metrics = SchedulerMetrics()
+    app.add_middleware(metrics.requests)
     install(app)
-    service = _Service(deployer, catalogue)
+    service = _Service(deployer, catalogue, metrics)
 
     @app.post(
         "/v1/deployments/onetime",
@@ -75,6 +78,16 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
         response.status_code = 503 if problem else 200
         return {"ready": problem is None, "checks": {"catalogue": problem or "ok"}}
 
+    @app.get(
+        "/metrics",
+        operation_id="metrics",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    )
+    async def read_metrics() -> Response:
+        """The service's own metrics in Prometheus' text format."""
+        return metrics.answer()
+
     return app
 
 
@@ -102,8 +115,9 @@ def public(crawler: CrawlerDefinition) -> dict[str, Any]:
 
 
 class _Service:
-    def __init__(self, deployer: Deployer, catalogue: Catalogue) -> None:
+    def __init__(self, deployer: Deployer, catalogue: Catalogue, metrics: SchedulerMetrics) -> None:
         self._deployer = deployer
+        self._metrics = metrics
         self._catalogue = catalogue
 
     async def deploy(self, call: OnetimeCall, response: Response) -> DeploymentAnswer:
@@ -122,6 +136,8 @@ class _Service:
             raise Problem(410, "deployment_expired", str(error)) from error
         except ClusterUnavailable as error:
             raise unavailable("cluster_unavailable", str(error)) from error
+        for task in deployed:
+            self._metrics.offered(task.state)
         return DeploymentAnswer(tasks=[TaskAnswer.of(task) for task in deployed])
 
     def _unknown(self, name: str) -> Problem:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 
-from crawler_lifecycle import logs, task_tokens
+from crawler_lifecycle import logs, redaction, task_tokens
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.domain.errors import LifecycleError
@@ -23,14 +24,23 @@ def serve(settings: Settings) -> int:
     """Serve until SIGTERM; the exit code. What prevents a start is told on standard error in one line."""
     logs.configure("scheduler", settings)
     try:
-        app = create_app(
-            _deployer(settings), YamlCatalogue(settings.crawlers, settings.more_crawlers), token=_token(settings)
-        )
+        catalogue = YamlCatalogue(settings.crawlers, settings.more_crawlers)
+        redaction.learn(_secrets_of(catalogue))
+        app = create_app(_deployer(settings), catalogue, token=_token(settings))
         bound = bind(settings.scheduler.host, settings.scheduler.port, "LIFECYCLE_SCHEDULER")
     except (LifecycleError, Unservable) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return run("scheduler service", app, bound)
+
+
+def _secrets_of(catalogue: YamlCatalogue) -> set[str]:
+    """What crawlers are given and nobody may read: the variables that ``secrets`` name, and ``env`` that is secret."""
+    found: set[str] = set()
+    for crawler in catalogue.all():
+        found |= {os.environ.get(reference.removeprefix("env:"), "") for reference in crawler.secrets.values()}
+        found |= redaction.secrets_of_environment(crawler.env)
+    return found
 
 
 def _token(settings: Settings) -> str | None:

@@ -140,6 +140,17 @@ async def test_figures_are_what_happened(world: World) -> None:
     assert 'le="900"' in world.metrics
 
 
+async def test_the_scheduler_service_counts_what_it_was_offered(world: World) -> None:
+    shown = world.watched.scrape("scheduler")
+    assert 'crawler_lifecycle_scheduler_tasks_total{state="created"} 3.0' in shown
+    assert 'crawler_lifecycle_scheduler_requests_total{operation="deployOnetime",status="201"} 3.0' in shown
+    assert 'build="build-of-the-tests"' in shown
+    assert "process_resident_memory_bytes" in shown
+    page = (ROOT / "docs" / "observability.md").read_text()
+    ours = {line.split()[2] for line in shown.splitlines() if line.startswith("# TYPE crawler_lifecycle_")}
+    assert [name for name in sorted(ours) if not name.endswith("_created") and f"`{name}`" not in page] == []
+
+
 async def test_the_page_about_metrics_names_what_there_is(world: World) -> None:
     page = (ROOT / "docs" / "observability.md").read_text()
     declared = {instrument.exposed for instrument in INSTRUMENTS} | {"lifecycle_build_info"}

@@ -178,7 +178,7 @@ def test_a_broken_catalogue_makes_it_unready_and_nothing_else(client: TestClient
 def test_the_schema(client: TestClient) -> None:
     document = client.get("/openapi.json").json()
     operations = {o["operationId"]: o for path in document["paths"].values() for o in path.values()}
-    assert sorted(operations) == ["deployOnetime", "deployScheduled", "healthz", "listCrawlers", "readyz"]
+    assert sorted(operations) == ["deployOnetime", "deployScheduled", "healthz", "listCrawlers", "metrics", "readyz"]
     scheduled = operations["deployScheduled"]["requestBody"]["content"]["application/json"]["schema"]
     assert "due_at" in scheduled["properties"]
     text = json.dumps(document)
