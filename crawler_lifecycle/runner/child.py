@@ -71,6 +71,14 @@ class Child:
                 tick()
                 due = time.monotonic() + seconds
 
+    def stop(self) -> None:
+        """Send the stop signal ourselves, unless it was sent already."""
+        self._pass_on()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        os.kill(self._pid, signal.SIGKILL)  # our unreaped child, as below
+
     def _pass_on(self) -> None:
         """The first stop goes to the crawler, as its own stop signal; a second would cost Scrapy its stats."""
         if self.stop_asked:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 from collections.abc import Mapping
@@ -43,6 +44,10 @@ class Contract(NamedTuple):
     stop_signal: int
     memory_limit: int | None
     """Bytes."""
+    deadline: float | None
+    """Seconds since the epoch."""
+    stop_grace_s: float
+    """What the crawler gets between its stop signal and SIGKILL."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Contract:
@@ -67,7 +72,33 @@ class Contract(NamedTuple):
             resume=environ.get("CRAWL_RESUME") == "1",
             stop_signal=int(getattr(signal, name)),
             memory_limit=int(limit) or None,
+            deadline=_moment(environ, "CRAWL_DEADLINE"),
+            stop_grace_s=_seconds(environ, "CRAWL_STOP_GRACE_S", 30.0),
         )
+
+
+def _moment(environ: Mapping[str, str], name: str) -> float | None:
+    text = environ.get(name)
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
+        if moment.tzinfo is None:
+            raise ValueError("it names no time zone")
+        return moment.timestamp()
+    except (ValueError, OverflowError) as error:
+        raise BadConfiguration(f"{name}: {text[:100]!r} is no ISO 8601 time with a zone ({error})") from None
+
+
+def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
+    text = environ.get(name)
+    try:
+        seconds = float(text) if text else default
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < 2**31:
+        raise BadConfiguration(f"{name}: {text!r} is no number of seconds")
+    return seconds
 
 
 def _object(environ: Mapping[str, str], name: str) -> Json:

@@ -23,6 +23,9 @@ from .verdict import BEFORE_START, Evidence, exit_of
 
 TICK_SECONDS = 1.0
 PROGRESS_SECONDS = 30.0
+#: The service stops a run at its deadline. Only when it has not done so for so long (it may be down) do we.
+DEADLINE_GRACE_SECONDS = 60.0
+TIMED_OUT = "timed_out"
 #: With less than this left on the disk, a failure counts as a full disk.
 DISK_RESERVE = 64 * 1024
 
@@ -44,6 +47,10 @@ class Runner:
         self._message: str | None = None
         self._started_at = contract.now()
         self._progress_due = time.monotonic() + PROGRESS_SECONDS
+        # Counted from now on by the clock that nobody sets.
+        left = None if terms.deadline is None else max(0.0, terms.deadline - time.time() + DEADLINE_GRACE_SECONDS)
+        self._backstop = None if left is None else time.monotonic() + left
+        self._kill_at: float | None = None
 
     def run(self, argv: list[str]) -> int:
         """Run the crawler; the exit code."""
@@ -62,7 +69,12 @@ class Runner:
             self._message = f"The crawler cannot be executed: {error}"
             say(self._message)
             return self._finish(Ended(contract.BAD_CONFIGURATION, None, 0), stop_asked=False)
-        ended = child.wait(self._tick, TICK_SECONDS)
+
+        def tick() -> None:
+            self._keep_deadline(child)
+            self._tick()
+
+        ended = child.wait(tick, TICK_SECONDS)
         return self._finish(ended, stop_asked=child.stop_asked)
 
     def _open_state(self, env: dict[str, str]) -> None:
@@ -80,6 +92,18 @@ class Runner:
         if time.monotonic() >= self._progress_due:
             self._progress_due = time.monotonic() + PROGRESS_SECONDS
             self._print_progress()
+
+    def _keep_deadline(self, child: Child) -> None:
+        now = time.monotonic()
+        if self._kill_at is not None:
+            if now >= self._kill_at:
+                say(f"It still runs {self._terms.stop_grace_s:g} s after the stop signal and is killed.")
+                child.kill()
+        elif self._backstop is not None and now >= self._backstop and not child.stop_asked:
+            self._kill_at = now + self._terms.stop_grace_s
+            self._message = f"Stopped by the runner: it still ran {DEADLINE_GRACE_SECONDS:g} s after its deadline"
+            say(self._message)
+            child.stop()
 
     def _read_stats(self) -> None:
         """Take over what the crawler wrote, if it is new and makes sense."""
@@ -124,6 +148,9 @@ class Runner:
         )
         code, reason = exit_of(evidence)
         resumable = self._resumable(reason)
+        if self._kill_at is not None and code != contract.FINISHED:
+            # The same words as when the service itself stops a run for this limit.
+            code, reason = contract.FAILED, TIMED_OUT
         finish = {"finish_reason": reason, "finished_at": contract.now(), "resumable": resumable}
         if self._stats:
             self._write_stats({**self._stats, **finish})

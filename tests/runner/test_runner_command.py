@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -222,3 +223,67 @@ def test_arguments_arrive_byte_by_byte(args: dict[str, str]) -> None:
         given: Any = json.loads(seen[0])
         assert given == args
         assert seen[1:] == ([value.encode() for value in values] or [b""])
+
+
+# --- the deadline, when nobody else keeps it --------------------------------------------------------------------------
+
+POLITE = READY.replace(
+    "open(", "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); open("
+)
+LONG_AGO = "2020-01-01T00:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (POLITE + "time.sleep(60)", {"exit_code": 0}),
+        (READY + "import time; time.sleep(60)", {"signal": 15}),
+        (READY + "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)", {"signal": 9}),
+    ],
+    ids=["in order", "by the signal", "stubborn"],
+)
+def test_long_after_its_deadline_it_is_stopped_as_timed_out(
+    bench: RunnerBench, code: str, told: dict[str, object]
+) -> None:
+    assert bench.python(code, CRAWL_DEADLINE=LONG_AGO, CRAWL_STOP_GRACE_S="0.5") == 1
+    summary = bench.summary()
+    assert (summary["exit"], summary["finish_reason"]) == (1, "timed_out")
+    assert summary["message"] == "Stopped by the runner: it still ran 60 s after its deadline"
+    assert summary.items() >= told.items()
+
+
+def test_the_service_has_a_minute_to_keep_the_deadline_itself(bench: RunnerBench) -> None:
+    just_now = datetime.now(UTC).isoformat()
+    assert bench.python(READY + "import time; time.sleep(1.5)", CRAWL_DEADLINE=just_now) == 0
+    assert bench.summary()["finish_reason"] == "finished"
+
+
+def test_a_stop_that_came_before_the_backstop_stays_a_stop(bench: RunnerBench) -> None:
+    soon = (datetime.now(UTC) - timedelta(seconds=57)).isoformat()
+    slow = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(5), sys.exit(11)))\n"
+    process = bench.start_python(slow + READY + "time.sleep(60)", CRAWL_DEADLINE=soon)
+    process.send_signal(signal.SIGTERM)
+    assert bench.finish(process) == 11
+    assert bench.summary()["finish_reason"] == "shutdown"
+
+
+def test_one_that_finishes_although_it_was_stopped_has_finished(bench: RunnerBench) -> None:
+    late = STATS + "import signal, sys, time\n"
+    late += "def end(*_):\n    write({'pages': 1, 'finish_reason': 'finished'})\n    sys.exit(0)\n"
+    late += "signal.signal(signal.SIGTERM, end)\ntime.sleep(60)"
+    assert bench.python(late, CRAWL_DEADLINE=LONG_AGO) == 0
+    assert bench.summary()["finish_reason"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("CRAWL_DEADLINE", "tomorrow"),
+        ("CRAWL_DEADLINE", "2026-01-01T00:00:00"),
+        ("CRAWL_STOP_GRACE_S", "-1"),
+        ("CRAWL_STOP_GRACE_S", "nan"),
+    ],
+)
+def test_a_deadline_that_is_none_is_refused(bench: RunnerBench, name: str, value: str) -> None:
+    assert bench.python("pass", **{name: value}) == 4
+    assert bench.summary()["message"].startswith(f"{name}: ")

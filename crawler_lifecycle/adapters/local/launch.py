@@ -235,6 +235,7 @@ class Launcher:
             "CRAWL_STATS_FILE": str(folder / files.STATS),
             "CRAWL_SUMMARY_FILE": str(folder / files.SUMMARY),
             "CRAWL_STOP_SIGNAL": crawler.stop_signal,
+            "CRAWL_STOP_GRACE_S": str(deployment.limits.stop_grace_s),
         }
         if memory is not None:
             contract["CRAWL_MEMORY_LIMIT"] = str(memory)
