@@ -33,6 +33,7 @@ TEXT_MAX = 300
 SETTING = "LIFECYCLE_PUSHER__"
 
 _APP_ID = re.compile(r"[0-9]+")
+_PLACE = re.compile(r"[-.A-Za-z0-9]+|\[[:.0-9A-Fa-f]+\]")
 _CHANNEL = re.compile(r"[-a-zA-Z0-9_=@,.;]+")
 _NOT_IN_A_CHANNEL = re.compile(r"[^-a-zA-Z0-9_=@,.;]")
 
@@ -75,12 +76,17 @@ class PusherNotifier:
     ) -> None:
         if not _APP_ID.fullmatch(app_id):
             raise InvalidRequest(f"{SETTING}APP_ID: {app_id!r} is not allowed; Pusher's app ids are digits")
+        for name, value in (("KEY", key), ("SECRET", secret)):
+            if not value.strip():
+                raise InvalidRequest(f"{SETTING}{name}: nothing is given; copy it from the app's page")
+        for name, place in (("HOST", host), ("CLUSTER", cluster)):
+            if place is not None and not _PLACE.fullmatch(place):
+                raise InvalidRequest(f"{SETTING}{name}: {place!r} is not allowed; give a name, without scheme and port")
         self._channels = _channel_names(channel)
         self._timeout_s = timeout_s
         self._secret = secret
         self._calls = threading.Semaphore(CALLS_MAX)
-        limits = httpx.Limits(max_connections=CALLS_MAX, max_keepalive_connections=CALLS_MAX)
-        self._http = httpx.Client(timeout=timeout_s, limits=limits, follow_redirects=False)
+        self._http = _transport(timeout_s)
         self._pusher = _official_client(
             app_id=app_id,
             key=key,
@@ -197,6 +203,17 @@ class PusherNotifier:
         line = re.sub(r"(auth_signature|auth_key|body_md5)=[^&\s\"\\]*", r"\1=…", line)
         line = re.sub(r"\b[0-9a-f]{64}\b", "…", line)
         return "".join(c if c.isprintable() else " " for c in line)[:TEXT_MAX].strip()
+
+
+def _transport(timeout_s: float) -> httpx.Client:
+    limits = httpx.Limits(max_connections=CALLS_MAX, max_keepalive_connections=CALLS_MAX)
+    try:
+        return httpx.Client(timeout=timeout_s, limits=limits, follow_redirects=False)
+    except (ValueError, OSError, ImportError, httpx.InvalidURL) as error:
+        raise InvalidRequest(
+            f"{SETTING}APP_ID: pushes cannot be made with the proxies or certificates of the environment: {error}; "
+            "check HTTPS_PROXY, ALL_PROXY and SSL_CERT_FILE"
+        ) from None
 
 
 def _official_client(**options: Any) -> Any:

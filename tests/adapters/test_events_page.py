@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.activities.deployment import DeploymentActivities
 from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
 from crawler_lifecycle.adapters.eventbridge import EventBridgeSink
+from crawler_lifecycle.adapters.pusher import PusherNotifier
 from crawler_lifecycle.cloudevents import CAUSE_MAX, CORE, TEXT_MAX, cloud_event
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import NotDelivered
@@ -23,6 +24,8 @@ from crawler_lifecycle.fakes.services import FakeArchive, FakeCatalogue, FakeNot
 from crawler_lifecycle.ports import Event, Fence
 from tests.contracts.store.world import Clock, World
 from tests.support.event_bus import AWS_ENVIRONMENT, AWS_UNSET, BUS, aws_error, event_bus_server
+from tests.support.faulty_http import Answer
+from tests.support.pusher_server import APP_ID, KEY, SECRET, pusher_server
 
 PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
 
@@ -44,10 +47,12 @@ TYPES = {names.EVENT_RUN_STARTED, names.EVENT_RUN_CHANGED, names.EVENT_RUN_STOPP
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> SqlRunStore:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlRunStore]:
     url = f"sqlite:///{tmp_path_factory.mktemp('events') / 'lifecycle.db'}"
     upgrade(url)
-    return open_store(url)
+    store = open_store(url)
+    yield store
+    store.close()
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +184,29 @@ def test_a_run_is_told_of_once_the_bus_accepts_and_every_try_is_on_record(
     assert ids == ["1/1/run.ended"] * 2, "the lost answer's event came again, under the same id"
     assert bus.details[0] == bus.details[1] == next(d for d in real if d["id"] == ids[0])
     assert store.get_run(1).status.value == "COMPLETED"  # type: ignore[union-attr]
+
+
+def test_a_push_that_fails_changes_no_run_and_can_be_made_again(store: SqlRunStore, real: list[Document]) -> None:
+    before, fence = store.get_run(1), Fence(1, 1, "chain-1")
+    with pusher_server() as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        notifier = PusherNotifier(
+            app_id=APP_ID, key=KEY, secret=SECRET, channel="private-crawls", host=host, port=int(port), tls=False
+        )
+        deployment = DeploymentActivities(store, FakeCluster(), FakeScheduler(), notifier)
+        server.faults.extend([Answer(429, b"slow down"), "drop", Answer(413, b"too large")])
+        for _ in range(3):
+            with pytest.raises(NotDelivered):
+                deployment.signal_pusher_started(fence)
+        [row] = [d for d in store.deliveries(1) if d["sink"] == "pusher"]
+        assert (row["type"], row["status"], row["tries"]) == ("run.started", "failed", 3)
+        assert "answered 413: too large" in str(row["error"])
+        completion = CompletionActivities(store, FakeCluster(), FakeSink(), FakeArchive(), FakeCatalogue(), notifier)
+        assert completion.resend_pushes(fence) == 1
+        assert completion.resend_pushes(fence) == 0, "what arrived is not pushed again"
+        notifier.close()
+    assert [t.data for t in server.triggered] == [d for d in real if d["id"] == "1/1/run.started"] * 2
+    assert store.get_run(1) == before
 
 
 def test_what_is_delivered_stays_delivered(store: SqlRunStore, real: list[Document]) -> None:

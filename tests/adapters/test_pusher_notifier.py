@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import builtins
 import logging
+import re
 import socket
 import threading
 import time
 import traceback
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -327,6 +329,11 @@ def test_the_settings_choose_the_notifier(server: PusherServer) -> None:
     ("wrong", "words"),
     [
         ({"app_id": "my-app"}, r"LIFECYCLE_PUSHER__APP_ID: 'my-app' is not allowed.*digits"),
+        ({"key": " "}, r"LIFECYCLE_PUSHER__KEY: nothing is given"),
+        ({"secret": SecretStr("")}, r"LIFECYCLE_PUSHER__SECRET: nothing is given"),
+        ({"host": "https://api-eu.pusher.com"}, r"LIFECYCLE_PUSHER__HOST: 'https://.*without scheme and port"),
+        ({"host": "localhost:6001"}, r"LIFECYCLE_PUSHER__HOST.*without scheme and port"),
+        ({"cluster": "eu/"}, r"LIFECYCLE_PUSHER__CLUSTER: 'eu/'"),
         ({"channel": " "}, r"LIFECYCLE_PUSHER__CHANNEL: ' ' is not allowed"),
         ({"channel": "with#sign"}, r"LIFECYCLE_PUSHER__CHANNEL: 'with#sign'"),
         ({"channel": "{run}"}, r"LIFECYCLE_PUSHER__CHANNEL: '\{run\}'.*\{run_id\} and \{crawler\}"),
@@ -339,6 +346,22 @@ def test_settings_with_which_nothing_can_be_pushed(wrong: dict[str, Any], words:
     with pytest.raises(InvalidRequest, match=words) as caught:
         build_notifier(_settings(**wrong))
     assert SECRET not in str(caught.value)
+
+
+def test_a_proxy_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "gopher://proxy:1")
+    with pytest.raises(InvalidRequest, match="HTTPS_PROXY"):
+        build_notifier(_settings())
+
+
+def test_the_page_names_every_setting_and_its_default() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "pusher.md").read_text()
+    table = page.partition("| setting `LIFECYCLE_PUSHER__…`")[2].partition("\n\n")[0]
+    rows = {name: default.strip() for name, default in re.findall(r"^\| `([A-Z_]+)` \|([^|]*)\|", table, re.M)}
+    fields = PusherSettings.model_fields
+    assert set(rows) == {name.upper() for name in fields}
+    for name in ("channel", "timeout_s", "tls"):
+        assert rows[name.upper()].strip("`") == str(fields[name].default).replace("True", "true")
 
 
 def test_the_package_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
