@@ -81,6 +81,7 @@ def create_app(
         title="crawler-lifecycle gateway", version=API_VERSION, docs_url=None, redoc_url=None, lifespan=lifespan
     )
     app.state.leaving = leaving
+    app.state.metrics = metrics
     install(app, describe)
     add_commands(app, commands, clock)
     add_deliveries(app, Deliveries(store, workflows, archive), clock)

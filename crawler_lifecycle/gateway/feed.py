@@ -68,7 +68,8 @@ def encode(event: Event) -> Frame:
         "created_at": event.created_at,
         "body": event.body,
     }
-    text = to_json(data, inf_nan_mode="null").decode()
+    # ASCII alone: Python's own idea of a line ends at U+2028 too, and so do the lines of clients written in it.
+    text = to_json(data, inf_nan_mode="null", ensure_ascii=True).decode()
     return Frame(event.seq, event.run_id, format_sse_event(data_str=text, event=event.type, id=str(event.seq)))
 
 
@@ -213,7 +214,10 @@ class Feed:
 
     async def run(self) -> None:
         """Read while there are readers; for ever."""
+        # Anew for each loop that the app is served in; readers may be there already.
         self._closed, self._wanted = False, asyncio.Event()
+        if self._readers:
+            self._wanted.set()
         while True:
             await self._wanted.wait()
             await self._read_while_wanted()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import FastAPI, Header, Query
-from fastapi.sse import EventSourceResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
 
 from crawler_lifecycle.domain.errors import RunNotFound, StoreUnavailable
 from crawler_lifecycle.ports import RunStore
@@ -35,8 +35,8 @@ def add_stream(app: FastAPI, feed: Feed, store: RunStore) -> None:
     @app.get(
         "/v1/events",
         operation_id="streamEvents",
-        # The format is FastAPI's; its own loop is not used, it would encode each event anew for each reader.
-        response_class=EventSourceResponse,
+        # The format is FastAPI's (``fastapi.sse``); its own loop would encode each event anew for each reader.
+        response_class=Response,
         responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
     )
     async def stream_events(

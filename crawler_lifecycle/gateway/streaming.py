@@ -41,12 +41,11 @@ class Streamed(StreamingResponse):
         entered: Callable[[], None] = lambda: None,
         left: Callable[[], None] = lambda: None,
         dropped: Callable[[], None] = lambda: None,
-        stall_s: float = STALL_S,
     ) -> None:
         super().__init__(chunks, media_type=media_type, headers=headers)
         self._chunks = chunks
         self._entered, self._left, self._dropped = entered, left, dropped
-        self._stall_s = stall_s
+        self._stall_s = STALL_S
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         transport = transport_of(scope)

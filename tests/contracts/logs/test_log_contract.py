@@ -1,0 +1,143 @@
+"""What every ``TaskLogs`` promises, whichever it is; and what a crawler may have put in the place of its log."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from logs_harness import RUN, FakeHarness, Harness, LocalHarness
+
+from crawler_lifecycle.adapters.local.logs import LocalLogs
+from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.ports import LogPart, TaskRef
+
+
+def test_nothing_is_known_about_a_task_that_did_not_begin(printing: Harness) -> None:
+    assert printing.read(None) is None
+    printing.write(b"x")
+    assert printing.read(None, index=1) is None
+    assert printing.read(None, attempt=2) is None
+
+
+def test_the_end_of_a_log_and_what_follows_it(printing: Harness) -> None:
+    printing.write(b"one\ntwo\n")
+    assert printing.read(None, 4) == LogPart(b"two\n", 8, False)
+    assert printing.read(8) == LogPart(b"", 8, False)
+    printing.write(b"three\n")
+    assert printing.read(8) == LogPart(b"three\n", 14, False)
+    assert printing.read(0, 5) == LogPart(b"one\nt", 5, False)
+
+
+def test_the_end_comes_with_the_last_byte_and_not_before(printing: Harness) -> None:
+    printing.write(b"0123456789")
+    printing.end()
+    assert printing.read(0, 4) == LogPart(b"0123", 4, False)
+    assert printing.read(4, 6) == LogPart(b"456789", 10, True)
+    assert printing.read(10) == LogPart(b"", 10, True)
+    assert printing.read(None, 3) == LogPart(b"789", 10, True)
+
+
+def test_a_task_that_ended_without_printing(printing: Harness) -> None:
+    printing.end()
+    assert printing.read(None) == LogPart(b"", 0, True) == printing.read(5)
+
+
+def test_a_log_that_was_cut_begins_anew(printing: Harness) -> None:
+    printing.write(b"0123456789")
+    printing.cut()
+    printing.write(b"new")
+    assert printing.read(10) == LogPart(b"new", 3, False)
+
+
+@given(
+    steps=st.lists(st.one_of(st.binary(min_size=1, max_size=30), st.integers(1, 12)), max_size=30), local=st.booleans()
+)
+def test_reading_on_and_on_gives_every_byte_once(
+    steps: list[bytes | int], local: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    harness = LocalHarness(tmp_path_factory.mktemp("logs")) if local else FakeHarness()
+    written, seen, place = b"", b"", 0
+    for step in steps:
+        if isinstance(step, bytes):
+            harness.write(step)
+            written += step
+        elif (part := harness.read(place, step)) is not None:
+            assert len(part.data) <= step
+            seen, place = seen + part.data, part.next
+    harness.end()
+    while (part := harness.read(place, 7)) is not None:
+        seen, place = seen + part.data, part.next
+        if part.ended:
+            break
+    assert seen == written
+
+
+# --- hostile folders --------------------------------------------------------------------------------------------------
+
+
+def _put(kind: str, path: Path, secret: Path) -> None:
+    if kind == "link":
+        path.symlink_to(secret)
+    elif kind == "loop":
+        path.symlink_to(path)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+
+
+@pytest.mark.parametrize("kind", ["link", "loop", "pipe", "folder", "socket"])
+def test_only_a_regular_file_is_a_log(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = LocalHarness(tmp_path / "state")
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    monkeypatch.chdir(harness.folder)  # paths of sockets may not be long
+    _put(kind, Path("log"), secret)
+    answers: list[LogPart | None] = []
+    reading = threading.Thread(target=lambda: answers.append(harness.read(None)), daemon=True)
+    reading.start()
+    reading.join(10)
+    assert answers == [None], "it hangs, or it read something that is no log"
+
+
+@pytest.mark.parametrize("level", ["0", "0/1", ""])
+def test_no_folder_on_the_way_may_lead_elsewhere(tmp_path: Path, level: str) -> None:
+    state = tmp_path / "state"
+    elsewhere = LocalHarness(tmp_path / "elsewhere")
+    elsewhere.write(b"of another cluster")
+    run = state / "tasks" / str(RUN)
+    (run / level).parent.mkdir(parents=True)
+    (run / level).symlink_to(tmp_path / "elsewhere" / "tasks" / str(RUN) / level)
+    assert LocalLogs(state).read(RUN, TaskRef(100, 0, 1), None, 100) is None
+
+
+def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
+    run = tmp_path / "state" / "tasks" / str(RUN)
+    run.mkdir(parents=True)
+    (run / "0").write_text("x")
+    assert LocalLogs(tmp_path / "state").read(RUN, TaskRef(100, 0, 1), None, 100) is None
+
+
+def test_what_cannot_be_read_is_an_outage_and_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = LocalHarness(tmp_path / "state")
+    harness.write(b"x")
+
+    def broken(*_: object) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", broken)
+    with pytest.raises(ClusterUnavailable, match="Input/output error"):
+        harness.read(None)
+
+
+def test_reading_creates_nothing(tmp_path: Path) -> None:
+    assert LocalLogs(tmp_path / "missing").read(RUN, TaskRef(1, 0, 1), None, 10) is None
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,88 @@
+"""A gateway behind a real server in the test's own event loop, and a client that reads server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+
+from crawler_lifecycle.listening import Connection, _Server, bind
+
+
+@dataclass
+class Server:
+    url: str
+    port: int
+    server: uvicorn.Server
+    task: asyncio.Task[None]
+
+    async def stop(self) -> None:
+        self.server.should_exit = True
+        await self.task
+
+
+@asynccontextmanager
+async def served(app: FastAPI) -> AsyncIterator[Server]:
+    """As ``listening.run`` serves it, without the process around it."""
+    bound = bind("127.0.0.1", 0, "TEST")
+    config = uvicorn.Config(app, http=Connection, ws="none", log_config=None, timeout_graceful_shutdown=5)
+    server = _Server(config)
+    server.leaving = app.state.leaving
+    port = bound.getsockname()[1]
+    task = asyncio.create_task(server.serve(sockets=[bound]))
+    try:
+        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+            await asyncio.sleep(0.01)
+        yield Server(f"http://127.0.0.1:{port}", port, server, task)
+    finally:
+        server.should_exit = True
+        await task
+        bound.close()
+
+
+@dataclass(frozen=True)
+class Sse:
+    """One event as an ``EventSource`` would dispatch it."""
+
+    id: str
+    event: str
+    data: Any
+
+
+async def events(answer: httpx.Response) -> AsyncIterator[Sse]:
+    """The events of a stream by the rules of the HTML standard: comments and events without data are not shown."""
+    last, name, data = "", "message", list[str]()
+    async for line in answer.aiter_lines():
+        if not line:
+            if data:
+                yield Sse(last, name, json.loads("\n".join(data)))
+            name, data = "message", []
+        elif not line.startswith(":"):
+            field, _, value = line.partition(":")
+            value = value.removeprefix(" ")
+            if field == "id":
+                last = value
+            elif field == "event":
+                name = value
+            elif field == "data":
+                data.append(value)
+
+
+@asynccontextmanager
+async def listening(url: str, *, last: str | None = None, **params: Any) -> AsyncIterator[AsyncIterator[Sse]]:
+    """An open event stream."""
+    headers = {"Last-Event-ID": last} if last is not None else {}
+    async with (
+        httpx.AsyncClient(timeout=30) as client,
+        client.stream("GET", f"{url}/v1/events", params=params, headers=headers) as answer,
+    ):
+        assert answer.status_code == 200, (await answer.aread()).decode()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        yield events(answer)
