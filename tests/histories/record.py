@@ -7,6 +7,7 @@ what no living run can depend on any more; a change that must keep them is made 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -17,10 +18,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from temporalio.client import WorkflowHandle, WorkflowHistory
+from temporalio.client import WorkflowHandle, WorkflowHistory, WorkflowUpdateFailedError
 
+from crawler_lifecycle.client import Lifecycle
+from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run import RunResult
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
+from crawler_lifecycle.ports import Fence
+from crawler_lifecycle.workflows.exports import ExportOrder
 from tests.support.lab import Lab, laboratory
 from tests.support.temporal import temporal_server
 
@@ -101,8 +106,41 @@ async def continued(lab: Lab) -> Handle:
     return await _to_its_end(lab, {"crawler": "books", "tasks": [{}] * 2})
 
 
+async def grown(lab: Lab) -> Handle:
+    """Two tasks added to a run that executes, and a third that is refused."""
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=None if index == 0 else 20)
+    handle = await lab.start({"crawler": "books"})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await handle.execute_update("add_tasks", {"tasks": [{"args": {"shelf": n}} for n in "78"], "request_id": "g1"})
+    with contextlib.suppress(WorkflowUpdateFailedError):
+        await handle.execute_update("add_tasks", {"tasks": [{"args": {"colour": "red"}}]})
+    await lab.until(lambda: lab.tasks(1) == {0: "RUNNING", 1: "SUCCEEDED", 2: "SUCCEEDED"})
+    lab.cluster.end_now(1, 0, end=FINISHED)
+    return await _ended(handle, "finished")
+
+
+async def pushed(lab: Lab) -> Handle:
+    """A front end that wants to hear of every change, and takes none."""
+    lab.outside.sends = True
+    lab.outside.fail["push"] = NotDelivered("refused")
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=50 + 40 * index)
+    return await _to_its_end(lab, {"crawler": "books", "tasks": [{}] * 2})
+
+
+async def exported(lab: Lab) -> WorkflowHandle[Any, Any]:
+    """The deliveries of an ended run, made again."""
+    lab.cluster.folders[1, 0] = lab.folder
+    await _to_its_end(lab, {"crawler": "books"})
+    row = lab.store.get_run(1)
+    workflow_id = await Lifecycle(lab.client).export_again(ExportOrder(Fence(1, 1, row.owner_run_id)))
+    first = (await lab.client.get_workflow_handle(workflow_id).describe()).run_id
+    handle = lab.client.get_workflow_handle(workflow_id, run_id=first, first_execution_run_id=first)
+    await handle.result()
+    return handle
+
+
 SCENARIOS: list[Callable[[Lab], Awaitable[Handle]]] = [
-    completed, waves, stopped, force_stopped, resumed, refused, corrected, continued,
+    completed, waves, stopped, force_stopped, resumed, refused, corrected, continued, grown, pushed, exported,
 ]  # fmt: skip
 
 
@@ -124,7 +162,8 @@ def scrubbed(history: WorkflowHistory) -> History:
 
     def clean(value: Any) -> Any:
         if isinstance(value, dict):
-            return {k: "worker" if k == "identity" else clean(v) for k, v in value.items()}
+            told = {k: v for k, v in value.items() if k != "stackTrace"}
+            return {k: "worker" if k == "identity" else clean(v) for k, v in told.items()}
         if isinstance(value, list):
             return [clean(item) for item in value]
         if isinstance(value, str):

@@ -18,6 +18,7 @@ from temporalio.workflow import NondeterminismError
 
 from crawler_lifecycle.compose import WORKFLOWS
 from crawler_lifecycle.temporal import plugin
+from crawler_lifecycle.workflows.policies import POLICIES
 
 FOLDER = Path(__file__).parents[1] / "histories"
 HISTORIES = sorted(FOLDER.glob("*.json"))
@@ -82,10 +83,11 @@ def test_the_histories_cover_what_a_run_may_go_through() -> None:
     names = {re.sub(r"-\d+$", "", file.stem) for file in HISTORIES}
     assert names == {
         "completed", "waves", "stopped", "force_stopped", "resumed", "refused", "corrected", "continued",
+        "grown", "pushed", "exported",
     }  # fmt: skip
     assert len([f for f in HISTORIES if f.stem.startswith("continued")]) > 1, "a chain of executions"
     called = {name for file in HISTORIES for name in activities(read(file.stem))}
-    assert len(called) == 24, "every activity is in one of them"
+    assert called == set(POLICIES), "every activity is in one of them"
 
 
 @pytest.mark.parametrize("file", HISTORIES, ids=lambda file: file.stem)
@@ -110,6 +112,9 @@ async def test_the_histories_of_a_chain_carry_the_state_on() -> None:
         ("stopped", "k8_stop_task"),
         ("stopped", "add_cancellation_log_to_db"),
         ("resumed", "requeue_ended_tasks"),
+        ("grown", "add_tasks"),
+        ("pushed", "signal_pusher_changed"),
+        ("exported", "resend_pushes"),
         ("continued-2", "get_history_statuses_to_sync"),
     ],
 )
