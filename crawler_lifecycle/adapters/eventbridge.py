@@ -25,6 +25,8 @@ TEXT_MAX = 300
 
 _NAME = re.compile(r"[/.\-_A-Za-z0-9]{1,256}")
 _ARN = re.compile(r"arn:aws[-a-z]*:events:(?P<region>[-a-z0-9]+):\d{12}:event-bus/[/.\-_A-Za-z0-9]{1,256}")
+#: User and password in an address.
+_LOGIN = re.compile(r"//[^/@\s]+@")
 
 _NO_RIGHT = "allow events:PutEvents on this bus to the account that the worker uses"
 _NO_SIGHT = "this account may not look at it; allow events:DescribeEventBus"
@@ -159,7 +161,7 @@ class EventBridgeSink:
         return f"{self._where()}: {code}: {_first_line(message)}" + (f"; {cure}" if cure else "")
 
     def _where(self) -> str:
-        return f"EventBridge bus {self.bus} at {self._client.meta.endpoint_url}"
+        return f"EventBridge bus {self.bus} at {_LOGIN.sub('//…@', self._client.meta.endpoint_url)}"
 
 
 def _client(url: str, region: str | None, connect_s: float, read_s: float) -> Any:
@@ -198,4 +200,5 @@ def _network_cure(error: Exception) -> str:
 def _first_line(text: object) -> str:
     """The part of an answer's text that is for people: a refused signature is followed by headers with their tokens."""
     line = str(text or "no reason given").strip().partition("\n")[0]
-    return "".join(c for c in line if c.isprintable())[:TEXT_MAX].rstrip(" .")
+    line = _LOGIN.sub("//…@", "".join(c for c in line if c.isprintable()))
+    return line[:TEXT_MAX].rstrip(" .")

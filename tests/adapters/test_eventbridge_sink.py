@@ -260,6 +260,18 @@ def test_no_secret_is_told_to_anybody(
         assert caught.value.__cause__ is None, "causes travel with the failure"
 
 
+def test_a_password_in_the_endpoint_is_told_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://user:canary@127.0.0.1:{port}")
+    sink = EventBridgeSink(f"eventbridge://{BUS}")
+    with pytest.raises(NotDelivered) as caught:
+        sink.check()
+    assert f"127.0.0.1:{port}" in str(caught.value)
+    assert "canary" not in "".join(traceback.format_exception(caught.value))
+    sink.close()
+
+
 # --- what cannot be served --------------------------------------------------------------------------------------------
 
 
