@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run dev test test-deps test-all lint fmt types lock openapi bench clean
+.PHONY: help env run dev test test-deps test-all lint fmt types image-lint lock lock-check wheel image openapi bench clean
 
 PY := .venv/bin/python
 STAMP := .venv/.made-from-lock
@@ -11,6 +11,8 @@ help:
 	@echo "make test-deps  install what some tests need from Debian (root): MariaDB"
 	@echo "make test-all   everything, large matrices included"
 	@echo "make bench      the figures, each beside its baseline"
+	@echo "make wheel      dist/*.whl; make image builds the container image from it (docker or podman)"
+	@echo "make lock       renew both lock files; make lock-check tells whether they fit pyproject.toml"
 
 env: $(STAMP)
 
@@ -36,9 +38,12 @@ dev: env
 test: lint types
 	@$(PY) -m pytest -q
 
-lint: env
+lint: env image-lint
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
+
+image-lint: env
+	@.venv/bin/hadolint Dockerfile
 
 types: env
 	@$(PY) -m mypy
@@ -52,10 +57,26 @@ test-deps:
 test-all: lint types
 	@HYPOTHESIS_PROFILE=thorough $(PY) -m pytest -q -m "slow or not slow"
 
-# Hashes only: the lock names no address, so that it works behind any mirror.
+# Hashes only: the locks name no address, so that they work behind any mirror. The image's is a part of the other one.
+COMPILE := uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url
 lock:
-	@uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url \
-	  --extra dev --extra pusher --extra otel --group test --group lint --group build pyproject.toml -o requirements.lock
+	@$(COMPILE) --extra dev --extra pusher --extra otel --group test --group lint --group build \
+	  pyproject.toml -o requirements.lock
+	@$(COMPILE) --extra pusher --extra otel -c requirements.lock pyproject.toml -o requirements-image.lock
+
+lock-check: env
+	@$(PY) -m pytest -q tests/packaging/test_locks.py
+
+# The same sources give the same bytes.
+wheel: env
+	@rm -rf dist && $(PY) -m hatchling build -t wheel -d dist
+
+BUILDER ?= docker
+BUILD_ID ?= $(shell git rev-parse --short=12 HEAD)
+image: wheel
+	@$(BUILDER) build --build-arg BUILD_ID=$(BUILD_ID) --build-arg REVISION=$(shell git rev-parse HEAD) \
+	  --build-arg VERSION=$$($(PY) -c 'from importlib.metadata import version as v; print(v("crawler-lifecycle"))') \
+	  -t crawler-lifecycle:$(BUILD_ID) .
 
 # What clients are generated from, and the page of error codes; a test compares both with the code.
 openapi: env
@@ -65,4 +86,4 @@ bench: env
 	@$(PY) -m benchmarks
 
 clean:
-	@rm -rf .venv .crawl .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf dist .venv .crawl .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,49 @@
+# syntax=docker/dockerfile:1
+# One image for every service: crawlctl worker | gateway | scheduler | db upgrade. `make image` builds it.
+#
+# The tag names a version. For a release pin what it stands for: --build-arg PYTHON_IMAGE=python@sha256:<digest>.
+ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
+
+FROM ${PYTHON_IMAGE} AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
+WORKDIR /build
+RUN ["python", "-m", "venv", "/opt/crawler-lifecycle"]
+# Wheels with known hashes and nothing else: no package's own build code runs here.
+COPY requirements-image.lock ./
+RUN ["/opt/crawler-lifecycle/bin/python", "-m", "pip", "install", "--no-compile", "--require-hashes", \
+     "--only-binary", ":all:", "-r", "requirements-image.lock"]
+# The wheel that was tested is the wheel that is shipped (`make wheel`).
+COPY dist/*.whl ./
+RUN /opt/crawler-lifecycle/bin/python -m pip install --no-compile --no-index --no-deps ./*.whl \
+ && /opt/crawler-lifecycle/bin/python -m pip uninstall --yes pip setuptools \
+ && python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/crawler-lifecycle/lib \
+ && install -d -o 65532 -g 65532 -m 0750 /state
+
+FROM ${PYTHON_IMAGE}
+ARG VERSION=0.0.0+unknown
+ARG BUILD_ID=unversioned
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="crawler-lifecycle" \
+      org.opencontainers.image.description="Takes a crawl from request to archive on Temporal" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+COPY --from=build /opt/crawler-lifecycle /opt/crawler-lifecycle
+# The only place that is written to; mount a volume here when the root file system is read-only.
+COPY --from=build --chown=65532:65532 /state /var/lib/crawler-lifecycle
+ENV PATH=/opt/crawler-lifecycle/bin:/usr/local/bin:/usr/bin:/bin \
+    HOME=/var/lib/crawler-lifecycle \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONFAULTHANDLER=1 \
+    PYTHONUNBUFFERED=1 \
+    TEMPORAL_WORKER_BUILD_ID=${BUILD_ID} \
+    LIFECYCLE_LOG__FORMAT=json \
+    LIFECYCLE_WORKER__HEALTH_HOST=0.0.0.0 \
+    LIFECYCLE_WORKER__METRICS_HOST=0.0.0.0 \
+    LIFECYCLE_WORKER__METRICS_PORT=9464
+WORKDIR /var/lib/crawler-lifecycle
+USER 65532:65532
+EXPOSE 8500 8600 8700 9464
+# The process is its own init: it handles SIGTERM itself and needs neither a shell nor tini.
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["crawlctl"]
+CMD ["--help"]

