@@ -216,6 +216,7 @@ def read_end(end: End, stop: StopIntent | None = None) -> Ending:
 def _read_own_end(end: End, how: str) -> Ending:
     """The lower half of the table: ends that nobody asked for and no disruption explains."""
     said, code = end.finish_reason, end.exit_code
+    detail = f": {end.message}" if end.message else ""
     if said == "memusage_exceeded":
         return Ending(TaskStatus.FAILED, said, f"The crawler reached its own memory limit, {how}")
     if code == 3:
@@ -237,10 +238,9 @@ def _read_own_end(end: End, how: str) -> Ending:
         return Ending(TaskStatus.FAILED, "banned", f"The site banned the crawler, {how}")
     if code in (4, 17):
         what = "bad configuration" if code == 4 else "a fatal error"
-        return Ending(TaskStatus.FAILED, "failed", f"The crawler reported {what} (never retried), {how}")
+        return Ending(TaskStatus.FAILED, "failed", f"The crawler reported {what} (never retried), {how}{detail}")
     if end.signal is not None:
         return Ending(TaskStatus.FAILED, said or "failed", f"Killed by {how}, which we did not send")
-    detail = f": {end.message}" if end.message else ""
     return Ending(
         TaskStatus.FAILED, said or "failed", f"The crawler failed{f' with {said!r}' if said else ''}, {how}{detail}"
     )

@@ -1,0 +1,85 @@
+"""``crawlctl dev --site FOLDER``: the quick start of docs/crawlers.md, word by word, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dev_support import ROOT, Dev, wait_until
+
+sys.path.append(str(ROOT / "tests" / "generic"))
+from generic_site import write_pages
+
+QUICK_START = re.compile(
+    r"```console\n\$ crawlctl dev (--site \./pages)\n.*?\$ crawlctl (start site[^\n]*)\n", re.DOTALL
+)
+
+
+def _items(stack: Dev, run_id: int) -> list[dict[str, Any]]:
+    file = stack.state_dir / "cluster" / "tasks" / str(run_id) / "0" / "1" / "files" / "items.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Dev]:
+    """A stack over the usual state directory of an empty folder, and of pages in it."""
+    write_pages(tmp_path / "pages")
+    stack = Dev(tmp_path / ".crawl", options=("--ports", "free"))
+    yield stack
+    stack.close()
+
+
+def test_the_quick_start(empty: Dev) -> None:
+    found = QUICK_START.search((ROOT / "docs" / "crawlers.md").read_text())
+    assert found is not None, "the quick start has left docs/crawlers.md"
+    empty.start(*found[1].split())
+    site = empty.known["site"]
+    assert f"site       {site}" in empty.spoken
+    assert empty.spoken.rstrip().endswith("next: crawlctl start site")
+    # Without --gateway: it is found through .crawl/dev.json, as for everybody who follows the page.
+    command = [sys.executable, "-m", "crawler_lifecycle.cli", *found[2].split(), "--poll-minutes", "0.02", "-o", "name"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=empty.state_dir.parent, timeout=90)
+    assert done.returncode == 0, done.stderr
+    titles = write_pages(empty.state_dir.parent / "pages")
+    items = _items(empty, 1)
+    assert {item["url"].removeprefix(site): item["title"] for item in items if item["status"] == 200} == titles
+    [run] = [json.loads(empty.crawlctl("describe", "1", "-o", "json").stdout)]
+    assert (run["status"], run["outcome"], run["items"]) == ("COMPLETED", "finished", len(titles) + 1)
+    refused = empty.crawlctl("start", "site", "-a", "max_pages=many", "--wait", "--poll-minutes", "0.02", check=False)
+    assert refused.returncode == 5
+    assert "max_pages: 'many' is not allowed" in empty.crawlctl("describe", "2", "-o", "json").stdout
+
+
+def test_beside_a_catalogue_of_ones_own(empty: Dev) -> None:
+    catalogue = empty.state_dir.parent / "crawlers.yaml"
+    catalogue.write_text("- {name: mine, kind: command, command: ['true']}\n")
+    empty.start("--site", "pages")
+    assert set(empty.crawlctl("crawler", "list", "-o", "name").stdout.split()) == {"mine", "site"}
+    catalogue.write_text("- {name: site, kind: command, command: ['false']}\n")  # read again, and it wins
+    wait_until(lambda: empty.crawlctl("crawler", "list", "-o", "name").stdout.split() == ["site"])
+    assert json.loads(empty.crawlctl("crawler", "describe", "site", "-o", "json").stdout)["kind"] == "command"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [(None, "does not exist"), ("file", "is no folder"), ("folder", "holds no HTML page")],
+)
+def test_what_is_no_site_is_refused_before_anything_starts(tmp_path: Path, make: str | None, words: str) -> None:
+    target = tmp_path / "target"
+    if make == "file":
+        target.write_text("x")
+    elif make == "folder":
+        target.mkdir()
+    command = [sys.executable, "-m", "crawler_lifecycle.cli", "dev", "--site", "target"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=30, env=dict(os.environ))
+    assert done.returncode == 2
+    assert "--site: target" in done.stderr
+    assert words in done.stderr
+    assert not (tmp_path / ".crawl").exists()
