@@ -174,6 +174,22 @@ def test_the_log_tail_is_short_and_readable(bench: Bench) -> None:
     assert details.log_tail.rstrip().endswith("}")
 
 
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_a_crawler_put_in_the_place_of_its_log_is_not_read(bench: Bench, tmp_path: Path, kind: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    bench.deploy("pass")
+    bench.until(Phase.ENDED)
+    log = bench.folder() / "log"
+    log.unlink()
+    if kind == "link":
+        log.symlink_to(secret)
+    else:
+        os.mkfifo(log)
+    [details] = bench.cluster.details(RUN, [bench.ref()])
+    assert details.log_tail is None
+
+
 def test_a_huge_log_is_moved_aside(bench: Bench) -> None:
     code = """
 import os, time

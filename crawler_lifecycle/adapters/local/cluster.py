@@ -282,7 +282,10 @@ def _log_tail(folder: TaskFolder) -> str | None:
     for name in (files.LOG, f"{files.LOG}.1"):
         missing = LOG_TAIL_BYTES - len(tail)
         try:
-            with open(folder.file(name), "rb") as file:
+            handle = files.open_foreign(folder.file(name))
+            if handle is None:
+                continue
+            with open(handle, "rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - missing))
                 tail = file.read(missing) + tail

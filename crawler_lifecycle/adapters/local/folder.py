@@ -7,6 +7,7 @@ library only and light on imports: the supervisor loads it.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -117,6 +118,24 @@ def read(path: str) -> dict[str, object] | None:
     if not isinstance(data, dict):
         raise Garbage(f"{name} holds no JSON object")
     return data
+
+
+def open_foreign(path: str, *, folder: int | None = None) -> int | None:
+    """A file that the crawler may have put there, for reading; ``None`` when it is a link, a pipe or no file at all.
+
+    Without waiting: a pipe would keep us until somebody opens its other end. Raises ``OSError``, also when there is
+    nothing.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            return None
+        raise
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return handle
+    os.close(handle)
+    return None
 
 
 def marks(run_id: object, task_id: object, files: str) -> list[bytes]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,10 +18,8 @@ from . import folder as files
 from .evidence import TaskFolder
 
 _FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
-#: O_NONBLOCK: opening a pipe that somebody put there must not wait for its other end.
-_FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-#: There is no file of ours under this name: nothing at all, a link, a socket, something else than a folder.
-_NOT_OURS = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENXIO)
+#: There is nothing of ours under this name: nothing at all, a link, something else than a folder.
+_NOT_OURS = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR)
 
 
 class LocalLogs:
@@ -58,13 +55,14 @@ class LocalLogs:
                 flags = _FOLDER if at is None else _FOLDER | os.O_NOFOLLOW
                 at = os.open(name, flags, dir_fd=at)
                 stack.callback(os.close, at)
-            file = os.open(files.LOG, _FILE, dir_fd=at)
+            file = files.open_foreign(files.LOG, folder=at)
         except OSError as error:
             if error.errno in _NOT_OURS:
                 return None
             raise
-        stack.callback(os.close, file)
-        return file if stat.S_ISREG(os.fstat(file).st_mode) else None
+        if file is not None:
+            stack.callback(os.close, file)
+        return file
 
     def _ended(self, run_id: int, task: TaskRef) -> bool:
         """Whether nothing of the task can print any more."""
