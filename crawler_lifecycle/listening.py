@@ -19,13 +19,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .logs import RequestLog
 from .problems import Problem
+from .serving import HEAD_MAX
 
 #: What a request that is being served gets after SIGTERM, in seconds.
 GRACE_S = 10
 #: Connections at once, silent ones included; a silent one costs some kilobytes for at most ``HEAD_S``.
 CONNECTIONS_MAX = 4096
-#: Request line and headers together, in bytes.
-HEAD_MAX = 32 * 1024
 #: What a client gets to send the head of a request, in seconds, from its connection or from the first byte on.
 HEAD_S = 10.0
 #: For so long a client may leave an answer unread, in seconds, before its connection is cut.

@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 #: Path and query together, in bytes.
 TARGET_MAX = 8 * 1024
 HEADERS_MAX = 100
+#: All headers together, in bytes.
+HEAD_MAX = 32 * 1024
 #: Bodies that are being received or served, all together, in bytes; memory stays bounded however many callers send.
 HELD_MAX = 32 * 1024 * 1024
 #: Headers of which a second one could be read differently by a proxy than by us.
@@ -97,11 +99,18 @@ def _check_head(scope: Scope, headers: Headers) -> Problem | None:
         return Problem(414, "uri_too_long", f"URL: {target} bytes are more than {TARGET_MAX}; send a shorter one")
     if len(headers.raw) > HEADERS_MAX:
         return Problem(431, "headers_too_large", f"headers: {len(headers.raw)} are more than {HEADERS_MAX}; send fewer")
+    # The server bounds a head that is not complete; one that came in a single piece is measured here.
+    size = sum(len(name) + len(value) for name, value in headers.raw)
+    if size > HEAD_MAX:
+        return Problem(431, "headers_too_large", f"headers: {size} bytes are more than {HEAD_MAX}; send fewer")
     for name in ONCE:
         if len(headers.getlist(name)) > 1:
             return Problem(
                 400, "duplicate_header", f"{name.title()}: given {len(headers.getlist(name))} times; give it once"
             )
+    if "transfer-encoding" in headers and "content-length" in headers:
+        # RFC 9112, section 6.1: a proxy that believes the other one would see a second request in the body.
+        return Problem(400, "bad_request", "Content-Length: given beside Transfer-Encoding; send one of them")
     return None
 
 

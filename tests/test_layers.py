@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "problem_codes": set(),
     "problems": {"domain", "problem_codes"},
     "serving": {"problems"},
-    "listening": {"logs", "problems"},
+    "listening": {"logs", "problems", "serving"},
     "task_tokens": set(),
     "scheduler": {
         *("domain", "ports", "adapters", "settings", "compose", "problems", "serving", "listening", "logs"),

@@ -1,0 +1,198 @@
+"""Real sockets under a service of ours: clients that say nothing, half a head, nonsense, or stop reading."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+
+from crawler_lifecycle import listening
+from crawler_lifecycle.listening import Connection, bind
+from crawler_lifecycle.serving import HEAD_MAX, HEADERS_MAX, TARGET_MAX, Bodies, Guard
+
+GET = b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+class Impatient(Connection):
+    head_s = 0.3
+    unread_s = 0.3
+
+
+async def _app(scope: Any, receive: Any, send: Any) -> None:
+    large = scope["path"] == "/large"
+    await send({"type": "http.response.start", "status": 200, "headers": [] if large else [(b"content-length", b"2")]})
+    if large:
+        for _ in range(2000):
+            await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
+    await send({"type": "http.response.body", "body": b"" if large else b"ok"})
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[uvicorn.Server]:
+    bound = bind("127.0.0.1", 0, "LIFECYCLE_TEST")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(listening, "_WATCH_EVERY_S", 0.05)
+        config = uvicorn.Config(
+            Guard(Bodies(_app, limit=lambda _: 1000)),
+            http=Impatient,
+            ws="none",
+            log_config=None,
+            h11_max_incomplete_event_size=HEAD_MAX,
+        )
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+        thread.start()
+        server.port = bound.getsockname()[1]  # type: ignore[attr-defined]
+        yield server
+        server.should_exit = True
+        thread.join(20)
+        bound.close()
+
+
+@contextmanager
+def _connected(server: Any) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        yield connection
+
+
+def _rest(connection: socket.socket) -> bytes:
+    """What comes until the server closes; fails when it does not."""
+    found = b""
+    while True:
+        try:
+            part = connection.recv(65536)
+        except ConnectionResetError:
+            return found
+        if not part:
+            return found
+        found += part
+
+
+def _answer(connection: socket.socket, request: bytes) -> tuple[int, Any]:
+    connection.sendall(request)
+    head, _, body = b"", b"", b""
+    while b"\r\n\r\n" not in head:
+        part = connection.recv(65536)
+        assert part, f"closed after {head!r}"
+        head += part
+    head, _, body = head.partition(b"\r\n\r\n")
+    length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+    while len(body) < length:
+        body += connection.recv(65536)
+    status = int(head.split(b" ")[1])
+    return status, json.loads(body) if status >= 400 else body
+
+
+def test_a_plain_request_is_served_and_the_connection_kept(server: Any) -> None:
+    with _connected(server) as connection:
+        assert _answer(connection, GET) == (200, b"ok")
+        assert _answer(connection, GET) == (200, b"ok")
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /ok HT", b"GET /ok HTTP/1.1\r\nHost: x\r\nA: "])
+def test_a_client_that_says_nothing_or_half_a_head_loses_its_connection(server: Any, said: bytes) -> None:
+    with _connected(server) as connection:
+        connection.sendall(said)
+        assert _rest(connection) == b""
+
+
+def test_so_does_one_that_begins_a_second_request_and_stops(server: Any) -> None:
+    with _connected(server) as connection:
+        assert _answer(connection, GET) == (200, b"ok")
+        connection.sendall(b"G")
+        assert _rest(connection) == b""
+
+
+def test_so_does_one_that_sends_a_head_letter_by_letter(server: Any) -> None:
+    def trickle() -> None:
+        for _ in range(200):
+            connection.sendall(b"G")
+            time.sleep(0.02)
+
+    with _connected(server) as connection, pytest.raises(ConnectionError):
+        trickle()
+
+
+def test_a_client_that_does_not_read_loses_its_connection(server: Any) -> None:
+    with _connected(server) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sendall(GET.replace(b"/ok", b"/large"))
+        assert connection.recv(1) == b"H"
+        # Reading on would be what keeps it, so the server alone is looked at.
+        state, until = server.server_state, time.monotonic() + 20
+        while (state.tasks or state.connections) and time.monotonic() < until:
+            time.sleep(0.02)
+        assert not state.tasks
+        assert not state.connections
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # a TLS handshake
+        b"GET\r\n\r\n",
+        b"GET /ok HTTP/1.1\r\nHost : x\r\n\r\n",
+        b"GET /ok HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        b"GET /ok HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        b"GET /ok HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"GET /ok HTTP/1.1\r\nHost: x\r\nX: " + b"y" * (HEAD_MAX + 100),
+        b"GET /ok HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET /ok HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_what_is_no_http_is_told_so_as_a_problem(server: Any, request_: bytes) -> None:
+    with _connected(server) as connection:
+        status, problem = _answer(connection, request_)
+        assert (status, problem["status"]) == (400, 400)
+        assert problem["code"] == "bad_request"
+    with _connected(server) as connection:
+        assert _answer(connection, GET) == (200, b"ok")
+
+
+@pytest.mark.parametrize("name", ["Authorization", "Idempotency-Key", "Origin", "Content-Type", "Host"])
+def test_headers_that_count_come_once(server: Any, name: str) -> None:
+    with _connected(server) as connection:
+        twice = f"{name}: a\r\n{name}: b\r\n".encode()
+        status, problem = _answer(connection, GET.replace(b"\r\n\r\n", b"\r\n" + twice + b"\r\n"))
+        # h11 itself refuses a second Host.
+        assert (status, problem["code"]) == (400, "bad_request" if name == "Host" else "duplicate_header")
+
+
+def test_heads_have_limits(server: Any) -> None:
+    with _connected(server) as connection:
+        status, problem = _answer(connection, GET.replace(b"/ok", b"/ok?" + b"q" * TARGET_MAX))
+        assert (status, problem["code"]) == (414, "uri_too_long")
+        many = b"".join(b"X-%d: y\r\n" % n for n in range(HEADERS_MAX))
+        status, problem = _answer(connection, GET.replace(b"\r\n\r\n", b"\r\n" + many + b"\r\n"))
+        assert (status, problem["code"]) == (431, "headers_too_large")
+        large = b"X: " + b"y" * HEAD_MAX + b"\r\n"
+        status, problem = _answer(connection, GET.replace(b"\r\n\r\n", b"\r\n" + large + b"\r\n"))
+        # In one piece it can be read, in several the server stops reading.
+        assert (status, problem["code"]) in ((431, "headers_too_large"), (400, "bad_request"))
+
+
+def test_an_upgrade_is_not_taken(server: Any) -> None:
+    with _connected(server) as connection:
+        upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        upgrade += b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        assert _answer(connection, GET.replace(b"\r\n\r\n", b"\r\n" + upgrade + b"\r\n")) == (200, b"ok")
+
+
+def test_each_request_has_a_name_that_is_safe_to_log(server: Any) -> None:
+    for given, kept in (("abc-1", True), ("a" * 65, False), ("a b", False), ("", False)):
+        with _connected(server) as connection:
+            connection.sendall(
+                GET.replace(b"\r\n\r\n", f"\r\nX-Request-Id: {given}\r\nConnection: close\r\n\r\n".encode())
+            )
+            head = _rest(connection).lower()
+            assert (f"x-request-id: {given}\r\n".encode() in head) is kept
+            assert b"x-request-id: " in head
+            assert b"x-content-type-options: nosniff" in head
+            assert b"cache-control: no-store" in head
