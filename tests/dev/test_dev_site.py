@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from dev_support import ROOT, Dev, wait_until
 
-sys.path.append(str(ROOT / "tests" / "generic"))
-from generic_site import write_pages
+from tests.support.generic_site import write_pages
 
 QUICK_START = re.compile(
     r"```console\n\$ crawlctl dev (--site \./pages)\n.*?\$ crawlctl (start site[^\n]*)\n", re.DOTALL

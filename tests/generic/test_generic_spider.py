@@ -15,13 +15,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from generic_site import nasty_server, write_pages
 from hypothesis import given
 from hypothesis import strategies as st
 
 import crawler_lifecycle.generic
 import crawler_lifecycle.runner
 from crawler_lifecycle.generic.site_crawler.scope import MAX_PAGES, Scope
+from tests.support.generic_site import nasty_server, write_pages
 
 PROJECT = Path(crawler_lifecycle.generic.__file__).parent
 RUNNER = Path(crawler_lifecycle.runner.__file__).parent
