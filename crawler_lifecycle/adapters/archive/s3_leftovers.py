@@ -36,7 +36,7 @@ class Leftovers:
 
     def remove_quiet(self) -> None:
         """Abort what is quiet already. A right that is missing is no reason to fail: see ``docs/archive.md``."""
-        self._guarded(lambda: self._look())
+        self._guarded(self._look)
 
     def remove(self) -> None:
         """Abort all but those of living exporters; waits up to ``quiet_s`` when there are any. After our own upload."""
@@ -46,17 +46,20 @@ class Leftovers:
         try:
             work()
         except S3_ERRORS as error:
+            if code_of(error) == "NoSuchUpload":
+                return  # what rclone's server answers when the bucket never had one
             logger.warning("%s: unfinished uploads cannot be looked for (%s)", self._key, code_of(error))
 
     def _watch(self) -> None:
         first = self._look()
         watched = first
+        every = min(_LOOK_EVERY_S, self._quiet_s / 4)
         until = time.monotonic() + self._quiet_s + 2 * _LOOK_EVERY_S
         while watched and time.monotonic() < until:
-            wake = time.monotonic() + _LOOK_EVERY_S
+            wake = time.monotonic() + every
             while time.monotonic() < wake:
                 self._beat()
-                time.sleep(0.1)
+                time.sleep(min(every, 0.1))
             now = self._look()
             # Whatever moved since the first look lives, and is left to its exporter.
             watched = {upload: newest for upload, newest in now.items() if first.get(upload) == newest}

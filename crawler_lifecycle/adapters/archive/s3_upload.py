@@ -59,6 +59,7 @@ class Upload:
     ) -> None:
         self._client: Any = client
         self._where = {"Bucket": bucket, "Key": key}
+        self._url = f"s3://{bucket}/{key}"
         self._headers = dict(headers)
         self._beat = beat
         self._part_bytes = size
@@ -72,7 +73,8 @@ class Upload:
         self._upload_id: str | None = None
         self._size = 0
         self._crc = 0
-        self._answered_etag: str | None = None
+        self._whole_etag = ""
+        self._answered: Mapping[str, Any] = {}
         self._export_id = uuid.uuid4().hex
 
     def write(self, data: bytes) -> None:
@@ -102,9 +104,9 @@ class Upload:
                 self._call(self._complete)
         except S3_ERRORS as error:
             # The answer may be lost after the object appeared, or the object may appear until the upload is aborted.
-            if not self._is_there() and not (self._abort_calls() and self._is_there()):
+            if not self._is_there() and not (self._abort_once() and self._is_there()):
                 raise
-            logger.info("%s: the answer was lost, the object is there (%s)", self._where["Key"], code_of(error))
+            logger.info("%s: the answer was lost, the object is there (%s)", self._url, code_of(error))
         self._verify(self._head(), sha256)
 
     def close(self) -> None:
@@ -115,11 +117,11 @@ class Upload:
 
     def _send_full(self) -> None:
         if self._upload_id is None:
-            self._upload_id = self._call(self._create)
+            self._call(self._create)
         self._drain(IN_FLIGHT - 1)
         number, buffer = len(self._etags) + 1, self._buffer
         if number > PARTS_MAX:
-            raise NotDelivered(f"{self._where['Key']}: more than {PARTS_MAX} parts; lower bytes_max")
+            raise NotDelivered(f"{self._url}: more than {PARTS_MAX} parts; lower bytes_max")
         self._etags.append("")
         self._digests.append(b"")
         self._flying.add(self._pool.submit(self._put_part, number, buffer))
@@ -140,49 +142,42 @@ class Upload:
             self._beat()
         return future.result()
 
-    def _create(self) -> str:
+    def _create(self) -> None:
         answer = self._client.create_multipart_upload(
             **self._where, **self._headers, Metadata={EXPORT_ID: self._export_id}
         )
-        return str(answer["UploadId"])
+        # Here and not by who waits for it: the wait may be cut short, and then the upload has to be aborted too.
+        self._upload_id = str(answer["UploadId"])
 
     def _put_part(self, number: int, body: bytearray | bytes) -> Any:
         digest = hashlib.md5(body, usedforsecurity=False)
         answer = self._client.upload_part(
             **self._where, UploadId=self._upload_id, PartNumber=number, Body=body, ContentMD5=_base64(digest.digest())
         )
-        self._expect(answer, digest.hexdigest(), f"part {number}")
+        if not _fits(answer, digest.hexdigest()):
+            raise NotDelivered(f"{self._url}: part {number} was damaged on its way; all are sent again")
         self._etags[number - 1] = answer["ETag"]
         self._digests[number - 1] = digest.digest()
         return body
 
     def _put(self, body: bytes, metadata: Mapping[str, str]) -> None:
         digest = hashlib.md5(body, usedforsecurity=False)
-        answer = self._client.put_object(
+        self._whole_etag = digest.hexdigest()
+        self._answered = self._client.put_object(
             **self._where,
             **self._headers,
             Body=body,
             ContentMD5=_base64(digest.digest()),
             Metadata={EXPORT_ID: self._export_id, **metadata},
         )
-        self._expect(answer, digest.hexdigest(), "the object")
 
     def _complete(self) -> None:
+        whole = hashlib.md5(b"".join(self._digests), usedforsecurity=False).hexdigest()
+        self._whole_etag = f"{whole}-{len(self._digests)}"
         parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(self._etags, 1)]
-        answer = self._client.complete_multipart_upload(
+        self._answered = self._client.complete_multipart_upload(
             **self._where, UploadId=self._upload_id, MultipartUpload={"Parts": parts}
         )
-        whole = hashlib.md5(b"".join(self._digests), usedforsecurity=False).hexdigest()
-        self._expect(answer, f"{whole}-{len(parts)}", "the object")
-
-    def _expect(self, answer: Mapping[str, Any], etag: str, what: str) -> None:
-        """Compare an answered ETag, where it is a digest: under KMS or customer keys it is something else."""
-        found = str(answer.get("ETag", "")).strip('"')
-        self._answered_etag = found
-        encrypted = "kms" in str(answer.get("ServerSideEncryption", "")) or "SSECustomerAlgorithm" in answer
-        same_form = _DIGEST_ETAG.fullmatch(found) is not None and ("-" in found) == ("-" in etag)
-        if not encrypted and same_form and found != etag:
-            raise NotDelivered(f"{self._where['Key']}: {what} was damaged on its way (ETag {found}, not {etag})")
 
     # --- what became of it
 
@@ -194,33 +189,42 @@ class Upload:
         metadata = {str(name).lower(): value for name, value in head.get("Metadata", {}).items()}
         if EXPORT_ID in metadata:
             return bool(metadata[EXPORT_ID] == self._export_id)
-        return str(head.get("ETag", "")).strip('"') == self._answered_etag
+        # A service that keeps no metadata: then what it answered to us must be what is there.
+        return "ETag" in self._answered and head.get("ETag") == self._answered["ETag"]
 
     def _is_there(self) -> bool:
         try:
             return self._is_ours(self._head())
         except S3_ERRORS as error:
             if code_of(error) not in _GONE:
-                logger.warning("%s: cannot be looked at (%s)", self._where["Key"], code_of(error))
+                logger.warning("%s: cannot be looked at (%s)", self._url, code_of(error))
             return False
 
     def _verify(self, head: Mapping[str, Any], sha256: str) -> None:
         if not self._is_ours(head):
-            raise NotDelivered(f"{self._where['Key']}: another export put its archive here at the same moment")
+            raise NotDelivered(f"{self._url}: another export put its archive here at the same moment")
+        if wrong := self._wrong(head, sha256):
+            # A damaged archive is worse than none: readers cannot know.
+            self._call(lambda: self._client.delete_object(**self._where))
+            raise NotDelivered(f"{self._url}: {wrong}; the object was removed and is sent again")
+
+    def _wrong(self, head: Mapping[str, Any], sha256: str) -> str | None:
+        """What of the object is not what was sent: its size, its ETag, or a checksum that S3 has of the whole."""
         found = int(head.get("ContentLength", -1))
+        if found != self._size:
+            return f"{found} of {self._size} bytes arrived"
+        if not (_fits(head, self._whole_etag) and _fits(self._answered, self._whole_etag)):
+            return f"its ETag is not {self._whole_etag}"
         sums = {
             "ChecksumSHA256": _base64(bytes.fromhex(sha256)),
             "ChecksumCRC32": _base64(self._crc.to_bytes(4, "big")),
         }
-        # Those that S3 has of the whole object; of one in parts it may have sums of sums, which say no more than ETags.
-        wrong = [name for name, ours in sums.items() if "-" not in (sent := str(head.get(name, ours))) and sent != ours]
-        if head.get("ChecksumType", "FULL_OBJECT") != "FULL_OBJECT":
-            wrong = []
-        if found != self._size or wrong:
-            # A damaged archive is worse than none: readers cannot know.
-            self._call(lambda: self._client.delete_object(**self._where))
-            what = f"{wrong[0]} is another one" if wrong else f"{found} of {self._size} bytes arrived"
-            raise NotDelivered(f"{self._where['Key']}: {what}; the object was removed")
+        for name, ours in sums.items():
+            theirs = str(head.get(name, ours))
+            # Of an object in parts it may be a sum of sums, which says no more than the ETag.
+            if theirs != ours and "-" not in theirs and head.get("ChecksumType", "FULL_OBJECT") == "FULL_OBJECT":
+                return f"its {name} is {theirs}, not {ours}"
+        return None
 
     # --- giving up
 
@@ -233,25 +237,34 @@ class Upload:
         thread.start()
         thread.join()
 
-    def _abort_calls(self) -> bool:
+    def _abort_calls(self) -> None:
+        self._abort_once()
+        # What was on its way may have begun the upload, or brought a part that would stay and be paid for.
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._abort_once()
+
+    def _abort_once(self) -> bool:
         """Whether the upload was no longer known to S3, which may mean that it was completed."""
         if self._upload_id is None:
             return False
-        gone = self._abort_once()
-        if self._flying:
-            # A part that was on its way may arrive after the first call and would stay, and be paid for.
-            wait(self._flying)
-            self._abort_once()
-        return gone
-
-    def _abort_once(self) -> bool:
         try:
             self._client.abort_multipart_upload(**self._where, UploadId=self._upload_id)
         except S3_ERRORS as error:
             if code_of(error) == "NoSuchUpload":
                 return True
-            logger.warning("%s: the upload could not be aborted (%s)", self._where["Key"], code_of(error))
+            logger.warning("%s: the upload could not be aborted (%s)", self._url, code_of(error))
         return False
+
+
+def _fits(answer: Mapping[str, Any], etag: str) -> bool:
+    """Whether an answered ETag is the one that was expected, where it is a digest of the same form.
+
+    Under KMS or customer keys it is something else, and some services give digests of another form.
+    """
+    found = str(answer.get("ETag", "")).strip('"')
+    encrypted = "kms" in str(answer.get("ServerSideEncryption", "")) or "SSECustomerAlgorithm" in answer
+    comparable = _DIGEST_ETAG.fullmatch(found) is not None and ("-" in found) == ("-" in etag)
+    return encrypted or not comparable or found == etag
 
 
 def _base64(digest: bytes) -> str:

@@ -1,0 +1,394 @@
+"""S3 in trouble: what is said, what is left behind, and that the archive is there whole or not at all."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from s3_case import KEY, OBJECT, proved, store
+
+from crawler_lifecycle.adapters.archive import s3
+from crawler_lifecycle.adapters.archive.s3 import S3Archive
+from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.domain.run import ExportResult
+from crawler_lifecycle.ports import FileSource
+from tests.support.s3 import SECRET_KEY, Bucket, S3Server, aws_environment, use_aws
+from tests.support.s3_faults import Fault, FaultProxy
+
+
+@pytest.fixture
+def server(rclone_server: S3Server) -> S3Server:
+    """What is said does not depend on the server; what is left behind is tried on both where it may."""
+    return rclone_server
+
+
+@pytest.fixture
+def once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call is repeated by boto3, and none takes long."""
+    monkeypatch.setattr(s3, "TRIES", 1)
+    monkeypatch.setattr(s3, "READ_S", 1)
+
+
+def _prefix(bucket: Bucket) -> str:
+    return f"s3://{bucket.name}/exports/crawls/"
+
+
+# --- what is said -----------------------------------------------------------------------------------------------------
+
+TROUBLE = [
+    ("AccessDenied", 403, "docs/archive.md"),
+    ("ExpiredToken", 400, "expired"),
+    ("InvalidAccessKeyId", 403, "AWS_ACCESS_KEY_ID"),
+    ("SignatureDoesNotMatch", 403, "AWS_SECRET_ACCESS_KEY"),
+    ("SlowDown", 503, "tried again"),
+    ("RequestTimeTooSkewed", 403, "clock"),
+    ("QuotaExceeded", 403, "make room"),
+]
+
+
+@pytest.mark.parametrize(("code", "status", "cure"), TROUBLE, ids=[t[0] for t in TROUBLE])
+@pytest.mark.usefixtures("once")
+def test_trouble_is_said_with_its_code_and_cure(
+    archive: S3Archive, bucket: Bucket, proxy: FaultProxy, folder: Path, code: str, status: int, cure: str
+) -> None:
+    proxy.faults.append(Fault("status", "PutObject", times=99, status=status, code=code))
+    with pytest.raises(NotDelivered, match=code) as caught:
+        store(archive, folder)
+    text = str(caught.value)
+    assert cure in text
+    assert "PutObject" in text
+    assert text.startswith(_prefix(bucket))
+    assert SECRET_KEY not in text
+    assert "\n" not in text
+    assert (bucket.keys(), bucket.unfinished()) == ([], [])
+
+
+def test_a_bucket_that_is_not_there(server: S3Server, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    use_aws(monkeypatch, server.url)
+    archive = S3Archive("s3://no-such-bucket-here")
+    for call in (lambda: store(archive, folder), archive.check):
+        with pytest.raises(NotDelivered, match=r"NoSuchBucket.*create the bucket or correct LIFECYCLE_ARCHIVE__URL"):
+            call()
+
+
+def test_a_server_that_is_not_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_aws(monkeypatch, "http://user:canary-password@127.0.0.1:9")
+    monkeypatch.setattr(s3, "TRIES", 1)
+    archive = S3Archive("s3://bucket")
+    with pytest.raises(NotDelivered, match="AWS_ENDPOINT_URL") as caught:
+        store(archive, folder)
+    assert "canary-password" not in str(caught.value)
+
+
+def test_no_credentials(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_aws(monkeypatch, "http://127.0.0.1:9")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(NotDelivered, match=r"NoCredentialsError.*AWS_ACCESS_KEY_ID"):
+        store(S3Archive("s3://bucket"), folder)
+
+
+def test_secrets_of_an_error_message_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    from botocore.exceptions import ClientError
+
+    from crawler_lifecycle.adapters.archive.s3_trouble import not_delivered
+
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "canary-session-token")
+    said = "ASIAABCDEFGHIJKLMNOP with canary-session-token\nat https://me:pw@host/x " + "y" * 1000
+    error = ClientError({"Error": {"Code": "Odd", "Message": said}}, "PutObject")
+    text = str(not_delivered("s3://b/k", "the archive cannot be written", error))
+    assert not any(secret in text for secret in ("ASIA", "canary", "me:pw", "\n"))
+    assert text.startswith("s3://b/k: the archive cannot be written: Odd (PutObject): … with …")
+    assert len(text) < 500
+
+
+PARTED = ("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload")
+
+# --- what is left behind ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind"),
+    [
+        *((op, kind) for op in PARTED for kind in ("slow_down", "hang", "status")),
+        *((op, kind) for op in PARTED[1:] for kind in ("reset", "wrong_etag", "damage")),
+    ],
+)
+@pytest.mark.usefixtures("once")
+def test_an_upload_that_fails_leaves_nothing_and_the_next_one_succeeds(
+    archive: S3Archive, bucket: Bucket, proxy: FaultProxy, large: Path, operation: str, kind: str
+) -> None:
+    proxy.faults.append(Fault(kind, operation, times=9, skip=2 if operation == "UploadPart" else 0))
+    with pytest.raises(NotDelivered, match=_prefix(bucket)[:10]):
+        store(archive, large)
+    proxy.calm()
+    assert (bucket.keys(), bucket.unfinished()) == ([], [])
+    proved(archive, bucket, large, store(archive, large))
+
+
+@pytest.mark.parametrize("size", ["folder", "large"])
+@pytest.mark.parametrize("kind", ["slow_down", "internal", "reset", "drop_answer"])
+def test_one_lost_call_does_not_cost_the_upload(
+    archive: S3Archive,
+    bucket: Bucket,
+    proxy: FaultProxy,
+    folder: Path,
+    kind: str,
+    size: str,
+    request: pytest.FixtureRequest,
+) -> None:
+    request.getfixturevalue(size)
+    proxy.faults.append(Fault(kind, "UploadPart" if size == "large" else "PutObject"))
+    proved(archive, bucket, folder, store(archive, folder))
+
+
+@pytest.mark.parametrize("tries", [1, 3])
+@pytest.mark.parametrize("size", ["folder", "large"])
+def test_a_lost_answer_to_the_last_call_is_no_failure(
+    archive: S3Archive,
+    bucket: Bucket,
+    proxy: FaultProxy,
+    folder: Path,
+    size: str,
+    tries: int,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(s3, "TRIES", tries)
+    request.getfixturevalue(size)
+    last = "CompleteMultipartUpload" if size == "large" else "PutObject"
+    proxy.faults.append(Fault("drop_answer", last))
+    result = store(archive, folder)
+    assert proxy.calls[last] == (1 if tries == 1 else 2)
+    proved(archive, bucket, folder, result)
+
+
+@pytest.mark.usefixtures("once")
+def test_the_former_archive_is_not_taken_for_ours(
+    archive: S3Archive, bucket: Bucket, proxy: FaultProxy, large: Path
+) -> None:
+    former = store(archive, large)
+    (large / "more").write_text("more")
+    proxy.faults.append(Fault("internal", "CompleteMultipartUpload", times=9))
+    with pytest.raises(NotDelivered, match="InternalError"):
+        store(archive, large)
+    assert bucket.unfinished() == []
+    (large / "more").unlink()
+    proved(archive, bucket, large, former)
+
+
+@pytest.mark.usefixtures("once")
+def test_a_lost_answer_to_the_first_call_leaves_an_upload_that_the_next_try_removes(
+    archive: S3Archive, bucket: Bucket, proxy: FaultProxy, large: Path
+) -> None:
+    proxy.faults.append(Fault("drop_answer", "CreateMultipartUpload"))
+    with pytest.raises(NotDelivered):
+        store(archive, large)
+    assert bucket.unfinished() == [OBJECT]
+    proved(archive, bucket, large, store(archive, large))
+
+
+def test_a_lost_answer_to_the_first_call_repeated_by_boto_leaves_nothing(
+    archive: S3Archive, bucket: Bucket, proxy: FaultProxy, large: Path
+) -> None:
+    proxy.faults.append(Fault("drop_answer", "CreateMultipartUpload"))
+    proved(archive, bucket, large, store(archive, large))
+    assert proxy.calls["CreateMultipartUpload"] == 2
+
+
+@pytest.mark.usefixtures("once")
+def test_an_upload_that_cannot_even_be_aborted_is_removed_by_the_next_try(
+    archive: S3Archive, bucket: Bucket, proxy: FaultProxy, large: Path
+) -> None:
+    proxy.faults += [Fault("reset", "UploadPart", skip=1), Fault("slow_down", "AbortMultipartUpload", times=9)]
+    with pytest.raises(NotDelivered):
+        store(archive, large)
+    assert bucket.unfinished() == [OBJECT]
+    proxy.calm()
+    proved(archive, bucket, large, store(archive, large))
+
+
+@pytest.mark.usefixtures("once")
+def test_without_the_right_to_list_uploads_archives_are_stored_all_the_same(
+    archive: S3Archive, bucket: Bucket, proxy: FaultProxy, large: Path
+) -> None:
+    proxy.faults.append(Fault("status", "ListMultipartUploads", times=9))
+    proved(archive, bucket, large, store(archive, large))
+
+
+@pytest.mark.usefixtures("once")
+@pytest.mark.parametrize("share", [0.1, 0.3])
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 40))])
+def test_whatever_goes_wrong_the_archive_is_whole_or_not_there(
+    archive: S3Archive, bucket: Bucket, proxy: FaultProxy, large: Path, seed: int, share: float
+) -> None:
+    proxy.seeded(seed, share)
+    result: ExportResult | None = None
+    for _ in range(6):
+        try:
+            result = store(archive, large)
+            break
+        except NotDelivered:
+            for key in bucket.keys():  # noqa: SIM118 a bucket is no dict
+                assert zipfile.ZipFile(io.BytesIO(bucket.read(key))).testzip() is None
+    proxy.calm()
+    if result is not None and bucket.unfinished() == []:
+        proved(archive, bucket, large, result)
+    # Aborts can fail as well; a try in calm weather leaves nothing of all that.
+    proved(archive, bucket, large, store(archive, large))
+
+
+# --- being stopped ----------------------------------------------------------------------------------------------------
+
+
+class Cancelled(Exception):
+    """What an activity's cancellation looks like."""
+
+
+@pytest.mark.parametrize("after", [0.0, 0.2, 0.5, 0.8, 1.0])
+def test_cancelled_by_its_heartbeat_it_leaves_nothing(
+    archive: S3Archive, bucket: Bucket, large: Path, after: float, part_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crawler_lifecycle.adapters.archive.packing.BEAT_S", 0)
+
+    def progress(_: int, size: int) -> None:
+        if size >= after * 4 * part_size * 4 // 5:
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        archive.store(KEY, [FileSource("", large)], {}, progress)
+    assert (bucket.keys(), bucket.unfinished()) == ([], [])
+
+
+@pytest.mark.parametrize("delay_s", [0.01, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3])
+def test_an_exception_thrown_into_its_thread_leaves_nothing(
+    archive: S3Archive, bucket: Bucket, large: Path, delay_s: float
+) -> None:
+    """That is how the cancellation of a synchronous activity arrives: anywhere."""
+    archive.check()
+    ends: list[object] = []
+
+    def export() -> None:
+        try:
+            ends.append(store(archive, large))
+        except Cancelled as error:
+            ends.append(error)
+
+    thread = threading.Thread(target=export)
+    thread.start()
+    time.sleep(delay_s)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Cancelled))
+    thread.join()
+    assert bucket.unfinished() == []
+    if isinstance(ends[0], ExportResult):
+        proved(archive, bucket, large, ends[0])
+
+
+_CHILD = """
+import sys, time
+from pathlib import Path
+from crawler_lifecycle.adapters.archive.s3 import S3Archive
+from crawler_lifecycle.adapters.archive import s3_upload
+from crawler_lifecycle.ports import FileSource
+
+part = int(sys.argv[4])
+s3_upload.part_bytes = lambda _: part
+
+def progress(files, size):
+    print(size, flush=True)
+    if size > 2 * part:
+        time.sleep(60)
+
+S3Archive(sys.argv[1]).store(sys.argv[2], [FileSource("0/1", Path(sys.argv[3]))], {}, progress)
+"""
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.05)
+
+
+def test_what_a_killed_worker_left_is_removed_by_the_next_try(
+    server: S3Server, bucket: Bucket, large: Path, part_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"s3://{bucket.name}/exports/crawls"
+    child = subprocess.Popen(
+        [sys.executable, "-c", _CHILD, url, KEY, str(large), str(part_size)],
+        env={**os.environ, **aws_environment(server.url)},
+        stdout=subprocess.DEVNULL,
+    )
+    _until(lambda: bucket.unfinished() == [OBJECT])
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert (bucket.keys(), bucket.unfinished()) == ([], [OBJECT])
+    use_aws(monkeypatch, server.url)
+    archive = S3Archive(url, quiet_s=1.5)
+    proved(archive, bucket, large, store(archive, large))
+
+
+# --- others at work ---------------------------------------------------------------------------------------------------
+
+
+def test_a_living_exporter_of_the_same_key_and_those_of_other_keys_are_left_alone(
+    archive: S3Archive, bucket: Bucket, folder: Path
+) -> None:
+    client, where = bucket.client, {"Bucket": bucket.name, "Key": OBJECT}
+    living = client.create_multipart_upload(**where)["UploadId"]
+    others = [f"{OBJECT}.other", "exports/crawls/7/2/supporting-files.zip", "exports/crawls/77/1/supporting-files.zip"]
+    for key in others:
+        client.create_multipart_upload(Bucket=bucket.name, Key=key)
+    over = threading.Event()
+
+    def live() -> None:
+        number = 0
+        while not over.wait(0.1):
+            number += 1
+            client.upload_part(**where, UploadId=living, PartNumber=number, Body=b"x" * 1000)
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    try:
+        result = store(archive, folder)
+    finally:
+        over.set()
+        thread.join()
+    assert bucket.keys() == [OBJECT]
+    assert sorted(bucket.unfinished()) == sorted([OBJECT, *others])
+    client.abort_multipart_upload(**where, UploadId=living)
+    assert result.files == 2
+
+
+def test_two_exporters_of_one_key_at_once(
+    bucket: Bucket, server: S3Server, large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_aws(monkeypatch, server.url)
+    archives = [S3Archive(f"s3://{bucket.name}/exports/crawls", quiet_s=5) for _ in range(2)]
+    results: list[ExportResult] = []
+    refused: list[str] = []
+
+    def export(archive: S3Archive) -> None:
+        try:
+            results.append(store(archive, large))
+        except NotDelivered as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=export, args=(archive,)) for archive in archives]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results
+    assert all("at the same moment" in text for text in refused)
+    proved(archives[0], bucket, large, results[0])

@@ -1,0 +1,124 @@
+"""The contract of ``FileArchive``: a folder, S3 as rclone and as moto serve it, and the fake."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.adapters.archive import open_archive
+from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
+from crawler_lifecycle.fakes.services import FakeArchive
+from crawler_lifecycle.ports import FileArchive, FileSource
+from tests.support.s3 import S3Server, moto_s3, rclone_s3, use_aws
+
+KEY = "7/1/supporting-files.zip"
+
+
+@pytest.fixture(scope="module")
+def rclone() -> Iterator[S3Server]:
+    with rclone_s3() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[S3Server]:
+    with moto_s3() as server:
+        yield server
+
+
+@pytest.fixture(params=["folder", "rclone", "moto", "fake"])
+def archive(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileArchive:
+    if request.param == "fake":
+        return FakeArchive()
+    if request.param == "folder":
+        return open_archive((tmp_path / "archive").as_uri())
+    server: S3Server = request.getfixturevalue(request.param)
+    use_aws(monkeypatch, server.url)
+    return open_archive(f"s3://{server.bucket().name}/some/prefix")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "files"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "b.txt").write_bytes(b"bbb")
+    (folder / "sub" / "a.bin").write_bytes(bytes(range(256)) * 100)
+    (folder / "empty").touch()
+    return folder
+
+
+def _opened(archive: FileArchive, url: str) -> zipfile.ZipFile:
+    return zipfile.ZipFile(io.BytesIO(b"".join(archive.open(url))))
+
+
+def test_an_archive_holds_the_files_and_says_so(archive: FileArchive, folder: Path) -> None:
+    steps: list[tuple[int, int]] = []
+    sources = [FileSource("0/1", folder), FileSource("1/1", folder)]
+    result = archive.store(KEY, sources, {"run_id": 7}, lambda *step: steps.append(step))
+    content = b"".join(archive.open(result.url))
+    assert (result.bytes, result.files) == (len(content), 6)
+    assert result.sha256 == hashlib.sha256(content).hexdigest()
+    opened = _opened(archive, result.url)
+    assert opened.testzip() is None
+    assert sorted(opened.namelist()) == sorted(
+        [f"{n}/1/{name}" for n in (0, 1) for name in ("b.txt", "empty", "sub/a.bin")] + ["manifest.json"]
+    )
+    manifest = json.loads(opened.read("manifest.json"))
+    assert manifest["run_id"] == 7
+    for entry in manifest["files"]:
+        data = opened.read(entry["name"])
+        assert (entry["size"], entry["sha256"]) == (len(data), hashlib.sha256(data).hexdigest())
+    assert (manifest["skipped"], manifest["skipped_count"]) == ([], 0)
+    assert steps[-1] == (6, 2 * (3 + 25_600))
+    assert steps == sorted(steps)
+
+
+def test_the_same_files_give_the_same_archive_and_a_repeat_replaces_it(archive: FileArchive, folder: Path) -> None:
+    first, second = (archive.store("7/1/x.zip", [FileSource("", folder)], {}, lambda *_: None) for _ in range(2))
+    assert first == second
+    (folder / "b.txt").write_bytes(b"changed")
+    third = archive.store("7/1/x.zip", [FileSource("", folder)], {}, lambda *_: None)
+    assert third.url == first.url
+    assert third.sha256 != first.sha256
+    assert _opened(archive, first.url).read("b.txt") == b"changed"
+
+
+def test_an_error_of_the_callback_gets_out_and_leaves_the_former_archive(archive: FileArchive, folder: Path) -> None:
+    first = archive.store(KEY, [FileSource("", folder)], {}, lambda *_: None)
+    (folder / "b.txt").write_bytes(b"changed")
+
+    def cancelled(*_: int) -> None:
+        raise KeyError("cancelled")
+
+    with pytest.raises(KeyError, match="cancelled"):
+        archive.store(KEY, [FileSource("", folder)], {}, cancelled)
+    assert _opened(archive, first.url).read("b.txt") == b"bbb"
+
+
+def test_no_sources_make_an_archive_of_a_manifest(archive: FileArchive) -> None:
+    result = archive.store(KEY, [], {"run_id": 7}, lambda *_: None)
+    assert result.files == 0
+    assert _opened(archive, result.url).namelist() == ["manifest.json"]
+
+
+def test_an_archive_that_is_not_there(archive: FileArchive, folder: Path) -> None:
+    stored = archive.store(KEY, [FileSource("", folder)], {}, lambda *_: None)
+    for url in ("file:///nowhere/7/1/x.zip", "s3://elsewhere/7/1/x.zip", f"{stored.url}.not", "", "x"):
+        with pytest.raises(NotDelivered):
+            archive.open(url)
+
+
+@pytest.mark.parametrize("key", ["/etc/x.zip", "../x.zip", "7/../../x.zip", "7/1/../../../x"])
+def test_keys_cannot_lead_out(archive: FileArchive, folder: Path, key: str) -> None:
+    with pytest.raises(InvalidRequest, match="key"):
+        archive.store(key, [FileSource("", folder)], {}, lambda *_: None)
+
+
+def test_a_check_says_where_archives_go(archive: FileArchive) -> None:
+    assert archive.check().startswith("archives go to ")

@@ -1,0 +1,169 @@
+"""S3 over HTTP twice: rclone's server with real files on disk, and moto's; both with buckets that a test may have."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import boto3.session
+import botocore.loaders
+import botocore.session
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+from moto.server import ThreadedMotoServer
+
+RCLONE = Path(sys.executable).with_name("rclone")
+START_TIMEOUT_S = 30.0
+ACCESS_KEY, SECRET_KEY = "TESTACCESSKEY0000001", "canary-secret-0123456789abcdefghijklmnop"
+#: What could come from the machine that the tests run on.
+_FOREIGN = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_CA_BUNDLE", "AWS_REGION", "AWS_ENDPOINT_URL_S3")
+
+
+_SESSION = boto3.session.Session
+_LOADER = botocore.loaders.create_loader()
+
+
+@dataclass
+class S3Server:
+    """A running server. Buckets are made through S3, because rclone remembers what lies in a folder."""
+
+    kind: str
+    url: str
+    _names: Iterator[int] = field(default_factory=itertools.count)
+
+    @cached_property
+    def client(self) -> Any:
+        """A client that goes straight to the server, whatever the test does to the way of the adapter."""
+        return _session().client(
+            "s3",
+            endpoint_url=self.url,
+            region_name="us-east-1",
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=SECRET_KEY,
+            config=Config(retries={"total_max_attempts": 2}, request_checksum_calculation="when_required"),
+        )
+
+    def bucket(self) -> Bucket:
+        """A new, empty bucket."""
+        bucket = Bucket(self, f"bucket-{next(self._names)}")
+        bucket.client.create_bucket(Bucket=bucket.name)
+        return bucket
+
+
+class Bucket:
+    """What lies in a bucket, seen past the adapter."""
+
+    def __init__(self, server: S3Server, name: str) -> None:
+        self.server = server
+        self.name = name
+        self.client = server.client
+
+    def keys(self) -> list[str]:
+        answer = self.client.list_objects_v2(Bucket=self.name)
+        return sorted(entry["Key"] for entry in answer.get("Contents", ()))
+
+    def unfinished(self) -> list[str]:
+        """Keys of the uploads that were begun and neither completed nor aborted."""
+        try:
+            answer = self.client.list_multipart_uploads(Bucket=self.name)
+        except ClientError as error:
+            # What rclone answers for a bucket that never had one.
+            if error.response["Error"]["Code"] != "NoSuchUpload":
+                raise
+            return []
+        return sorted(upload["Key"] for upload in answer.get("Uploads", ()))
+
+    def read(self, key: str) -> bytes:
+        content: bytes = self.client.get_object(Bucket=self.name, Key=key)["Body"].read()
+        return content
+
+
+def aws_environment(url: str) -> dict[str, str]:
+    """The variables by which the adapter finds a server, and nothing of this machine."""
+    return {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+def use_aws(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    """Point the adapter's boto3 to a server, and let it read its descriptions of AWS once and not for each client."""
+    for name in _FOREIGN:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in aws_environment(url).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(boto3.session, "Session", _session)
+
+
+def _session() -> boto3.session.Session:
+    core = botocore.session.get_session()
+    core.register_component("data_loader", _LOADER)
+    return _SESSION(botocore_session=core)
+
+
+@contextmanager
+def rclone_s3(*options: str) -> Iterator[S3Server]:
+    """`rclone serve s3` over a folder of its own; ended by its own process id."""
+    with tempfile.TemporaryDirectory(prefix="rclone-s3-") as name:
+        folder = Path(name)
+        (folder / "data").mkdir()
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(
+                rclone_command(folder / "data", *options),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                env={"PATH": os.environ["PATH"], "HOME": name},
+            )
+        try:
+            yield S3Server("rclone", _address(process, folder / "log"))
+        finally:
+            process.kill()
+            process.wait()
+
+
+def rclone_command(folder: Path, *options: str) -> Sequence[str]:
+    """The command line of a server over a folder, on a free port that it writes into its log."""
+    keys = f"{ACCESS_KEY},{SECRET_KEY}"
+    return [
+        *(str(RCLONE), "serve", "s3", "--addr", "127.0.0.1:0", "--auth-key", keys),
+        *("--config", os.devnull, *options, str(folder)),
+    ]
+
+
+def _address(process: subprocess.Popen[bytes], log: Path) -> str:
+    until = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < until and process.poll() is None:
+        if found := re.search(r"Starting s3 server on \[(http://[^]/]+)/\]", log.read_text()):
+            return found.group(1)
+        time.sleep(0.02)
+    raise AssertionError(f"rclone did not start: {log.read_text()}")
+
+
+@contextmanager
+def moto_s3() -> Iterator[S3Server]:
+    """moto's server in this process."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield S3Server("moto", f"http://{host}:{port}")
+    finally:
+        server.stop()
