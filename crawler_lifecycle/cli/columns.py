@@ -57,15 +57,16 @@ TASKS = (
     _amount("peak_memory", "PEAK BYTES", wide=True),
     Column("ARGUMENTS", lambda row: plain(row.get("args") or {}) or "-", wide=True),
 )
-TRANSITIONS = (
-    Column("SEQ", of("seq"), right=True),
+TIMELINE = (
+    _time("at", "WHEN"),
+    Column("KIND", of("kind")),
     Column("TASK", of("task_id"), right=True),
-    Column("FROM", of("from_status")),
-    Column("TO", of("to_status")),
-    _time("committed_at", "WHEN"),
     Column("LAG", lambda row: milliseconds(row.get("lag_ms")), right=True),
-    Column("SOURCE", of("source")),
+    Column("WHAT", of("text")),
     Column("ATTEMPT", of("attempt"), right=True, wide=True),
+    Column("FROM", of("from_status"), wide=True),
+    Column("TO", of("to_status"), wide=True),
+    Column("SOURCE", of("source"), wide=True),
     _time("cluster_time", "ON CLUSTER", wide=True),
     Column("EVIDENCE", _evidence, wide=True),
 )

@@ -94,12 +94,10 @@ class Gateway:
         chosen = {name: value for name, value in filters.items() if value}
         return self._pages(f"/v1/runs/{run_id}/tasks", "tasks", chosen, limit)
 
-    def add_tasks(self, run_id: int, args: Sequence[Mapping[str, str]], key: str) -> tuple[Document, bool]:
-        """Append tasks to a live run; the answer, and whether the same ``key`` had added them before."""
-        path = f"/v1/runs/{run_id}/tasks"
+    def add_tasks(self, run_id: int, args: Sequence[Mapping[str, str]], key: str) -> Document:
+        """Append tasks to a live run; the same ``key`` again adds nothing and answers the same."""
         body = {"tasks": [{"args": dict(one)} for one in args]}
-        answer = self._request("POST", path, json=body, headers={"Idempotency-Key": key})
-        return self._document(answer, "POST", path), answer.headers.get("idempotency-replayed") == "true"
+        return self._send("POST", f"/v1/runs/{run_id}/tasks", json=body, headers={"Idempotency-Key": key})
 
     def timeline(self, run_id: int, *, limit: int | None = None) -> list[Document]:
         """Every change of status, oldest first."""

@@ -25,7 +25,7 @@ RUNS = {
     "get": ("show:get", "Describe a run; without one, list runs."),
     "describe": ("show:describe", "Show everything about a run on one screen."),
     "tasks": ("tasks:app", "List the tasks of a run; tasks add gives it more."),
-    "timeline": ("show:timeline", "List every change of status of a run, with how late it was recorded."),
+    "timeline": ("show:timeline", "List everything that happened to a run, and how late it was recorded."),
     "corrections": ("show:corrections", "List recorded statuses that were untrue, and for how long."),
     "logs": ("logs:logs", "Show the log of a task, or follow it."),
     "export": ("export:export", "Show what was exported of a run; send it again, or fetch it."),

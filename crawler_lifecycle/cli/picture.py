@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crawler_lifecycle.cli.control import TERMINAL
-from crawler_lifecycle.cli.output import STYLES, Document, ago, clean, milliseconds, number
+from crawler_lifecycle.cli.output import STYLES, Document, clean, milliseconds, number
 from crawler_lifecycle.cli.session import Session
-from crawler_lifecycle.cli.texts import counters, counts_of, stop_words, why_of
+from crawler_lifecycle.cli.texts import counters, counts_of, stop_words, truth_words, why_of
 
 STAGES = ("initiation", "deployment", "reconciliation", "completion")
 #: Lines that everything but the tasks needs.
@@ -81,9 +81,7 @@ def _below(run: Mapping[str, Any], corrections: Sequence[Document]) -> list[str]
     if run.get("cause"):
         lines.append(clean(run["cause"]))
     if run.get("status") not in TERMINAL:
-        verified = f"verified {ago(run['verified_at'])}" if run.get("verified_at") else "not verified yet"
-        following = f", next look {ago(run['next_look_at'])}" if run.get("next_look_at") else ""
-        lines.append(verified + following)
+        lines.append(truth_words(run))
         if run.get("look_error"):
             lines.append(f"the last look failed: {clean(run['look_error'])}")
     for wrong in list(corrections)[-3:]:

@@ -66,11 +66,11 @@ def get(run: Annotated[int | None, Parameter(help="the run's id; without it all 
 
 
 def timeline(run: RunId, /, *, limit: Limit = 500) -> int:
-    """List every change of status of a run, oldest first, with how late it was recorded."""
+    """List everything that happened to a run, oldest first: each change of status with how late it was recorded."""
     session = current()
     with session.gateway() as gateway:
         rows = gateway.timeline(run, limit=limit)
-    emit_list(session, "timeline", rows, columns.TRANSITIONS, name="seq", empty=f"nothing happened in run {run} yet")
+    emit_list(session, "timeline", rows, columns.TIMELINE, name="key", empty=f"nothing happened in run {run} yet")
     return Exit.DONE
 
 

@@ -71,16 +71,16 @@ def add(
     stem = request_id or fingerprint(run, args)
     added: list[Document] = []
     notes: list[str] = []
-    known = 0
     with session.gateway() as gateway:
+        counts = gateway.run(run).get("tasks")
+        present = sum(counts.values()) if isinstance(counts, dict) else 0
         for first in range(0, len(args), PAGE):
             page = args[first : first + PAGE]
             try:
-                answer, before = gateway.add_tasks(run, page, f"{stem}-{first // PAGE}")
+                answer = gateway.add_tasks(run, page, f"{stem}-{first // PAGE}")
             except CommandFailed as failure:
                 raise _stopped(failure, first, len(args)) from None
             added += answer.get("tasks", [])
-            known += len(page) if before else 0
             if answer.get("note"):
                 notes.append(clean(answer["note"]))
     document: dict[str, Any] = {"run_id": run, "tasks": added, "request_id": stem}
@@ -92,8 +92,10 @@ def add(
         table=lambda: show_facts(session, lines),
         rows=added,
     )
+    # Indexes are given in order, so a small one was there before we came.
+    known = sum(1 for task in added if int(task.get("index", present)) < present)
     if known:
-        session.say(f"{known} of them had been added by this command before")
+        session.say(f"{known} of them were added before; another --request-id adds the same tasks once more")
     for note in dict.fromkeys(notes):
         session.say(note)
     session.say(f"next: crawlctl tasks {run} · crawlctl watch {run}")
@@ -107,7 +109,8 @@ def fingerprint(run_id: int, args: list[dict[str, str]]) -> str:
 
 
 def _stopped(failure: CommandFailed, done: int, total: int) -> CommandFailed:
-    failure.what = f"{failure.what} ({done} of {total} tasks were added)"
+    if total > PAGE:
+        failure.what = f"{failure.what} ({done} of {total} tasks were added before)"
     if failure.code is Exit.UNREACHABLE:
         failure.next_step = "the same command again: it adds only what is missing"
     return failure

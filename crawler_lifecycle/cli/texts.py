@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.control import TERMINAL
 from crawler_lifecycle.cli.output import Document, ago, clean, moment, number, span
 
@@ -15,13 +16,11 @@ def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) ->
     stop = run.get("stop") or {}
     ended = run.get("status") in TERMINAL
     outcome = f" ({clean(run['outcome'])})" if run.get("outcome") else ""
-    verified = f"verified {ago(run.get('verified_at'))}" if run.get("verified_at") else "not verified yet"
-    next_look = "" if ended or not run.get("next_look_at") else f", next look {ago(run['next_look_at'])}"
     facts = [
         ("run", f"{run.get('run_id')}, attempt {run.get('attempt')}, crawler {clean(run.get('crawler'))}"),
         ("status", f"{run.get('status')}{outcome}, stage {run.get('stage')}"),
         ("cause", clean(run.get("cause"))),
-        ("truth", f"{verified}{next_look}"),
+        ("truth", truth_words(run)),
         ("look error", clean(run.get("look_error"))),
         ("waiting for", "" if ended else clean(run.get("waiting_for"))),
         ("tasks", counts_of(run, rows)),
@@ -37,6 +36,15 @@ def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) ->
         ("workflow", clean(run.get("owner_workflow_id") or run.get("workflow_id"))),
     ]
     return [(name, value) for name, value in facts if value]
+
+
+def truth_words(run: Mapping[str, Any]) -> str:
+    """When the recorded status was last compared with the cluster, and when it will be again."""
+    words = f"verified {ago(run['verified_at'])}" if run.get("verified_at") else "not verified yet"
+    due = moment(run.get("next_look_at"))
+    if run.get("status") in TERMINAL or due is None:
+        return words
+    return f"{words}, next look {'due ' if due <= output.now() else ''}{ago(run['next_look_at'])}"
 
 
 def run_line(run: Mapping[str, Any]) -> str:

@@ -113,17 +113,49 @@ CORRECTION: dict[str, Any] = {
     "created_at": "2026-11-20T11:59:59.300Z",
 }
 TRANSITION: dict[str, Any] = {
-    "seq": 12,
-    "run_id": 7,
-    "task_id": 71,
+    "key": "transition:12",
+    "at": "2026-11-20T11:59:59.300Z",
+    "kind": "task",
+    "text": "Task 71 (index 1) became FAILED: killed by signal 9; recorded 1.8 s after it happened",
     "attempt": 1,
+    "task_id": 71,
+    "seq": 12,
     "from_status": "RUNNING",
     "to_status": "FAILED",
     "cluster_time": "2026-11-20T11:59:57.500Z",
     "committed_at": "2026-11-20T11:59:59.300Z",
     "lag_ms": 1800,
     "source": "look",
-    "evidence": {},
+    "evidence": {"signal": 9},
+    "record": None,
+}
+EXPORT: dict[str, Any] = {
+    "attempt": 1,
+    "status": "exported",
+    "url": "file:///archive/7/1/supporting-files.zip",
+    "bytes": 246_995,
+    "files": 32,
+    "sha256": "849c68addf1ea013ba79cf1add8ddd693d4bc350807249dc0de1d82acadf9452",
+    "error": None,
+    "at": "2026-11-20T11:59:59Z",
+}
+DELIVERY: dict[str, Any] = {
+    "seq": 16,
+    "type": "run.ended",
+    "attempt": 1,
+    "sink": "eventbridge",
+    "status": "failed",
+    "tries": 3,
+    "error": "the bus is away",
+    "delivered_at": None,
+}
+HAPPENED: dict[str, Any] = dict.fromkeys(TRANSITION) | {
+    "key": "export:1",
+    "at": "2026-11-20T11:59:59Z",
+    "kind": "export",
+    "text": "Supporting files archived: 32 files",
+    "attempt": 1,
+    "record": EXPORT,
 }
 CRAWLER: dict[str, Any] = {
     "name": "operations",

@@ -90,5 +90,5 @@ def run(checks: Sequence[Check], context: Context) -> Iterator[Line]:
     chosen = [check for check in checks if context.settings is not None or not check.needs_settings]
     for running in [_Running(check, context) for check in chosen]:
         for line in running.lines(until):
-            cure = None if line.cure is None else context.redactor.text(line.cure)
+            cure = None if line.cure is None or line.level == "ok" else context.redactor.text(line.cure)
             yield Line(line.check, line.level, context.redactor.text(line.text), cure)

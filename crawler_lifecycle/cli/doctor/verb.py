@@ -127,6 +127,6 @@ def _show(session: Session, line: Line) -> None:
     text = Text(line.level.ljust(6), style=_STYLES[line.level])
     text.append(line.check.ljust(13), style="bold").append(clean(line.text), style="not bold")
     terminal.print(text)
-    if line.cure and line.level != "ok":
+    if line.cure:
         terminal.print(Text(" " * 19 + f"cure: {clean(line.cure)}"))
     terminal.file.flush()
