@@ -11,10 +11,11 @@ from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.listening import Unservable, bind, run
-from crawler_lifecycle.ports import Deployer, Deployment, QueuedTask
+from crawler_lifecycle.ports import Deployment, QueuedTask
 from crawler_lifecycle.serving import is_loopback
 from crawler_lifecycle.settings import GatewaySettings, Settings
 
+from . import housekeeping
 from .app import create_app
 
 _TOKEN_MIN = 20
@@ -26,11 +27,13 @@ def serve(settings: Settings) -> int:
     try:
         catalogue = YamlCatalogue(settings.crawlers, settings.more_crawlers)
         redaction.learn(_secrets_of(catalogue))
-        app = create_app(_deployer(settings), catalogue, token=_token(settings))
+        cluster = _deployer(settings)
+        app = create_app(cluster, catalogue, token=_token(settings))
         bound = bind(settings.scheduler.host, settings.scheduler.port, "LIFECYCLE_SCHEDULER")
     except (LifecycleError, Unservable) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    housekeeping.start(cluster, settings.cluster.keep_days)
     return run("scheduler service", app, bound)
 
 
@@ -60,7 +63,7 @@ def _token(settings: Settings) -> str | None:
     return token
 
 
-def _deployer(settings: Settings) -> Deployer:
+def _deployer(settings: Settings) -> LocalCluster:
     if settings.cluster.kind != "local":
         raise Unservable(
             f"LIFECYCLE_CLUSTER__KIND: {settings.cluster.kind!r} is not in this version; "

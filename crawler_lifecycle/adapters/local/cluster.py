@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.errors import ClusterUnavailable, NotInThisState
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase
 from crawler_lifecycle.ports import Deployed, Deployment, Details, FileSource, Look, QueuedTask, TaskRef
 
@@ -27,6 +27,7 @@ from . import folder as files
 from .evidence import TaskFolder
 from .identity import Identity, boot_id, kill_all
 from .launch import Launcher, default_python
+from .retention import REMOVED, remove_old
 
 logger = logging.getLogger(__name__)
 
@@ -224,14 +225,32 @@ class LocalCluster:
         raise ClusterUnavailable(f"something of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}")
 
     def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]:
-        """The folders with supporting files of these tasks, those that exist; a prefix for each index and attempt."""
+        """The folders with supporting files of these tasks, those that exist; a prefix for each index and attempt.
+
+        Raises ``NotInThisState`` when they were all removed because the run is old.
+        """
         found = []
         for task in tasks:
             path = self._folder(run_id, task).path / files.FILES
             if path.is_dir() and not path.is_symlink():
                 again = f"-attempt-{task.attempt}" if task.attempt > 1 else ""
                 found.append(FileSource(f"task-{task.index}{again}", path))
+        if not found and tasks and (self._state / "tasks" / str(run_id) / REMOVED).exists():
+            raise NotInThisState(
+                f"the files of run {run_id} were removed from the cluster, because its last task ended longer ago than "
+                "they are kept (LIFECYCLE_CLUSTER__KEEP_DAYS)"
+            )
         return found
+
+    def remove_old(self, keep_s: float) -> list[int]:
+        """Remove what is left of runs whose last task ended more than ``keep_s`` seconds ago; their ids.
+
+        Raises ``ClusterUnavailable``.
+        """
+        try:
+            return remove_old(self._state, keep_s)
+        except OSError as error:
+            raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
 
     # --- inside
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +23,7 @@ from . import folder as files
 from . import supervisor
 from .cgroup import Parents
 from .identity import Identity
+from .retention import exclusive
 
 #: What a crawler sees of the environment of whoever deploys it; everything else stays ours.
 PASSED_ON = (
@@ -96,7 +95,7 @@ class Launcher:
         except files.Garbage:
             if _began(folder):
                 return ""
-            with self._exclusive():
+            with exclusive(self.state):
                 os.replace(folder / files.SPEC, folder / f"{files.SPEC}.garbage")
             return None
         return None if spec is None else str(spec.get("uid") or "")
@@ -105,7 +104,7 @@ class Launcher:
 
     def _create(self, folder: Path, name: str, spec: dict[str, object], expires_at: datetime) -> str:
         """Create folder and spec: ``created``, ``existing`` or ``deferred``."""
-        with self._exclusive():
+        with exclusive(self.state):
             waiting = self.state / "waiting"
             if len(os.listdir(waiting)) >= self.max_waiting and self._count_waiting() >= self.max_waiting:
                 return "deferred"
@@ -114,16 +113,6 @@ class Launcher:
             os.makedirs(str(spec["state_dir"]), exist_ok=True)
             (waiting / name).touch()
             return "created" if files.create(str(folder / files.SPEC), spec) else "existing"
-
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """One creation at a time on this cluster, so that the count of waiting tasks is exact."""
-        handle = os.open(self.state / "deploy.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
 
     def _count_waiting(self) -> int:
         """The tasks that wait; marks that supervisors could not take away with them are tidied up."""

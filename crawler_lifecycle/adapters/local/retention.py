@@ -1,0 +1,104 @@
+"""What is left of old runs is removed: their task folders, and the state that a resume would go on with.
+
+Removed is only a whole run, and only when every task that was ever deployed for it has its end on file for longer than
+the time of keeping and nothing of it has a living supervisor. A run that was resumed, or has a task that executes,
+waits or was lost without an end, is left alone. A mark stays, so that nobody takes what was removed for what never was.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from . import folder as files
+from .identity import Identity
+
+logger = logging.getLogger(__name__)
+
+#: Below the state folder: what is being removed. A cleaning that was killed is finished by the next.
+TRASH = "trash"
+#: In the folder of a run: its tasks were removed, and when.
+REMOVED = "removed.json"
+
+
+@contextmanager
+def exclusive(state: Path) -> Iterator[None]:
+    """One creation or removal of task folders at a time on this cluster."""
+    handle = os.open(state / "deploy.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def remove_old(state: Path, keep_s: float) -> list[int]:
+    """Remove the runs whose last end is older than ``keep_s`` seconds; their ids. Raises ``OSError``.
+
+    What cannot be removed is told in the log and tried again by the next call.
+    """
+    _empty_trash(state)
+    before = time.time() - keep_s
+    removed = []
+    with os.scandir(state / "tasks") as entries:
+        runs = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for run in sorted(runs):
+        if not (run.name.isascii() and run.name.isdecimal()) or not _is_over(run, before):
+            continue
+        with exclusive(state):
+            if not _is_over(run, before):  # it was resumed meanwhile
+                continue
+            _put_aside(state, run)
+        removed.append(int(run.name))
+        _empty_trash(state)
+    return removed
+
+
+def _is_over(run: Path, before: float) -> bool:
+    """Whether every task of the run ended before that time, and there is one."""
+    tasks = [attempt for index in _folders(run) for attempt in _folders(index)]
+    return bool(tasks) and all(_ended(task, before) for task in tasks)
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+
+
+def _ended(task: Path, before: float) -> bool:
+    try:
+        if os.lstat(task / files.END).st_mtime >= before:
+            return False
+        supervisor = files.read(str(task / files.SUPERVISOR))
+        return supervisor is None or not Identity.from_json(supervisor).alive()
+    except (OSError, ValueError):  # no end, or it cannot be told who is there: keep it
+        return False
+
+
+def _put_aside(state: Path, run: Path) -> None:
+    """Take the run's folders away in one step each. A crash in between leaves nothing half."""
+    aside = state / TRASH / f"{run.name}.{os.urandom(4).hex()}"
+    os.makedirs(aside, mode=0o700)
+    files.replace(str(run / REMOVED), {"at": files.utc(time.time())})
+    for index in _folders(run):
+        os.rename(index, aside / index.name)
+    saved = state / "state" / run.name
+    if saved.is_dir() and not saved.is_symlink():
+        os.rename(saved, aside / "state")
+
+
+def _empty_trash(state: Path) -> None:
+    for folder in _folders(state / TRASH):
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            logger.warning("what is left of an old run cannot be removed: %s", error)

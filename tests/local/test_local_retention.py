@@ -1,0 +1,133 @@
+"""Old runs are removed, and nothing else ever is."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from local_bench import RUN, SLEEP, Bench
+
+from crawler_lifecycle.adapters.local import retention
+from crawler_lifecycle.domain.errors import ClusterUnavailable, NotInThisState
+from crawler_lifecycle.domain.task import Phase
+from crawler_lifecycle.ports import TaskRef
+
+DAY = 86_400.0
+WRITE = "import os; open(os.environ['CRAWL_FILES_DIR'] + '/x', 'w').close()"
+
+
+def age(bench: Bench, days: float, index: int = 0) -> None:
+    """Let the end of a task be so old."""
+    when = time.time() - days * DAY
+    os.utime(bench.folder(index) / "end.json", (when, when))
+
+
+@pytest.fixture
+def ended(bench: Bench) -> Bench:
+    bench.deploy(WRITE)
+    bench.until(Phase.ENDED)
+    # The supervisor leaves a moment after it wrote the end.
+    deadline = time.monotonic() + 10
+    while bench.supervisor().alive():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return bench
+
+
+def test_an_old_run_goes_with_its_state_and_leaves_a_mark(ended: Bench) -> None:
+    saved = ended.state / "state" / str(RUN) / "0"
+    assert saved.is_dir()
+    age(ended, 15)
+    assert ended.cluster.remove_old(14 * DAY) == [RUN]
+    assert not ended.folder().exists()
+    assert not saved.exists()
+    assert list((ended.state / "trash").iterdir()) == []
+    assert ended.cluster.remove_old(14 * DAY) == []
+    with pytest.raises(NotInThisState, match=r"run 5 were removed .* \(LIFECYCLE_CLUSTER__KEEP_DAYS\)"):
+        ended.cluster.files(RUN, [ended.ref()])
+    assert ended.cluster.files(RUN, []) == []
+    assert ended.cluster.look(RUN, [TaskRef(1000, 0, 1, "uid")]).observations[0].phase is Phase.GONE
+
+
+def test_a_young_one_stays(ended: Bench) -> None:
+    age(ended, 13.9)
+    assert ended.cluster.remove_old(14 * DAY) == []
+    assert len(ended.cluster.files(RUN, [ended.ref()])) == 1
+
+
+def test_a_run_with_a_task_that_executes_or_was_lost_stays_whole(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(slots=2)
+    bench.deploy(WRITE)
+    bench.until(Phase.ENDED)
+    bench.deploy(SLEEP, range(1, 2))
+    bench.until(Phase.EXECUTING, 1)
+    age(bench, 99)
+    assert bench.cluster.remove_old(DAY) == []
+    bench.slay(bench.supervisor(1), bench.runner(1), bench.crawler_process(1))
+    assert not (bench.folder(1) / "end.json").exists()
+    assert bench.cluster.remove_old(0) == []
+    assert bench.folder().is_dir()
+
+
+def test_a_resumed_run_is_counted_from_its_last_end(ended: Bench) -> None:
+    age(ended, 99)
+    again = ended.folder().with_name("2")
+    again.mkdir()
+    (again / "spec.json").write_text("{}")
+    assert ended.cluster.remove_old(DAY) == []
+    (again / "end.json").write_text("{}")
+    assert ended.cluster.remove_old(DAY) == []
+    os.utime(again / "end.json", (1, 1))
+    assert ended.cluster.remove_old(DAY) == [RUN]
+
+
+def test_one_that_is_deployed_again_meanwhile_stays(ended: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    age(ended, 99)
+    locked = retention.exclusive
+
+    def deployed_before_the_lock(state: Path) -> object:
+        ended.folder().with_name("2").mkdir()
+        return locked(state)
+
+    monkeypatch.setattr(retention, "exclusive", deployed_before_the_lock)
+    assert ended.cluster.remove_old(DAY) == []
+    assert ended.folder().is_dir()
+
+
+def test_a_removal_that_was_interrupted_is_finished_by_the_next(
+    ended: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    age(ended, 99)
+
+    def refuse(folder: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", refuse)
+        assert ended.cluster.remove_old(DAY) == [RUN]
+    assert "cannot be removed" in caplog.text
+    assert len(list((ended.state / "trash").iterdir())) == 1
+    assert ended.cluster.remove_old(DAY) == []
+    assert list((ended.state / "trash").iterdir()) == []
+
+
+def test_what_is_not_ours_stays(bench: Bench, tmp_path: Path) -> None:
+    outside = tmp_path / "outside" / "0" / "1"
+    outside.mkdir(parents=True)
+    (outside / "end.json").write_text("{}")
+    os.utime(outside / "end.json", (1, 1))
+    (bench.state / "tasks" / "7").symlink_to(tmp_path / "outside")
+    (bench.state / "tasks" / "8").mkdir()
+    (bench.state / "tasks" / "notes").mkdir()
+    bench.cluster.remove_old(0)
+    assert (outside / "end.json").exists()
+    assert sorted(os.listdir(bench.state / "tasks")) == ["7", "8", "notes"]
+
+
+def test_a_state_folder_that_is_gone_is_an_outage(bench: Bench) -> None:
+    (bench.state / "tasks").rename(bench.state / "elsewhere")
+    with pytest.raises(ClusterUnavailable):
+        bench.cluster.remove_old(0)

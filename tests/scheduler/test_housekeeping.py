@@ -1,0 +1,53 @@
+"""The scheduler service's own work: old runs are removed, and nothing that goes wrong there ends it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.scheduler import housekeeping
+
+
+class Cluster:
+    """Answers each call with the next of its answers, then with nothing removed."""
+
+    def __init__(self, *answers: list[int] | Exception) -> None:
+        self.answers = list(answers)
+        self.asked: list[float] = []
+        self.thrice = threading.Event()
+
+    def remove_old(self, keep_s: float) -> list[int]:
+        self.asked.append(keep_s)
+        if len(self.asked) == 3:
+            self.thrice.set()
+        answer = self.answers.pop(0) if self.answers else []
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_what_was_removed_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    cluster = Cluster([*range(1, 31)], ClusterUnavailable("no disk"), [])
+    for _ in range(3):
+        housekeeping.clean(cluster, 14)
+    assert cluster.asked == [14 * 86_400.0] * 3
+    first, second = caplog.messages
+    assert first.startswith("removed the files of 30 runs that ended more than 14 days ago: 1, 2, 3,")
+    assert first.endswith("20, …")
+    assert second == "old runs cannot be removed now: no disk"
+
+
+def test_it_goes_on_after_a_failure_until_it_is_told_to_end() -> None:
+    cluster = Cluster(ClusterUnavailable("no disk"))
+    done = housekeeping.start(cluster, 1, first_s=0, every_s=0.01)
+    assert done is not None
+    assert cluster.thrice.wait(10)
+    done.set()
+
+
+def test_for_ever_is_for_ever() -> None:
+    assert housekeeping.start(Cluster(), 0, first_s=0, every_s=0.01) is None
