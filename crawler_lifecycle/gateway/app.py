@@ -23,6 +23,7 @@ from .conditional import NOT_MODIFIED, conditional
 from .crawlers import Crawlers
 from .deliveries import Deliveries
 from .feed import Feed
+from .limits import Limits, Serving
 from .metrics import Measured, Metrics, add_metrics
 from .openapi import describe
 from .routes_commands import add_commands, add_deliveries
@@ -90,8 +91,10 @@ def create_app(
     add_stream(app, feed, store)
     _add_rest(app, store, workflows, crawlers, entrance.callers, metrics)
     # The one added last is the first that a request meets.
+    limits = Limits(entrance.quota)
+    app.add_middleware(Serving, limits=limits)
     app.add_middleware(Bodies, limit=lambda scope: int(scope["lifecycle.body_max"]))
-    app.add_middleware(Door, operations=Operations(app), entrance=entrance, clock=clock)
+    app.add_middleware(Door, operations=Operations(app), entrance=entrance, limits=limits, clock=clock)
     app.add_middleware(Guard, check=entrance.check)
     app.add_middleware(Measured, metrics=metrics)
     return app

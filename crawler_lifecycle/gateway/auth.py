@@ -152,6 +152,7 @@ class Door:
         *,
         operations: Operations,
         entrance: Entrance,
+        limits: Limits,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -160,7 +161,7 @@ class Door:
         self._entrance = entrance
         self._clock = clock
         self._monotonic = monotonic
-        self._limits = Limits(entrance.quota, clock=monotonic)
+        self._limits = limits
         self._refused = 0
         self._told_at: float | None = None
 
@@ -180,6 +181,7 @@ class Door:
         name = caller.name if caller else None
         self._limits.spend(name, writes=access.writes)
         stream = access.stream == "always" or (access.stream == "when followed" and _is_followed(scope))
+        scope["lifecycle.stream"] = stream
         with self._limits.slot(name, stream=stream), _called(caller, operation):
             watched = self._until_revoked(headers, send) if stream and caller else send
             await self._app(scope, receive, _audited(watched) if access.writes else watched)

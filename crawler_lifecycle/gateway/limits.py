@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from crawler_lifecycle.problems import Problem
 
 #: Seconds of its rate that a caller may use in one go.
@@ -63,6 +65,7 @@ class Limits:
         self._buckets: dict[tuple[str, bool], _Bucket] = {}
         self._requests: dict[str, int] = {}
         self._streams: dict[str, int] = {}
+        self._serving = {False: 0, True: 0}
 
     def spend(self, caller: str | None, *, writes: bool) -> None:
         """Count one request. Raises ``Problem`` 429 with ``Retry-After`` when the caller is over its rate."""
@@ -82,30 +85,56 @@ class Limits:
 
     @contextlib.contextmanager
     def slot(self, caller: str | None, *, stream: bool) -> Iterator[None]:
-        """Hold a place while a request is served. Raises ``Problem`` 429 or 503 when there is none."""
+        """Hold one of the caller's places, from the head of a request on. Raises ``Problem`` 429 when it has none."""
+        if self._quota is None or caller is None:
+            yield
+            return
         counts = self._streams if stream else self._requests
-        most = STREAMS_MAX if stream else REQUESTS_MAX
-        if sum(counts.values()) >= most:
-            detail = f"{most} {'streams' if stream else 'requests'} are being served; try again in a moment"
-            raise Problem(503, "overloaded", detail, headers={"Retry-After": "2"})
-        name = caller or ""
-        if self._quota is not None and caller is not None:
-            mine = self._quota.streams_at_once if stream else self._quota.requests_at_once
-            if counts.get(name, 0) >= mine:
-                what = "streams are open" if stream else "requests are being served"
-                detail = f"{mine} {what} with this token; wait until one of them has ended"
-                raise _too_many("too_many_at_once", detail, 1.0)
-        counts[name] = counts.get(name, 0) + 1
+        most = self._quota.streams_at_once if stream else self._quota.requests_at_once
+        if counts.get(caller, 0) >= most:
+            what = "streams are open" if stream else "requests are being served"
+            detail = f"{most} {what} with this token; wait until one of them has ended"
+            raise _too_many("too_many_at_once", detail, 1.0)
+        counts[caller] = counts.get(caller, 0) + 1
         try:
             yield
         finally:
-            counts[name] -= 1
-            if not counts[name]:
-                del counts[name]
+            counts[caller] -= 1
+            if not counts[caller]:
+                del counts[caller]
+
+    @contextlib.contextmanager
+    def serve(self, *, stream: bool) -> Iterator[None]:
+        """Hold one of the process's places, once a request is complete. Raises ``Problem`` 503 when there is none."""
+        most = STREAMS_MAX if stream else REQUESTS_MAX
+        if self._serving[stream] >= most:
+            detail = f"{most} {'streams' if stream else 'requests'} are being served; try again in a moment"
+            raise Problem(503, "overloaded", detail, headers={"Retry-After": "2"})
+        self._serving[stream] += 1
+        try:
+            yield
+        finally:
+            self._serving[stream] -= 1
 
     def _forget(self, now: float) -> None:
         if len(self._buckets) >= _REMEMBERED:
             self._buckets = {key: bucket for key, bucket in self._buckets.items() if not bucket.full(now)}
+
+
+class Serving:
+    """ASGI middleware behind the bodies: what is not complete yet takes no place, however slowly it comes."""
+
+    def __init__(self, app: ASGIApp, *, limits: Limits) -> None:
+        self._app = app
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        stream = scope.get("lifecycle.stream")
+        if stream is None:  # health, and what is no request at all
+            await self._app(scope, receive, send)
+            return
+        with self._limits.serve(stream=stream):
+            await self._app(scope, receive, send)
 
 
 def _too_many(code: str, detail: str, wait: float) -> Problem:

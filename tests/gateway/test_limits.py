@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -123,11 +124,11 @@ def test_callers_of_long_ago_are_forgotten(time: Time) -> None:
 # --- places -----------------------------------------------------------------------------------------------------------
 
 
-def _filled(limits: Limits, caller: str | None, stream: bool) -> tuple[list[Any], Problem]:
+def _filled(take: Callable[[], Any]) -> tuple[list[Any], Problem]:
     """The places that are taken until there is none, and the refusal of the next."""
     held: list[Any] = []
     while True:
-        slot = limits.slot(caller, stream=stream)
+        slot = take()
         try:
             slot.__enter__()
         except Problem as problem:
@@ -137,7 +138,7 @@ def _filled(limits: Limits, caller: str | None, stream: bool) -> tuple[list[Any]
 
 def test_requests_and_streams_have_their_own_places(limits: Limits) -> None:
     for stream, most in ((False, 3), (True, 2)):
-        held, refused = _filled(limits, "a", stream)
+        held, refused = _filled(functools.partial(limits.slot, "a", stream=stream))
         assert len(held) == most
         assert (refused.status, refused.code) == (429, "too_many_at_once")
         with limits.slot("b", stream=stream):
@@ -149,10 +150,14 @@ def test_requests_and_streams_have_their_own_places(limits: Limits) -> None:
 
 @pytest.mark.parametrize(("stream", "most"), [(False, REQUESTS_MAX), (True, STREAMS_MAX)])
 def test_the_process_has_a_total_even_when_it_is_open(stream: bool, most: int) -> None:
-    held, refused = _filled(Limits(None), None, stream)
+    limits = Limits(None)
+    held, refused = _filled(lambda: limits.serve(stream=stream))
     assert len(held) == most
     assert (refused.status, refused.code) == (503, "overloaded")
     assert refused.headers["Retry-After"]
+    held[0].__exit__(None, None, None)
+    with limits.serve(stream=stream):
+        pass
 
 
 # --- through the door -------------------------------------------------------------------------------------------------
@@ -260,14 +265,17 @@ async def test_open_streams_take_no_places_of_requests(world: World, tmp_path: P
         ("/v1/runs", False),
     ],
 )
-async def test_what_counts_as_a_stream(world: World, path: str, is_stream: bool) -> None:
-    door, seen = _door(world, Entrance()), []
+async def test_what_counts_as_a_stream(world: World, tmp_path: Path, path: str, is_stream: bool) -> None:
+    token, lines = new_token("viewer", "read")
+    file = tmp_path / "tokens.toml"
+    file.write_text(lines)
+    door, seen = _door(world, Entrance(Callers.load(file), check=named_hosts(()))), []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         seen.append((sum(door._limits._streams.values()), sum(door._limits._requests.values())))
 
     door._app = app
-    await _call(door, path, {})
+    await _call(door, path, {"Authorization": f"Bearer {token}"})
     assert seen == [(1, 0) if is_stream else (0, 1)]
     assert not door._limits._streams
     assert not door._limits._requests
@@ -276,7 +284,8 @@ async def test_what_counts_as_a_stream(world: World, path: str, is_stream: bool)
 def _door(world: World, entrance: Entrance, monotonic: Callable[[], float] = lambda: 0.0) -> Door:
     async def nothing(scope: Any, receive: Any, send: Any) -> None: ...
 
-    return Door(nothing, operations=Operations(world.app), entrance=entrance, monotonic=monotonic)
+    limits = Limits(QUOTA, clock=monotonic)
+    return Door(nothing, operations=Operations(world.app), entrance=entrance, limits=limits, monotonic=monotonic)
 
 
 async def test_a_token_that_is_taken_back_ends_its_streams(world: World, tmp_path: Path, time: Time) -> None:

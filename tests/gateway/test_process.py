@@ -1,69 +1,26 @@
-"""The gateway as a process: what it needs to come up, how it goes, and slow clients."""
+"""The gateway as a process: what it needs to come up, how it goes, and clients that want too much."""
 
 from __future__ import annotations
 
-import os
-import re
+import contextlib
+import resource
 import signal
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
+from gateway_process import environment, gateway, refused
 
-CODE = (
-    "import sys; from crawler_lifecycle.gateway.serve import serve; from crawler_lifecycle.settings import Settings; "
-)
-CODE += "import os; code = serve(Settings.load()); sys.stderr.flush(); os._exit(code)"
+from crawler_lifecycle.gateway.auth import new_token
 
-
-def _environment(tmp_path: Path, **more: str) -> dict[str, str]:
-    # Nobody listens on port 9: neither Temporal nor a scheduler service is there.
-    return {
-        "PATH": os.environ["PATH"],
-        "TEMPORAL_ADDRESS": "127.0.0.1:9",
-        "LIFECYCLE_GATEWAY__PORT": "0",
-        "LIFECYCLE_GATEWAY__OPEN": "true",
-        "LIFECYCLE_SCHEDULER__URL": "http://127.0.0.1:9",
-        "LIFECYCLE_DATABASE__URL": f"sqlite:///{tmp_path}/missing/runs.db",
-        **more,
-    }
-
-
-@contextmanager
-def _gateway(environment: dict[str, str], tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", CODE], env=environment, stderr=subprocess.PIPE, text=True, cwd=tmp_path
-    )
-    try:
-        assert process.stderr is not None
-        for line in process.stderr:
-            found = re.search(r"listens on (http://\S+)", line)
-            if found:
-                yield process, found[1]
-                return
-        raise AssertionError("it never listened")
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def _refused(environment: dict[str, str], tmp_path: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, cwd=tmp_path, timeout=30
-    )
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    return done.stderr
+MIB = 1024 * 1024
 
 
 def test_it_lives_without_database_and_temporal_and_leaves_when_asked(tmp_path: Path) -> None:
-    with _gateway(_environment(tmp_path), tmp_path) as (process, url):
+    with gateway(environment(tmp_path), tmp_path) as running:
+        url = running.url
         assert httpx.get(f"{url}/healthz").json() == {"status": "alive"}
         ready = httpx.get(f"{url}/readyz", timeout=10)
         assert ready.status_code == 503
@@ -71,41 +28,91 @@ def test_it_lives_without_database_and_temporal_and_leaves_when_asked(tmp_path: 
         assert "Temporal cannot be reached" in ready.json()["checks"]["temporal"]
         assert ready.json()["checks"]["database"] != "ok"
         assert httpx.get(f"{url}/v1/runs").json()["code"] == "store_unavailable"
-        _slow_clients_do_not_slow_others(url)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == 0
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(15) == 0
 
 
-def _slow_clients_do_not_slow_others(url: str) -> None:
-    port = int(url.rpartition(":")[2])
-    half_open = [socket.create_connection(("127.0.0.1", port)) for _ in range(200)]
-    try:
-        for n, connection in enumerate(half_open):
+def test_greedy_clients_cost_little_memory_and_others_are_served(tmp_path: Path) -> None:
+    """A thousand sockets that say half a request, and bodies of 100 MB, announced and not."""
+    with gateway(environment(tmp_path), tmp_path) as running, _many_files(), contextlib.ExitStack() as stack:
+        before = running.memory()
+        for n in range(1000):
+            connection = socket.create_connection(("127.0.0.1", running.port))
+            stack.callback(connection.close)
             if n % 2:
                 connection.sendall(b"POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
-        began = time.monotonic()
+        json = {"content-type": "application/json"}
+        for _ in range(3):
+            assert httpx.get(f"{running.url}/healthz").status_code == 200
+            assert httpx.get(f"{running.url}/v1/crawlers").json()["code"] == "scheduler_unavailable"
+            told = _status(running.port, b"Content-Length: 104857600\r\n", b"")
+            assert told == 413
+            told = _status(
+                running.port, b"Transfer-Encoding: chunked\r\n", (b"10000\r\n" + b" " * 65536 + b"\r\n") * 40
+            )
+            assert told == 413
+        assert httpx.post(f"{running.url}/v1/runs", content=b"[" * MIB, headers=json).status_code == 422
+        assert running.memory() < 200 * MIB, f"{before} before"
+
+
+def _status(port: int, headers: bytes, body: bytes) -> int:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        head = b"POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + headers + b"\r\n"
+        connection.sendall(head + body)
+        return int(connection.recv(4096).split(b" ")[1])
+
+
+@contextlib.contextmanager
+def _many_files() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_with_tokens_it_listens_anywhere_and_lets_in_who_has_one(tmp_path: Path) -> None:
+    token, lines = new_token("portal", "read")
+    (tmp_path / "tokens.toml").write_text(lines)
+    settings = environment(tmp_path, LIFECYCLE_GATEWAY__HOST="0.0.0.0", LIFECYCLE_GATEWAY__TOKENS_FILE="tokens.toml")
+    del settings["LIFECYCLE_GATEWAY__OPEN"]
+    with gateway(settings, tmp_path) as running:
+        url = f"http://127.0.0.1:{running.port}"
         assert httpx.get(f"{url}/healthz").status_code == 200
-        assert time.monotonic() - began < 1.0
-    finally:
-        for connection in half_open:
-            connection.close()
+        assert httpx.get(f"{url}/v1/runs").status_code == 401
+        assert httpx.get(f"{url}/v1/runs", headers={"Authorization": "Bearer wrong"}).status_code == 401
+        right = {"Authorization": f"Bearer {token}"}
+        assert httpx.get(f"{url}/v1/runs", headers=right).json()["code"] == "store_unavailable"
+        assert httpx.post(f"{url}/v1/runs", headers=right, json={"crawler": "x"}).status_code == 403
+        assert httpx.get(f"{url}/readyz", timeout=10).json()["checks"]["tokens"] == "ok"
+        told = running.log.read_text()
+        assert "unknown tokens were refused" in told
+        assert token not in told
 
 
 def test_a_taken_port_names_address_and_cure(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        told = _refused(_environment(tmp_path, LIFECYCLE_GATEWAY__PORT=port), tmp_path)
+        told = refused(environment(tmp_path, LIFECYCLE_GATEWAY__PORT=port), tmp_path)
     assert f"127.0.0.1:{port}: the address is taken" in told
     assert "LIFECYCLE_GATEWAY__PORT" in told
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-def test_it_listens_on_loopback_only(tmp_path: Path, host: str) -> None:
-    told = _refused(_environment(tmp_path, LIFECYCLE_GATEWAY__HOST=host), tmp_path)
+def test_an_open_one_listens_on_loopback_only(tmp_path: Path, host: str) -> None:
+    told = refused(environment(tmp_path, LIFECYCLE_GATEWAY__HOST=host), tmp_path)
     assert "LIFECYCLE_GATEWAY__HOST" in told
     assert "127.0.0.1" in told
+    assert "LIFECYCLE_GATEWAY__TOKENS_FILE" in told
+
+
+def test_neither_open_nor_with_tokens_it_does_not_start_and_names_both_cures(tmp_path: Path) -> None:
+    settings = environment(tmp_path)
+    del settings["LIFECYCLE_GATEWAY__OPEN"]
+    told = refused(settings, tmp_path)
+    assert "LIFECYCLE_GATEWAY__TOKENS_FILE" in told
+    assert "LIFECYCLE_GATEWAY__OPEN=true" in told
 
 
 def test_a_database_url_that_is_none_is_told_at_once(tmp_path: Path) -> None:
-    told = _refused(_environment(tmp_path, LIFECYCLE_DATABASE__URL="mongodb://x"), tmp_path)
+    told = refused(environment(tmp_path, LIFECYCLE_DATABASE__URL="mongodb://x"), tmp_path)
     assert told.startswith("error: ") or "\nerror: " in told

@@ -1,0 +1,86 @@
+"""A gateway in a process of its own."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+CODE = """
+import os, sys
+from crawler_lifecycle.gateway.serve import serve
+from crawler_lifecycle.settings import Settings
+code = serve(Settings.load())
+sys.stderr.flush()
+os._exit(code)
+"""
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A running gateway."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    log: Path
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def memory(self) -> int:
+        """Resident bytes."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        assert found
+        return int(found[1]) * 1024
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    """Settings of an open gateway. Nobody listens on port 9: neither Temporal nor a scheduler service is there."""
+    return {
+        "PATH": os.environ["PATH"],
+        "TEMPORAL_ADDRESS": "127.0.0.1:9",
+        "LIFECYCLE_GATEWAY__PORT": "0",
+        "LIFECYCLE_GATEWAY__OPEN": "true",
+        "LIFECYCLE_SCHEDULER__URL": "http://127.0.0.1:9",
+        "LIFECYCLE_DATABASE__URL": f"sqlite:///{folder}/missing/runs.db",
+        **more,
+    }
+
+
+@contextmanager
+def gateway(settings: dict[str, str], folder: Path) -> Iterator[Gateway]:
+    """Start one and wait until it listens; killed at the end."""
+    log = folder / f"gateway-{next(_numbers)}.log"
+    with log.open("wb") as sink:
+        # Into a file: a pipe that nobody reads would stop it.
+        process = subprocess.Popen([sys.executable, "-c", CODE], env=settings, stderr=sink, cwd=folder)
+    try:
+        until = time.monotonic() + 30
+        while not (found := re.search(r"listens on (http://\S+)", log.read_text())):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < until, log.read_text()
+            time.sleep(0.02)
+        yield Gateway(process, found[1], log)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def refused(settings: dict[str, str], folder: Path) -> str:
+    """What a gateway that does not start says."""
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], env=settings, capture_output=True, text=True, cwd=folder, timeout=30
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    return done.stderr
