@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import time
-import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
-from typing import IO, Any, Protocol, cast
+from typing import Any
 
 from isal import isal_zlib
 
@@ -21,6 +20,7 @@ from crawler_lifecycle.ports import FileSource
 from .limits import Limits
 from .manifest import MANIFEST, ManifestFile
 from .naming import Names
+from .streaming import Digesting, StreamedZip, Target
 from .walk import Found, Walk
 
 CHUNK = 1024 * 1024
@@ -31,38 +31,7 @@ LEVEL = 1
 
 #: What is probed of a file's beginning, in slices, and from which ratio on it is not worth packing.
 _PROBE_SLICES, _PROBE_BYTES, _PROBE_RATIO = 4, 16 * 1024, 0.97
-#: Above this a member needs zip64 headers, which have to be announced before its size is known.
-_ZIP64_FROM = 2**31 - 2**24
-
 Progress = Callable[[int, int], None]
-
-
-class Target(Protocol):
-    """Where the bytes of a zip go, from first to last."""
-
-    def write(self, data: bytes, /) -> object: ...
-
-
-class Digesting:
-    """An unseekable file in front of a target, that knows the digest and size of what went through."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self._digest = hashlib.sha256()
-        self.size = 0
-
-    @property
-    def sha256(self) -> str:
-        return self._digest.hexdigest()
-
-    def write(self, data: bytes) -> int:
-        self._digest.update(data)
-        self.size += len(data)
-        self._target.write(data)
-        return len(data)
-
-    def flush(self) -> None:
-        """Nothing is held back here; ``zipfile`` asks nevertheless."""
 
 
 class Pace:
@@ -100,13 +69,13 @@ def pack(
             pace()
 
         walk = Walk(limits, names, skip, pace)
-        with zipfile.ZipFile(cast(IO[bytes], stream), "w") as archive:
+        with StreamedZip(stream) as archive:
             packer = _Packer(archive, limits, names, notes, pace)
             for source in sources:
                 with closing(walk.files(source)) as found:
                     for file in found:
                         packer.add(file)
-            with _member(archive, MANIFEST, notes.size + 2**20, packed=True) as member:
+            with archive.member(MANIFEST, notes.size + 2**20, _deflater(packed=True)) as member:
                 for text in notes.document({**manifest, "file_count": pace.files, "bytes": pace.size}):
                     member.write(text)
                     pace()
@@ -117,7 +86,7 @@ def pack(
 class _Packer:
     """Writes members. Memory is constant for contents, and a little for each name."""
 
-    def __init__(self, archive: zipfile.ZipFile, limits: Limits, names: Names, notes: ManifestFile, pace: Pace) -> None:
+    def __init__(self, archive: StreamedZip, limits: Limits, names: Names, notes: ManifestFile, pace: Pace) -> None:
         self._archive = archive
         self._limits = limits
         self._names = names
@@ -139,7 +108,7 @@ class _Packer:
         path = self._names.file(found.path)
         self._path_bytes += len(path.encode())
         digest, size, trouble = hashlib.sha256(), 0, None
-        with _member(self._archive, path, found.size, packed=_worth_packing(first)) as member:
+        with self._archive.member(path, found.size, _deflater(packed=_worth_packing(first))) as member:
             chunk = first
             while chunk:
                 size += len(chunk)
@@ -172,17 +141,10 @@ class _Packer:
         return None
 
 
-def _member(archive: zipfile.ZipFile, path: str, size_hint: int, *, packed: bool) -> IO[bytes]:
-    info = zipfile.ZipInfo(path)
-    info.compress_type = zipfile.ZIP_DEFLATED
-    info.external_attr = 0o644 << 16
-    member = archive.open(info, "w", force_zip64=size_hint >= _ZIP64_FROM)
-    # The standard library has no way to choose the deflater. Should the attribute ever get another name, its own
-    # deflater goes on working, slower; a test notices. What cannot be packed gets deflate's stored blocks: a *stored*
-    # member whose size follows its data cannot be read by unpackers that read from the front (Java's among them).
-    deflater: Any = isal_zlib.compressobj(LEVEL, isal_zlib.DEFLATED, -15) if packed else zlib.compressobj(0, wbits=-15)
-    cast(Any, member)._compressor = deflater
-    return member
+def _deflater(*, packed: bool) -> Any:
+    """What cannot be packed gets deflate's stored blocks: a *stored* member whose size follows its data cannot be read
+    by unpackers that read from the front (Java's among them)."""
+    return isal_zlib.compressobj(LEVEL, isal_zlib.DEFLATED, -15) if packed else zlib.compressobj(0, wbits=-15)
 
 
 def _worth_packing(data: bytes) -> bool:
