@@ -250,7 +250,7 @@ CODES: Mapping[str, Kind] = {
     ),
     # --- the scheduler service, and errors that stay inside the engine ---
     "deployment_expired": Kind(
-        (410,),
+        (410, 503),
         "Deployment expired",
         "The deployment call came after its `expires_at`; a stop may have overtaken it. Nothing was created.",
         "Workers ask again with a new time. A client of your own does the same, if the run still wants it.",
