@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 from gateway_world import World
 
-from crawler_lifecycle.domain.run import RunRequest, StopIntent
+from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Change, Observation, Phase, TaskStatus
 from crawler_lifecycle.gateway.paging import id_before
 from crawler_lifecycle.ports import CorrectionRow, Details, Finding, Look
@@ -51,6 +51,30 @@ def test_filters(world: World, client: TestClient) -> None:
     assert ids(status=["FAILED", "STOPPING"]) == {ended}
     assert ids(outcome="finished") == {ended}
     assert ids(outcome="x' OR 1=1 --") == set()
+    assert ids(stage="completion") == {ended}
+
+
+def test_runs_by_tag_and_by_time(world: World, client: TestClient) -> None:
+    def ids(**params: object) -> list[object]:
+        return [run["run_id"] for run in _pages(client, "/v1/runs", "runs", page_size=2, **params)]
+
+    times, runs = [], []
+    for n in range(6):
+        times.append(world.clock().isoformat())
+        runs.append(_start(client, tags=["even" if n % 2 == 0 else "odd", "Straße 1 & 2"]))
+        world.clock.forward(60)
+    assert ids(tag="even") == [runs[4], runs[2], runs[0]]
+    assert ids(tag="Straße 1 & 2") == runs[::-1]
+    assert ids(tag="Even") == []
+    assert ids(created_from=times[2], created_until=times[4]) == [runs[3], runs[2]]
+    assert ids(tag="odd", created_from=times[2]) == [runs[5], runs[3]]
+
+
+@pytest.mark.parametrize("until", ["2026-11-20T10:00:00Z", "2026-11-20T12:00:00+02:00"])
+def test_a_span_that_holds_nothing_is_refused(client: TestClient, until: str) -> None:
+    answer = client.get("/v1/runs", params={"created_from": "2026-11-20T10:00:00Z", "created_until": until})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["field"] == "created_until"
 
 
 @pytest.mark.parametrize(
@@ -65,6 +89,9 @@ def test_filters(world: World, client: TestClient) -> None:
         "page_token=dGFzazox",  # a token of another list
         "crawlr=plain",
         "trigger=",
+        "stage=waiting",
+        "created_from=2026-11-20T10:00:00",  # in which zone?
+        "created_until=yesterday",
     ],
 )
 def test_wrong_parameters_are_refused(client: TestClient, query: str) -> None:
@@ -128,21 +155,6 @@ def test_tasks_and_their_logs(world: World, client: TestClient) -> None:
     world.clock.forward(1)
     assert _pages(client, "/v1/corrections", "corrections", since=world.clock().isoformat()) == []
     assert client.get("/v1/corrections", params={"since": "yesterday"}).status_code == 422
-
-
-def test_the_timeline_is_complete_and_in_order(world: World, client: TestClient) -> None:
-    run_id = _start(client)
-    world.claim(run_id)
-    world.deploy(run_id)
-    world.store.record_stop(run_id, StopIntent(world.clock()), "s")
-    timeline = _pages(client, f"/v1/runs/{run_id}/timeline", "timeline", page_size=1)
-    assert [(t["from_status"], t["to_status"]) for t in timeline if t["task_id"] is None] == [
-        (None, "INITIALIZING"),
-        ("INITIALIZING", "STOPPING"),
-    ]
-    numbers = [int(str(t["seq"])) for t in timeline]
-    assert numbers == sorted(set(numbers))
-    assert any(t["to_status"] == "PENDING" for t in timeline)
 
 
 @pytest.mark.parametrize("path", ["", "/tasks", "/timeline", "/corrections", "/logs"])

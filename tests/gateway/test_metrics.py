@@ -1,0 +1,60 @@
+"""What the gateway counts about itself."""
+
+from __future__ import annotations
+
+import re
+
+from fastapi.testclient import TestClient
+from gateway_world import World
+from prometheus_client.parser import text_string_to_metric_families
+
+
+def _samples(client: TestClient) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    return {
+        (sample.name.removeprefix("crawler_lifecycle_gateway_"), tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+def test_requests_are_counted_by_operation_and_never_by_what_callers_write(client: TestClient) -> None:
+    for path in ("/v1/runs", "/v1/runs", "/v1/runs/4711", "/v1/runs/x", "/v2/secret", "/v1/runs?x=1"):
+        client.get(path)
+    client.get("/v1/runs", headers={"host": "evil.example"})
+    found = _samples(client)
+    requests = {key[1]: value for key, value in found.items() if key[0] == "requests_total"}
+    assert requests == {
+        (("operation", "listRuns"), ("status", "200")): 2,
+        (("operation", "listRuns"), ("status", "422")): 1,
+        (("operation", "getRun"), ("status", "404")): 1,
+        (("operation", "getRun"), ("status", "422")): 1,
+        (("operation", "none"), ("status", "404")): 1,
+        (("operation", "none"), ("status", "403")): 1,
+    }
+    assert found["answer_seconds_count", (("operation", "listRuns"),)] == 3
+    text = client.get("/metrics").text
+    assert "secret" not in text
+    assert "4711" not in text
+    assert not re.search("evil", text)
+
+
+def test_what_the_gateway_needs_is_told(world: World) -> None:
+    with world.client() as client:
+        found = _samples(client)
+        assert found["available", (("part", "database"),)] == 1
+        assert found["available", (("part", "temporal"),)] == 1
+        assert found["stream_readers", (("stream", "events"),)] == 0
+        assert found["stream_dropped_total", (("stream", "log"),)] == 0
+    world.workflows.down = True
+    with world.client(world.new_app()) as client:
+        assert _samples(client)["available", (("part", "temporal"),)] == 0
+
+
+def test_two_gateways_in_one_process_count_apart(world: World) -> None:
+    with world.client() as one, world.client(world.new_app()) as two:
+        one.get("/healthz")
+        key = ("requests_total", (("operation", "healthz"), ("status", "200")))
+        assert _samples(one)[key] == 1
+        assert key not in _samples(two)
