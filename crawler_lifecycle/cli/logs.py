@@ -86,9 +86,11 @@ def _alarm(timeout_s: float | None, run: int) -> Iterator[None]:
         raise CommandFailed(Exit.GAVE_UP_WAITING, what, None, f"crawlctl logs {run} -f")
 
     former = signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, max(timeout_s, 0.001))
+    others, _ = signal.setitimer(signal.ITIMER_REAL, max(timeout_s, 0.001))
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, former)
+        # Whoever called us may have had an alarm of its own.
+        signal.setitimer(signal.ITIMER_REAL, others)
