@@ -12,6 +12,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from .domain import names
 from .domain.errors import LifecycleError
 from .domain.run import RunRequest, RunResult, RunSnapshot, StopRequest
+from .ports import Fence
 from .workflows.exports import ExportOrder, RunExportWorkflow
 from .workflows.lifecycle import CrawlerLifecycleWorkflow
 
@@ -51,13 +52,13 @@ class Lifecycle:
         )
         return handle.first_execution_run_id or handle.result_run_id or ""
 
-    async def export_again(self, order: ExportOrder) -> str:
-        """Send again what an ended run has to deliver, or find that going on; the workflow's id."""
-        workflow_id = names.export_workflow_id(order.fence.run_id, order.fence.attempt)
+    async def export_again(self, fence: Fence, *, event: bool = True, files: bool = True) -> str:
+        """Send again what an ended attempt has to deliver, or find that going on; the workflow's id."""
+        workflow_id = names.export_workflow_id(fence.run_id, fence.attempt)
         await self._rpc(
             self._client.start_workflow(
                 RunExportWorkflow.run,
-                order,
+                ExportOrder(fence, event, files),
                 id=workflow_id,
                 task_queue=names.QUEUE_MAIN,
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,

@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "redaction": set(),
     "metrics": set(),
     "tracing": {"domain", "redaction"},
-    "client": {"domain", "workflows"},
+    "client": {"domain", "ports", "workflows"},
     "settings": {"domain"},
     "logs": {"domain", "redaction", "settings"},
     "fakes": {"domain", "ports", "cloudevents"},

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from temporalio import activity
 
 from crawler_lifecycle.domain.errors import NotDelivered
-from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, archive_key, event_key
+from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, EVENT_RUN_ENDED, archive_key, event_key
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, StopIntent, Verdict, verdict
 from crawler_lifecycle.ports import Catalogue, Cluster, EventSink, Fence, FileArchive, Notifier, RunStore, TaskRef
 
@@ -29,6 +29,8 @@ class RunEnded:
     pages: int | None = None
     items: int | None = None
     errors: int | None = None
+    push: bool = False
+    """Whether somebody wants to be told by ``signal_pusher_changed``."""
 
 
 @dataclass
@@ -58,7 +60,14 @@ class CompletionActivities:
         ended = self.store.end_run(fence, judge)
         tasks = self.store.count_tasks(fence.run_id).positive()
         return RunEnded(
-            ended.status, ended.outcome or "", ended.cause or "", tasks, ended.pages, ended.items, ended.errors
+            ended.status,
+            ended.outcome or "",
+            ended.cause or "",
+            tasks,
+            ended.pages,
+            ended.items,
+            ended.errors,
+            push=self.notifier.sends,
         )
 
     @activity.defn(name="initiate_export_signal")
@@ -112,13 +121,18 @@ class CompletionActivities:
     def resend_pushes(self, fence: Fence) -> int:
         """Push again what the front end was never told about this attempt; how many events that were.
 
+        A ``run.changed`` that a later one has overtaken is left out.
         Second execution: only those that still are undelivered. Raises ``NotDelivered`` at the first that fails again.
         """
+        newest = self.store.last_event(fence.run_id, EVENT_RUN_CHANGED)
         sent = 0
         for delivery in self.store.deliveries(fence.run_id):
             failed = delivery["sink"] == self.notifier.name and delivery["status"] == "failed"
             event = self.store.get_event(int(str(delivery["seq"]))) if failed else None
-            if event is not None and event.attempt == fence.attempt:
-                send_event(self.store, event, self.notifier.push, self.notifier.name)
-                sent += 1
+            if event is None or event.attempt != fence.attempt:
+                continue
+            if event.type == EVENT_RUN_CHANGED and event != newest:
+                continue
+            send_event(self.store, event, self.notifier.push, self.notifier.name)
+            sent += 1
         return sent

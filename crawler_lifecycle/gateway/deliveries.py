@@ -14,7 +14,6 @@ from crawler_lifecycle.domain.errors import NotDelivered, RunNotFound
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, event_key
 from crawler_lifecycle.ports import Fence, FileArchive, RunRow, RunStore
 from crawler_lifecycle.problems import Problem, unavailable
-from crawler_lifecycle.workflows.exports import ExportOrder
 
 from .commands import Outcome
 from .schemas import ResendExport
@@ -47,9 +46,9 @@ class Deliveries:
         """Have the deliveries of an attempt made again, by a workflow of their own, under the same ids and keys."""
         row, attempt = await run_in_threadpool(self._judged, run_id, body.attempt)
         # The owner is looked at for the present attempt only; an earlier one is named by its number alone.
-        order = ExportOrder(Fence(run_id, attempt, row.owner_run_id or ""), body.event, body.files)
+        fence = Fence(run_id, attempt, row.owner_run_id or "")
         try:
-            workflow_id = await self._workflows.export_again(order)
+            workflow_id = await self._workflows.export_again(fence, event=body.event, files=body.files)
         except TemporalUnavailable as error:
             detail = f"the deliveries of run {run_id} were not asked for again; send this later. {error}"
             raise unavailable("temporal_unavailable", detail, run_id=run_id) from error

@@ -13,8 +13,8 @@ from temporalio.service import RPCError
 from crawler_lifecycle.adapters.temporal import chain_is_open
 from crawler_lifecycle.client import Lifecycle, TemporalUnavailable
 from crawler_lifecycle.domain.run import RunRequest, StopRequest
+from crawler_lifecycle.ports import Fence
 from crawler_lifecycle.temporal import connect as connect_to_temporal
-from crawler_lifecycle.workflows.exports import ExportOrder
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Workflows(Protocol):
         """Ask for a look; ``False`` when no such workflow is open."""
         ...
 
-    async def export_again(self, order: ExportOrder) -> str:
+    async def export_again(self, fence: Fence, *, event: bool, files: bool) -> str:
         """Start the workflow that delivers an attempt again, or find it open; its id."""
         ...
 
@@ -88,8 +88,8 @@ class LateTemporal:
     async def look_now(self, workflow_id: str) -> bool:
         return await self._call(lambda client: Lifecycle(client).look_now(workflow_id))
 
-    async def export_again(self, order: ExportOrder) -> str:
-        return await self._call(lambda client: Lifecycle(client).export_again(order))
+    async def export_again(self, fence: Fence, *, event: bool, files: bool) -> str:
+        return await self._call(lambda client: Lifecycle(client).export_again(fence, event=event, files=files))
 
     async def is_open(self, workflow_id: str, first_run_id: str | None = None) -> bool:
         return await self._call(lambda client: chain_is_open(client, workflow_id, first_run_id))

@@ -32,6 +32,7 @@ from crawler_lifecycle.activities.deployment import (
     Started,
 )
 from crawler_lifecycle.activities.initiation import AddToRun, AddWorkflowId, CreateHistory, InitiationActivities
+from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
 from crawler_lifecycle.domain import cadence, names
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.run import (
@@ -287,6 +288,8 @@ class CrawlerLifecycleWorkflow:
         s = self._s
         if s.stopped:
             await courtesy(s, CancellationActivities.signal_pusher_stopped)
+        if s.push_end:
+            await courtesy(s, ReconciliationActivities.signal_pusher_changed)
         await courtesy(s, CompletionActivities.initiate_export_signal)
         export = await courtesy(s, CompletionActivities.export_supporting_files)
         # An update that came too late gets its refusal before the workflow is over.

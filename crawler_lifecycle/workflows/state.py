@@ -130,6 +130,7 @@ class RunState:
     pages: int | None = None
     items: int | None = None
     errors: int | None = None
+    push_end: bool = False
     counts: Counts = field(default_factory=Counts)
     waiting_for: str | None = None
     rung: int = 0
@@ -170,7 +171,7 @@ class RunState:
     def judged(self, ended: RunEnded) -> None:
         """Take over the verdict that is committed now."""
         self.status, self.outcome, self.cause = ended.status, ended.outcome, ended.cause
-        self.pages, self.items, self.errors = ended.pages, ended.items, ended.errors
+        self.pages, self.items, self.errors, self.push_end = ended.pages, ended.items, ended.errors, ended.push
         self.counts, self.waiting_for, self.next_look_at = Counts(ended.tasks), None, None
         if self.inbox.heard:
             self.inbox.note("a stop came after the verdict and changed nothing")

@@ -25,7 +25,6 @@ from crawler_lifecycle.gateway.commands import Commands
 from crawler_lifecycle.gateway.crawlers import Crawlers
 from crawler_lifecycle.gateway.sweep import Sweep
 from crawler_lifecycle.ports import Deployed, Fence, Owner, RunHandle
-from crawler_lifecycle.workflows.exports import ExportOrder
 
 BASE = "http://127.0.0.1:8500"
 
@@ -61,7 +60,7 @@ class FakeWorkflows:
     open: dict[str, str] = field(default_factory=dict)
     started: list[tuple[str, RunRequest]] = field(default_factory=list)
     signals: list[tuple[str, StopRequest | None]] = field(default_factory=list)
-    exports: list[ExportOrder] = field(default_factory=list)
+    exports: list[tuple[Fence, bool, bool]] = field(default_factory=list)
     down: bool = False
     lose_answers: int = 0
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -87,10 +86,10 @@ class FakeWorkflows:
             self.signals.append((workflow_id, None))
         return workflow_id in self.open
 
-    async def export_again(self, order: ExportOrder) -> str:
+    async def export_again(self, fence: Fence, *, event: bool, files: bool) -> str:
         await self._reach()
-        self.exports.append(order)
-        return export_workflow_id(order.fence.run_id, order.fence.attempt)
+        self.exports.append((fence, event, files))
+        return export_workflow_id(fence.run_id, fence.attempt)
 
     async def is_open(self, workflow_id: str, first_run_id: str | None = None) -> bool:
         await self._reach()

@@ -15,7 +15,6 @@ from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import archive_key
 from crawler_lifecycle.fakes.services import FakeArchive
 from crawler_lifecycle.ports import Fence, FileSource
-from crawler_lifecycle.workflows.exports import ExportOrder
 
 
 @pytest.fixture
@@ -44,13 +43,13 @@ def test_deliveries_are_asked_for_again(world: World, client: TestClient, ended:
     assert f"crawl-export/{ended}/1" in answer.json()["note"]
     row = world.store.get_run(ended)
     assert row is not None
-    assert world.workflows.exports == [ExportOrder(Fence(ended, 1, row.owner_run_id or ""))]
+    assert world.workflows.exports == [(Fence(ended, 1, row.owner_run_id or ""), True, True)]
 
 
 def test_only_a_part_may_be_asked_for(world: World, client: TestClient, ended: int) -> None:
     client.post(f"/v1/runs/{ended}/export", json={"event": False, "attempt": 1})
     client.post(f"/v1/runs/{ended}/export", json={"files": False})
-    assert [(o.event, o.files) for o in world.workflows.exports] == [(False, True), (True, False)]
+    assert [what for _, *what in world.workflows.exports] == [[False, True], [True, False]]
     nothing = client.post(f"/v1/runs/{ended}/export", json={"event": False, "files": False})
     assert (nothing.status_code, nothing.json()["code"]) == (422, "invalid_request")
 

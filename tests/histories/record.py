@@ -25,7 +25,6 @@ from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run import RunResult
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.ports import Fence
-from crawler_lifecycle.workflows.exports import ExportOrder
 from tests.support.lab import Lab, laboratory
 from tests.support.temporal import temporal_server
 
@@ -132,7 +131,7 @@ async def exported(lab: Lab) -> WorkflowHandle[Any, Any]:
     lab.cluster.folders[1, 0] = lab.folder
     await _to_its_end(lab, {"crawler": "books"})
     row = lab.store.get_run(1)
-    workflow_id = await Lifecycle(lab.client).export_again(ExportOrder(Fence(1, 1, row.owner_run_id)))
+    workflow_id = await Lifecycle(lab.client).export_again(Fence(1, 1, row.owner_run_id))
     first = (await lab.client.get_workflow_handle(workflow_id).describe()).run_id
     handle = lab.client.get_workflow_handle(workflow_id, run_id=first, first_execution_run_id=first)
     await handle.result()

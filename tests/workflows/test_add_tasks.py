@@ -154,6 +154,7 @@ async def test_changes_are_pushed_to_a_front_end_that_wants_them(lab: Lab) -> No
     assert (await handle.result()).status == "COMPLETED"
     assert "signal_pusher_changed" in await lab.events(handle)
     await lab.until(lambda: "run.changed" in [e.type for e in lab.outside.pushed])
+    assert lab.outside.pushed[-1].body["status"] == "COMPLETED", "the end is pushed as well"
 
 
 async def test_a_front_end_that_never_answers_costs_the_run_nothing(lab: Lab) -> None:

@@ -10,14 +10,14 @@ from crawler_lifecycle.client import Lifecycle
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run import RunSnapshot
 from crawler_lifecycle.ports import Fence
-from crawler_lifecycle.workflows.exports import ExportOrder, ExportReport
+from crawler_lifecycle.workflows.exports import ExportReport
 from tests.support.lab import Lab
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def again(lab: Lab, fence: Fence, **what: bool) -> ExportReport:
-    workflow_id = await Lifecycle(lab.client).export_again(ExportOrder(fence, **what))
+    workflow_id = await Lifecycle(lab.client).export_again(fence, **what)
     first = (await lab.client.get_workflow_handle(workflow_id).describe()).run_id
     handle: Any = lab.client.get_workflow_handle(
         workflow_id, run_id=first, first_execution_run_id=first, result_type=ExportReport
