@@ -16,7 +16,7 @@ from .schema import current_of
 #: Server variables that decide whether our writes are possible, complete and durable.
 _VARIABLES = (
     *("binlog_format", "log_bin", "max_allowed_packet", "max_connections", "wait_timeout", "read_only"),
-    *("innodb_flush_log_at_trx_commit", "innodb_doublewrite", "default_storage_engine", "character_set_database"),
+    *("innodb_flush_log_at_trx_commit", "innodb_doublewrite"),
 )
 _ANSWER_TIMEOUT_S = 5.0
 

@@ -146,14 +146,8 @@ def _durability(variables: Mapping[str, str], settings: Settings) -> list[Line]:
 
 def _others(variables: Mapping[str, str], settings: Settings) -> list[Line]:
     lines = []
-    if variables.get("read_only", "OFF").upper() in ("ON", "1"):
+    if variables.get("read_only", "OFF").upper() not in ("OFF", "0"):
         lines.append(Line("database", "bad", "the server is read-only", "name the primary in LIFECYCLE_DATABASE__URL"))
-    if variables.get("default_storage_engine", "InnoDB").upper() != "INNODB":
-        text = f"default_storage_engine is {variables['default_storage_engine']}"
-        lines.append(Line("database", "warn", text, "use InnoDB: other engines know no transactions"))
-    if variables.get("character_set_database", "utf8mb4") not in ("utf8mb4",):
-        text = f"the database's character set is {variables['character_set_database']}"
-        lines.append(Line("database", "warn", text, "ALTER DATABASE … CHARACTER SET utf8mb4"))
     idle = _number(variables, "wait_timeout")
     if idle is not None and idle < IDLE_S:
         text = f"wait_timeout is {idle} s: connections are cut while they rest"
