@@ -15,7 +15,6 @@ import re
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Mapping
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -208,14 +207,13 @@ def secrets_of(settings: BaseModel) -> set[str]:
 log = logging.getLogger(__name__)
 
 _RUN_PATH = re.compile(r"/v1/runs/(\d{1,18})(?:/|$)")
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,100}")
 _PROBES = ("/healthz", "/readyz", "/metrics")
 
 
 class RequestLog:
-    """ASGI middleware: every line of a request carries its id, method, path and run; one line tells how it ended.
+    """ASGI middleware: every line of a request carries its method, path and run; one line tells how it ended.
 
-    A caller may bring the id (``X-Request-Id``); the answer always has it.
+    The request's name (``X-Request-Id``) is given further inside, by the guard; here it is read from the answer.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -225,18 +223,16 @@ class RequestLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        brought = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-        request_id = brought if _REQUEST_ID.fullmatch(brought) else uuid.uuid4().hex.encode()
-        status, began = 0, time.monotonic()
+        status, began, given = 0, time.monotonic(), b""
 
         async def told(message: Message) -> None:
-            nonlocal status
+            nonlocal status, given
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message.get("headers", ()), (b"x-request-id", request_id)]}
+                given = next((value for name, value in message.get("headers", ()) if name == b"x-request-id"), b"")
             await send(message)
 
-        about: dict[str, object] = {"request_id": request_id.decode(), "method": scope["method"], "path": scope["path"]}
+        about: dict[str, object] = {"method": scope["method"], "path": scope["path"]}
         if named := _RUN_PATH.match(scope["path"]):
             about["run_id"] = int(named[1])
         structlog.contextvars.clear_contextvars()
@@ -245,6 +241,8 @@ class RequestLog:
             await self._app(scope, receive, told)
         finally:
             level = logging.DEBUG if scope["path"] in _PROBES else logging.INFO
-            extra = {"status": status, "seconds": round(time.monotonic() - began, 4)}
+            extra: dict[str, object] = {"status": status, "seconds": round(time.monotonic() - began, 4)}
+            if given:
+                extra["http_request"] = given.decode("latin-1")
             log.log(level, "%s %s: %s", scope["method"], scope["path"], status or "no answer", extra=extra)
             structlog.contextvars.clear_contextvars()

@@ -21,6 +21,7 @@ from pydantic import SecretStr
 from crawler_lifecycle import logs, redaction
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.redaction import MASK
+from crawler_lifecycle.serving import Guard
 from crawler_lifecycle.settings import GatewaySettings, LogSettings, Settings
 
 CANARY = "c4nary-0f-the-tests"
@@ -194,21 +195,22 @@ async def _app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"ok"})
 
 
-async def test_lines_of_a_request_carry_its_id_and_run(lines: Lines) -> None:
-    transport = httpx.ASGITransport(logs.RequestLog(_app), raise_app_exceptions=False)
+async def test_lines_of_a_request_carry_its_name_and_run(lines: Lines) -> None:
+    transport = httpx.ASGITransport(logs.RequestLog(Guard(_app)), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
         answer = await client.post("/v1/runs/7/stop", headers={"X-Request-Id": "mine-1"})
         other = await client.get("/v1/runs", headers={"X-Request-Id": "bad id\x7f"})
-        await client.get("/crash")
+        crashed = await client.get("/crash")
         await client.get("/healthz")
-    assert answer.headers["x-request-id"] == "mine-1"
-    assert other.headers["x-request-id"] not in ("", "bad id\x7f")
+    assert answer.headers.get_list("x-request-id") == ["mine-1"]
+    assert len(other.headers.get_list("x-request-id")) == 1
     ours = [line for line in lines() if line["logger"] in ("inner", "crawler_lifecycle.logs")]
-    assert [line["request_id"] for line in ours[:2]] == ["mine-1", "mine-1"]
+    assert [line["http_request"] for line in ours[:2]] == ["mine-1", "mine-1"]
     assert [line["run_id"] for line in ours[:2]] == [7, 7]
     assert ours[1]["status"] == 202
     assert "run_id" not in ours[2]
-    assert "no answer" in next(line for line in ours if line.get("path") == "/crash" and "status" in line)["event"]
+    told = next(line for line in ours if line.get("path") == "/crash" and "status" in line)
+    assert (told["status"], told["http_request"]) == (500, crashed.headers["x-request-id"])
     assert [line["event"] for line in ours if line.get("path") == "/healthz"] == ["inside"]  # probes are not told
     log.info("after")
-    assert "request_id" not in lines()[-1]
+    assert "path" not in lines()[-1]

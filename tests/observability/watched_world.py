@@ -26,7 +26,7 @@ PASSWORD = "canary-scheduler-password-8"
 #: Where each secret enters. Every value is a canary: it must come out nowhere.
 CANARIES = {
     "LIFECYCLE_GATEWAY__TOKEN": "canary-gateway-token-1",
-    "LIFECYCLE_GATEWAY__TASK_KEY": "canary/task+key=2",
+    "LIFECYCLE_GATEWAY__TASK_KEY": "canary/task+key=2/of/at+least/32/bytes",
     "LIFECYCLE_PUSHER__SECRET": "canary-pusher-secret-3",
     "AWS_SECRET_ACCESS_KEY": "canary/aws+secret/4",
     "AWS_SESSION_TOKEN": "canary-aws-session-5",
@@ -141,6 +141,7 @@ class Watched:
             "LIFECYCLE_SCHEDULER__PORT": str(self.ports["scheduler"]),
             "LIFECYCLE_WORKER__HEALTH_PORT": str(self.ports["health"]),
             "LIFECYCLE_WORKER__METRICS_PORT": str(self.ports["metrics"]),
+            "LIFECYCLE_GATEWAY__URL": "http://127.0.0.1:9",
             "LIFECYCLE_LOG__LEVEL": "DEBUG",
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.collector.url,
             "OTEL_BSP_SCHEDULE_DELAY": "200",

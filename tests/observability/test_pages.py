@@ -1,0 +1,188 @@
+"""The pages for operators say what is true: settings, commands, figures and tests that they name exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, SecretStr
+from pydantic_core import PydanticUndefined
+
+from crawler_lifecycle.cli import session
+from crawler_lifecycle.cli.main import build
+from crawler_lifecycle.settings import Settings
+from tests.support.temporal import temporal_binary
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def leaves(model: type[BaseModel], prefix: str = "LIFECYCLE_") -> Iterator[tuple[str, Any]]:
+    """Every variable of the tree, with its field."""
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from leaves(kind, f"{prefix}{name.upper()}__")
+        else:
+            yield f"{prefix}{name.upper()}", field
+
+
+def described() -> dict[str, tuple[str, str]]:
+    """Variable -> default and meaning, from the tables of the page."""
+    found = {}
+    for line in (DOCS / "settings.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 3 and (name := re.fullmatch(r"`(LIFECYCLE_\w+)`", cells[0])):
+            assert name[1] not in found, f"{name[1]} is described twice"
+            found[name[1]] = (cells[1].strip("`"), cells[2])
+    return found
+
+
+def test_every_setting_is_described_and_every_description_is_of_a_setting() -> None:
+    assert sorted(described()) == sorted(name for name, _ in leaves(Settings))
+
+
+def test_defaults_are_those_of_the_code() -> None:
+    page, wrong = described(), []
+    for name, field in leaves(Settings):
+        shown = page[name][0]
+        if field.default_factory is list:
+            wrong += [name] if shown != "[]" else []
+        elif field.default is None:
+            wrong += [name] if shown else []
+        elif field.default is not PydanticUndefined and field.default_factory is None:
+            value = field.default
+            text = (
+                str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else value
+            )
+            wrong += [f"{name}: {shown!r} is {text!r}"] if shown != str(text) else []
+    assert wrong == []
+
+
+def test_secrets_are_marked() -> None:
+    page = described()
+    secret = {name for name, field in leaves(Settings) if SecretStr in getattr(field.annotation, "__args__", ())}
+    assert secret == {name for name, (_, text) in page.items() if text.startswith("*secret*")}
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_every_variable_that_a_page_names_exists(page: Path) -> None:
+    known = {name for name, _ in leaves(Settings)}
+    named = set(re.findall(r"\bLIFECYCLE_[A-Z_]*[A-Z]\b(?!__)", page.read_text()))
+    prefixes = {name.rsplit("__", 1)[0] for name in known} | {"LIFECYCLE"}
+    assert named - known - prefixes == set()
+
+
+def test_the_file_of_the_example_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = re.search(r"```toml\n(.*?)```", (DOCS / "settings.md").read_text(), re.DOTALL)
+    assert text
+    (tmp_path / "lifecycle.toml").write_text(text[1])
+    monkeypatch.setenv("LIFECYCLE_CONFIG", str(tmp_path / "lifecycle.toml"))
+    assert Settings.load().worker.threads == tomllib.loads(text[1])["worker"]["threads"]
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def commands(program: str) -> list[tuple[str, str]]:
+    """(page, command line) of every line in a code block that calls a program."""
+    found = []
+    for page in sorted(DOCS.glob("*.md")):
+        for block in re.findall(r"^```(?:\w*)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+            for line in block.replace("\\\n", " ").splitlines():
+                for part in re.split(r"\s(?:&&|\|\||\|)\s|\$\(", line.split(" #")[0]):
+                    words = part.strip().removeprefix("$ ").rstrip(")")
+                    if words.startswith(f"{program} "):
+                        found.append((page.name, words))
+    return found
+
+
+@pytest.mark.parametrize(("page", "line"), commands("crawlctl"), ids=lambda value: str(value)[:60])
+def test_crawlctl_understands_what_the_pages_tell_it(page: str, line: str) -> None:
+    placeholders = {"RUN": "7", "TASK": "12", "N": "3", "ID": "x", "NAME": "x", "CRAWLER": "x", "ROLE": "control"}
+    words = [placeholders.get(word, word) for word in shlex.split(line)[1:]]
+    _, rest = session.split(words)
+    build().parse_args(rest, print_error=False, exit_on_error=False)
+
+
+def test_the_page_for_operators_has_commands() -> None:
+    assert len([line for page, line in commands("crawlctl") if page == "operations.md"]) >= 25
+
+
+#: Options that every command of the Temporal CLI takes; its help names them in one place only.
+GLOBAL = ("--namespace", "--address", "--output", "--tls", "--api-key", "--profile")
+
+
+@pytest.mark.parametrize(("page", "line"), commands("temporal"), ids=lambda value: str(value)[:60])
+def test_the_temporal_cli_knows_these_commands_and_options(page: str, line: str) -> None:
+    words = shlex.split(line)[1:]
+    verb = [
+        word
+        for n, word in enumerate(words)
+        if not word.startswith("-") and all(not w.startswith("-") for w in words[:n])
+    ]
+    shown = subprocess.run([temporal_binary(), *verb, "--help"], capture_output=True, text=True, timeout=20).stdout
+    assert f"temporal {' '.join(verb)}" in shown, shown[:200]
+    for option in (word.split("=")[0] for word in words if word.startswith("--")):
+        if option in GLOBAL:
+            continue
+        assert option in shown, f"{option} is unknown to temporal {' '.join(verb)}"
+
+
+# --- tests and units --------------------------------------------------------------------------------------------------
+
+
+def test_every_test_that_the_security_page_names_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (DOCS / "security.md").read_text())
+    assert len(named) >= 20
+    missing = []
+    for path, name in named:
+        file = ROOT / path
+        if not file.is_file() or (name and not re.search(rf"^(?:async )?def {name}\(", file.read_text(), re.MULTILINE)):
+            missing.append(f"{path}::{name}")
+    assert missing == []
+
+
+def test_every_requirement_has_an_answer() -> None:
+    page = (DOCS / "security.md").read_text()
+    assert re.findall(r"^\| S(\d+) ", page, re.MULTILINE) == [str(n) for n in range(1, 21)]
+
+
+def test_pages_link_to_pages_that_exist() -> None:
+    missing = []
+    for page in DOCS.glob("*.md"):
+        for target in re.findall(r"\]\(([\w./-]+\.md)(?:#[\w-]+)?\)", page.read_text()):
+            if not (page.parent / target).exists():
+                missing.append(f"{page.name} -> {target}")
+    assert missing == []
+
+
+def test_the_unit_is_one_that_systemd_accepts(tmp_path: Path) -> None:
+    """Read by systemd itself where it is installed; its form and its commands are checked in any case."""
+    text = re.search(r"```ini\n(.*?)```", (DOCS / "deployment.md").read_text(), re.DOTALL)
+    assert text
+    unit = text[1]
+    assert re.findall(r"^\[(\w+)\]", unit, re.MULTILINE) == ["Unit", "Service", "Install"]
+    grace = re.search(r"^TimeoutStopSec=(\d+)", unit, re.MULTILINE)
+    assert grace
+    assert int(grace[1]) > Settings().worker.grace_s
+    assert "KillMode=process" in unit, "crawls of the local cluster go on while a worker is replaced"
+    program = re.search(r"^ExecStart=\S*/crawlctl (.+)$", unit, re.MULTILINE)
+    assert program
+    build().parse_args(program[1].replace("%i", "all").split(), print_error=False, exit_on_error=False)
+    if shutil.which("systemd-analyze"):
+        file = tmp_path / "crawler-lifecycle@.service"
+        file.write_text(re.sub(r"^(ExecStart=)\S+", rf"\1{sys.executable}", unit, flags=re.MULTILINE))
+        done = subprocess.run(["systemd-analyze", "verify", file], capture_output=True, text=True)
+        assert "Unknown" not in done.stderr
