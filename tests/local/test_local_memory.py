@@ -207,6 +207,7 @@ def test_a_file_that_names_a_foreign_group_is_garbage(make_bench: Callable[..., 
     bench = make_bench(cgroup_setting="off")
     bench.deploy("pass")
     bench.until(Phase.ENDED)
+    wait_until(lambda: not bench.supervisor().alive())  # while it lives, the file is its own matter
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (bench.folder() / "cgroup.json").write_text(json.dumps({"version": 1, "folders": [str(foreign)]}))
