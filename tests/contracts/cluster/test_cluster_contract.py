@@ -61,7 +61,8 @@ def test_an_attempt_is_a_task_of_its_own(harness: Harness) -> None:
 def test_a_saturated_cluster_says_why_a_task_waits(harness: Harness) -> None:
     harness.deploy(tasks=2)
     harness.until(Phase.EXECUTING)
-    seen = harness.until(Phase.WAITING, index=1)
+    while (seen := harness.until(Phase.WAITING, index=1)).reason == "starting":  # it has not come to the queue yet
+        harness.settle()
     assert seen.reason == "waiting: 1 of 1 slots in use"
     assert seen.changed_at is not None
     assert seen.started_at is None
