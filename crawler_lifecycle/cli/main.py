@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 
 from crawler_lifecycle.cli import exits, output, session
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
@@ -65,6 +65,8 @@ def build() -> App:
         exit_on_error=False,
         suppress_keyboard_interrupt=False,
         result_action="return_value",
+        # Lists would get a `--empty-NAME` beside them, which nobody needs.
+        default_parameter=Parameter(negative=()),
     )
     for title, verbs in (("Runs", RUNS), ("Services", SERVICES), ("This program", PROGRAM)):
         for name, (function, text) in verbs.items():

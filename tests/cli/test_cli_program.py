@@ -113,7 +113,7 @@ def test_its_exit_code_comes_through_the_temporal_cli(served: Served, tmp_path: 
     served.token = "x"
     env = {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(tmp_path), "LIFECYCLE_GATEWAY__URL": served.url}
     done = subprocess.run([BIN / "temporal", "crawl", "list"], capture_output=True, text=True, env=env, timeout=60)
-    assert done.returncode != 0
+    assert done.returncode == 9
     assert "LIFECYCLE_GATEWAY__TOKEN" in done.stderr
 
 

@@ -1,0 +1,70 @@
+"""docs/cli.md and the program name the same verbs, options, formats and exit codes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cyclopts import App
+
+from crawler_lifecycle.cli import main, session
+from crawler_lifecycle.cli.problems import Exit
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+#: ``### verb`` -> its section.
+SECTIONS = dict(re.findall(r"^### ([a-z ]+[a-z-]*)\n(.*?)(?=^##|\Z)", DOCUMENT, re.MULTILINE | re.DOTALL))
+EXAMPLES = re.findall(r"^(crawlctl .+)$", DOCUMENT, re.MULTILINE)
+
+
+def _verbs(app: App, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Every verb that does something, by its first name."""
+    if path and app.default_command is not None:
+        yield " ".join(path)
+    seen = []
+    for name in app:
+        below = app[name]
+        if not name.startswith("-") and below not in seen:
+            seen.append(below)
+            yield from _verbs(below, (*path, name))
+
+
+VERBS = set(_verbs(main.build()))
+
+
+def test_every_verb_is_documented_and_every_documented_verb_exists() -> None:
+    assert set(SECTIONS) == VERBS
+    for verb, section in SECTIONS.items():
+        assert re.search(rf"^crawlctl {verb}\b", section, re.MULTILINE), f"{verb} has no example"
+
+
+def test_aliases_are_documented() -> None:
+    for verb, alias in main.ALIASES.items():
+        assert f"`{alias}`" in SECTIONS[verb]
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_examples_are_calls_that_the_program_takes(line: str) -> None:
+    words = shlex.split(line)[1:]
+    ends = [n for n, word in enumerate(words) if word in ("|", ">")]
+    _, rest = session.split(words[: ends[0]] if ends else words)
+    app = main.build()
+    command, bound, *_ = app.parse_args(rest, print_error=False, exit_on_error=False)
+    assert callable(command)
+    assert bound is not None
+
+
+def test_every_exit_code_is_documented() -> None:
+    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", DOCUMENT, re.MULTILINE)}
+    assert documented == {int(code) for code in Exit}
+
+
+def test_options_of_every_verb_are_documented() -> None:
+    table = DOCUMENT.partition("## Exit codes")[0]
+    for option in (*session._VALUES, *session._FLAGS):
+        assert option in table, option
+    for word in (*session.FORMATS, *session.TIME_FORMATS):
+        assert f"`{word}`" in table, word
+    assert set(session.FORMATS) <= set(re.findall(r"[a-z]+", session.HELP))
