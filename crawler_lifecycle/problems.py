@@ -15,10 +15,12 @@ from typing import Any, Generic, TypeVar
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import compile_path
 
 from .domain.errors import InvalidRequest, LifecycleError, NotInThisState, RunNotFound
 from .problem_codes import TYPE_PREFIX, title
@@ -143,9 +145,20 @@ def _on_http(request: Request, error: Exception) -> Response:
     detail = str(error.detail)
     if error.status_code == 404:
         detail = f"{request.url.path}: no such resource; see /openapi.json for what there is"
+    headers = dict(error.headers or {})
     if error.status_code == 405:
+        # Starlette names the methods of one route; a path may have several.
+        headers["Allow"] = ", ".join(sorted(_methods(request.app, request.url.path)))
         detail = f"{request.method} is not allowed on {request.url.path}; see the header Allow"
-    return Problem(error.status_code, code, detail, headers=error.headers).response()
+    return Problem(error.status_code, code, detail, headers=headers).response()
+
+
+def _methods(app: FastAPI, path: str) -> set[str]:
+    found: set[str] = set()
+    for route in iter_route_contexts(app.routes):
+        if route.path is not None and compile_path(route.path)[0].match(path):
+            found |= route.methods or set()
+    return found
 
 
 def _on_parameters(request: Request, error: Exception) -> Response:

@@ -132,6 +132,20 @@ _HEADERS = {
 }
 
 
+#: One server-sent event. ``itemSchema`` is what OpenAPI 3.2 calls it, and what FastAPI writes into 3.1 as well.
+_STREAM_EVENT = {
+    "title": "StreamEvent",
+    "type": "object",
+    "properties": {
+        "id": {"type": "string", "description": "The event's number; send it back as Last-Event-ID to go on after it"},
+        "event": {"type": "string", "examples": ["hello", "run.changed", "run.ended"]},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+        "retry": {"type": "integer", "description": "Milliseconds to wait before coming back"},
+    },
+    "required": ["id", "event", "data"],
+}
+
+
 def describe(document: dict[str, Any]) -> None:
     """Add security, problems and examples to every operation of the document."""
     document["info"]["description"] = _ABOUT
@@ -139,6 +153,10 @@ def describe(document: dict[str, Any]) -> None:
     components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer", "description": _SECURITY}}
     components["responses"] = {name: _response(expected) for name, expected in _PROBLEMS.items()}
     components["schemas"]["ProblemDocument"]["properties"]["code"]["examples"] = sorted(CODES)
+    components["schemas"]["StreamEvent"] = _STREAM_EVENT
+    events = document["paths"]["/v1/events"]["get"]["responses"]["200"]["content"]["text/event-stream"]
+    events.clear()
+    events["itemSchema"] = {"$ref": "#/components/schemas/StreamEvent"}
     for path, item in document["paths"].items():
         for operation in item.values():
             _describe(operation, path, ACCESS[operation["operationId"]])

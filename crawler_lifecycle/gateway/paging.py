@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Annotated, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
@@ -20,6 +20,16 @@ PAGE_MAX = 200
 ID_MAX = 2**63 - 1
 
 Row = TypeVar("Row")
+
+
+def _written(value: object) -> object:
+    """Refuse what pydantic would read as seconds since 1970: a bare number in a filter is a mistake."""
+    if isinstance(value, str) and not re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ]", value):
+        raise ValueError("give a time with an offset, such as 2026-11-20T12:00:00Z")
+    return value
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(_written)]
 
 
 class Paging(BaseModel):
@@ -41,8 +51,8 @@ class RunFilters(Paging):
     outcome: str | None = None
     flow_id: str | None = None
     tag: str | None = None
-    created_from: AwareDatetime | None = None
-    created_until: AwareDatetime | None = None
+    created_from: Moment | None = None
+    created_until: Moment | None = None
 
     def check(self) -> None:
         """Raise ``InvalidRequest`` for a span of time that holds nothing."""
@@ -62,7 +72,7 @@ class TaskFilters(Paging):
 class CorrectionFilters(Paging):
     """Filters of ``GET /v1/corrections``."""
 
-    since: AwareDatetime | None = None
+    since: Moment | None = None
 
 
 class LogChoice(BaseModel):

@@ -167,3 +167,17 @@ def test_a_hanging_database_makes_readiness_say_no_in_time(world: World, monkeyp
 )
 def test_loopback_is_recognised(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
+
+
+def test_allow_names_every_method_of_a_path(client: TestClient) -> None:
+    assert client.request("OPTIONS", "/v1/runs").headers["allow"] == "GET, POST"
+    assert client.put("/v1/runs/1/tasks").headers["allow"] == "GET, POST"
+    assert client.put("/v1/runs/1").headers["allow"] == "GET"
+
+
+@pytest.mark.parametrize("moment", ["0.5", "1763640000", "2026-11-20", "yesterday", "2026-11-20T12:00:00"])
+def test_a_filter_by_time_takes_no_bare_number(client: TestClient, moment: str) -> None:
+    for path in ("/v1/runs?created_from=", "/v1/corrections?since="):
+        answer = client.get(path + moment)
+        assert _problem(answer) == (422, "invalid_request")
+        assert moment in answer.json()["detail"]
