@@ -11,7 +11,6 @@ The process that was started exits as soon as the supervisor proper has taken ch
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import resource
 import signal
@@ -21,6 +20,7 @@ import time
 from . import folder as files
 from .identity import Identity, boot_id, kill_all, members, memory_of
 from .limits import KILLED, KernelLimits
+from .turnstile import WAKERS, Woken, alarm, free_slot, prepare_signals, try_lock
 
 TOOK_CHARGE = 0
 #: Another supervisor has this task, or the task has begun or ended already.
@@ -38,12 +38,6 @@ WRITE_END_SECONDS = 600
 #: The byte at which the forked child goes on: without a control group of its own, or inside of one.
 GATE_PLAIN = b"x"
 GATE_IN_GROUP = b"g"
-
-_WAKERS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
-
-
-class _Woken(Exception):
-    """A signal came while the supervisor stood in the queue."""
 
 
 class _Unstartable(Exception):
@@ -77,7 +71,7 @@ class Supervisor:
     def take_charge(self, expires_at: float) -> int:
         """Become the only supervisor of this task, or say why not. The lock lasts as long as this process."""
         self._lock = os.open(self._path(files.LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if not _try_lock(self._lock, seconds=1.0) or self._has(files.PROCESS) or self._has(files.END):
+        if not try_lock(self._lock, seconds=1.0) or self._has(files.PROCESS) or self._has(files.END):
             return NOT_NEEDED
         if self._has(files.SUPERVISOR):
             # An earlier supervisor died while it waited. A look may have called the task gone, so it stays gone.
@@ -111,24 +105,24 @@ class Supervisor:
         count = _whole(self._spec.get("slots")) or 1
         turnstile = os.open(os.path.join(slots_dir, "turnstile"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            if _try_lock(turnstile):
-                slot = _free_slot(slots_dir, count)
+            if try_lock(turnstile):
+                slot = free_slot(slots_dir, count)
                 if slot is not None:
                     return None if self._give_back(slot) else slot
             reason = f"waiting: {count} of {count} slots in use"
             files.replace(self._path(files.WAITING), {"reason": reason, "since": files.utc(time.time())})
             while not self._has(files.STOP):
                 try:
-                    _alarm.sleep_in_queue(turnstile)
-                except _Woken:
-                    signal.pthread_sigmask(signal.SIG_BLOCK, _WAKERS)
+                    alarm.sleep_in_queue(turnstile)
+                except Woken:
+                    signal.pthread_sigmask(signal.SIG_BLOCK, WAKERS)
                     continue
                 break
             while not self._has(files.STOP):
-                slot = _free_slot(slots_dir, count)
+                slot = free_slot(slots_dir, count)
                 if slot is not None:
                     return None if self._give_back(slot) else slot
-                signal.sigtimedwait(_WAKERS, 0.1)
+                signal.sigtimedwait(WAKERS, 0.1)
             return None
         finally:
             os.close(turnstile)
@@ -252,7 +246,7 @@ class Supervisor:
         """Until the runner has ended (it is left unreaped, so that its number stays ours)."""
         forced_at: float | None = None
         while True:
-            signal.sigtimedwait(_WAKERS, TICK)
+            signal.sigtimedwait(WAKERS, TICK)
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 return
             if forced_at is None and self._has(files.STOP):
@@ -384,64 +378,6 @@ def _whole(value: object) -> int | None:
     return value if type(value) is int and value > 0 else None
 
 
-def _try_lock(handle: int, seconds: float = 0.0) -> bool:
-    """Take an exclusive lock within ``seconds`` (a look may hold it for a moment)."""
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= until:
-                return False
-            time.sleep(0.02)
-
-
-def _free_slot(slots_dir: str, count: int) -> int | None:
-    """The locked file of a free slot."""
-    for number in range(count):
-        handle = os.open(os.path.join(slots_dir, str(number)), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if _try_lock(handle):
-            return handle
-        os.close(handle)
-    return None
-
-
-class _Alarm:
-    """The signal handler: wakes the sleeper in the queue once for each time it is set, and does nothing else."""
-
-    def __init__(self) -> None:
-        self._set = False
-
-    def __call__(self, number: int, frame: object) -> None:
-        if self._set:
-            self._set = False  # a burst of signals must not interrupt the clean-up after the first
-            raise _Woken
-
-    def sleep_in_queue(self, turnstile: int) -> None:
-        """Wait for the turnstile. Raises ``_Woken`` when a signal comes first.
-
-        Signals are blocked everywhere else, so none is lost between a check and the sleep.
-        """
-        self._set = True
-        try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAKERS)
-            fcntl.flock(turnstile, fcntl.LOCK_EX)
-        finally:
-            self._set = False
-            signal.pthread_sigmask(signal.SIG_BLOCK, _WAKERS)
-
-
-_alarm = _Alarm()
-
-
-def _prepare_signals() -> None:
-    """Signals only wake us: a stop is what the stop file says, never a bare SIGTERM from somewhere."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _WAKERS)
-    for number in _WAKERS - {signal.SIGCHLD}:
-        signal.signal(number, _alarm)
-
-
 def main(argv: list[str]) -> None:
     """Detach, take charge, tell the waiting starter how that went, and see the task to its end."""
     folder, expires_at = argv[0], float(argv[1])
@@ -451,7 +387,7 @@ def main(argv: list[str]) -> None:
         answer = os.read(answer_out, 1)
         os._exit(answer[0] if answer else BROKEN)
     os.close(answer_out)
-    _prepare_signals()
+    prepare_signals()
     supervisor = Supervisor(folder)
     answer_code = supervisor.take_charge(expires_at)
     os.write(answer_in, bytes([answer_code]))
