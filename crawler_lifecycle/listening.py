@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import resource
 import signal
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +20,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from .logs import RequestLog
 from .problems import Problem
 from .serving import HEAD_MAX
+
+logger = logging.getLogger(__name__)
 
 #: What a request that is being served gets after SIGTERM, in seconds.
 GRACE_S = 10
@@ -175,7 +177,7 @@ def run(name: str, app: FastAPI, bound: socket.socket) -> int:
         number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)
     }
     try:
-        print(f"{name} listens on http://{where}", file=sys.stderr, flush=True)
+        logger.info("%s listens on http://%s", name, where)
         server.run(sockets=[bound])
     finally:
         bound.close()

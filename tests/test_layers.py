@@ -46,6 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gateway": {
         *("domain", "ports", "adapters", "settings", "compose", "client", "temporal"),
         *("problem_codes", "problems", "serving", "listening", "logs", "task_tokens"),
+        *("tracing",),
     },
     "cli": {
         *("domain", "ports", "adapters", "settings", "compose", "client", "temporal", "logs"),

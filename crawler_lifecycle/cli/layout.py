@@ -23,6 +23,7 @@ PORTS = {
     "scheduler": 8600,
     "site": 8400,
     "worker": 8700,
+    "metrics": 9464,
 }
 
 #: The generic crawler, which is there when a folder of pages is served.
@@ -45,6 +46,8 @@ OWN = (
     "LIFECYCLE_GATEWAY__TASK_KEY",
     "LIFECYCLE_WORKER__HEALTH_HOST",
     "LIFECYCLE_WORKER__HEALTH_PORT",
+    "LIFECYCLE_WORKER__METRICS_HOST",
+    "LIFECYCLE_WORKER__METRICS_PORT",
     "LIFECYCLE_ARCHIVE__URL",
     "LIFECYCLE_EVENTS__URL",
     "LIFECYCLE_MORE_CRAWLERS",
@@ -95,6 +98,7 @@ class Layout:
             "gateway": self.url("gateway"),
             "scheduler": self.url("scheduler"),
             "worker": self.url("worker"),
+            "metrics": self.url("metrics") + "/metrics",
             "site": self.url("site") if self.has_site else None,
             "database": self.database or f"sqlite:///{self.state_dir / 'lifecycle.db'}",
             "archive": (self.state_dir / "archive").as_uri(),
@@ -123,6 +127,8 @@ class Layout:
             "LIFECYCLE_GATEWAY__TASK_KEY": kept_key(self.state_dir / "task.key"),
             "LIFECYCLE_WORKER__HEALTH_HOST": LOOPBACK,
             "LIFECYCLE_WORKER__HEALTH_PORT": str(self.ports["worker"]),
+            "LIFECYCLE_WORKER__METRICS_HOST": LOOPBACK,
+            "LIFECYCLE_WORKER__METRICS_PORT": str(self.ports["metrics"]),
             "LIFECYCLE_ARCHIVE__URL": str(known["archive"]),
             "LIFECYCLE_EVENTS__URL": str(known["events"]),
             # Crawlers say `python` and `scrapy` and mean those of this environment.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 
-from crawler_lifecycle import logs
+from crawler_lifecycle import logs, tracing
 from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
 from crawler_lifecycle.compose import build_archive, build_logs
@@ -14,6 +15,7 @@ from crawler_lifecycle.listening import Unservable, bind, run
 from crawler_lifecycle.serving import is_loopback, loopback_only, named_hosts
 from crawler_lifecycle.settings import GatewaySettings, Settings
 from crawler_lifecycle.task_tokens import KEY_MIN
+from crawler_lifecycle.temporal import connect
 
 from .app import create_app
 from .auth import Callers, CallersError, Entrance
@@ -42,6 +44,7 @@ def serve(settings: Settings) -> int:
         archive = build_archive(settings)
         store = open_store(settings.database.url, pool_size=settings.database.pool_size)
         bound = bind(listen.host, listen.port, "LIFECYCLE_GATEWAY")
+        traces = tracing.start("gateway")
     except (LifecycleError, Unservable) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -53,7 +56,7 @@ def serve(settings: Settings) -> int:
         min(settings.scheduler.timeout_s, SCHEDULER_TIMEOUT_S),
         token=token.get_secret_value() if token else None,
     )
-    temporal = LateTemporal()
+    temporal = LateTemporal(functools.partial(connect, plugins=traces.plugins))
     app = create_app(
         store,
         temporal,
@@ -67,6 +70,7 @@ def serve(settings: Settings) -> int:
     try:
         return run("gateway", app, bound)
     finally:
+        traces.close()
         scheduler.close()
         store.close()
 

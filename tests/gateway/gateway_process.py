@@ -66,7 +66,7 @@ def gateway(settings: dict[str, str], folder: Path) -> Iterator[Gateway]:
         process = subprocess.Popen([sys.executable, "-c", CODE], env=settings, stderr=sink, cwd=folder)
     try:
         until = time.monotonic() + 30
-        while not (found := re.search(r"listens on (http://\S+)", log.read_text())):
+        while not (found := re.search(r"listens on (http://[^\s\"]+)", log.read_text())):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < until, log.read_text()
             time.sleep(0.02)

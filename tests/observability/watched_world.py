@@ -181,7 +181,7 @@ class Watched:
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         """Every line that a process wrote, each one JSON."""
-        return [json.loads(line) for line in self.log(name).splitlines() if not _told_to_people(line)]
+        return [json.loads(line) for line in self.log(name).splitlines()]
 
     def scrape(self, name: str = "metrics") -> str:
         return get(f"http://127.0.0.1:{self.ports[name]}/metrics")
@@ -194,8 +194,3 @@ class Watched:
             if found and found[1] == metric and all(f'{k}="{v}"' in found[2] for k, v in labels.items()):
                 total += float(found[3])
         return total
-
-
-def _told_to_people(line: str) -> bool:
-    """The one line in which a service says where it listens."""
-    return bool(re.fullmatch(r"[\w ]+ listens on http://\S+", line))

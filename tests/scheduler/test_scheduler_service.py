@@ -204,7 +204,7 @@ def test_it_serves_the_local_cluster_and_leaves_when_asked(tmp_path: Path) -> No
     )
     try:
         assert process.stderr is not None
-        found = next(filter(None, (re.search(r"listens on (http://\S+)", line) for line in process.stderr)))
+        found = next(filter(None, (re.search(r"listens on (http://[^\s\"]+)", line) for line in process.stderr)))
         assert httpx.get(f"{found[1]}/healthz").status_code == 200
         assert [c["name"] for c in httpx.get(f"{found[1]}/v1/crawlers").json()["crawlers"]] == ["plain"]
         process.send_signal(signal.SIGTERM)
