@@ -5,10 +5,17 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from benchmarks import cli, database, history, throughput
+from benchmarks import cli, database, gateway, history, throughput
 from crawler_lifecycle.cli.exits import leave
 
-BENCHMARKS = {"cli": cli.main, "database": database.main, "history": history.main, "throughput": throughput.main}
+BENCHMARKS = {
+    "cli": cli.main,
+    "database": database.main,
+    "gateway": gateway.main,
+    "streams": gateway.streams,
+    "history": history.main,
+    "throughput": throughput.main,
+}
 
 
 def main(names: list[str]) -> int:

@@ -172,7 +172,11 @@ async def _steady(http: httpx.AsyncClient, client: Client) -> None:
     await asyncio.gather(*pending)
     print(f"start of a run, {RATE:g} a second for {SECONDS:g} s with a worker executing them: ", end="")
     print(f"{shown(times['start'])} (reach: p95 <= 150 ms)")
-    print(f"  baselines in between: GET /healthz {shown(times['health'])}; bare workflow start {shown(times['bare'])}")
+    print(
+        f"  baselines in between: GET /healthz {shown(times['health'])}; bare workflow start {shown(times['bare'])}; ",
+        end="",
+    )
+    print(f"p95 over the bare start's: {quantile(times['start'], 0.95) / quantile(times['bare'], 0.95):.2f}")
 
 
 async def _pressed(http: httpx.AsyncClient, client: Client) -> None:
