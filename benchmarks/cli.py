@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-REPETITIONS = 15
+REPETITIONS = 9
 BUDGET_S = 0.4
 
 #: What is measured of the program itself, in the order of a person's day.
