@@ -11,6 +11,8 @@ FILES_MAX = 100_000
 BYTES_MAX = 50 * 2**30
 
 _KEY = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9._-]*/)*[A-Za-z0-9_-][A-Za-z0-9._-]*")
+#: Names that may be looked at beside those of the files that are taken.
+OTHER_NAMES_MAX = 100_000
 #: S3's limit for a key.
 _KEY_BYTES_MAX = 1024
 
@@ -27,7 +29,7 @@ class Limits:
     path_max: int = 2048
     """Of one member's name; unpackers give up at 4096 together with the folder they unpack into."""
     paths_max: int = 24 * 2**20
-    """Of all members' names together: they stay in memory until the zip's directory is written at its end."""
+    """Of all members' names together: each is written four times, and every reader keeps them in memory."""
     holes_max: int = 2**30
     """Holes in one sparse file. A file of nothing costs its writer no disk, but us and every reader time and space."""
     skipped_named_max: int = 1000
@@ -41,7 +43,7 @@ class Limits:
     @property
     def names_max(self) -> int:
         """Names that are looked at, of whatever kind, before the walk gives up."""
-        return self.files_max + 100_000
+        return self.files_max + OTHER_NAMES_MAX
 
 
 def checked_key(key: str) -> str:

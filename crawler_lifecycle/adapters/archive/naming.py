@@ -29,7 +29,7 @@ def safe_component(name: bytes) -> str:
         text = _escaped(text[0]) + text[1:]
     if len(text.encode()) > _COMPONENT_BYTES_MAX:
         mark = "~" + hashlib.sha256(name).hexdigest()[:12]
-        text = text.encode()[: _COMPONENT_BYTES_MAX - len(mark)].decode(errors="ignore") + mark
+        text = _cut(text, _COMPONENT_BYTES_MAX - len(mark)) + mark
     return text
 
 
@@ -76,7 +76,15 @@ def _numbered(path: str, number: int) -> str:
     stem, dot, suffix = name.rpartition(".")
     if not stem:
         stem, dot, suffix = name, "", ""
-    return f"{folder}{slash}{stem}~{number}{dot}{suffix}"
+    end = f"~{number}{dot}{suffix}"
+    if (left := _COMPONENT_BYTES_MAX - len(end.encode())) < 1:
+        stem, end = name, f"~{number}"
+        left = _COMPONENT_BYTES_MAX - len(end)
+    return f"{folder}{slash}{_cut(stem, left)}{end}"
+
+
+def _cut(text: str, most: int) -> str:
+    return text.encode()[:most].decode(errors="ignore")
 
 
 def _folded(path: str) -> int:
