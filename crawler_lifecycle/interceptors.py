@@ -27,7 +27,7 @@ from temporalio.worker import (
     WorkflowOutboundInterceptor,
 )
 
-from crawler_lifecycle.activities import meters
+from crawler_lifecycle import recorders
 from crawler_lifecycle.logs import of_workflow
 
 log = logging.getLogger(__name__)
@@ -78,10 +78,10 @@ class _Activity(ActivityInboundInterceptor):
         try:
             answer = await super().execute_activity(input)
         except BaseException as error:
-            meters.failed(info.activity_type, error)
+            recorders.failed(info.activity_type, error)
             raise
         seconds = time.monotonic() - began
-        meters.completed(info.activity_type, input.args[0] if input.args else None, answer, seconds)
+        recorders.completed(info.activity_type, input.args[0] if input.args else None, answer, seconds)
         log.debug("%s done in %.3f s", info.activity_type, seconds)
         return answer
 

@@ -75,17 +75,13 @@ def check_roles(roles: Sequence[str]) -> list[str]:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((host, port))
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        listener.close()
         raise InvalidRequest(
             f"LIFECYCLE_WORKER__HEALTH_PORT: {host}:{port} cannot be used ({error.strerror}); "
             "end what listens there or choose another port (0 takes a free one)"
         ) from None
-    return listener
 
 
 @contextlib.asynccontextmanager

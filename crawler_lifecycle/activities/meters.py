@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -130,71 +130,3 @@ def found(findings: Sequence[Finding], observed_at: datetime, source: str) -> No
 def delivered(sink: str, error: str | None = None) -> None:
     """One try to deliver an event; ``error`` is why it failed."""
     count(DELIVERIES, sink=sink, result="failed" if error else "delivered")
-
-
-# --- what the answers of activities tell ------------------------------------------------------------------------------
-
-
-def completed(name: str, order: object, answer: object, seconds: float) -> None:
-    """An activity answered: count what that means, and tell it where a person would want to know."""
-    recorder = _RECORDERS.get(name)
-    if recorder is not None:
-        recorder(order, answer, seconds)
-
-
-def failed(name: str, error: BaseException) -> None:
-    """A try of an activity failed."""
-    if expected(error):
-        return
-    count(FAILURES, activity=name, error=error_class(error))
-    if name == "get_history_statuses_to_sync":
-        count(LOOKS, result="failed")
-    if name == "export_supporting_files":
-        count(EXPORTS, result="failed")
-
-
-def _began(order: object, handle: object, _: float) -> None:
-    request = getattr(handle, "request", None)
-    resumed = bool(getattr(handle, "resumed", False))
-    count(RUNS_STARTED, trigger=str(getattr(request, "trigger", "other")), resumed=str(resumed).lower())
-    log.info(
-        "run %s begins: attempt %s of crawler %s",
-        *(getattr(handle, "run_id", "?"), getattr(handle, "attempt", "?"), getattr(request, "crawler", "?")),
-        extra={"run_id": getattr(handle, "run_id", None), "attempt": getattr(handle, "attempt", None)},
-    )
-
-
-def _ended(_: object, ended: object, __: float) -> None:
-    status, outcome = str(getattr(ended, "status", "other")), getattr(ended, "outcome", None)
-    count(RUNS_ENDED, status=status, outcome=outcome_class(outcome))
-    log.info("run ended %s / %s: %s", status, outcome, getattr(ended, "cause", ""))
-
-
-def _looked(_: object, answer: object, __: float) -> None:
-    count(LOOKS, result="ok")
-    measure(LOOK_TIME, float(getattr(answer, "seconds", 0.0)))
-
-
-def _stopped(order: object, _: object, __: float) -> None:
-    for heard in getattr(order, "heard", ()):
-        intent = heard.intent
-        kind = "limit" if intent.limit is not None else "forced" if intent.force else "graceful"
-        count(STOPS, kind=kind)
-        why = intent.limit or intent.reason or "no reason given"
-        log.info("stop (%s) by %s: %s", kind, intent.requested_by or "unnamed", why)
-
-
-def _exported(_: object, result: object, seconds: float) -> None:
-    count(EXPORTS, result="empty" if result is None else "exported")
-    if result is not None:
-        count(EXPORT_BYTES, int(getattr(result, "bytes", 0)))
-        measure(EXPORT_TIME, seconds)
-
-
-_RECORDERS: dict[str, Callable[[object, object, float], None]] = {
-    "create_history_id": _began,
-    "update_run_status": _ended,
-    "get_history_statuses_to_sync": _looked,
-    "record_stop": _stopped,
-    "export_supporting_files": _exported,
-}

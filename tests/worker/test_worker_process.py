@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -139,6 +140,59 @@ def test_a_taken_health_port_is_named(start: Callable[..., WorkerProcess]) -> No
     assert f"127.0.0.1:{port}" in said
     assert "LIFECYCLE_WORKER__HEALTH_PORT" in said
     assert "Traceback" not in said
+
+
+def test_a_taken_metrics_port_is_named(start: Callable[..., WorkerProcess]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        worker = start(LIFECYCLE_WORKER__METRICS_PORT=str(port))
+        code, said = worker.process.wait(30), worker.process.communicate()[1]
+    assert code == 1
+    assert "LIFECYCLE_WORKER__METRICS_PORT" in said
+    assert f"127.0.0.1:{port}" in said
+    assert "Traceback" not in said
+
+
+def test_traces_without_the_extra_are_an_error_at_the_start(
+    start: Callable[..., WorkerProcess], tmp_path: Path
+) -> None:
+    blocked = tmp_path / "blocked" / "opentelemetry" / "exporter"
+    blocked.mkdir(parents=True)
+    (blocked.parent / "__init__.py").write_text("raise ImportError('not installed')\n")
+    worker = start(
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
+        PYTHONPATH=os.pathsep.join((str(tmp_path / "blocked"), str(Path(__file__).parents[2]))),
+    )
+    code, said = worker.process.wait(30), worker.process.communicate()[1]
+    assert code == 1
+    assert "crawler-lifecycle[otel]" in said
+    assert "Traceback" not in said
+
+
+def test_health_can_be_asked_over_ipv6_where_there_is_one(start: Callable[..., WorkerProcess]) -> None:
+    worker = start(LIFECYCLE_WORKER__HEALTH_HOST="::1")
+    if not _has_ipv6():
+        code, said = worker.process.wait(30), worker.process.communicate()[1]
+        assert code == 1
+        assert "LIFECYCLE_WORKER__HEALTH_" in said
+        return
+    deadline = time.monotonic() + 30
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection(("::1", worker.port), timeout=2):
+            break
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert worker.end()[0] == 0
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
 
 
 def test_a_catalogue_is_needed_only_when_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
