@@ -1,0 +1,119 @@
+"""The command line against the real stack: what a person does with a run, from its start to its archive."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from dev_support import Dev
+
+POLL = ("--poll-minutes", "0.02")
+
+
+@pytest.fixture(scope="module")
+def ended(running: Dev) -> int:
+    """A run of two tasks, the second of which was added while the first was executed; watched to its end."""
+    started = running.crawlctl("start", "services", "--tasks", "1", *POLL, "--tag", "story", "-o", "name")
+    run = started.stdout.strip()
+    words = ("tasks", "add", run, "-a", f"site={running.known['site']}")
+    first, second = running.crawlctl(*words, "-o", "json"), running.crawlctl(*words, "-o", "json")
+    assert json.loads(first.stdout)["tasks"] == json.loads(second.stdout)["tasks"]
+    assert "1 of them were added before" in second.stderr
+    watched = running.crawlctl("watch", run, "--timeout", "50s")
+    lines = [line.split(" ", 1)[1] for line in watched.stdout.splitlines()]
+    assert "\x1b" not in watched.stdout
+    assert any(line.startswith(f"run {run} services COMPLETED completion finished") for line in lines), lines
+    assert any("(index 1) SUCCEEDED finished" in line for line in lines), lines
+    return int(run)
+
+
+def test_the_run_is_found_by_what_it_is(running: Dev, ended: int) -> None:
+    filters = ("--tag", "story", "--stage", "completion", "--since", "1h", "--status", "completed")
+    assert running.crawlctl("list", *filters, "-o", "name").stdout.split() == [str(ended)]
+    assert running.crawlctl("list", "--tag", "story", "--until", "1h", "-o", "name").stdout == ""
+    rows = [json.loads(line) for line in running.crawlctl("tasks", str(ended), "-o", "jsonl").stdout.splitlines()]
+    assert [(row["task_index"], row["status"]) for row in rows] == [(0, "SUCCEEDED"), (1, "SUCCEEDED")]
+    assert "COMPLETED" in running.crawlctl("timeline", str(ended)).stdout
+
+
+def test_its_log_can_be_read_and_followed_to_its_end(running: Dev, ended: int) -> None:
+    kept = running.crawlctl("logs", str(ended), "--tail", "3").stdout
+    followed = running.crawlctl("logs", str(ended), "-f", "--tail", "3").stdout
+    assert "finish_reason" in kept
+    assert kept.splitlines()[-1] == followed.splitlines()[-1]
+
+
+def test_its_archive_is_fetched_whole(running: Dev, ended: int, tmp_path: Path) -> None:
+    fetched = running.crawlctl("export", str(ended), "--download", str(tmp_path), "-o", "name")
+    file = Path(fetched.stdout.strip())
+    assert file.parent == tmp_path
+    with zipfile.ZipFile(file) as archive:
+        assert archive.testzip() is None
+        assert archive.namelist()
+    assert running.crawlctl("export", str(ended), "--download", str(tmp_path), check=False).returncode == 4
+
+
+def test_a_finished_run_takes_no_tasks(running: Dev, ended: int) -> None:
+    words = ("tasks", "add", str(ended), "-a", "site=http://127.0.0.1:1")
+    assert running.crawlctl(*words, check=False).returncode == 4
+
+
+def test_it_is_delivered_again(running: Dev, ended: int) -> None:
+    before = json.loads(running.crawlctl("export", str(ended), "-o", "json").stdout)
+    assert {one["status"] for one in before["exports"]} == {"exported"}
+    assert running.crawlctl("export", str(ended), "--resend", "--only", "event").returncode == 0
+
+
+def test_watching_ends_at_ctrl_c_and_the_run_goes_on(running: Dev) -> None:
+    started = running.crawlctl("start", "operations", *POLL, "-s", "DOWNLOAD_DELAY=1", "-o", "name")
+    run = started.stdout.strip()
+    gateway = ("--gateway", running.known["gateway"])
+    command = [sys.executable, "-m", "crawler_lifecycle.cli", *gateway, "watch", run]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert f"run {run} operations" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+    assert json.loads(running.crawlctl("get", run, "-o", "json").stdout)["status"] in ("INITIALIZING", "PROCESSING")
+    ended = running.crawlctl("force-stop", run, "--yes", "--wait", "-o", "json", "--timeout", "50s")
+    assert json.loads(ended.stdout)["outcome"] in ("cancelled", "cancel_timeout")
+    assert running.crawlctl("wait", run, check=False).returncode == 6
+
+
+def test_nothing_is_bad_about_the_stack(running: Dev) -> None:
+    done = running.crawlctl("doctor", "--state-dir", str(running.state_dir), "-o", "json", check=False)
+    document = json.loads(done.stdout)
+    wrong = [(one["check"], one["text"]) for one in document["checks"] if one["level"] == "bad"]
+    assert (done.returncode, wrong) == (0, [])
+    texts = " ".join(one["text"] for one in document["checks"])
+    assert "all 8 are registered" in texts
+    assert texts.count("polling") == 5
+    sources = {one["name"]: one["source"] for one in document["settings"]}
+    assert sources["LIFECYCLE_DATABASE__URL"].endswith("dev.json")
+
+
+def test_fix_registers_search_attributes(running: Dev) -> None:
+    """In a namespace of its own, because the workers register them in theirs at their start."""
+    temporal = Path(sys.executable).parent / "temporal"
+    address = ("--address", running.known["temporal"])
+    create = [temporal, "operator", "namespace", "create", "--namespace", "fresh", "--retention", "72h", *address]
+    subprocess.run(create, check=True, capture_output=True, timeout=30)
+    env = {"TEMPORAL_ADDRESS": running.known["temporal"], "TEMPORAL_NAMESPACE": "fresh"}
+    env |= {"LIFECYCLE_DATABASE__URL": running.known["database"]}
+
+    def doctor(*words: str) -> dict[str, str]:
+        command = [sys.executable, "-m", "crawler_lifecycle.cli", "doctor", "-o", "json", *words]
+        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60, check=False)
+        checks = json.loads(done.stdout)["checks"]
+        return {one["check"]: f"{one['level']}: {one['text']}" for one in checks}
+
+    assert doctor()["search attrs"].startswith("bad: not registered: CrawlRunId")
+    fixed = doctor("--fix")
+    assert fixed["search attrs"].startswith("ok: all 8 are registered; registered CrawlCrawler")
+    assert fixed["workers"].startswith("bad: nobody polls"), "nobody works in that namespace"
+    assert doctor()["search attrs"] == "ok: all 8 are registered"
