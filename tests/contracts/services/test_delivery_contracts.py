@@ -1,11 +1,8 @@
-"""The contracts of ``EventSink``, ``Notifier``, ``FileArchive``, ``Catalogue`` and ``WorkflowDirectory``."""
+"""The contracts of ``EventSink``, ``Notifier``, ``Catalogue`` and ``WorkflowDirectory``."""
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,14 +11,13 @@ import pytest
 import yaml
 from services_harness import CRAWLERS, event
 
-from crawler_lifecycle.adapters.archive import FolderArchive
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 from crawler_lifecycle.adapters.eventbridge import EventBridgeSink
 from crawler_lifecycle.adapters.events import JsonLinesSink, OutboxNotifier
 from crawler_lifecycle.adapters.pusher import PusherNotifier
-from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
-from crawler_lifecycle.fakes.services import FakeArchive, FakeCatalogue, FakeDirectory, FakeNotifier, FakeSink
-from crawler_lifecycle.ports import Catalogue, EventSink, FileArchive, FileSource, Notifier, Owner
+from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.fakes.services import FakeCatalogue, FakeDirectory, FakeNotifier, FakeSink
+from crawler_lifecycle.ports import Catalogue, EventSink, Notifier, Owner
 from tests.support.event_bus import AWS_ENVIRONMENT, AWS_UNSET, BUS, moto_bus
 from tests.support.pusher_server import APP_ID, KEY, SECRET, pusher_server
 
@@ -125,70 +121,6 @@ def test_a_notifier_says_where_pushes_go_and_pushes_nothing(notifier: tuple[Noti
     port, arrived = notifier
     assert port.check()
     assert arrived is None or arrived() == []
-
-
-# --- archives ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["folder", "fake"])
-def archive(request: pytest.FixtureRequest, tmp_path: Path) -> FileArchive:
-    return FakeArchive() if request.param == "fake" else FolderArchive((tmp_path / "archive").as_uri())
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "files"
-    (folder / "sub").mkdir(parents=True)
-    (folder / "b.txt").write_bytes(b"bbb")
-    (folder / "sub" / "a.bin").write_bytes(bytes(range(256)) * 100)
-    (folder / "empty").touch()
-    return folder
-
-
-def _opened(archive: FileArchive, url: str) -> zipfile.ZipFile:
-    return zipfile.ZipFile(io.BytesIO(b"".join(archive.open(url))))
-
-
-def test_an_archive_holds_the_files_and_says_so(archive: FileArchive, folder: Path) -> None:
-    steps: list[tuple[int, int]] = []
-    sources = [FileSource("0/1", folder), FileSource("1/1", folder)]
-    result = archive.store("7/1/supporting-files.zip", sources, {"run_id": 7}, lambda *step: steps.append(step))
-    content = b"".join(archive.open(result.url))
-    assert (result.bytes, result.files) == (len(content), 6)
-    assert result.sha256 == hashlib.sha256(content).hexdigest()
-    opened = _opened(archive, result.url)
-    assert opened.testzip() is None
-    assert sorted(opened.namelist()) == sorted(
-        [f"{n}/1/{name}" for n in (0, 1) for name in ("b.txt", "empty", "sub/a.bin")] + ["manifest.json"]
-    )
-    manifest = json.loads(opened.read("manifest.json"))
-    assert manifest["run_id"] == 7
-    for entry in manifest["files"]:
-        data = opened.read(entry["name"])
-        assert (entry["size"], entry["sha256"]) == (len(data), hashlib.sha256(data).hexdigest())
-    assert steps[-1] == (6, 2 * (3 + 25_600))
-    assert steps == sorted(steps)
-
-
-def test_the_same_files_give_the_same_archive_and_a_repeat_replaces_it(archive: FileArchive, folder: Path) -> None:
-    first, second = (archive.store("7/1/x.zip", [FileSource("", folder)], {}, lambda *_: None) for _ in range(2))
-    assert first == second
-    (folder / "b.txt").write_bytes(b"changed")
-    third = archive.store("7/1/x.zip", [FileSource("", folder)], {}, lambda *_: None)
-    assert third.url == first.url
-    assert third.sha256 != first.sha256
-    assert _opened(archive, first.url).read("b.txt") == b"changed"
-
-
-def test_an_archive_that_is_not_there(archive: FileArchive) -> None:
-    with pytest.raises(NotDelivered):
-        archive.open("file:///nowhere/7/1/x.zip")
-
-
-@pytest.mark.parametrize("key", ["../x.zip", "/x.zip", "a/../../x.zip"])
-def test_a_key_stays_inside(archive: FileArchive, key: str) -> None:
-    with pytest.raises(InvalidRequest):
-        archive.store(key, [], {}, lambda *_: None)
 
 
 # --- catalogue and directory ------------------------------------------------------------------------------------------
