@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from benchmarks import cli, database, gateway, history, throughput
+from benchmarks import archive, cli, database, gateway, history, throughput
 from crawler_lifecycle.cli.exits import leave
 
 BENCHMARKS = {
+    "archive": archive.main,
     "cli": cli.main,
     "database": database.main,
     "gateway": gateway.main,
