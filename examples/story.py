@@ -1,8 +1,8 @@
 """``python -m examples.story``: real crawls on this machine, three accidents, and the proof that nothing is untrue.
 
-It brings up the embedded stack (the real Temporal server, SQLite, all services, a website to crawl), runs crawls over
-it, stops one, kills a crawler behind the service's back, kills the worker, and then checks database, processes,
-archives and events at their sources. It exits 0 only if every check holds.
+It brings up the embedded stack (the real Temporal server, SQLite or the database of ``--database``, all services, a
+website to crawl), runs crawls over it, stops one, kills a crawler behind the service's back, kills the worker, and then
+checks database, processes, archives and events at their sources. It exits 0 only if every check holds.
 """
 
 from __future__ import annotations
@@ -232,6 +232,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.story", description=__doc__)
     parser.add_argument("--state-dir", type=Path, default=Path(".crawl"), help="default: .crawl")
     parser.add_argument("--free-ports", action="store_true", help="take any free ports instead of the usual ones")
+    parser.add_argument("--database", metavar="URL", help="default: SQLite in the state directory")
     options = parser.parse_args()
     # Room for all tasks at once: the story is about truth, not about waiting.
     os.environ.setdefault("LIFECYCLE_CLUSTER__SLOTS", "8")
@@ -242,6 +243,7 @@ def main() -> int:
             options.state_dir,
             services=SERVICES,
             only_free_ports=options.free_ports,
+            database=options.database,
             say=lambda line: view.say("stack", line),
         )
         try:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from crawler_lifecycle.cli import processes
 
@@ -44,9 +44,31 @@ def expect(condition: object, text: str) -> None:
 
 
 def query(places: Places, sql: str, *values: object) -> list[tuple[Any, ...]]:
-    """Rows of the database, opened for reading only."""
+    """Rows of the database, read by its own driver; a file is opened for reading only."""
+    address = urlsplit(str(places.addresses["database"]))
+    if address.scheme.startswith(("mysql", "mariadb")):
+        return _query_mysql(address, sql, values)
     with contextlib.closing(sqlite3.connect(f"{places.path('database').as_uri()}?mode=ro", uri=True)) as db:
         return db.execute(sql, values).fetchall()
+
+
+def _query_mysql(address: SplitResult, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+    # Only who chose such a database has to have its driver.
+    import pymysql
+
+    connection = pymysql.connect(
+        host=address.hostname or "127.0.0.1",
+        port=address.port or 3306,
+        user=unquote(address.username or "root"),
+        password=unquote(address.password or ""),
+        database=unquote(address.path.removeprefix("/")),
+        charset="utf8mb4",
+        connect_timeout=5,
+        read_timeout=10,
+    )
+    with contextlib.closing(connection), connection.cursor() as cursor:
+        cursor.execute(sql.replace("?", "%s"), values)
+        return list(cursor.fetchall())
 
 
 def task_processes(places: Places, run_id: int) -> dict[str, tuple[int, int, int]]:

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.world import World
+from tests.support.mariadb import mariadb
+
+__all__ = ["mariadb"]
 
 TABLE = pytest.StashKey[list[str]]()
 

@@ -44,9 +44,9 @@ def until(condition: Callable[[], T], what: str, seconds: float = PATIENCE_S) ->
     return value
 
 
-def moment(text: str) -> datetime:
+def moment(text: str | datetime) -> datetime:
     """A time as the database or a file of the cluster spells it."""
-    found = datetime.fromisoformat(text)
+    found = text if isinstance(text, datetime) else datetime.fromisoformat(text)
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
@@ -56,10 +56,11 @@ class World:
 
     folder: Path
     said: list[str] = field(default_factory=list)
+    database: str | None = None
 
     def __post_init__(self) -> None:
         self._open = ExitStack()
-        self.stack = Stack(self.folder, services=6, only_free_ports=True, say=self.said.append)
+        self.stack = Stack(self.folder, services=6, only_free_ports=True, database=self.database, say=self.said.append)
 
     # --- life --------------------------------------------------------------------------------------------------------
 

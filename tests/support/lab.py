@@ -1,4 +1,4 @@
-"""A laboratory for the workflow: the real activities and the real store (SQLite) over fakes of everything outside."""
+"""A laboratory for the workflow: the real activities and the real store over fakes of everything outside."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +26,7 @@ from crawler_lifecycle.domain.run import ExportResult, RunResult, RunSnapshot
 from crawler_lifecycle.fakes.cluster import FakeCluster
 from crawler_lifecycle.ports import Deployed, Deployment, Event, FileSource
 from crawler_lifecycle.temporal import plugin
+from tests.support.databases import fresh_database
 
 CRAWLERS = {
     "books": CrawlerDefinition("books", args={"shelf": Argument(default="a")}, resumable=True),
@@ -216,10 +217,27 @@ class Lab:
 
 @asynccontextmanager
 async def laboratory(
-    client: Client, folder: Path, *, workers: bool = True, clock: Callable[[], datetime] = workflow_clock
+    client: Client,
+    folder: Path,
+    *,
+    workers: bool = True,
+    clock: Callable[[], datetime] = workflow_clock,
+    database: str | None = None,
 ) -> AsyncIterator[Lab]:
-    """A lab with its workers running; at the end every history is replayed and what is still open is terminated."""
-    url = f"sqlite:///{folder / 'lab.db'}"
+    """A lab with its workers running; at the end every history is replayed and what is still open is terminated.
+
+    ``database`` is the URL of an empty database; without it, the one that ``LIFECYCLE_TEST_DATABASE`` chooses.
+    """
+    with ExitStack() as opened:
+        url = database or opened.enter_context(fresh_database(folder))
+        async with _laboratory(client, folder, url, workers, clock) as lab:
+            yield lab
+
+
+@asynccontextmanager
+async def _laboratory(
+    client: Client, folder: Path, url: str, workers: bool, clock: Callable[[], datetime]
+) -> AsyncIterator[Lab]:
     upgrade(url)
     store = open_store(url, clock=clock)
     cluster = FakeCluster(clock=clock)

@@ -14,6 +14,7 @@ from crawler_lifecycle.ports import AddedTask, Fence
 from .rows import Row, args_hash
 from .tables import task_addition, task_history
 from .unit import BY_RUN, StorePart, Unit
+from .wire import insert_rows
 
 
 def check_request_id(request_id: str) -> None:
@@ -37,20 +38,11 @@ def check_room(present: int, more: int) -> None:
 
 
 def insert_tasks(unit: Unit, first_index: int, task_args: Sequence[Mapping[str, str]]) -> None:
-    """Insert QUEUED tasks of the run's attempt, indexes from ``first_index`` on, in one bulk statement."""
-    tasks = [
-        {
-            "run_id": unit.run_id,
-            "attempt": unit.attempt,
-            "task_index": first_index + n,
-            "status": TaskStatus.QUEUED.value,
-            "status_since": unit.now,
-            "args": dict(args),
-            "ever_seen": False,
-        }
-        for n, args in enumerate(task_args)
-    ]
-    unit.conn.execute(insert(task_history), tasks)
+    """Insert QUEUED tasks of the run's attempt, indexes from ``first_index`` on."""
+    names = ("run_id", "attempt", "status", "status_since", "ever_seen", "task_index", "args")
+    same = (unit.run_id, unit.attempt, TaskStatus.QUEUED.value, unit.now, False)
+    rows = [(*same, first_index + n, dict(args)) for n, args in enumerate(task_args)]
+    insert_rows(unit.conn, task_history, names, rows)
 
 
 class AdditionPart(StorePart):

@@ -7,7 +7,9 @@ and a temporary table is DDL, which MySQL's replication with GTIDs restricts ins
 
 The rows of the worktable never outlive the transaction, and its key begins with the run, whose row is locked.
 
-That UPDATE and the DELETEs here are spelled by hand. SQLite wants ``UPDATE … FROM``, and MySQL and MariaDB must be told
+Transitions and corrections are made out of the same worktable, just before: their texts cross the wire once.
+
+These statements and the DELETEs are spelled by hand. SQLite wants ``UPDATE … FROM``, and MySQL and MariaDB must be told
 which index to use: while a table is small their optimizers prefer to read all of it, such a read waits for every row
 that some transaction has locked, and two runs that do so at once are a deadlock (measured: 3 in 72 runs). A
 single-table UPDATE needs no such care under READ COMMITTED: it skips locked rows that its WHERE does not want.
@@ -21,13 +23,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, Connection, TextClause, bindparam, insert, select, text
+from sqlalchemy import Column, Connection, TextClause, bindparam, text
 
 from crawler_lifecycle.domain.task import TaskStatus, task_may_become
 
 from .rows import lag_ms
-from .tables import correction, status_transition, task_change, task_history, task_observation
+from .tables import JsonText, UtcTime, task_change, task_observation
 from .unit import Unit
+from .wire import insert_rows
 
 CHUNK = 500
 
@@ -50,12 +53,19 @@ class Move:
     outcome: str | None = None
     cause: str | None = None
     correction: str | None = None
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    evidence: Mapping[str, Any] | JsonText = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _stage(unit: Unit, rows: Sequence[Mapping[str, Any]]) -> None:
-    unit.conn.execute(insert(task_change), [{"run_id": unit.run_id, **row} for row in rows])
+    """Write the rows, all of the same columns in the same order, into the worktable."""
+    names = ("run_id", *rows[0])
+    insert_rows(unit.conn, task_change, names, [(unit.run_id, *row.values()) for row in rows])
+
+
+_SAME_TASK = "w.run_id = :run_id AND t.run_id = w.run_id AND t.task_id = w.task_id"
+_AS_BELIEVED = f"{_SAME_TASK} AND t.status = w.believed AND t.superseded_by IS NULL"
+_MYSQL_TABLES = "task_change AS w FORCE INDEX (PRIMARY) STRAIGHT_JOIN task_history AS t FORCE INDEX (PRIMARY)"
 
 
 @functools.cache
@@ -66,15 +76,55 @@ def _copy(
     values = {name: f"w.{name}" for name in replace}
     values |= {name: f"COALESCE(w.{name}, t.{name})" for name in fill}
     values |= dict.fromkeys(nulls, "NULL")
-    where = "w.run_id = :run_id AND t.run_id = w.run_id AND t.task_id = w.task_id"
-    if cas:
-        where += " AND t.status = w.believed AND t.superseded_by IS NULL"
+    where = _AS_BELIEVED if cas else _SAME_TASK
     if dialect == "sqlite":
         assigned = ", ".join(f"{name} = {value}" for name, value in values.items())
         return text(f"UPDATE task_history AS t SET {assigned} FROM task_change AS w WHERE {where}")  # noqa: S608
     assigned = ", ".join(f"t.{name} = {value}" for name, value in values.items())
-    tables = "task_change AS w FORCE INDEX (PRIMARY) STRAIGHT_JOIN task_history AS t FORCE INDEX (PRIMARY)"
-    return text(f"UPDATE {tables} SET {assigned} WHERE {where}")  # noqa: S608
+    return text(f"UPDATE {_MYSQL_TABLES} SET {assigned} WHERE {where}")  # noqa: S608
+
+
+_TRANSITION = {
+    "run_id": "w.run_id",
+    "task_id": "w.task_id",
+    "attempt": "t.attempt",
+    "from_status": "w.believed",
+    "to_status": "w.status",
+    "cluster_time": "w.cluster_time",
+    "committed_at": ":now",
+    "lag_ms": "w.lag_ms",
+    "source": ":source",
+    "evidence": "w.evidence",
+}
+_CORRECTION = {
+    "run_id": "w.run_id",
+    "task_id": "w.task_id",
+    "attempt": "t.attempt",
+    "kind": "w.correction",
+    "believed": "w.believed",
+    "believed_since": "t.status_since",
+    "truth": "w.status",
+    "truth_since": "w.cluster_time",
+    "found_by": ":source",
+    "lag_ms": "w.lag_ms",
+    "evidence": "w.evidence",
+    "created_at": ":now",
+}
+
+
+@functools.cache
+def _tell(dialect: str, table: str) -> TextClause:
+    """The INSERT of what is about to change.
+
+    Another program may write these rows too, so they are locked: what is told here is what the update finds.
+    """
+    columns, also = (_TRANSITION, "") if table == "status_transition" else (_CORRECTION, " AND w.correction <> ''")
+    mysql = dialect == "mysql"
+    tables = _MYSQL_TABLES if mysql else "task_change AS w CROSS JOIN task_history AS t"
+    lock = " FOR UPDATE" if mysql else ""
+    chosen = f"SELECT {', '.join(columns.values())} FROM {tables} WHERE {_AS_BELIEVED}{also} ORDER BY w.task_id{lock}"  # noqa: S608
+    insert = f"INSERT INTO {table} ({', '.join(columns)}) {chosen}"
+    return text(insert).bindparams(bindparam("now", type_=UtcTime()))
 
 
 def _apply(
@@ -136,29 +186,15 @@ def move_tasks(
     if not wanted:
         return 0
     _stage(unit, [_row(unit, move) for move in wanted.values()])
-    t, w = task_history.c, task_change.c
-    # Another program may write these rows too: lock them, so that what is read here is what the update finds.
-    found = unit.conn.execute(
-        select(t.task_id, t.attempt, t.status_since)
-        .prefix_with("STRAIGHT_JOIN", dialect="mysql")
-        .select_from(task_change, task_history)
-        .with_hint(task_change, "FORCE INDEX (PRIMARY)", "mysql")
-        .with_hint(task_history, "FORCE INDEX (PRIMARY)", "mysql")
-        .where(w.run_id == unit.run_id, t.run_id == w.run_id, t.task_id == w.task_id)
-        .where(t.status == w.believed, t.superseded_by.is_(None))
-        .order_by(w.task_id)
-        .with_for_update()
-    ).all()
+    told = {"run_id": unit.run_id, "now": unit.now, "source": source}
+    dialect = unit.conn.dialect.name
+    moved = unit.conn.execute(_tell(dialect, "status_transition"), told).rowcount
+    if moved and any(move.correction for move in wanted.values()):
+        unit.conn.execute(_tell(dialect, "correction"), told)
     columns = ("status", "status_since", *replace)
     _apply(unit, columns, ("outcome", "cause", "ended_at", *fill), ("offered_until",), cas=True)
-    moved = [(wanted[task_id], attempt, since) for task_id, attempt, since in found]
-    if moved:
-        unit.conn.execute(insert(status_transition), [_transition(unit, m, a, source) for m, a, _ in moved])
-        unit.changed = True
-    wrong = [_correction(unit, m, a, since, source) for m, a, since in moved if m.correction]
-    if wrong:
-        unit.conn.execute(insert(correction), wrong)
-    return len(moved)
+    unit.changed = unit.changed or moved > 0
+    return moved
 
 
 def _row(unit: Unit, move: Move) -> dict[str, Any]:
@@ -171,37 +207,9 @@ def _row(unit: Unit, move: Move) -> dict[str, Any]:
         "outcome": move.outcome,
         "cause": move.cause,
         "ended_at": when if move.after.terminal else None,
-        **move.values,
-    }
-
-
-def _transition(unit: Unit, move: Move, attempt: int, source: str) -> dict[str, Any]:
-    return {
-        "run_id": unit.run_id,
-        "task_id": move.task_id,
-        "attempt": attempt,
-        "from_status": move.before.value,
-        "to_status": move.after.value,
         "cluster_time": move.cluster_time,
-        "committed_at": unit.now,
         "lag_ms": lag_ms(unit.now, move.cluster_time),
-        "source": source,
-        "evidence": dict(move.evidence),
-    }
-
-
-def _correction(unit: Unit, move: Move, attempt: int, since: datetime, source: str) -> dict[str, Any]:
-    return {
-        "run_id": unit.run_id,
-        "task_id": move.task_id,
-        "attempt": attempt,
-        "kind": move.correction,
-        "believed": move.before.value,
-        "believed_since": since,
-        "truth": move.after.value,
-        "truth_since": move.cluster_time,
-        "found_by": source,
-        "lag_ms": lag_ms(unit.now, move.cluster_time),
-        "evidence": dict(move.evidence),
-        "created_at": unit.now,
+        "correction": move.correction,
+        "evidence": move.evidence,
+        **move.values,
     }

@@ -7,7 +7,6 @@ timeouts on every wait.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import threading
@@ -21,7 +20,7 @@ from sqlalchemy.pool import QueuePool
 
 from crawler_lifecycle.domain.errors import InvalidRequest, StoreUnavailable
 
-from .tables import storable
+from .tables import json_text
 
 URL_SETTING = "LIFECYCLE_DATABASE__URL"
 CURE = "give sqlite:////folder/state.db or mysql+pymysql://user:password@host:3306/database"
@@ -77,10 +76,6 @@ def _bad_url(text: str, what: str) -> InvalidRequest:
     return InvalidRequest(f"{URL_SETTING}: {masked(text)!r} {what}; {CURE}")
 
 
-def _dumps(value: object) -> str:
-    return storable(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
-
-
 def open_engine(url: URL, *, pool_size: int, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> Engine:
     """An engine for a URL of ``parse_url``; nothing is connected yet."""
     pool: Mapping[str, Any] = {
@@ -88,7 +83,7 @@ def open_engine(url: URL, *, pool_size: int, answer_timeout_s: float = ANSWER_TI
         "pool_size": pool_size,
         "max_overflow": 0,
         "pool_timeout": BUSY_TIMEOUT_S,
-        "json_serializer": _dumps,
+        "json_serializer": json_text,
         # Values may be personal or secret (arguments of crawlers); they never belong into messages.
         "hide_parameters": True,
     }

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, Text, func, insert, select, type_coerce
 
 from crawler_lifecycle.domain.task import ALIVE, Observation, Phase, TaskStatus
 from crawler_lifecycle.ports import Details, Fence, Finding, FoundState, Look, LookReport, TaskCounts
@@ -20,12 +20,14 @@ from .rows import (
     evidence,
     load_details,
     load_finding,
+    load_findings,
     stop_of,
     tail,
     task_state,
 )
 from .tables import storable, task_history, task_log, task_observation
 from .unit import StorePart, Unit, check_fence, current_tasks, read_run
+from .wire import insert_rows
 
 _COUNTERS = ("pages", "items", "errors", "bytes")
 _SEEN = (Phase.WAITING, Phase.EXECUTING, Phase.ENDED)
@@ -125,9 +127,7 @@ class LookPart(StorePart):
     def apply_findings(self, fence: Fence, source: str) -> TaskCounts:
         """Change the staged statuses by compare-and-set and forget what was staged. Again: nothing is staged."""
         with self._unit(fence.run_id, fence) as unit:
-            moves = [
-                _move(load_finding(row["finding"])) for rows in _staged_rows(unit) for row in rows if row["finding"]
-            ]
+            moves = [_move(finding) for finding in _findings(unit)]
             move_tasks(
                 unit,
                 moves,
@@ -179,11 +179,10 @@ def _stage(unit: Unit, parts: Mapping[int, Mapping[str, Any]]) -> None:
             if old["earlier"] is not None:
                 replaced.append(old["earlier"])
             if any(new.values()):
-                key = {"task_id": old["task_id"], "run_id": unit.run_id, "task_index": old["task_index"]}
-                rows.append({**key, "attempt": unit.attempt, **new})
+                rows.append((old["task_id"], unit.run_id, old["task_index"], unit.attempt, *new.values()))
         delete_rows(unit.conn, o.task_id, "PRIMARY", replaced)
-    if rows:
-        unit.conn.execute(insert(task_observation), rows)
+    names = ("task_id", "run_id", "task_index", "attempt", "finding", "details")
+    insert_rows(unit.conn, task_observation, names, rows)
 
 
 def _staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
@@ -197,6 +196,17 @@ def _staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
             last = rows[-1]["task_index"]
         if len(rows) < CHUNK:
             return
+
+
+def _findings(unit: Unit) -> list[Finding]:
+    """All findings that are staged for the run, in order of the task's index."""
+    o = task_observation.c
+    texts = unit.conn.execute(
+        select(type_coerce(o.finding, Text))
+        .where(o.run_id == unit.run_id, o.finding.is_not(None))
+        .order_by(o.task_index)
+    )
+    return load_findings(texts.scalars().all())
 
 
 def _observed(task: Row, seen: Observation, now: datetime) -> dict[str, Any] | None:

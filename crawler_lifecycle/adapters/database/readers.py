@@ -143,16 +143,17 @@ class ReaderPart(StorePart):
     def properties(self, run_id: int) -> list[Mapping[str, object]]:
         return self._of_run(history_property, run_id)
 
-    def deliveries(self, run_id: int) -> list[Mapping[str, object]]:
+    def deliveries(self, run_id: int, *, keyed: bool = False) -> list[Mapping[str, object]]:
         """Every try to deliver an event of the run, and as ``pending`` the events with a key that nobody tried yet.
 
         An event gets its key because it must be delivered once; the others tell of a change and may go nowhere.
         """
         e, d = outbox_event.c, outbox_delivery.c
+        wanted = e.event_key.is_not(None)
         query = (
             select(e.seq, e.type, e.attempt, d.sink, d.status, d.tries, d.error, d.delivered_at)
             .join_from(outbox_event, outbox_delivery, e.seq == d.seq, isouter=True)
-            .where(e.run_id == run_id, or_(d.seq.is_not(None), e.event_key.is_not(None)))
+            .where(e.run_id == run_id, wanted if keyed else or_(wanted, d.seq.is_not(None)))
             .order_by(e.seq, d.id)
         )
         return [{**row, "status": row["status"] or "pending", "tries": row["tries"] or 0} for row in self._rows(query)]

@@ -8,18 +8,20 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import TypeAdapter
+from pydantic_core import PydanticSerializationError
 
 from crawler_lifecycle.domain.names import request_fingerprint
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Counters, Observation, TaskState, TaskStatus
 from crawler_lifecycle.ports import CorrectionRow, Details, Event, Finding, RunHandle, RunRow, TaskRow, TransitionRow
 
-from .tables import storable
+from .tables import JsonText, json_text, storable
 
 Row = Mapping[Any, Any]
 
 _REQUEST = TypeAdapter(RunRequest)
 _FINDING = TypeAdapter(Finding)
+_FINDINGS = TypeAdapter(list[Finding])
 _DETAILS = TypeAdapter(Details)
 _OBSERVATION = TypeAdapter(Observation)
 _EVIDENCE_TEXT_MAX = 1000
@@ -74,11 +76,16 @@ def distinct_tags(tags: Sequence[str]) -> list[str]:
 
 
 def dump_finding(finding: Finding) -> Any:
-    return _FINDING.dump_python(finding, mode="json")
+    return _FINDING.dump_python(finding, mode="json", exclude_defaults=True)
 
 
 def load_finding(value: Any) -> Finding:
     return _FINDING.validate_python(value)
+
+
+def load_findings(texts: Sequence[str]) -> list[Finding]:
+    """Many findings at once, from the JSON that the database keeps: several times as fast as one by one."""
+    return _FINDINGS.validate_json(f"[{','.join(texts)}]")
 
 
 def dump_details(details: Details) -> Any:
@@ -96,9 +103,16 @@ def _compact(value: Any) -> Any:
     return value[:_EVIDENCE_TEXT_MAX] if isinstance(value, str) else value
 
 
-def evidence(observation: Observation) -> dict[str, Any]:
-    """What was seen, without what was not."""
-    return dict(_compact(_OBSERVATION.dump_python(observation, mode="json")))
+def evidence(observation: Observation) -> JsonText:
+    """What was seen, without what was not, as JSON."""
+    try:
+        text = _OBSERVATION.serializer.to_json(observation, exclude_none=True).decode()
+    except PydanticSerializationError:
+        # Half a surrogate pair, which is no JSON either.
+        text = ""
+    if text and "{}" not in text and len(text) <= _EVIDENCE_TEXT_MAX:
+        return JsonText(text)
+    return JsonText(json_text(_compact(_OBSERVATION.dump_python(observation, mode="json"))))
 
 
 def lag_ms(now: datetime, cluster_time: datetime | None) -> int | None:

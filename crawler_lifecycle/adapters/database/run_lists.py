@@ -63,12 +63,17 @@ def _page(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit:
 
 def _ids(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: int) -> Select[Any]:
     r = run_history.c
-    query = select(r.run_id).where(*conditions).order_by(r.run_id.desc()).limit(limit)
-    # The range of ids says it better, and in the right order.
-    query = query.with_hint(run_history, "IGNORE INDEX (ix_run_history_created_at)", "mysql")
+    query = select(r.run_id).order_by(r.run_id.desc())
     if filters.tag is not None:
-        query = query.join(run_tag, run_tag.c.run_id == r.run_id).where(run_tag.c.tag == tag_key(filters.tag))
-    return query
+        # The runs of a tag come out of its own index in the order of the id.
+        tagged = run_tag.c
+        query = select(tagged.run_id).join(run_history, r.run_id == tagged.run_id).order_by(tagged.run_id.desc())
+        query = query.where(tagged.tag == tag_key(filters.tag))
+        if filters.before_run_id is not None:
+            query = query.where(tagged.run_id < filters.before_run_id)
+    # A range of ids says the same as a range of time, and in the right order.
+    query = query.with_hint(run_history, "IGNORE INDEX (ix_run_history_created_at)", "mysql")
+    return query.where(*conditions).limit(limit)
 
 
 def _times(conn: Connection, filters: RunFilters) -> list[ColumnElement[bool]]:

@@ -9,6 +9,7 @@ All texts compare by code point on every database (``utf8mb4_bin``): the collati
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -57,8 +58,21 @@ class UtcTime(TypeDecorator[datetime]):
 
 def storable(text: str, length: int | None = None) -> str:
     """``text`` as every database takes it: no lone surrogates, and no longer than ``length`` characters."""
-    clean = text.encode("utf-8", "replace").decode("utf-8")
+    clean = text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
     return clean if length is None or len(clean) <= length else clean[: length - 1] + "…"
+
+
+class JsonText(str):
+    """JSON that is text already, and is stored as it is."""
+
+    __slots__ = ()
+
+
+def json_text(value: object) -> str:
+    """``value`` as JSON that every database takes."""
+    if isinstance(value, JsonText):
+        return value
+    return storable(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
 
 
 class Words(TypeDecorator[str]):
@@ -254,6 +268,10 @@ task_change = Table(
     Column("run_id", BigInteger, primary_key=True, autoincrement=False),
     Column("task_id", BigInteger, primary_key=True, autoincrement=False),
     Column("believed", String(20)),
+    Column("cluster_time", UtcTime),
+    Column("lag_ms", BigInteger),
+    Column("correction", String(30)),
+    Column("evidence", _Json),
     *(
         Column(name, task_history.c[name].type)
         for name in (

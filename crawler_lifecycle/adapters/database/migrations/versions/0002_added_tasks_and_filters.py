@@ -1,7 +1,8 @@
 """Tasks that are added to a live run, tags that can be asked for, and an index for every filter of the list of runs.
 
-Only tables and indexes are added: a worker of the schema before goes on working on this one. Runs that it creates
-meanwhile have no rows in ``run_tag``, so they are not found by their tags; everything else about them is the same.
+Only tables, indexes and columns that may be null are added: a worker of the schema before goes on working on this one.
+Runs that it creates meanwhile have no rows in ``run_tag``, so they are not found by their tags; everything else about
+them is the same.
 """
 
 from __future__ import annotations
@@ -51,6 +52,11 @@ def upgrade() -> None:
         sa.Column("tag", sa.String(200), primary_key=True),
         sa.Column("run_id", _KEY, sa.ForeignKey("run_history.run_id"), primary_key=True, autoincrement=False),
     )
+    # Rows of this worktable live within one transaction, so there are none whose values would be missing.
+    _column("task_change", sa.Column("cluster_time", _TIME))
+    _column("task_change", sa.Column("lag_ms", sa.BigInteger))
+    _column("task_change", sa.Column("correction", sa.String(30)))
+    _column("task_change", sa.Column("evidence", sa.JSON))
     _index("ix_run_tag_run_id", "run_tag", ["run_id"])
     for name, columns in _RUN_INDEXES.items():
         _index(name, "run_history", columns)
@@ -62,6 +68,8 @@ def downgrade() -> None:
     for name in _RUN_INDEXES:
         op.drop_index(name, "run_history")
     op.drop_index("ix_task_history_run_id_task_id", "task_history")
+    for name in ("cluster_time", "lag_ms", "correction", "evidence"):
+        op.drop_column("task_change", name)
     op.drop_table("run_tag")
     op.drop_table("task_addition")
 
@@ -82,6 +90,11 @@ def _create(name: str, *parts: Any, **options: Any) -> None:
 def _index(name: str, table: str, columns: list[str]) -> None:
     if name not in {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}:
         op.create_index(name, table, columns)
+
+
+def _column(table: str, column: sa.Column[Any]) -> None:
+    if column.name not in {known["name"] for known in sa.inspect(op.get_bind()).get_columns(table)}:
+        op.add_column(table, column)
 
 
 def _tag_runs() -> None:

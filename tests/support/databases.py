@@ -1,0 +1,37 @@
+"""The database of tests that need just any: SQLite, or MariaDB where ``LIFECYCLE_TEST_DATABASE`` is ``mariadb``."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tests.support.mariadb import MariaDb, running_mariadb
+
+VARIABLE = "LIFECYCLE_TEST_DATABASE"
+
+_open = ExitStack()
+_servers: list[MariaDb] = []
+
+
+def _server() -> MariaDb:
+    """One server for all tests of this process, ended with it."""
+    if not _servers:
+        _servers.append(_open.enter_context(running_mariadb()))
+        atexit.register(_open.close)
+    return _servers[0]
+
+
+@contextmanager
+def fresh_database(folder: Path, name: str = "lab.db") -> Iterator[str]:
+    """The URL of an empty database without tables, gone afterwards or with ``folder``."""
+    kind = os.environ.get(VARIABLE, "sqlite")
+    if kind not in ("sqlite", "mariadb"):
+        raise ValueError(f"{VARIABLE}: {kind!r} is not allowed; give sqlite or mariadb")
+    if kind == "sqlite":
+        yield f"sqlite:///{folder / name}"
+        return
+    with _server().database() as url:
+        yield url
