@@ -136,6 +136,7 @@ class Layout:
             "PYTHONUNBUFFERED": "1",
             "LIFECYCLE_CRAWLERS": str(crawlers),
         }
+        env |= _without_proxy(env)
         if more_crawlers is not None:
             env["LIFECYCLE_MORE_CRAWLERS"] = str(more_crawlers)
         return env
@@ -171,6 +172,16 @@ def kept_key(file: Path) -> str:
         with os.fdopen(fd, "w") as new:
             new.write(secrets.token_hex(32))
     return file.read_text()
+
+
+def _without_proxy(env: Mapping[str, str]) -> dict[str, str]:
+    """No proxy of this machine can reach what listens on its loopback, which is where our crawlers go."""
+    said = env.get("no_proxy") or env.get("NO_PROXY") or ""
+    if said.strip() == "*":
+        return {}
+    names = [name for name in (part.strip() for part in said.split(",")) if name]
+    value = ",".join(dict.fromkeys([*names, LOOPBACK, "localhost"]))
+    return {"no_proxy": value, "NO_PROXY": value}
 
 
 def choose_ports(

@@ -30,7 +30,9 @@ def _items(stack: Dev, run_id: int) -> list[dict[str, Any]]:
 def empty(tmp_path: Path) -> Iterator[Dev]:
     """A stack over the usual state directory of an empty folder, and of pages in it."""
     write_pages(tmp_path / "pages")
-    stack = Dev(tmp_path / ".crawl", options=("--ports", "free"))
+    # A proxy that reaches nothing, as many have one that does not reach their own machine.
+    proxy = {"http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "NO_PROXY": "intranet.example"}
+    stack = Dev(tmp_path / ".crawl", options=("--ports", "free"), env=proxy)
     yield stack
     stack.close()
 
