@@ -335,7 +335,8 @@ class TaskFolder:
 
     def peak_memory(self) -> int | None:
         """Bytes, as far as somebody measured."""
-        measured = [self.count(self.read(name) or {}, "peak_memory", name) for name in (files.END, files.SUMMARY)]
+        sources = (files.END, files.SUMMARY, files.OOM)
+        measured = [self.count(self.read(name) or {}, "peak_memory", name) for name in sources]
         return max((value for value in measured if value is not None), default=None)
 
     def counters(self, *, final: bool = False) -> tuple[Counters, datetime | None]:
