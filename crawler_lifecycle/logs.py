@@ -6,7 +6,6 @@ about, loses every secret, has its control characters escaped and its length bou
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import json
 import logging
@@ -16,14 +15,16 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import structlog
 from pydantic import BaseModel, SecretStr
 
 from crawler_lifecycle import redaction
 from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.line_writer import LineWriter
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -32,10 +33,22 @@ if TYPE_CHECKING:
 
 #: Longest message, longest other field, longest traceback: in characters.
 EVENT_MAX, FIELD_MAX, EXCEPTION_MAX = 8 * 1024, 2 * 1024, 24 * 1024
+#: How long a process that ends waits for the reader of its last lines, in seconds.
+FLUSH_S = 2.0
 #: Fields that come first in a line, in this order; the others follow.
 FIRST = ("timestamp", "level", "event", "service", "pid", "run_id", "attempt", "task_id", "activity", "try")
 #: Libraries that say more than anybody wants to know.
-CHATTY = ("httpx", "httpcore", "uvicorn.access", "alembic", "botocore", "boto3", "urllib3", "s3transfer")
+CHATTY = (
+    "httpx",
+    "httpcore",
+    "uvicorn.access",
+    "uvicorn.error",
+    "alembic",
+    "botocore",
+    "boto3",
+    "urllib3",
+    "s3transfer",
+)
 
 #: The fields of the workflow whose code runs now. Its interceptor fills them as soon as they are known.
 of_workflow: contextvars.ContextVar[Mapping[str, object]] = contextvars.ContextVar(
@@ -103,21 +116,35 @@ def _escaped(value: object, *, lines: bool = False) -> object:
     return [_escaped(member) for member in value] if isinstance(value, list) else value
 
 
-class _Handler(logging.StreamHandler[Any]):
-    """A record that cannot be formatted is told as one line; the default prints its arguments, secrets included."""
+class _Handler(logging.Handler):
+    """Formats in the thread of whoever logs, whose context it needs, and never waits for the reader."""
+
+    def __init__(self, stream: TextIO, *, pretty: bool = False) -> None:
+        super().__init__()
+        self.setFormatter(_formatter(pretty=pretty))
+        self._lines = LineWriter(
+            stream, lambda count: _line(f"{count} lines were dropped, nobody read them", "warning")
+        )
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._lines.write(self.format(record) + "\n")
+        except Exception:
+            self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        error = sys.exc_info()[1]
-        line = {
-            "level": "error",
-            "event": "a log record could not be written",
-            "logger": record.name,
-            "error_type": type(error).__name__,
-            "where": f"{record.pathname}:{record.lineno}",
-        }
-        # A stream that is closed or full: there is nowhere left to tell it.
-        with contextlib.suppress(OSError, ValueError):
-            self.stream.write(json.dumps(line) + "\n")
+        """A record that cannot be formatted is told as one line; the default prints its arguments, secrets included."""
+        where = f"{record.pathname}:{record.lineno}"
+        error = type(sys.exc_info()[1]).__name__
+        self._lines.write(_line("a log record could not be written", "error", where=where, error_type=error))
+
+    def flush(self) -> None:
+        self._lines.flush(FLUSH_S)
+
+
+def _line(event: str, level: str, **more: str) -> str:
+    stamp = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    return json.dumps({"timestamp": stamp, "level": level, "event": event, **_process, **more}) + "\n"
 
 
 # --- entry points -----------------------------------------------------------------------------------------------------
@@ -134,10 +161,8 @@ def configure(service: str, settings: Settings | None = None) -> None:
         redaction.learn(secrets_of(settings))
         level, form = settings.log.level, settings.log.format
     pretty = sys.stderr.isatty() if form == "auto" else form == "pretty"
-    handler = _Handler(sys.stderr)
-    handler.setFormatter(_formatter(pretty=pretty))
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [_Handler(sys.stderr, pretty=pretty)]
     root.setLevel(level)
     for chatty in CHATTY:
         logging.getLogger(chatty).setLevel(max(logging.WARNING, root.level))
@@ -207,7 +232,13 @@ def secrets_of(settings: BaseModel) -> set[str]:
 log = logging.getLogger(__name__)
 
 _RUN_PATH = re.compile(r"/v1/runs/(\d{1,18})(?:/|$)")
-_PROBES = ("/healthz", "/readyz", "/metrics")
+
+
+def _level(method: str, status: int) -> int:
+    """Reads that worked are many and change nothing; a service that fails is something to look at."""
+    if status >= 500:
+        return logging.WARNING
+    return logging.DEBUG if method in ("GET", "HEAD") and 0 < status < 400 else logging.INFO
 
 
 class RequestLog:
@@ -240,7 +271,7 @@ class RequestLog:
         try:
             await self._app(scope, receive, told)
         finally:
-            level = logging.DEBUG if scope["path"] in _PROBES else logging.INFO
+            level = _level(scope["method"], status)
             extra: dict[str, object] = {"status": status, "seconds": round(time.monotonic() - began, 4)}
             if given:
                 extra["http_request"] = given.decode("latin-1")

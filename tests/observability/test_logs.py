@@ -26,6 +26,14 @@ from crawler_lifecycle.settings import GatewaySettings, LogSettings, Settings
 
 CANARY = "c4nary-0f-the-tests"
 
+
+def written(stream: io.StringIO) -> str:
+    """What was written, after the thread that writes has done so."""
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+    return stream.getvalue()
+
+
 Lines = Callable[[], list[dict[str, Any]]]
 
 
@@ -51,7 +59,8 @@ def lines(fresh: io.StringIO) -> Lines:
     logs.configure("tests", Settings(gateway=GatewaySettings(token=SecretStr(CANARY))))
 
     def parsed() -> list[dict[str, Any]]:
-        return [json.loads(line) for line in fresh.getvalue().splitlines()]
+        written(fresh)
+        return [json.loads(line) for line in written(fresh).splitlines()]
 
     return parsed
 
@@ -88,8 +97,8 @@ def test_dictionaries_of_the_sdk_become_flat_fields(lines: Lines) -> None:
 )
 def test_no_text_breaks_the_line_or_steers_a_terminal(lines: Lines, fresh: io.StringIO, hostile: str) -> None:
     log.warning("crawler %s", hostile, extra={"crawler": hostile, "more": {hostile: [hostile]}})
-    assert fresh.getvalue().count("\n") == 1
-    assert fresh.getvalue().isascii()
+    assert written(fresh).count("\n") == 1
+    assert written(fresh).isascii()
     (line,) = lines()
     assert hostile not in json.dumps(line, ensure_ascii=False)
     assert repr(hostile)[1:-1].replace("\\\\", "\\") in line["event"]
@@ -99,17 +108,17 @@ def test_no_text_breaks_the_line_or_steers_a_terminal(lines: Lines, fresh: io.St
 def test_any_text_is_one_valid_line(text: str, key: str) -> None:
     stream = io.StringIO()
     handler = logs._Handler(stream)
-    handler.setFormatter(logs._formatter(pretty=False))
     record = logging.LogRecord("x", logging.INFO, "f", 1, "%s", (text,), None)
     record.field = {key: text}
     handler.handle(record)
+    handler.flush()
     assert stream.getvalue().count("\n") == 1
     json.loads(stream.getvalue())
 
 
 def test_lengths_are_bounded(lines: Lines, fresh: io.StringIO) -> None:
     log.info("x" * 10**6, extra={"field": "y" * 10**6, "list": list(range(10**5))})
-    assert len(fresh.getvalue()) < 32 * 1024
+    assert len(written(fresh)) < 32 * 1024
     assert "(cut)" in lines()[0]["event"]
 
 
@@ -121,8 +130,8 @@ def test_secrets_are_masked_in_message_field_and_traceback(lines: Lines, fresh: 
         raise ValueError(f"cannot log in with {CANARY}")
     except ValueError:
         log.exception("failed")
-    assert CANARY not in fresh.getvalue()
-    assert "other-secret" not in fresh.getvalue()
+    assert CANARY not in written(fresh)
+    assert "other-secret" not in written(fresh)
     first, second = lines()
     assert first["password"] == MASK
     assert "Traceback" in second["exception"]
@@ -142,8 +151,8 @@ def test_our_own_errors_are_told_without_a_traceback(lines: Lines) -> None:
 def test_a_record_that_cannot_be_formatted_does_not_tell_its_arguments() -> None:
     stream = io.StringIO()
     handler = logs._Handler(stream)
-    handler.setFormatter(logs._formatter(pretty=False))
     handler.handle(logging.LogRecord("x", logging.INFO, "here.py", 1, "%d", (CANARY,), None))
+    handler.flush()
     assert CANARY not in stream.getvalue()
     assert json.loads(stream.getvalue())["where"] == "here.py:1"
 
@@ -162,7 +171,7 @@ def test_the_last_words_of_a_process_have_the_same_form(lines: Lines, fresh: io.
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.warn("deprecated", DeprecationWarning, stacklevel=1)
-    assert CANARY not in fresh.getvalue()
+    assert CANARY not in written(fresh)
     assert [line["event"].split(":")[0] for line in lines()[:2]] == ["RuntimeError"] * 2
     assert "deprecated" in lines()[2]["event"]
 
@@ -172,7 +181,7 @@ def test_level_and_format_follow_the_settings(fresh: io.StringIO, monkeypatch: p
     logs.configure("tests", Settings(log=LogSettings(level="WARNING", format="pretty")))
     log.info("quiet")
     log.warning("loud\n\x1b[2J", extra={"run_id": 7})
-    shown = fresh.getvalue()
+    shown = written(fresh)
     assert "quiet" not in shown
     assert r"loud\n\x1b[2J" in shown
     assert "run_id" in shown
@@ -201,7 +210,7 @@ async def test_lines_of_a_request_carry_its_name_and_run(lines: Lines) -> None:
         answer = await client.post("/v1/runs/7/stop", headers={"X-Request-Id": "mine-1"})
         other = await client.get("/v1/runs", headers={"X-Request-Id": "bad id\x7f"})
         crashed = await client.get("/crash")
-        await client.get("/healthz")
+        await client.get("/v1/runs")
     assert answer.headers.get_list("x-request-id") == ["mine-1"]
     assert len(other.headers.get_list("x-request-id")) == 1
     ours = [line for line in lines() if line["logger"] in ("inner", "crawler_lifecycle.logs")]
@@ -211,6 +220,8 @@ async def test_lines_of_a_request_carry_its_name_and_run(lines: Lines) -> None:
     assert "run_id" not in ours[2]
     told = next(line for line in ours if line.get("path") == "/crash" and "status" in line)
     assert (told["status"], told["http_request"]) == (500, crashed.headers["x-request-id"])
-    assert [line["event"] for line in ours if line.get("path") == "/healthz"] == ["inside"]  # probes are not told
+    assert told["level"] == "warning"
+    reads = [line["event"] for line in ours if line.get("path") == "/v1/runs"]
+    assert reads == ["inside", "inside"], "reads that worked are told at DEBUG"
     log.info("after")
     assert "path" not in lines()[-1]

@@ -1,0 +1,106 @@
+"""A reader that stands still, leaves, or comes back: nobody who logs waits for it, and what was lost is counted."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+import threading
+
+from crawler_lifecycle.line_writer import LineWriter
+
+#: Far more than a pipe and the queue hold together.
+LINES = 4000
+
+CHILD = """
+import logging, sys
+from crawler_lifecycle import line_writer
+line_writer.WAITING_MAX = 200_000
+LineWriter = line_writer.LineWriter
+LineWriter.__init__.__kwdefaults__["waiting_max"] = 200_000
+from crawler_lifecycle import logs
+from crawler_lifecycle.cli import exits
+logs.configure("tests")
+for n in range(%d):
+    logging.getLogger("x").info("line %%d %%s", n, "x" * 200)
+print("not held up", flush=True)
+sys.stdin.readline()
+logging.getLogger("x").info("the last line")
+exits.leave(0)
+"""
+
+
+def child() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD % LINES],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_a_reader_that_stands_still_holds_nobody_up_and_what_is_lost_is_counted() -> None:
+    process = child()
+    assert process.stdout is not None
+    assert process.stdout.readline() == "not held up\n"
+    _, said = process.communicate("go on\n", timeout=60)
+    assert process.returncode == 0
+    lines = [json.loads(line) for line in said.splitlines()]
+    numbers = [int(found[1]) for line in lines if (found := re.match(r"line (\d+) ", line["event"]))]
+    dropped = [int(found[1]) for line in lines if (found := re.match(r"(\d+) lines were dropped", line["event"]))]
+    assert numbers == sorted(set(numbers))
+    assert dropped
+    assert len(numbers) + sum(dropped) == LINES
+    assert lines[-1]["event"] == "the last line"
+
+
+def test_a_process_ends_although_nobody_reads_its_last_lines() -> None:
+    process = child()
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout.readline() == "not held up\n"
+    process.stdin.write("go on\n")
+    process.stdin.flush()
+    assert process.wait(60) == 0
+    process.communicate()
+
+
+def test_a_reader_that_left_is_no_error() -> None:
+    process = child()
+    assert process.stderr is not None
+    assert process.stdout is not None
+    process.stderr.close()
+    assert process.stdout.readline() == "not held up\n"
+    assert process.stdin is not None
+    process.stdin.write("go on\n")
+    process.stdin.close()
+    assert process.wait(60) == 0
+    process.stdout.close()
+
+
+def test_lines_of_many_threads_stay_whole_and_in_order() -> None:
+    stream = io.StringIO()
+    writer = LineWriter(stream, lambda count: f"{count} lost\n")
+
+    def write(thread: int) -> None:
+        for n in range(200):
+            writer.write(f"{thread} {n}\n")
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert writer.flush(10)
+    found = [tuple(map(int, line.split())) for line in stream.getvalue().splitlines()]
+    assert len(found) == 1600
+    for thread in range(8):
+        assert [n for t, n in found if t == thread] == list(range(200))
+
+
+def test_a_closed_stream_loses_lines_and_nothing_else() -> None:
+    stream = io.StringIO()
+    writer = LineWriter(stream, lambda count: f"{count} lost\n")
+    stream.close()
+    writer.write("x\n")
+    assert writer.flush(10)
