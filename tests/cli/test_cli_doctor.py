@@ -21,6 +21,7 @@ from crawler_lifecycle.adapters.database import head_version, upgrade
 from crawler_lifecycle.cli.doctor import clock, database, machine, report, services, sources, temporal
 from crawler_lifecycle.cli.doctor.report import Check, Context, Line
 from crawler_lifecycle.domain import names
+from crawler_lifecycle.gateway.callers import new_token
 from crawler_lifecycle.redaction import Redactor
 from crawler_lifecycle.settings import Settings
 from tests.support.mariadb import MariaDb, mariadb
@@ -378,6 +379,25 @@ def test_authorisation(status: int, level: str) -> None:
     assert services.authorisation_line(status, token=True).level == level
 
 
+def test_a_file_of_tokens(doctor: Any, tmp_path: Path) -> None:
+    file = tmp_path / "tokens.toml"
+    lines = new_token("ci", "read")[1]
+    old = new_token("old", "read")[1] + "expires = 2020-01-01T00:00:00Z\n"
+    expected = [(lines, "ok"), (lines + old, "warn"), (old, "bad"), ("[[token]]\nrole = 7\n", "bad"), (None, "bad")]
+    for content, level in expected:
+        file.unlink(missing_ok=True)
+        if content is not None:
+            file.write_text(content)
+        found_lines = found(doctor(LIFECYCLE_GATEWAY__TOKENS_FILE=str(file)), "tokens")
+        assert [one[0] for one in found_lines] == [level], content
+        assert str(file) in found_lines[0][1]
+
+
+def test_limits_of_local_tasks(doctor: Any, tmp_path: Path) -> None:
+    assert found(doctor(LIFECYCLE_CLUSTER__CGROUP="off"), "task limits")[0][0] == "ok"
+    assert found(doctor(LIFECYCLE_CLUSTER__CGROUP=str(tmp_path)), "task limits")[0][0] == "bad"
+
+
 def test_where_the_gateway_is() -> None:
     listening = Settings().gateway.model_copy(update={"host": "0.0.0.0", "port": 81, "url": None})
     assert services.gateway_url(Settings().model_copy(update={"gateway": listening})) == "http://127.0.0.1:81"
@@ -392,7 +412,7 @@ def test_a_catalogue_with_a_mistake_is_named_with_its_line(doctor: Any, tmp_path
     assert level == "bad"
     assert "crawlers.yaml:3" in text or "line 3" in text
     (tmp_path / "crawlers.yaml").write_text("- name: a\n  kind: command\n  command: [x]\n")
-    assert found(doctor(), "catalogue") == [("ok", "crawlers.yaml: 1 crawlers")]
+    assert found(doctor(), "catalogue") == [("ok", "crawlers.yaml: 1 crawler")]
 
 
 def test_an_archive_that_cannot_be_written_to(doctor: Any, tmp_path: Path) -> None:

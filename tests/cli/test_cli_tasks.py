@@ -131,6 +131,13 @@ def test_a_run_that_has_ended(gateway: respx.MockRouter, crawlctl: Crawlctl) -> 
     assert "crawlctl describe 7" in result.err
 
 
+def test_who_may_only_add_can_add(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    store = Store(gateway)
+    gateway.get("/v1/runs/7").respond(403, json={"code": "forbidden", "detail": "this token adds tasks to run 7 alone"})
+    assert crawlctl("tasks", "add", "7", "-a", "a=1").code == 0
+    assert store.args == [{"a": "1"}]
+
+
 def test_the_key_depends_on_run_and_tasks_alone() -> None:
     args: list[dict[str, str]] = [{"a": "1", "b": "2"}]
     same: list[dict[str, Any]] = [{"b": "2", "a": "1"}]

@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from crawler_lifecycle.adapters.database import sqlite_file
+from crawler_lifecycle.adapters.local import cgroup
 from crawler_lifecycle.cli.doctor.report import Context, Line
 
 GIB, MIB = 1024**3, 1024**2
@@ -153,6 +154,21 @@ def _number(file: Path) -> int | None:
     except OSError:
         return None
     return int(text) if text.isdecimal() else None
+
+
+def check_groups(context: Context) -> Sequence[Line]:
+    """Whether the kernel can limit the tasks of a local cluster; proved by making a control group and removing it."""
+    cluster = context.known.cluster
+    if cluster.kind != "local":
+        return []
+    try:
+        return [Line("task limits", "ok", f"by the kernel: {cgroup.find(cluster.cgroup).describe()}")]
+    except cgroup.Unavailable as why:
+        text = f"memory of tasks is watched, their processors are not limited: no cgroups, {why}"
+        if cluster.cgroup in ("auto", "off"):
+            return [Line("task limits", "ok", text)]
+        cure = "name a cgroup that was delegated to this user in LIFECYCLE_CLUSTER__CGROUP, or set it to auto"
+        return [Line("task limits", "bad", text, cure)]
 
 
 # --- disks ---------------------------------------------------------------------------------------------------------

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 Level = Literal["ok", "warn", "bad"]
 
 
+def counted(number: int, what: str) -> str:
+    """``1 crawler``, ``2 crawlers``."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """One finding: what was checked, how it is, and what to do about it."""

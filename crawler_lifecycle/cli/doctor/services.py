@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -14,8 +15,9 @@ import httpx
 from crawler_lifecycle import compose
 from crawler_lifecycle.adapters.catalogue import load
 from crawler_lifecycle.cli.doctor.clock import clock_line
-from crawler_lifecycle.cli.doctor.report import Context, Line
+from crawler_lifecycle.cli.doctor.report import Context, Level, Line, counted
 from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.gateway import callers
 from crawler_lifecycle.settings import Settings
 
 CALL_S = 5.0
@@ -40,7 +42,7 @@ def _catalogue(path: Path, *, required: bool) -> Line:
         return Line("catalogue", "bad", str(error), f"mend {path}")
     if not found:
         return Line("catalogue", "warn", f"{path} declares no crawler", "declare one (docs/crawlers.md)")
-    return Line("catalogue", "ok", f"{path}: {len(found)} crawlers")
+    return Line("catalogue", "ok", f"{path}: {counted(len(found), 'crawler')}")
 
 
 def check_scheduler(context: Context) -> Sequence[Line]:
@@ -59,10 +61,29 @@ def check_scheduler(context: Context) -> Sequence[Line]:
         return [Line("scheduler", "bad", str(error), cure)]
     if not crawlers:
         return [Line("scheduler", "warn", f"{url} answers, but offers no crawler", "give it a catalogue")]
-    return [Line("scheduler", "ok", f"{url} answers, {len(crawlers)} crawlers")]
+    return [Line("scheduler", "ok", f"{url} answers, {counted(len(crawlers), 'crawler')}")]
 
 
 # --- gateway -------------------------------------------------------------------------------------------------------
+
+
+def check_tokens(context: Context) -> Sequence[Line]:
+    """Whether the file of tokens lets somebody in, where a gateway of this machine has one."""
+    path = context.known.gateway.tokens_file
+    if path is None:
+        return []
+    try:
+        entries = callers.read(path)
+    except callers.CallersError as error:
+        what, _, cure = str(error).rpartition("; ")
+        return [Line("tokens", "bad", what or cure, cure if what else f"mend {path}")]
+    now = datetime.now(UTC)
+    over = [entry.caller.name for entry in entries if entry.expires is not None and entry.expires <= now]
+    if over:
+        cure = "remove their lines; crawlctl gateway token new makes new ones"
+        level: Level = "bad" if len(over) == len(entries) else "warn"
+        return [Line("tokens", level, f"{path}: expired for {', '.join(over)}", cure)]
+    return [Line("tokens", "ok", f"{path}: {counted(len(entries), 'token')}")]
 
 
 def check_gateway(context: Context) -> Sequence[Line]:

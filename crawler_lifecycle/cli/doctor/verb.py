@@ -32,7 +32,7 @@ def doctor(
     """Check everything that a run needs: settings, versions, Temporal, database, services, archive, clock, limits.
 
     Each line says ok, warn or bad, and what to do. The exit code is 1 when something is bad. Nothing is changed without
-    --fix, except for a probe that is written to the archive and removed again.
+    --fix, except for probes that are removed again (a file in the archive, a control group).
     """
     session = current()
     from crawler_lifecycle.cli.doctor.report import run
@@ -94,12 +94,14 @@ def _checks() -> Sequence[Check]:
         Check("environment", lambda context: check_variables(context.sources), needs_settings=False),
         Check("versions", machine.check_versions, needs_settings=False),
         Check("limits", machine.check_limits, needs_settings=False),
+        Check("task limits", machine.check_groups),
         Check("disk", machine.check_disks),
         Check("ports", machine.check_ports),
         Check("temporal", temporal.check_temporal),
         Check("database", database.check_database),
         Check("catalogue", services.check_catalogue),
         Check("scheduler", services.check_scheduler),
+        Check("tokens", services.check_tokens),
         Check("gateway", services.check_gateway),
         Check("archive", services.check_archive),
         Check("events", services.check_events),
