@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from temporalio import activity
 
-from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.domain.errors import LifecycleError, NotDelivered
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, EVENT_RUN_ENDED, archive_key, event_key
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, StopIntent, Verdict, verdict
 from crawler_lifecycle.ports import Catalogue, Cluster, EventSink, Fence, FileArchive, Notifier, RunStore, TaskRef
@@ -111,7 +111,7 @@ class CompletionActivities:
                 manifest = {"run_id": fence.run_id, "attempt": fence.attempt}
                 key = archive_key(fence.run_id, fence.attempt)
                 result = self.archive.store(key, sources, manifest, lambda files, size: activity.heartbeat(files, size))
-        except NotDelivered as error:
+        except LifecycleError as error:
             self.store.record_export(fence, "failed", None, str(error))
             raise
         self.store.record_export(fence, "exported", result, None)

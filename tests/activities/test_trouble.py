@@ -24,6 +24,7 @@ from crawler_lifecycle.domain.errors import (
     SchedulerUnavailable,
 )
 from crawler_lifecycle.fakes.cluster import Behaviour
+from crawler_lifecycle.ports import FileSource
 from tests.activities.cases import UNTIL_STOPPED
 from tests.activities.world import OTHER, OWNER, World, differences
 
@@ -208,6 +209,23 @@ def test_an_archive_that_could_not_be_written_says_so_until_it_is(world: World) 
     assert [(e["status"], e["error"]) for e in world.store.exports(1)] == [("failed", "no space")]
     world.call("export_supporting_files", fence)
     assert [(e["status"], e["error"]) for e in world.store.exports(1)] == [("exported", None)]
+
+
+def test_files_that_are_gone_for_good_are_on_record_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster removed the files of an old run: no retry helps, and the archive of before stays on record."""
+    fence = world.judged(1)
+    world.files(0)
+    world.call("export_supporting_files", fence)
+
+    def removed(run_id: int, tasks: object) -> list[FileSource]:
+        raise NotInThisState("the files were removed")
+
+    monkeypatch.setattr(world.cluster, "files", removed)
+    with pytest.raises(NotInThisState):
+        world.call("export_supporting_files", fence)
+    (record,) = world.store.exports(1)
+    assert (record["status"], record["error"]) == ("exported", "the files were removed")
+    assert record["url"] == "memory:///1/1/supporting-files.zip"
 
 
 def test_an_archive_of_a_resumed_run_holds_what_earlier_attempts_left(world: World) -> None:

@@ -115,6 +115,7 @@ class CompletionPart(StorePart):
     def record_export(self, fence: Fence, status: str, result: ExportResult | None, error: str | None) -> None:
         """How the export of the fence's attempt stands; there is one row for an attempt, and the last word counts.
 
+        What was stored stays on record with its address: a later try that fails adds its error and nothing else.
         An attempt that was resumed meanwhile may still say how its own export went: nobody else will.
         """
         x = export_record.c
@@ -131,7 +132,10 @@ class CompletionPart(StorePart):
                 "error": error,
                 "at": unit.now,
             }
-            if unit.conn.execute(select(x.id).where(*key)).one_or_none() is None:
+            stored = unit.conn.execute(select(x.url).where(*key)).one_or_none()
+            if stored is not None and stored.url is not None and result is None:
+                values = {"error": error, "at": unit.now}
+            if stored is None:
                 row = {"run_id": unit.run_id, "attempt": fence.attempt, **values}
                 unit.conn.execute(insert(export_record).values(**row))
             else:

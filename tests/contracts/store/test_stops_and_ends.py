@@ -309,6 +309,9 @@ def test_exports(world: World) -> None:
         world.store.record_export(fence, "done", result, None)
     [row] = world.store.exports(fence.run_id)
     assert (row["status"], row["url"], row["bytes"], row["files"], row["error"]) == ("done", "s3://b/k", 10, 2, None)
+    world.store.record_export(fence, "failed", None, "the files are gone")
+    [row] = world.store.exports(fence.run_id)
+    assert (row["status"], row["url"], row["error"]) == ("done", "s3://b/k", "the files are gone"), "it is still there"
 
 
 def test_the_verdict_and_its_event_are_one(world: World) -> None:
