@@ -122,6 +122,7 @@ PARTED = ("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload")
     [
         *((op, kind) for op in PARTED for kind in ("slow_down", "hang", "status")),
         *((op, kind) for op in PARTED[1:] for kind in ("reset", "wrong_etag", "damage")),
+        *((op, kind) for op in PARTED for kind in ("garbage", "empty")),
     ],
 )
 @pytest.mark.usefixtures("once")
@@ -216,6 +217,33 @@ def test_an_upload_that_cannot_even_be_aborted_is_removed_by_the_next_try(
     assert bucket.unfinished() == [OBJECT]
     proxy.calm()
     proved(archive, bucket, large, store(archive, large))
+
+
+@pytest.mark.parametrize("kind", ["garbage", "empty"])
+@pytest.mark.usefixtures("once")
+def test_a_success_that_stored_nothing_is_none(
+    archive: S3Archive, bucket: Bucket, proxy: FaultProxy, folder: Path, kind: str
+) -> None:
+    proxy.faults.append(Fault(kind, "PutObject"))
+    with pytest.raises(NotDelivered, match=r"500 \(PutObject\)|AWS_ENDPOINT_URL"):
+        store(archive, folder)
+    assert bucket.keys() == []
+
+
+def test_a_service_that_keeps_no_metadata(archive: S3Archive, bucket: Bucket, proxy: FaultProxy, folder: Path) -> None:
+    proxy.faults.append(Fault("no_metadata", "HeadObject", times=9))
+    proved(archive, bucket, folder, store(archive, folder))
+
+
+@pytest.mark.parametrize("size", ["folder", "large"])
+def test_an_object_that_is_not_what_was_sent_is_removed(
+    archive: S3Archive, bucket: Bucket, proxy: FaultProxy, folder: Path, size: str, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue(size)
+    proxy.faults.append(Fault("wrong_etag", "CompleteMultipartUpload" if size == "large" else "PutObject"))
+    with pytest.raises(NotDelivered, match=r"its ETag is not .*; the object was removed"):
+        store(archive, folder)
+    assert (bucket.keys(), bucket.unfinished()) == ([], [])
 
 
 @pytest.mark.usefixtures("once")

@@ -107,6 +107,9 @@ class _Handler(BaseHTTPRequestHandler):
             )
             self._answer(status, [("Content-Type", "application/xml")], error_document(code))
             return
+        if kind in ("garbage", "empty"):
+            self._answer(200, [("Content-Type", "text/html")], b"<html><br>hello" if kind == "garbage" else b"")
+            return
         if kind == "hang":
             self.proxy.over.wait(60)
             self._break()
@@ -122,6 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
                 for name, value in headers
             ]
             self._answer(status, wrong, _spoiled(content))
+        elif kind == "no_metadata":
+            self._answer(status, [item for item in headers if not item[0].lower().startswith("x-amz-meta-")], content)
         elif kind == "cut":
             self._answer(status, headers, content, sent=len(content) // 2)
             self._break()

@@ -7,11 +7,12 @@ import re
 
 from botocore import exceptions
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
 
 from crawler_lifecycle.domain.errors import NotDelivered
 
 #: What every call of the client may raise.
-S3_ERRORS = (ClientError, BotoCoreError)
+S3_ERRORS = (ClientError, BotoCoreError, ResponseParserError)
 
 _TEXT_MAX = 300
 _CREDENTIALS = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or the role of this machine"
@@ -37,6 +38,7 @@ _CURES: dict[str, str] = {
     "IllegalLocationConstraintException": _REGION,
     "SlowDown": _LATER,
     "503": _LATER,
+    "404": "it was sent and is not there; check the bucket, AWS_ENDPOINT_URL, and rules that remove objects",
     "ServiceUnavailable": _LATER,
     "InternalError": _LATER,
     "500": _LATER,
@@ -62,6 +64,7 @@ _LOCAL_CURES: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.ProxyConnectionError, "check HTTPS_PROXY and NO_PROXY"),
     (exceptions.EndpointConnectionError, "check AWS_ENDPOINT_URL, AWS_REGION and the network"),
     (exceptions.ConnectTimeoutError, "check AWS_ENDPOINT_URL, AWS_REGION and the network"),
+    (ResponseParserError, "this is no answer of S3; check AWS_ENDPOINT_URL"),
     (exceptions.HTTPClientError, "the connection broke; it is tried again by itself"),
 )
 

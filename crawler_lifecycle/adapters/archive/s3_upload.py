@@ -147,14 +147,16 @@ class Upload:
             **self._where, **self._headers, Metadata={EXPORT_ID: self._export_id}
         )
         # Here and not by who waits for it: the wait may be cut short, and then the upload has to be aborted too.
-        self._upload_id = str(answer["UploadId"])
+        self._upload_id = answer.get("UploadId")
+        if self._upload_id is None:
+            raise NotDelivered(f"{self._url}: this is no answer of S3; check AWS_ENDPOINT_URL")
 
     def _put_part(self, number: int, body: bytearray | bytes) -> Any:
         digest = hashlib.md5(body, usedforsecurity=False)
         answer = self._client.upload_part(
             **self._where, UploadId=self._upload_id, PartNumber=number, Body=body, ContentMD5=_base64(digest.digest())
         )
-        if not _fits(answer, digest.hexdigest()):
+        if "ETag" not in answer or not _fits(answer, digest.hexdigest()):
             raise NotDelivered(f"{self._url}: part {number} was damaged on its way; all are sent again")
         self._etags[number - 1] = answer["ETag"]
         self._digests[number - 1] = digest.digest()
