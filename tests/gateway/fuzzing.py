@@ -1,0 +1,76 @@
+"""The whole API against a fuzzer that knows its OpenAPI document, in process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import schemathesis
+from schemathesis.config import SchemathesisConfig
+from schemathesis.engine import events, from_schema
+
+#: Every check of schemathesis but two. A crawler that nobody knows, a run that does not exist and a token of no list
+#: all fit their schemas, so that refusing data which fits (``positive_data_acceptance``) is right here; and nobody has
+#: objects of their own (``object_level_authorization``).
+CHECKS = (
+    *("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance"),
+    *("response_headers_conformance", "negative_data_rejection", "missing_required_header", "unsupported_method"),
+    *("ignored_auth", "allow_header_conformance", "use_after_free", "ensure_resource_availability"),
+)
+
+
+PHASES = ("examples", "coverage", "fuzzing", "stateful")
+
+
+@dataclass
+class Findings:
+    """What a run of the fuzzer saw."""
+
+    failures: list[str] = field(default_factory=list)
+    answers: Counter[tuple[str, int]] = field(default_factory=Counter)
+    stopped: str | None = None
+
+
+def fuzz(app: Any, token: str, *phases: str, max_time_s: int | None = None) -> Findings:
+    """Send requests of every kind to every operation; what was wrong with the answers.
+
+    The phases ``examples`` and ``coverage`` have their ends; ``fuzzing`` and ``stateful`` go on for ``max_time_s``.
+    """
+    config = SchemathesisConfig.from_dict(
+        {
+            "seed": 1,
+            **({} if max_time_s is None else {"max-time": max_time_s}),
+            "continue-on-failure": True,
+            "headers": {"Authorization": f"Bearer {token}"},
+            "checks": {"enabled": False, **{name: {"enabled": True} for name in CHECKS}},
+            "phases": {name: {"enabled": name in phases} for name in PHASES},
+            "generation": {"deterministic": True, "database": "none"},
+            "request-timeout": 10,
+            "max-stream-events": 1,
+        }
+    )
+    schema = schemathesis.openapi.from_asgi(
+        "/openapi.json", app, config=config, headers={"Authorization": f"Bearer {token}"}
+    )
+    found = Findings()
+    for event in from_schema(schema).execute():
+        _note(event, found)
+    return found
+
+
+def _note(event: Any, found: Findings) -> None:
+    if isinstance(event, events.ScenarioFinished):
+        for interaction in event.recorder.interactions.values():
+            if interaction.response is not None:
+                found.answers[event.recorder.label, interaction.response.status_code] += 1
+        for checks in event.recorder.checks.values():
+            for check in checks:
+                if check.failure_info is not None:
+                    failure = check.failure_info.failure
+                    sample = check.failure_info.code_sample
+                    found.failures.append(f"{event.recorder.label}: {failure.title}: {failure.message}\n{sample}")
+    elif isinstance(event, events.NonFatalError | events.FatalError):
+        found.failures.append(str(getattr(event, "info", None) or getattr(event, "exception", event)))
+    elif isinstance(event, events.EngineFinished):
+        found.stopped = str(event.stop_reason)
