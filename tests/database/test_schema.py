@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -60,6 +62,28 @@ def test_an_upgrade_that_was_cut_off_goes_on(empty_url: str) -> None:
     with engine.connect() as connection:
         assert connection.execute(sa.text("SELECT id, seq FROM outbox_counter")).all() == [(1, 0)]
     engine.dispose()
+
+
+def test_tags_of_runs_of_before_are_found(empty_url: str, upgrade_to: Callable[[str, str], None]) -> None:
+    upgrade_to(empty_url, "0001")
+    engine = engine_of(empty_url)
+    columns = (
+        "request_id, request_hash, crawler, `trigger`, status, stage, attempt, claim_resumed, claim_rerun, "
+        "requeued_attempt, multi, stop_force, stop_escalated, created_at, updated_at, request"
+    )
+    with engine.begin() as connection:
+        for n in range(1203):
+            tags = {0: [], 1: ["nightly", "nightly "], 2: ["zürich", "b"]}[n % 3]
+            request = json.dumps({"crawler": "a", "tags": tags} if n else {"crawler": "a"})
+            values = "'0', 'a', 'api', 'COMPLETED', 'completion', 1, 0, 0, 1, 0, 0, 0, '2026-01-01', '2026-01-01'"
+            statement = f"INSERT INTO run_history ({columns}) VALUES ('r{n}', {values}, :request)"
+            connection.execute(sa.text(statement), {"request": request})
+    engine.dispose()
+    upgrade(empty_url)
+    store = open_store(empty_url)
+    found = {tag: len(store.list_runs(tag=tag, limit=5000)) for tag in ("nightly", "b", "zürich", "none")}
+    assert found == {"nightly": 401, "b": 401, "zürich": 401, "none": 0}
+    store.close()
 
 
 def test_downgrade_leaves_nothing(empty_url: str) -> None:

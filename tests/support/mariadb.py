@@ -27,7 +27,19 @@ class MariaDb:
 
     port: int
     process: subprocess.Popen[bytes]
+    command: list[str] = field(default_factory=list)
     names: Iterator[int] = field(default_factory=itertools.count)
+
+    def kill(self) -> None:
+        """End the server as a crash would."""
+        self.process.kill()
+        self.process.wait()
+
+    def restart(self) -> None:
+        """Start it again on the same port and data, and wait until it answers."""
+        # It says nothing to anybody: the pipe of the first start may be gone.
+        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _wait(self, Path(self.command[0]).parent)
 
     def connect(self, database: str | None = None) -> pymysql.Connection[pymysql.cursors.Cursor]:
         return pymysql.connect(
@@ -68,8 +80,11 @@ def _free_port() -> int:
 
 
 @contextmanager
-def running_mariadb() -> Iterator[MariaDb]:
-    """Start a server and end it. Without MariaDB the tests are skipped in words, and fail where ``CI`` is ``true``."""
+def running_mariadb(*options: str) -> Iterator[MariaDb]:
+    """Start a server, with further options, and end it.
+
+    Without MariaDB the tests are skipped in words, and fail where ``CI`` is ``true``.
+    """
     server, install = _program("mariadbd"), _program("mariadb-install-db")
     if server is None or install is None:
         if os.environ.get("CI") == "true":
@@ -85,46 +100,42 @@ def running_mariadb() -> Iterator[MariaDb]:
             capture_output=True,
             timeout=START_TIMEOUT_S,
         )
-        with (folder / "server.log").open("wb") as log, _server(server, folder, user, log) as running:
+        with (folder / "server.log").open("wb") as log, _server(server, folder, [*user, *options], log) as running:
             yield running
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def _server(program: str, folder: Path, user: list[str], log: object) -> Iterator[MariaDb]:
+def _server(program: str, folder: Path, options: list[str], log: object) -> Iterator[MariaDb]:
     port = _free_port()
-    process = subprocess.Popen(
-        [
-            program,
-            "--no-defaults",
-            f"--datadir={folder / 'data'}",
-            f"--socket={folder / 's'}",
-            f"--pid-file={folder / 'pid'}",
-            f"--port={port}",
-            "--bind-address=127.0.0.1",
-            "--skip-log-bin",
-            "--skip-name-resolve",
-            # Durable only against its own end, not against a power cut: a test wants speed.
-            "--innodb-flush-log-at-trx-commit=0",
-            "--innodb-flush-method=nosync",
-            "--innodb-buffer-pool-size=128M",
-            *user,
-        ],
-        stdout=log,  # type: ignore[call-overload]
-        stderr=subprocess.STDOUT,
-    )
-    running = MariaDb(port, process)
+    command = [
+        program,
+        "--no-defaults",
+        f"--datadir={folder / 'data'}",
+        f"--socket={folder / 's'}",
+        f"--pid-file={folder / 'pid'}",
+        f"--port={port}",
+        "--bind-address=127.0.0.1",
+        "--skip-log-bin",
+        "--skip-name-resolve",
+        # Durable only against its own end, not against a power cut: a test wants speed.
+        "--innodb-flush-log-at-trx-commit=0",
+        "--innodb-flush-method=nosync",
+        "--innodb-buffer-pool-size=128M",
+        *options,
+    ]
+    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)  # type: ignore[call-overload]
+    running = MariaDb(port, process, command)
     try:
         _wait(running, folder)
         yield running
     finally:
-        process.terminate()
+        running.process.terminate()
         try:
-            process.wait(20)
+            running.process.wait(20)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            running.kill()
 
 
 def _wait(running: MariaDb, folder: Path) -> None:
