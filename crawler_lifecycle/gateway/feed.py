@@ -213,12 +213,12 @@ class Feed:
     # --- the reading
 
     async def run(self) -> None:
-        """Read while there are readers; for ever."""
+        """Read while there are readers, until the feed closes."""
         # Anew for each loop that the app is served in; readers may be there already.
         self._closed, self._wanted = False, asyncio.Event()
         if self._readers:
             self._wanted.set()
-        while True:
+        while not self._closed:
             await self._wanted.wait()
             await self._read_while_wanted()
 

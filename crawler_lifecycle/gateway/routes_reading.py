@@ -15,7 +15,7 @@ from crawler_lifecycle.ports import RunRow, RunStore
 from .conditional import NOT_MODIFIED, conditional
 from .paging import ID_MAX, CorrectionFilters, Paging, RunFilters, TaskFilters, cut, decode, id_before
 from .schemas import CorrectionPage, Run, RunDetail, RunPage, TaskPage
-from .timeline import TimelinePage, timeline_page, worth_telling
+from .timeline import TimelinePage, timeline_page
 
 RunId = Annotated[int, Path(ge=1, le=ID_MAX)]
 
@@ -67,7 +67,7 @@ def _add_runs(app: FastAPI, store: RunStore, clock: Callable[[], datetime]) -> N
             tasks={str(status): n for status, n in store.count_tasks(run_id).by_status.items() if n},
             exports=[_public(entry) for entry in store.exports(run_id)],
             cancellations=[_public(entry) for entry in store.cancellations(run_id)],
-            deliveries=[_public(entry) for entry in worth_telling(store.deliveries(run_id))],
+            deliveries=[_public(entry) for entry in store.deliveries(run_id, keyed=True)],
         )
         return conditional(request, detail)
 

@@ -50,7 +50,8 @@ class LogReader:
         self._source = source
         self._metrics = metrics
         self._follow_s = follow_s
-        self._threads = CapacityLimiter(THREADS)
+        # Apart from each other: a database that hangs must not keep anybody from what is printed.
+        self._threads, self._store_threads = CapacityLimiter(THREADS), CapacityLimiter(THREADS)
         self._closed = False
 
     def entered(self) -> None:
@@ -183,14 +184,18 @@ class LogReader:
         source = self._source
         if source is None:
             return None
-        return await self._ask(lambda: source.read(task.run_id, task.ref, after, limit))
+        return await _in_thread(lambda: source.read(task.run_id, task.ref, after, limit), self._threads)
 
     async def _ask(self, question: Callable[..., T], *args: object) -> T:
-        return await to_thread.run_sync(lambda: question(*args), abandon_on_cancel=True, limiter=self._threads)
+        return await _in_thread(lambda: question(*args), self._store_threads)
 
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+async def _in_thread(call: Callable[[], T], limiter: CapacityLimiter) -> T:
+    return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter)
 
 
 def find_task(store: RunStore, run_id: int, task_id: int | None) -> LoggedTask:

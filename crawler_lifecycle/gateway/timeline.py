@@ -6,14 +6,13 @@ others have a handful of rows for an attempt. A page merges them by time, and it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports import CorrectionRow, RunRow, RunStore, TransitionRow
 
@@ -109,15 +108,10 @@ def _rest(store: RunStore, run: RunRow) -> list[tuple[tuple[int, int, int], Time
     entries = [
         *((1, _id(row), _of_stop(row)) for row in store.cancellations(run.run_id)),
         *((2, _id(row), _of_export(row)) for row in store.exports(run.run_id)),
-        *((3, n, _of_delivery(row, run)) for n, row in enumerate(worth_telling(store.deliveries(run.run_id)))),
+        *((3, n, _of_delivery(row, run)) for n, row in enumerate(store.deliveries(run.run_id, keyed=True))),
     ]
     ranked = [(((entry.at - _EPOCH) // timedelta(microseconds=1), kind, n), entry) for kind, n, entry in entries]
     return sorted(ranked, key=lambda item: item[0])
-
-
-def worth_telling(deliveries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Deliveries without those of mere news of a change, of which a long run has thousands and which may get lost."""
-    return [row for row in deliveries if row["type"] != EVENT_RUN_CHANGED]
 
 
 # --- sentences --------------------------------------------------------------------------------------------------------

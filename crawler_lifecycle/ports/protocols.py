@@ -28,8 +28,8 @@ from .values import (
     FileSource,
     Finding,
     FoundState,
-    Look,
     LogPart,
+    Look,
     LookReport,
     Owner,
     QueuedTask,
@@ -217,8 +217,12 @@ class RunStore(Protocol):
 
     def exports(self, run_id: int) -> list[Mapping[str, object]]: ...
 
-    def deliveries(self, run_id: int) -> list[Mapping[str, object]]:
-        """Every delivery of the run's events that was tried: seq, type, attempt, sink, status, tries, error, when."""
+    def deliveries(self, run_id: int, *, keyed: bool = False) -> list[Mapping[str, object]]:
+        """Every delivery of the run's events that was tried: seq, type, attempt, sink, status, tries, error, when.
+
+        With ``keyed`` only of events that are to be delivered once; mere news of a change, of which a long run has
+        thousands, are left out.
+        """
         ...
 
     # readers

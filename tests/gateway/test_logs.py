@@ -7,11 +7,13 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from gateway_world import World
 from hypothesis import given
@@ -170,17 +172,29 @@ def test_a_cluster_that_does_not_answer_is_no_missing_log(world: World, task: Ta
 # --- following --------------------------------------------------------------------------------------------------------
 
 
-def _later(*steps: Callable[[], object]) -> threading.Thread:
-    """The steps, each a little after the one before."""
+def _followed(world: World, task: Task, logs: FakeLogs, *steps: Callable[[], object], tail: int = 10) -> httpx.Response:
+    """Follow the log, and take the steps one after the other once that has begun."""
+    app = world.new_app(logs=logs)
+    over = threading.Event()
 
-    def run() -> None:
+    def play() -> None:
+        while not _readers(app) and not over.wait(0.01):
+            pass
         for step in steps:
-            threading.Event().wait(0.35)
+            over.wait(0.3)
             step()
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
+    with ThreadPoolExecutor(1) as threads, world.client(app) as client:
+        playing = threads.submit(play)
+        answer = client.get(task.path, params={"follow": True, "tail": tail})
+        over.set()
+        playing.result()
+    return answer  # type: ignore[return-value]
+
+
+def _readers(app: FastAPI) -> float:
+    name, labels = "crawler_lifecycle_gateway_stream_readers", {"stream": "log"}
+    return float(app.state.metrics.registry.get_sample_value(name, labels) or 0)
 
 
 @pytest.mark.usefixtures("quick")
@@ -189,13 +203,15 @@ def test_following_gives_all_of_it_and_ends_with_the_task(world: World, task: Ta
     logs = FakeLogs()
     logs.write(b"old\none\n", task.run_id)
     large = b"x" * (3 * CHUNK) + b"\n"
-    play = _later(
+    answer = _followed(
+        world,
+        task,
+        logs,
         lambda: logs.write(b"two\n", task.run_id),
         lambda: logs.write(large, task.run_id),
         lambda: (logs.write(b"end\n", task.run_id), logs.end(task.run_id)),
+        tail=1,
     )
-    answer = _get(world, task.path, logs, follow=True, tail=1)
-    play.join()
     assert answer.content == b"one\ntwo\n" + large + b"end\n"
 
 
@@ -203,23 +219,23 @@ def test_following_gives_all_of_it_and_ends_with_the_task(world: World, task: Ta
 def test_following_waits_for_the_start_and_survives_outages(world: World, task: Task) -> None:
     task.deployed()
     logs = FakeLogs()
-    play = _later(
+    answer = _followed(
+        world,
+        task,
+        logs,
         lambda: logs.write(b"one\n", task.run_id),
         lambda: setattr(logs, "error", ClusterUnavailable("away")),
-        lambda: logs.write(b"two\n", task.run_id) if setattr(logs, "error", None) is None else None,
+        lambda: (logs.write(b"two\n", task.run_id), setattr(logs, "error", None)),
         lambda: logs.end(task.run_id),
     )
-    answer = _get(world, task.path, logs, follow=True)
-    play.join()
     assert (answer.status_code, answer.content) == (200, b"one\ntwo\n")
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_task_that_ended_elsewhere_is_followed_to_its_kept_end(world: World, task: Task) -> None:
     task.deployed()
-    play = _later(lambda: task.became(TaskStatus.PENDING, TaskStatus.SUCCEEDED, tail="the end\n"))
-    assert _get(world, task.path, FakeLogs(), follow=True).text == "the end\n"
-    play.join()
+    ends = lambda: task.became(TaskStatus.PENDING, TaskStatus.SUCCEEDED, tail="the end\n")  # noqa: E731
+    assert _followed(world, task, FakeLogs(), ends).text == "the end\n"
 
 
 @pytest.mark.usefixtures("quick")
@@ -227,24 +243,20 @@ def test_a_log_that_nobody_ends_is_followed_until_the_database_says_so(world: Wo
     task.running()
     logs = FakeLogs()
     logs.write(b"one\n", task.run_id)
-    play = _later(lambda: task.became(TaskStatus.RUNNING, TaskStatus.LOST, tail="kept, and not to be shown twice\n"))
-    assert _get(world, task.path, logs, follow=True).text == "one\n"
-    play.join()
+    lost = lambda: task.became(TaskStatus.RUNNING, TaskStatus.LOST, tail="kept, not to be shown twice\n")  # noqa: E731
+    assert _followed(world, task, logs, lost).text == "one\n"
 
 
 async def test_who_leaves_is_not_followed_any_more(world: World, task: Task) -> None:
     logs = FakeLogs()
     logs.write(b"one\n", task.run_id)
     app = world.new_app(logs=logs)
-    readers = lambda: app.state.metrics.registry.get_sample_value(  # noqa: E731
-        "crawler_lifecycle_gateway_stream_readers", {"stream": "log"}
-    )
     async with served(app) as server, httpx.AsyncClient() as client:
         async with client.stream("GET", f"{server.url}{task.path}?follow=true") as answer:
             assert await anext(answer.aiter_bytes()) == b"one\n"
-            assert readers() == 1
+            assert _readers(app) == 1
         async with asyncio.timeout(10):
-            while readers():  # noqa: ASYNC110 - a metric has no event
+            while _readers(app):  # noqa: ASYNC110 - a metric has no event
                 await asyncio.sleep(0.02)
 
 
