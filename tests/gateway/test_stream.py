@@ -382,6 +382,19 @@ async def test_a_reader_that_shows_nothing_still_gets_signs_of_life_and_moves_on
     running.cancel()
 
 
+@pytest.mark.usefixtures("quick")
+async def test_a_feed_that_closes_rests_even_if_a_reader_lingers() -> None:
+    feed = Feed(_as_store(Outbox()), Metrics(), lambda: AT)
+    running = asyncio.create_task(feed.run())
+    feed.enter()
+    async with aclosing(feed.stream(None, None)) as stream:
+        await anext(stream)
+        feed.close()
+        async with asyncio.timeout(5):
+            await running
+            assert [wire async for wire in stream] == []
+
+
 def test_the_format_survives_whatever_a_body_holds() -> None:
     event = Event(3, 1, 1, "run.changed", {"cause": "a\nid: 9\ndata: x\r\n\r\n", "rate": float("nan")}, AT)
     lines = encode(event).wire.decode().split("\n")
