@@ -107,7 +107,9 @@ def db_upgrade(
 
 def db_current(*, url: str | None = None) -> int:
     """Show the schema version of the database."""
-    print(_database("current_version")(url or load_settings().database.url) or "empty")
+    found = _database("current_version")(url or load_settings().database.url)
+    document = {"schema": found, "needed": _database("head_version")()}
+    emit(current(), document, names=[found or "empty"], table=lambda: print(found or "empty"))
     return Exit.DONE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -27,6 +28,7 @@ def test_an_empty_database_becomes_current_and_stays_so(tmp_path: Path) -> None:
     assert "already" in db(url, "upgrade").stderr
     assert db(url, "check").returncode == 0
     assert db(url, "current").stdout.strip() == head_version()
+    assert json.loads(db(url, "current", "-o", "json").stdout) == {"schema": head_version(), "needed": head_version()}
 
 
 @pytest.mark.parametrize("verb", ["check", "upgrade"])

@@ -200,6 +200,20 @@ def test_a_picture_in_place_on_a_terminal(served: Served) -> None:
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1, "the cursor is there again"
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "title"),
+    [(("watch", "--timeout", "0.5"), 0, "CRAWLER"), (("list", "-w", "--timeout", "0.5"), 0, "CRAWLER"),
+     (("tasks", "7", "-w"), 5, "INDEX")],
+)  # fmt: skip
+def test_tables_in_place_on_a_terminal(served: Served, words: tuple[str, ...], code: int, title: str) -> None:
+    served.runs = [RUN, RUN, FAILED]
+    ended, text = _on_a_terminal(served, *words)
+    assert ended == code, text
+    assert text.count(title) > 1, "drawn again"
+    assert "\x1b[2K" in text, "in place"
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1, "the cursor is there again"
+
+
 def test_a_dumb_terminal_gets_lines(served: Served) -> None:
     served.runs = [RUN, COMPLETED]
     code, text = _on_a_terminal(served, "watch", "7", env={"TERM": "dumb"})

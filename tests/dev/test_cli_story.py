@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,8 +11,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from dev_support import Dev
+from dev_support import Dev, wait_until
 
+from crawler_lifecycle.cli import processes
+from crawler_lifecycle.cli.supervise import answers
+
+NEW, ROLES = ("gateway", "token", "new"), ("read", "operate")
 POLL = ("--poll-minutes", "0.02")
 
 
@@ -117,3 +122,37 @@ def test_fix_registers_search_attributes(running: Dev) -> None:
     assert fixed["search attrs"].startswith("ok: all 8 are registered; registered CrawlCrawler")
     assert fixed["workers"].startswith("bad: nobody polls"), "nobody works in that namespace"
     assert doctor()["search attrs"] == "ok: all 8 are registered"
+
+
+def test_a_token_lets_in_whom_it_was_made_for(running: Dev, tmp_path: Path) -> None:
+    """A gateway beside the stack's own, which asks for tokens that `gateway token new` made."""
+    known, port = running.known, processes.free_port()
+    made = {
+        role: json.loads(running.crawlctl(*NEW, "--name", role, "--role", role, "-o", "json").stdout) for role in ROLES
+    }
+    (tmp_path / "tokens.toml").write_text("".join(one["toml"] for one in made.values()))
+    for role, one in made.items():
+        (tmp_path / role).write_text(one["token"])
+    own = {
+        "TEMPORAL_ADDRESS": known["temporal"],
+        "LIFECYCLE_DATABASE__URL": known["database"],
+        "LIFECYCLE_SCHEDULER__URL": known["scheduler"],
+        "LIFECYCLE_GATEWAY__TOKENS_FILE": str(tmp_path / "tokens.toml"),
+        "LIFECYCLE_GATEWAY__PORT": str(port),
+    }
+    program = (sys.executable, "-m", "crawler_lifecycle.cli")
+
+    def crawlctl(*words: str) -> int:
+        command = [*program, "--gateway", f"http://127.0.0.1:{port}", *words]
+        return subprocess.run(command, capture_output=True, timeout=60, check=False, cwd=tmp_path).returncode
+
+    with subprocess.Popen([*program, "gateway"], env=os.environ | own, stderr=subprocess.DEVNULL) as gateway:
+        try:
+            wait_until(lambda: answers(f"http://127.0.0.1:{port}/readyz"))
+            assert crawlctl("list") == 9
+            assert crawlctl("list", "--token-file", "read") == 0
+            assert crawlctl("start", "services", "--token-file", "read") == 9
+            assert crawlctl("stop", "999999", "--token-file", "operate") == 3
+        finally:
+            gateway.terminate()
+            assert gateway.wait(30) == 0
