@@ -126,6 +126,14 @@ class WorkerSettings(_Section):
     metrics_port: int | None = Field(default=None, ge=1, le=65535, description="Prometheus endpoint; none: no metrics")
 
 
+class PayloadSettings(_Section):
+    """What goes through Temporal; readable there until keys are set."""
+
+    keys: SecretStr | None = Field(
+        default=None, description="NAME=KEY[,NAME=KEY], 32 bytes in base64 each; the first encrypts, all of them read"
+    )
+
+
 class LogSettings(_Section):
     """What our processes write to standard error."""
 
@@ -151,6 +159,7 @@ class Settings(BaseSettings):
     pusher: PusherSettings = Field(default_factory=PusherSettings)
     gateway: GatewaySettings = Field(default_factory=GatewaySettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
+    payloads: PayloadSettings = Field(default_factory=PayloadSettings)
     log: LogSettings = Field(default_factory=LogSettings)
     crawlers: Path = Path("crawlers.yaml")
     more_crawlers: Path | None = Field(default=None, description="another catalogue, for names that the first lacks")
