@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -9,8 +10,10 @@ import pytest
 import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
+from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.fakes.cluster import Behaviour
 from tests.support.lab import Lab, laboratory
-from tests.support.mariadb import MariaDb
+from tests.support.mariadb import MariaDb, running_mariadb
 from tests.workflows import test_faults, test_good_path, test_resume, test_stop
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -41,3 +44,25 @@ async def mariadb_lab(skipping: WorkflowEnvironment, mariadb: MariaDb, tmp_path:
 @pytest.mark.parametrize("chosen", CHOSEN, ids=lambda test: test.__name__.removeprefix("test_"))
 async def test_the_same(mariadb_lab: Lab, chosen: Callable[[Lab], Awaitable[None]]) -> None:
     await chosen(mariadb_lab)
+
+
+@pytest.mark.slow
+async def test_a_database_that_is_away_for_a_while_fails_no_run(unhurried: WorkflowEnvironment, tmp_path: Path) -> None:
+    """Killed while runs are in every phase, and back after seconds: all of them go on and end by the truth."""
+    with running_mariadb("--innodb-flush-log-at-trx-commit=2") as server, server.database() as url:
+        async with laboratory(unhurried.client, tmp_path, database=url, clock=utc_now) as lab:
+            lab.cluster.behaviour = Behaviour(waits=0.5, executes=6)
+            quick = {"crawler": "books", "poll_minutes": [0.02], "limits": {"start_check_s": 0.3}}
+            handles = [await lab.start(quick) for _ in range(4)]
+            await lab.until(lambda: len(lab.store.list_runs(status=["PROCESSING"])) >= 2)
+            handles += [await lab.start({**quick, "tasks": [{}] * 3}) for _ in range(4)]
+            server.kill()
+            await asyncio.sleep(4)
+            server.restart()
+            results = await asyncio.gather(*(handle.result() for handle in handles))
+            assert {(r.status, r.outcome) for r in results} == {("COMPLETED", "finished")}
+            assert sorted(r.tasks["SUCCEEDED"] for r in results) == [1, 1, 1, 1, 3, 3, 3, 3]
+            assert len(lab.store.list_runs(status=["COMPLETED"])) == 8
+            for result in results:
+                changes = [(t.task_id, t.to_status) for t in lab.store.transitions(result.run_id)]
+                assert len(changes) == len(set(changes)), "nothing happened twice"
