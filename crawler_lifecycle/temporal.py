@@ -16,7 +16,7 @@ from temporalio.api.common.v1 import Payloads
 from temporalio.api.failure.v1 import Failure
 from temporalio.client import Client, Plugin
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.converter import DefaultFailureConverter, PayloadConverter
+from temporalio.converter import DefaultFailureConverter, PayloadCodec, PayloadConverter
 from temporalio.envconfig import ClientConfig
 from temporalio.plugin import SimplePlugin
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
@@ -43,6 +43,8 @@ DEFAULT_ADDRESS = "127.0.0.1:7233"
 
 #: Longest message and longest stack trace of a failure that enters a history, in characters.
 FAILURE_MAX, STACK_MAX = 4 * 1024, 16 * 1024
+#: What stands in the place of a message that is in the encoded attributes; the SDK's own word.
+_HIDDEN = "Encoded failure"
 
 
 class RedactingFailureConverter(DefaultFailureConverter):
@@ -52,10 +54,13 @@ class RedactingFailureConverter(DefaultFailureConverter):
     and are cut where they are too long for a history.
     """
 
+    hidden = False
+    """Whether message and stack trace go into a payload, which a codec can encrypt."""
+
     def to_failure(self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure) -> None:
         """See the base class, which calls this for each cause as well."""
         super().to_failure(exception, payload_converter, failure)
-        redactor = redaction.current()
+        redactor, whole = redaction.current(), failure
         for _ in range(100):  # a failure that was received brings its causes along as they are
             failure.message = redactor.text(failure.message, FAILURE_MAX)
             failure.stack_trace = redactor.text(failure.stack_trace, STACK_MAX)
@@ -67,6 +72,23 @@ class RedactingFailureConverter(DefaultFailureConverter):
             if not failure.HasField("cause"):
                 break
             failure = failure.cause
+        if self.hidden:
+            _hide(whole, payload_converter)
+
+
+class HidingFailureConverter(RedactingFailureConverter):
+    """The same where payloads are encrypted: what went wrong is for those who have the key."""
+
+    hidden = True
+
+
+def _hide(failure: Failure, payload_converter: PayloadConverter) -> None:
+    if failure.message != _HIDDEN:
+        attributes = {"message": failure.message, "stack_trace": failure.stack_trace}
+        failure.encoded_attributes.CopyFrom(payload_converter.to_payloads([attributes])[0])
+        failure.message, failure.stack_trace = _HIDDEN, ""
+    if failure.HasField("cause"):
+        _hide(failure.cause, payload_converter)
 
 
 def _redact(payloads: Payloads) -> None:
@@ -85,7 +107,7 @@ def _workflow_runner(existing: WorkflowRunner | None) -> WorkflowRunner:
     return existing
 
 
-def plugin() -> SimplePlugin:
+def plugin(codec: PayloadCodec | None = None) -> SimplePlugin:
     """The plugin: converters, sandbox rules, log fields and meters, and which exceptions fail a workflow.
 
     Only an input that does not validate fails a run; any other exception is a bug whose fix can be deployed while the
@@ -93,7 +115,11 @@ def plugin() -> SimplePlugin:
     """
     return SimplePlugin(
         "crawler_lifecycle",
-        data_converter=dataclasses.replace(pydantic_data_converter, failure_converter_class=RedactingFailureConverter),
+        data_converter=dataclasses.replace(
+            pydantic_data_converter,
+            payload_codec=codec,
+            failure_converter_class=HidingFailureConverter if codec is not None else RedactingFailureConverter,
+        ),
         interceptors=[Observing()],
         workflow_runner=_workflow_runner,
         workflow_failure_exception_types=[ValidationError],
@@ -116,7 +142,9 @@ def default_runtime() -> Runtime:
     return Runtime(telemetry=TelemetryConfig(logging=logging_of_core()))
 
 
-async def connect(*, runtime: Runtime | None = None, plugins: Sequence[Plugin] = ()) -> Client:
+async def connect(
+    *, runtime: Runtime | None = None, plugins: Sequence[Plugin] = (), codec: PayloadCodec | None = None
+) -> Client:
     """A client by Temporal's own environment variables (``TEMPORAL_ADDRESS`` …) and TOML profiles.
 
     ``plugins`` come after ours. Raises whatever the SDK raises when no server answers; entry points turn that into an
@@ -124,4 +152,4 @@ async def connect(*, runtime: Runtime | None = None, plugins: Sequence[Plugin] =
     """
     config = ClientConfig.load_client_connect_config()
     config.setdefault("target_host", DEFAULT_ADDRESS)
-    return await Client.connect(**config, plugins=[plugin(), *plugins], runtime=runtime or default_runtime())
+    return await Client.connect(**config, plugins=[plugin(codec), *plugins], runtime=runtime or default_runtime())

@@ -28,6 +28,7 @@ from temporalio.worker import Worker
 from crawler_lifecycle import logs, tracing
 from crawler_lifecycle.activities.meters import INSTRUMENTS
 from crawler_lifecycle.adapters.temporal import TemporalDirectory, register_search_attributes, registration_command
+from crawler_lifecycle.codec import codec_of
 from crawler_lifecycle.compose import ROLES, WORKFLOWS, Parts, activities_of, build_parts
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from crawler_lifecycle.metrics import build
@@ -168,9 +169,10 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         traces = tracing.start("worker")
         stack.callback(traces.close)
         runtime = _runtime(settings.worker)
+        codec = codec_of(settings.payloads.keys)
         directory = TemporalDirectory(asyncio.get_running_loop())
         parts = {role: build_parts(settings, directory) for role in health.roles}
-        connecting = functools.partial(connect, runtime=runtime, plugins=traces.plugins)
+        connecting = functools.partial(connect, runtime=runtime, plugins=traces.plugins, codec=codec)
         client = await _connected(next(iter(parts.values())), directory, health, over, connecting)
         if client is None:
             return

@@ -29,11 +29,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "settings": {"domain"},
     "logs": {"domain", "line_writer", "redaction", "settings"},
     "line_writer": set(),
+    "codec": {"domain"},
     "fakes": {"domain", "ports", "cloudevents"},
     "compose": {"domain", "ports", "activities", "adapters", "workflows", "settings"},
     "worker": {
         *("domain", "ports", "activities", "adapters", "workflows", "settings", "compose", "temporal"),
-        *("logs", "metrics", "tracing"),
+        *("codec", "logs", "metrics", "tracing"),
     },
     "problem_codes": set(),
     "problems": {"domain", "problem_codes"},
@@ -48,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gateway": {
         *("domain", "ports", "adapters", "settings", "compose", "client", "temporal"),
         *("problem_codes", "problems", "serving", "listening", "logs", "task_tokens"),
-        *("tracing",),
+        *("codec", "tracing"),
     },
     "cli": {
         *("domain", "ports", "adapters", "settings", "compose", "client", "temporal", "logs"),
@@ -74,7 +75,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "fastapi": ("gateway", "scheduler", "problems.py", "listening.py"),
     "temporalio": (
         *("activities", "workflows", "adapters/temporal.py", "temporal.py", "client.py", "compose.py", "worker.py"),
-        *("interceptors.py", "tracing.py"),
+        *("interceptors.py", "tracing.py", "codec.py"),
         *("gateway", "cli"),
     ),
 }

@@ -9,6 +9,7 @@ import sys
 from crawler_lifecycle import logs, tracing
 from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
+from crawler_lifecycle.codec import codec_of
 from crawler_lifecycle.compose import build_archive, build_logs
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.listening import Unservable, bind, run
@@ -44,6 +45,7 @@ def serve(settings: Settings) -> int:
         archive = build_archive(settings)
         store = open_store(settings.database.url, pool_size=settings.database.pool_size)
         bound = bind(listen.host, listen.port, "LIFECYCLE_GATEWAY")
+        codec = codec_of(settings.payloads.keys)
         traces = tracing.start("gateway")
     except (LifecycleError, Unservable) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -56,7 +58,7 @@ def serve(settings: Settings) -> int:
         min(settings.scheduler.timeout_s, SCHEDULER_TIMEOUT_S),
         token=token.get_secret_value() if token else None,
     )
-    temporal = LateTemporal(functools.partial(connect, plugins=traces.plugins))
+    temporal = LateTemporal(functools.partial(connect, plugins=traces.plugins, codec=codec))
     app = create_app(
         store,
         temporal,
