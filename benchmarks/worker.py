@@ -1,7 +1,7 @@
-"""The worker process of the throughput benchmark: ``python -m benchmarks.worker lifecycle|bare ADDRESS FOLDER``.
+"""The worker process of benchmarks: ``python -m benchmarks.worker lifecycle|executing|bare ADDRESS FOLDER``.
 
-``lifecycle`` serves the real workflow and activities over SQLite and an instant cluster; ``bare`` a workflow that only
-executes as many activities, which do nothing.
+``lifecycle`` serves the real workflow and activities over SQLite and an instant cluster; ``executing`` the same over
+one whose tasks go on for an hour; ``bare`` a workflow that only executes as many activities, which do nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ async def main(kind: str, address: str, folder: str) -> None:
             await stack.enter_async_context(worker)
         else:
             lab = await stack.enter_async_context(laboratory(client, Path(folder), clock=utc_now))
-            lab.cluster.behaviour = Behaviour(executes=0, counters=Counters(1, 1, 0))
+            executes = 0.0 if kind == "lifecycle" else 3600.0
+            lab.cluster.behaviour = Behaviour(executes=executes, counters=Counters(1, 1, 0))
         print("ready", flush=True)
         await over.wait()
 
