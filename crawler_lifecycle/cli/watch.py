@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import columns, output
-from crawler_lifecycle.cli.control import gave_up, show_state, verdict
+from crawler_lifecycle.cli.control import TERMINAL, gave_up, show_state, verdict
 from crawler_lifecycle.cli.output import Document, as_json, build_table, clean
 from crawler_lifecycle.cli.picture import Seen, draw
 from crawler_lifecycle.cli.polling import Polling
@@ -162,23 +162,23 @@ def watch_list(
     polling = Polling(timeout_s=session.timeout_s, longest_s=LONGEST_PAUSE_S)
     told: dict[object, str] = {}
     gone: dict[object, Document] = {}
-    last: dict[object, Document] = {}
+    last: list[object] = []
 
-    def ask() -> list[dict[str, Any]]:
+    def ask() -> tuple[Sequence[Document], Sequence[Document]]:
         rows = gateway.runs(limit=limit, **filters)
         present = {row.get("run_id") for row in rows}
-        for run_id in [one for one in last if one not in present and one not in gone]:
-            with contextlib.suppress(CommandFailed):
-                gone[run_id] = gateway.run(int(str(run_id)))
+        left = [_left(gateway, one) for one in last if one not in present and one not in gone]
+        gone.update({run["run_id"]: run for run in left if run and run.get("status") in TERMINAL})
         for run_id in present & gone.keys():
             del gone[run_id]
-        return rows
+        # Those that no longer fit but go on are told once; nobody asks for them afterwards.
+        return rows, [run for run in left if run and run.get("status") not in TERMINAL]
 
     with _screen(session) as show:
-        for rows in polling.answers(ask, silence=_lost(session, show)):
-            last = {row.get("run_id"): row for row in rows}
+        for rows, left in polling.answers(ask, silence=_lost(session, show)):
+            last = [row.get("run_id") for row in rows]
             ended = list(gone.values())[-ENDED_SHOWN:]
-            shown = sorted((*rows, *ended), key=lambda row: -int(row.get("run_id") or 0))
+            shown = sorted((*rows, *left, *ended), key=lambda row: -int(row.get("run_id") or 0))
             changed = _changed(told, shown, "run_id", run_line)
             if show is not None:
                 show(_rows(session, shown, columns.RUNS) if shown else _text("no live runs"))
@@ -190,6 +190,16 @@ def watch_list(
             if changed:
                 polling.hurry()
     return Exit.DONE
+
+
+def _left(gateway: Gateway, run_id: object) -> Document | None:
+    """A run that is no longer listed, as it is now. ``None`` when it is gone altogether."""
+    try:
+        return gateway.run(int(str(run_id)))
+    except CommandFailed as failure:
+        if failure.code is Exit.NOT_FOUND:
+            return None
+        raise
 
 
 # --- what they share -----------------------------------------------------------------------------------------------

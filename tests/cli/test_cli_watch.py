@@ -148,6 +148,24 @@ def test_live_runs_until_the_time_is_over(gateway: respx.MockRouter, crawlctl: C
     ]
 
 
+def test_a_run_that_leaves_a_filter_is_told_once_also_after_an_outage(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
+    here = httpx.Response(200, json={"runs": [RUN | {"stage": "deployment"}]})
+    empty = httpx.Response(200, json={"runs": []})
+    pages: list[httpx.Response] = [here]
+    gateway.get("/v1/runs").mock(side_effect=lambda request: pages.pop() if pages else empty)
+    answers: list[object] = [httpx.ConnectError("refused"), httpx.Response(200, json=RUN)]
+    route = gateway.get("/v1/runs/7").mock(side_effect=answers)
+    result = crawlctl("list", "-w", "--stage", "deployment", "--timeout", "0.2")
+    assert result.code == 0
+    assert [line.split(" ", 1)[1] for line in result.out.splitlines()] == [
+        "run 7 operations PROCESSING deployment",
+        "run 7 operations PROCESSING reconciliation",
+    ]
+    assert route.call_count == 2
+
+
 def test_a_list_that_is_watched_keeps_its_filters(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     route = gateway.get("/v1/runs").respond(json={"runs": []})
     result = crawlctl("list", "-w", "--tag", "night", "--timeout", "0.01")
