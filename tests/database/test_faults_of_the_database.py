@@ -228,7 +228,7 @@ def test_what_is_told_of_a_change_is_what_is_changed(mariadb: MariaDb) -> None:
         other = mariadb.connect(url.rpartition("/")[2])
 
         def meddle(_c: object, _cursor: object, statement: str, *_: object) -> None:
-            if statement.startswith("UPDATE task_change"):
+            if statement.startswith("UPDATE task_finding"):
                 with other.cursor() as cursor:
                     cursor.execute("SET innodb_lock_wait_timeout = 0")
                     with pytest.raises(pymysql.err.OperationalError, match="Lock wait timeout"):

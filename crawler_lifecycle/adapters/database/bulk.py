@@ -7,7 +7,9 @@ and a temporary table is DDL, which MySQL's replication with GTIDs restricts ins
 
 The rows of the worktable never outlive the transaction, and its key begins with the run, whose row is locked.
 
-Transitions and corrections are made out of the same worktable, just before: their texts cross the wire once.
+Transitions and corrections are made out of the same worktable, just before: their texts cross the wire once. What a
+look found is written into such a table when it is found (``task_finding``), so that its application is nothing but
+three statements inside the database, whose locks are held for as long as those take.
 
 These statements and the DELETEs are spelled by hand. SQLite wants ``UPDATE … FROM``, and MySQL and MariaDB must be told
 which index to use: while a table is small their optimizers prefer to read all of it, such a read waits for every row
@@ -18,17 +20,17 @@ single-table UPDATE needs no such care under READ COMMITTED: it skips locked row
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, Connection, TextClause, bindparam, text
+from sqlalchemy import Column, Connection, TextClause, bindparam, delete, select, text
 
 from crawler_lifecycle.domain.task import TaskStatus, task_may_become
 
 from .rows import lag_ms
-from .tables import JsonText, UtcTime, task_change, task_observation
+from .tables import JsonText, UtcTime, task_change, task_finding, task_observation
 from .unit import Unit
 from .wire import insert_rows
 
@@ -65,23 +67,33 @@ def _stage(unit: Unit, rows: Sequence[Mapping[str, Any]]) -> None:
 
 _SAME_TASK = "w.run_id = :run_id AND t.run_id = w.run_id AND t.task_id = w.task_id"
 _AS_BELIEVED = f"{_SAME_TASK} AND t.status = w.believed AND t.superseded_by IS NULL"
-_MYSQL_TABLES = "task_change AS w FORCE INDEX (PRIMARY) STRAIGHT_JOIN task_history AS t FORCE INDEX (PRIMARY)"
+
+
+def _join(work: str) -> str:
+    return f"{work} AS w FORCE INDEX (PRIMARY) STRAIGHT_JOIN task_history AS t FORCE INDEX (PRIMARY)"
 
 
 @functools.cache
 def _copy(
-    dialect: str, replace: tuple[str, ...], fill: tuple[str, ...], nulls: tuple[str, ...], cas: bool
+    dialect: str, work: str, replace: tuple[str, ...], fill: tuple[str, ...], nulls: tuple[str, ...], cas: bool
 ) -> TextClause:
     """The UPDATE that copies columns from the worktable. All names are ours, so there is nothing to inject."""
     values = {name: f"w.{name}" for name in replace}
     values |= {name: f"COALESCE(w.{name}, t.{name})" for name in fill}
     values |= dict.fromkeys(nulls, "NULL")
+    if work == "task_finding":
+        values |= {
+            "status_since": "COALESCE(w.cluster_time, :now)",
+            "ended_at": "CASE WHEN w.terminal THEN COALESCE(w.cluster_time, :now) ELSE t.ended_at END",
+        }
     where = _AS_BELIEVED if cas else _SAME_TASK
     if dialect == "sqlite":
         assigned = ", ".join(f"{name} = {value}" for name, value in values.items())
-        return text(f"UPDATE task_history AS t SET {assigned} FROM task_change AS w WHERE {where}")  # noqa: S608
-    assigned = ", ".join(f"t.{name} = {value}" for name, value in values.items())
-    return text(f"UPDATE {_MYSQL_TABLES} SET {assigned} WHERE {where}")  # noqa: S608
+        update = f"UPDATE task_history AS t SET {assigned} FROM {work} AS w WHERE {where}"  # noqa: S608
+    else:
+        assigned = ", ".join(f"t.{name} = {value}" for name, value in values.items())
+        update = f"UPDATE {_join(work)} SET {assigned} WHERE {where}"  # noqa: S608
+    return _timed(update)
 
 
 _TRANSITION = {
@@ -110,21 +122,32 @@ _CORRECTION = {
     "evidence": "w.evidence",
     "created_at": ":now",
 }
+#: Milliseconds from the cluster's time to now, as ``rows.lag_ms`` counts them.
+_LAG = {
+    "mysql": "ROUND(TIMESTAMPDIFF(MICROSECOND, w.cluster_time, :now) / 1000)",
+    "sqlite": "CAST(ROUND((julianday(:now) - julianday(w.cluster_time)) * 86400000) AS INTEGER)",
+}
 
 
 @functools.cache
-def _tell(dialect: str, table: str) -> TextClause:
+def _tell(dialect: str, work: str, table: str) -> TextClause:
     """The INSERT of what is about to change.
 
     Another program may write these rows too, so they are locked: what is told here is what the update finds.
     """
     columns, also = (_TRANSITION, "") if table == "status_transition" else (_CORRECTION, " AND w.correction <> ''")
+    if work == "task_finding":
+        columns = {**columns, "lag_ms": _LAG[dialect]}
     mysql = dialect == "mysql"
-    tables = _MYSQL_TABLES if mysql else "task_change AS w CROSS JOIN task_history AS t"
+    tables = _join(work) if mysql else f"{work} AS w CROSS JOIN task_history AS t"
     lock = " FOR UPDATE" if mysql else ""
     chosen = f"SELECT {', '.join(columns.values())} FROM {tables} WHERE {_AS_BELIEVED}{also} ORDER BY w.task_id{lock}"  # noqa: S608
-    insert = f"INSERT INTO {table} ({', '.join(columns)}) {chosen}"
-    return text(insert).bindparams(bindparam("now", type_=UtcTime()))
+    return _timed(f"INSERT INTO {table} ({', '.join(columns)}) {chosen}")
+
+
+def _timed(statement: str) -> TextClause:
+    clause = text(statement)
+    return clause.bindparams(bindparam("now", type_=UtcTime())) if ":now" in statement else clause
 
 
 def _apply(
@@ -135,7 +158,7 @@ def _apply(
     ``replace`` columns are taken as they are; ``fill`` columns only where the worktable knows a value; ``nulls``
     columns become null.
     """
-    statement = _copy(unit.conn.dialect.name, tuple(replace), tuple(fill), tuple(nulls), cas)
+    statement = _copy(unit.conn.dialect.name, "task_change", tuple(replace), tuple(fill), tuple(nulls), cas)
     done = unit.conn.execute(statement, {"run_id": unit.run_id})
     delete_rows(unit.conn, task_change.c.run_id, "PRIMARY", [unit.run_id])
     return done.rowcount
@@ -153,6 +176,7 @@ def delete_rows(conn: Connection, column: Column[int], index: str, values: Seque
 def forget_staged(unit: Unit) -> None:
     """Delete what looks have staged for the run."""
     delete_rows(unit.conn, task_observation.c.run_id, "ix_task_observation_run_id_task_index", [unit.run_id])
+    delete_rows(unit.conn, task_finding.c.run_id, "PRIMARY", [unit.run_id])
 
 
 def update_tasks(
@@ -186,15 +210,58 @@ def move_tasks(
     if not wanted:
         return 0
     _stage(unit, [_row(unit, move) for move in wanted.values()])
-    told = {"run_id": unit.run_id, "now": unit.now, "source": source}
-    dialect = unit.conn.dialect.name
-    moved = unit.conn.execute(_tell(dialect, "status_transition"), told).rowcount
-    if moved and any(move.correction for move in wanted.values()):
-        unit.conn.execute(_tell(dialect, "correction"), told)
+    moved = _tell_all(unit, "task_change", source)
     columns = ("status", "status_since", *replace)
     _apply(unit, columns, ("outcome", "cause", "ended_at", *fill), ("offered_until",), cas=True)
     unit.changed = unit.changed or moved > 0
     return moved
+
+
+def _tell_all(unit: Unit, work: str, source: str) -> int:
+    """Write transitions and corrections of what will change; how many tasks that are."""
+    told = {"run_id": unit.run_id, "now": unit.now, "source": source}
+    moved = unit.conn.execute(_tell(unit.conn.dialect.name, work, "status_transition"), told).rowcount
+    if moved:
+        unit.conn.execute(_tell(unit.conn.dialect.name, work, "correction"), told)
+    return moved
+
+
+def stage_moves(unit: Unit, seen: Collection[int], moves: Sequence[Move]) -> None:
+    """Keep the moves of a look until ``apply_staged``, in place of what an earlier one left for the ``seen`` tasks."""
+    c = task_finding.c
+    kept = unit.conn.execute(select(c.task_id).where(c.run_id == unit.run_id)).scalars()
+    for chunk in chunks([task_id for task_id in kept if task_id in seen]):
+        unit.conn.execute(delete(task_finding).where(c.run_id == unit.run_id, c.task_id.in_(chunk)))
+    rows = [_staged(unit, move) for move in moves if task_may_become(move.before, move.after)]
+    if rows:
+        insert_rows(unit.conn, task_finding, tuple(rows[0]), [tuple(row.values()) for row in rows])
+
+
+def apply_staged(unit: Unit, source: str, *, replace: Sequence[str], fill: Sequence[str]) -> None:
+    """``move_tasks`` for the moves that are staged; they stay until they are forgotten."""
+    if not _tell_all(unit, "task_finding", source):
+        return
+    filled = ("outcome", "cause", *fill)
+    dialect = unit.conn.dialect.name
+    statement = _copy(dialect, "task_finding", ("status", *replace), filled, ("offered_until",), cas=True)
+    unit.conn.execute(statement, {"run_id": unit.run_id, "now": unit.now})
+    unit.changed = True
+
+
+def _staged(unit: Unit, move: Move) -> dict[str, Any]:
+    return {
+        "run_id": unit.run_id,
+        "task_id": move.task_id,
+        "believed": move.before.value,
+        "terminal": move.after.terminal,
+        "cluster_time": move.cluster_time,
+        "correction": move.correction,
+        "evidence": move.evidence,
+        "status": move.after.value,
+        "outcome": move.outcome,
+        "cause": move.cause,
+        **move.values,
+    }
 
 
 def _row(unit: Unit, move: Move) -> dict[str, Any]:

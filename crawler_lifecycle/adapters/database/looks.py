@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Text, func, insert, select, type_coerce
+from sqlalchemy import Connection, func, insert, select
 
 from crawler_lifecycle.domain.task import ALIVE, Observation, Phase, TaskStatus
 from crawler_lifecycle.ports import Details, Fence, Finding, FoundState, Look, LookReport, TaskCounts
 
-from .bulk import CHUNK, Move, chunks, delete_rows, forget_staged, move_tasks, update_tasks
+from .bulk import CHUNK, Move, apply_staged, chunks, delete_rows, forget_staged, stage_moves, update_tasks
 from .rows import (
     Row,
     counters_of,
@@ -20,7 +20,6 @@ from .rows import (
     evidence,
     load_details,
     load_finding,
-    load_findings,
     stop_of,
     tail,
     task_state,
@@ -69,6 +68,7 @@ class LookPart(StorePart):
             staged = {f.change.task_id: {"finding": dump_finding(f)} for f in findings}
             forgotten: dict[int, dict[str, Any]] = {task["task_id"]: {"finding": None} for task, _ in seen}
             _stage(unit, forgotten | staged)
+            stage_moves(unit, {*forgotten, *staged}, [_move(finding) for finding in findings])
             news = [row for task, o in seen if (row := _observed(task, o, unit.now)) is not None]
             update_tasks(unit, news, replace=_OBSERVED_ALL)
             sums = _sums(unit)
@@ -127,10 +127,8 @@ class LookPart(StorePart):
     def apply_findings(self, fence: Fence, source: str) -> TaskCounts:
         """Change the staged statuses by compare-and-set and forget what was staged. Again: nothing is staged."""
         with self._unit(fence.run_id, fence) as unit:
-            moves = [_move(finding) for finding in _findings(unit)]
-            move_tasks(
+            apply_staged(
                 unit,
-                moves,
                 source,
                 replace=("reason",),
                 fill=("started_at", "deployed_at", "cluster_name", "cluster_uid", "node", "exit_code", "exit_signal"),
@@ -196,17 +194,6 @@ def _staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
             last = rows[-1]["task_index"]
         if len(rows) < CHUNK:
             return
-
-
-def _findings(unit: Unit) -> list[Finding]:
-    """All findings that are staged for the run, in order of the task's index."""
-    o = task_observation.c
-    texts = unit.conn.execute(
-        select(type_coerce(o.finding, Text))
-        .where(o.run_id == unit.run_id, o.finding.is_not(None))
-        .order_by(o.task_index)
-    )
-    return load_findings(texts.scalars().all())
 
 
 def _observed(task: Row, seen: Observation, now: datetime) -> dict[str, Any] | None:

@@ -260,6 +260,36 @@ task_observation = Table(
     **{**_options, "sqlite_autoincrement": False},
 )
 
+_FOUND = (
+    "status",
+    "outcome",
+    "cause",
+    "reason",
+    "started_at",
+    "deployed_at",
+    "cluster_name",
+    "cluster_uid",
+    "node",
+    "exit_code",
+    "exit_signal",
+)
+
+task_finding = Table(
+    "task_finding",
+    metadata,
+    # What the staged findings will change, ready for one UPDATE (see bulk.py): the columns that it shares with
+    # task_history have the same names and types.
+    Column("run_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("task_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("believed", String(20), nullable=False),
+    Column("terminal", Boolean, nullable=False),
+    Column("cluster_time", UtcTime),
+    Column("correction", String(30)),
+    Column("evidence", _Json, nullable=False),
+    *(Column(name, task_history.c[name].type) for name in _FOUND),
+    **{**_options, "sqlite_autoincrement": False},
+)
+
 task_change = Table(
     "task_change",
     metadata,

@@ -52,6 +52,27 @@ def upgrade() -> None:
         sa.Column("tag", sa.String(200), primary_key=True),
         sa.Column("run_id", _KEY, sa.ForeignKey("run_history.run_id"), primary_key=True, autoincrement=False),
     )
+    _create(
+        "task_finding",
+        sa.Column("run_id", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("task_id", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("believed", sa.String(20), nullable=False),
+        sa.Column("terminal", sa.Boolean, nullable=False),
+        sa.Column("cluster_time", _TIME),
+        sa.Column("correction", sa.String(30)),
+        sa.Column("evidence", sa.JSON, nullable=False),
+        sa.Column("status", sa.String(20)),
+        sa.Column("outcome", sa.String(200)),
+        sa.Column("cause", sa.Text),
+        sa.Column("reason", sa.Text),
+        sa.Column("started_at", _TIME),
+        sa.Column("deployed_at", _TIME),
+        sa.Column("cluster_name", sa.String(255)),
+        sa.Column("cluster_uid", sa.String(100)),
+        sa.Column("node", sa.String(255)),
+        sa.Column("exit_code", sa.Integer),
+        sa.Column("exit_signal", sa.Integer),
+    )
     # Rows of this worktable live within one transaction, so there are none whose values would be missing.
     _column("task_change", sa.Column("cluster_time", _TIME))
     _column("task_change", sa.Column("lag_ms", sa.BigInteger))
@@ -70,6 +91,7 @@ def downgrade() -> None:
     op.drop_index("ix_task_history_run_id_task_id", "task_history")
     for name in ("cluster_time", "lag_ms", "correction", "evidence"):
         op.drop_column("task_change", name)
+    op.drop_table("task_finding")
     op.drop_table("run_tag")
     op.drop_table("task_addition")
 
