@@ -1,0 +1,85 @@
+"""The page about the HTTP API, typed word by word beside a real stack: every command works and prints what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.gateway.openapi import text as openapi_text
+from tests.e2e.world import World
+
+PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"
+
+
+def blocks() -> list[tuple[str, str, str]]:
+    """The page's commands in order: their language, their text, and what they are to print (or nothing)."""
+    found = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE.read_text(), re.S | re.M)
+    page = []
+    for n, (language, text) in enumerate(found):
+        if language in ("sh", "python"):
+            follows = found[n + 1] if n + 1 < len(found) else ("", "")
+            page.append((language, text, follows[1] if follows[0] == "text" else ""))
+    return page
+
+
+def script(parts: list[tuple[str, str, str]], folder: Path) -> str:
+    """All of it as one session of a shell, which stops at the first failure; a mark stands after each block."""
+    lines = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT"]
+    for n, (language, text, _) in enumerate(parts):
+        if language == "python":
+            (folder / f"{n}.py").write_text(text)
+            text = f"python {n}.py\n"
+        lines += [text.rstrip("\n"), f"echo '--- {n}'"]
+    return "\n".join(lines) + "\n"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def test_every_command_of_the_page_does_what_it_says(world: World, tmp_path: Path) -> None:
+    parts = blocks()
+    assert len(parts) >= 15
+    gateway = str(world.stack.addresses["gateway"])
+    text = script(parts, tmp_path).replace("http://127.0.0.1:8500", gateway).replace("8501", str(free_port()))
+    layout = world.stack.layout
+    env = {
+        **layout.environment(world.folder / "crawlers.yaml"),
+        "NO_COLOR": "1",
+        "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
+    }
+    done = subprocess.run(
+        ["bash", "-c", text], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=150, check=False
+    )
+    told = re.split(r"^--- \d+\n", done.stdout, flags=re.M)
+    assert done.returncode == 0, f"block {len(told) - 1}: {parts[len(told) - 1][1]}\n{told[-1]}\n{done.stderr[-3000:]}"
+    for (_, asked, expected), printed in zip(parts, told, strict=False):
+        assert printed == expected, asked
+
+
+def test_every_path_of_the_page_exists_and_every_operation_is_on_it() -> None:
+    page = PAGE.read_text()
+    paths = set(json.loads(openapi_text())["paths"])
+    for path in re.findall(r"(?:GET|POST) (/[\w/{}]+)", page):
+        assert re.sub(r"\{[^}]+\}", "{run_id}", path) in paths, path
+    for path in paths:
+        assert path.rpartition("/")[2].strip("{}") in page, path
+
+
+@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)]+)\)", PAGE.read_text()))))
+def test_every_link_of_the_page_leads_somewhere(link: str) -> None:
+    file, _, anchor = link.partition("#")
+    target = PAGE.parent / file if file else PAGE
+    assert target.is_file(), link
+    if anchor:
+        headings = re.findall(r"^#+ (.+)$", target.read_text(), re.M)
+        assert anchor in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
