@@ -29,8 +29,9 @@ from sqlalchemy import Column, Connection, TextClause, bindparam, delete, select
 
 from crawler_lifecycle.domain.task import TaskStatus, task_may_become
 
+from .columns import JsonText, UtcTime
 from .rows import lag_ms
-from .tables import JsonText, UtcTime, task_change, task_finding, task_observation
+from .tables import task_change, task_finding, task_observation
 from .unit import Unit
 from .wire import insert_rows
 

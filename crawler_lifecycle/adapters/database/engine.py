@@ -20,7 +20,7 @@ from sqlalchemy.pool import QueuePool
 
 from crawler_lifecycle.domain.errors import InvalidRequest, StoreUnavailable
 
-from .tables import json_text
+from .columns import json_text
 
 URL_SETTING = "LIFECYCLE_DATABASE__URL"
 CURE = "give sqlite:////folder/state.db or mysql+pymysql://user:password@host:3306/database"

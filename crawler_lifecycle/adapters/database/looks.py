@@ -12,6 +12,7 @@ from crawler_lifecycle.domain.task import ALIVE, Observation, Phase, TaskStatus
 from crawler_lifecycle.ports import Details, Fence, Finding, FoundState, Look, LookReport, TaskCounts
 
 from .bulk import CHUNK, Move, apply_staged, chunks, delete_rows, forget_staged, stage_moves, update_tasks
+from .columns import storable
 from .rows import (
     Row,
     counters_of,
@@ -24,7 +25,7 @@ from .rows import (
     tail,
     task_state,
 )
-from .tables import storable, task_history, task_log, task_observation
+from .tables import task_history, task_log, task_observation
 from .unit import StorePart, Unit, check_fence, current_tasks, read_run
 from .wire import insert_rows
 

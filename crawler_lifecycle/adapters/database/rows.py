@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Counters, Observation, TaskState, TaskStatus
 from crawler_lifecycle.ports import CorrectionRow, Details, Event, Finding, RunHandle, RunRow, TaskRow, TransitionRow
 
-from .tables import JsonText, json_text, storable
+from .columns import JsonText, json_text, storable
 
 Row = Mapping[Any, Any]
 

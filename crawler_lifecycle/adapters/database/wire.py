@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import JSON, Boolean, Column, Connection, Integer, Table
 
-from .tables import UtcTime, Words, json_text, storable
+from .columns import UtcTime, Words, json_text, storable
 
 STATEMENT_CHARACTERS = 1024 * 1024
 """Far below what a server takes in one statement (16 MiB at least), also when every character has four bytes."""
