@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 from crawler_lifecycle.adapters.archive.s3 import S3Archive
@@ -36,3 +38,11 @@ def proved(archive: S3Archive, bucket: Bucket, folder: Path, result: ExportResul
     assert result.files == len(there)
     assert bucket.keys() == [key]
     assert bucket.unfinished() == []
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that will come."""
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.05)

@@ -6,19 +6,20 @@ import hashlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
-from s3_case import KEY, MIB, proved, store
+from s3_case import KEY, MIB, OBJECT, proved, store, until
 
 from crawler_lifecycle.adapters.archive import open_archive, s3, s3_upload
 from crawler_lifecycle.adapters.archive.s3 import S3Archive
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.ports import FileSource
-from tests.support.s3 import Bucket
+from tests.support.s3 import Bucket, S3Server, aws_environment, use_aws
 from tests.support.s3_faults import Fault, FaultProxy
 
 
@@ -101,6 +102,43 @@ def test_progress_goes_on_while_the_server_takes_its_time(
     with pytest.raises(NotDelivered):
         archive.store(KEY, [FileSource("", folder)], {}, lambda *step: steps.append(step))
     assert steps.count(steps[-1]) >= 3
+
+
+_CHILD = """
+import sys, time
+from pathlib import Path
+from crawler_lifecycle.adapters.archive.s3 import S3Archive
+from crawler_lifecycle.adapters.archive import s3_upload
+from crawler_lifecycle.ports import FileSource
+
+part = int(sys.argv[4])
+s3_upload.part_bytes = lambda _: part
+
+def progress(files, size):
+    print(size, flush=True)
+    if size > 2 * part:
+        time.sleep(60)
+
+S3Archive(sys.argv[1]).store(sys.argv[2], [FileSource("0/1", Path(sys.argv[3]))], {}, progress)
+"""
+
+
+def test_what_a_killed_worker_left_is_removed_by_the_next_try(
+    server: S3Server, bucket: Bucket, large: Path, part_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"s3://{bucket.name}/exports/crawls"
+    child = subprocess.Popen(
+        [sys.executable, "-c", _CHILD, url, KEY, str(large), str(part_size)],
+        env={**os.environ, **aws_environment(server.url)},
+        stdout=subprocess.DEVNULL,
+    )
+    until(lambda: bucket.unfinished() == [OBJECT])
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert (bucket.keys(), bucket.unfinished()) == ([], [OBJECT])
+    use_aws(monkeypatch, server.url)
+    archive = S3Archive(url, quiet_s=1.5)
+    proved(archive, bucket, large, store(archive, large))
 
 
 # --- checks, URLs, laziness -------------------------------------------------------------------------------------------

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import base64
 import ctypes
+import hashlib
 import io
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 import zipfile
-from collections.abc import Callable
+import zlib
 from pathlib import Path
 
 import pytest
-from s3_case import KEY, OBJECT, proved, store
+from s3_case import KEY, OBJECT, proved, store, until
+from temporalio import activity
+from temporalio.exceptions import CancelledError
+from temporalio.testing import ActivityEnvironment
 
-from crawler_lifecycle.adapters.archive import s3
+from crawler_lifecycle.adapters.archive import s3, s3_upload
 from crawler_lifecycle.adapters.archive.s3 import S3Archive
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports import FileSource
-from tests.support.s3 import SECRET_KEY, Bucket, S3Server, aws_environment, use_aws
+from tests.support.s3 import SECRET_KEY, Bucket, S3Server, use_aws
 from tests.support.s3_faults import Fault, FaultProxy
 
 
@@ -246,6 +248,47 @@ def test_an_object_that_is_not_what_was_sent_is_removed(
     assert (bucket.keys(), bucket.unfinished()) == ([], [])
 
 
+@pytest.mark.parametrize("name", ["x-amz-checksum-crc32", "x-amz-checksum-sha256"])
+def test_a_checksum_that_the_service_has_is_compared(
+    archive: S3Archive, bucket: Bucket, proxy: FaultProxy, large: Path, name: str
+) -> None:
+    result = store(archive, large)
+    content = bucket.read(OBJECT)
+    right = base64.b64encode(
+        zlib.crc32(content).to_bytes(4, "big") if name.endswith("crc32") else hashlib.sha256(content).digest()
+    ).decode()
+    proxy.faults.append(Fault("header", "HeadObject", code=f"{name}: {right}"))
+    assert store(archive, large) == result
+    proxy.faults.append(Fault("header", "HeadObject", code=f"{name}: {right[::-1]}-4"))
+    assert store(archive, large) == result
+    proxy.faults.append(Fault("header", "HeadObject", code=f"{name}: AAAA{right[4:]}"))
+    with pytest.raises(NotDelivered, match="the object was removed"):
+        store(archive, large)
+    assert bucket.keys() == []
+
+
+MD5, OTHER = "0123456789abcdef" * 2, "f" * 32
+
+
+@pytest.mark.parametrize(
+    ("answer", "fits"),
+    [
+        ({"ETag": f'"{MD5}"'}, True),
+        ({"ETag": MD5}, True),
+        ({"ETag": f'"{OTHER}"'}, False),
+        ({"ETag": f'"{OTHER}"', "ServerSideEncryption": "AES256"}, False),
+        ({"ETag": f'"{OTHER}"', "ServerSideEncryption": "aws:kms"}, True),
+        ({"ETag": f'"{OTHER}"', "ServerSideEncryption": "aws:kms:dsse"}, True),
+        ({"ETag": f'"{OTHER}"', "SSECustomerAlgorithm": "AES256"}, True),
+        ({"ETag": f'"{OTHER}-4"'}, True),
+        ({"ETag": '"CMmxp6f+y4gDEAE="'}, True),
+        ({}, True),
+    ],
+)
+def test_an_etag_is_compared_where_it_is_a_digest(answer: dict[str, str], fits: bool) -> None:
+    assert s3_upload._fits(answer, MD5) is fits
+
+
 @pytest.mark.usefixtures("once")
 def test_without_the_right_to_list_uploads_archives_are_stored_all_the_same(
     archive: S3Archive, bucket: Bucket, proxy: FaultProxy, large: Path
@@ -322,48 +365,31 @@ def test_an_exception_thrown_into_its_thread_leaves_nothing(
         proved(archive, bucket, large, ends[0])
 
 
-_CHILD = """
-import sys, time
-from pathlib import Path
-from crawler_lifecycle.adapters.archive.s3 import S3Archive
-from crawler_lifecycle.adapters.archive import s3_upload
-from crawler_lifecycle.ports import FileSource
+def test_a_cancelled_activity_leaves_nothing(archive: S3Archive, bucket: Bucket, large: Path) -> None:
+    environment = ActivityEnvironment()
+    begun = threading.Event()
 
-part = int(sys.argv[4])
-s3_upload.part_bytes = lambda _: part
+    def cancel() -> None:
+        begun.wait(10)
+        until(lambda: bucket.unfinished() == [OBJECT])
+        environment.cancel()
 
-def progress(files, size):
-    print(size, flush=True)
-    if size > 2 * part:
-        time.sleep(60)
+    def progress(files: int, size: int) -> None:
+        activity.heartbeat(files, size)
+        begun.set()
+        time.sleep(0.1)
 
-S3Archive(sys.argv[1]).store(sys.argv[2], [FileSource("0/1", Path(sys.argv[3]))], {}, progress)
-"""
+    @activity.defn
+    def export() -> None:
+        archive.store(KEY, [FileSource("", large)], {}, progress)
 
-
-def _until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.05)
-
-
-def test_what_a_killed_worker_left_is_removed_by_the_next_try(
-    server: S3Server, bucket: Bucket, large: Path, part_size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = f"s3://{bucket.name}/exports/crawls"
-    child = subprocess.Popen(
-        [sys.executable, "-c", _CHILD, url, KEY, str(large), str(part_size)],
-        env={**os.environ, **aws_environment(server.url)},
-        stdout=subprocess.DEVNULL,
-    )
-    _until(lambda: bucket.unfinished() == [OBJECT])
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    assert (bucket.keys(), bucket.unfinished()) == ([], [OBJECT])
-    use_aws(monkeypatch, server.url)
-    archive = S3Archive(url, quiet_s=1.5)
-    proved(archive, bucket, large, store(archive, large))
+    (large / "more").write_bytes(os.urandom(8 * 2**20))
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    with pytest.raises(CancelledError):
+        environment.run(export)
+    thread.join()
+    assert (bucket.keys(), bucket.unfinished()) == ([], [])
 
 
 # --- others at work ---------------------------------------------------------------------------------------------------

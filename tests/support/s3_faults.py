@@ -127,6 +127,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(status, wrong, _spoiled(content))
         elif kind == "no_metadata":
             self._answer(status, [item for item in headers if not item[0].lower().startswith("x-amz-meta-")], content)
+        elif fault and kind == "header":
+            name, _, value = fault.code.partition(": ")
+            self._answer(status, [*headers, (name, value)], content)
         elif kind == "cut":
             self._answer(status, headers, content, sent=len(content) // 2)
             self._break()
