@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.errors import (
 )
 from crawler_lifecycle.domain.names import TASKS_PER_RUN_MAX
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.domain.task import Phase, TaskStatus
+from crawler_lifecycle.domain.task import End, Phase, TaskStatus
 from crawler_lifecycle.ports import AddedTask, Fence, RunRow
 from tests.contracts.store.test_writers import together
 from tests.contracts.store.world import START, World, good_end, request, seen
@@ -233,3 +233,50 @@ def test_additions_beside_offers_and_looks(world: World) -> None:
         return offered
 
     assert together(*[lambda f=f: grow(f) for f in fences]) == [list(range(3, 13))] * 4
+
+
+# --- texts --------------------------------------------------------------------------------------------------------
+
+NASTY = [
+    "it's \\ 100 % %s %(x)s :name ?",
+    "'); DROP TABLE run_history; -- ",
+    "\\",
+    "\\'",
+    "a\x00b\x1a\r\n\t\b",
+    '"quoted" `ticks` /* */ # --',
+    "zürich 東京 \U0001f577 \u2028",
+]
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_every_text_arrives_as_it_was_sent(world: World, text: str) -> None:
+    fence = world.run(tasks=1)
+    world.store.add_tasks(fence.run_id, "k", [{"text": text, text: "key"}] * 2)
+    rows = world.store.list_tasks(fence.run_id)
+    assert [row.args for row in rows[1:]] == [{"text": text, text: "key"}] * 2
+    world.deploy(fence, limit=1)
+    [task] = [t for t in world.store.found_state(fence).tasks if t.status is TaskStatus.PENDING]
+    end = End(exit_code=1, reason=text, message=text, finished_at=START, finish_reason=text)
+    world.look(fence, [seen(task, Phase.ENDED, START, uid=task.uid, node=text[:200], end=end)])
+    world.store.refuse_queued(fence, text)
+    ended, refused, _ = world.store.list_tasks(fence.run_id)
+    assert (ended.node, ended.reason) == (text, text)
+    assert (refused.cause, refused.reason) == (text, text)
+    told = [t for t in world.store.transitions(fence.run_id) if t.task_id == ended.task_id][-1]
+    assert told.evidence["end"]["message"] == text  # type: ignore[index]
+
+
+def test_the_evidence_leaves_out_what_was_not_seen_and_cuts_what_is_long(world: World) -> None:
+    fence = world.deployed()
+    [task] = world.store.found_state(fence).tasks
+    end = End(exit_code=1, message="m" * 5000, finished_at=START)
+    world.look(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=end)])
+    evidence = world.store.transitions(fence.run_id)[-1].evidence
+    assert evidence["end"] == {
+        "exit_code": 1,
+        "message": "m" * 1000,
+        "finished_at": "2026-03-01T12:00:00.123456Z",
+        "runner": True,
+    }
+    assert "counters" not in evidence
+    assert "node" not in evidence
