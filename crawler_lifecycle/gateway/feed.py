@@ -36,8 +36,8 @@ TROUBLE_S = 2.0
 PAGE, CATCH_UP_PAGE = 500, 100
 #: What is kept for readers who are a little behind: at most so many events, and bytes.
 KEPT, KEPT_BYTES = 5000, 8 * 1024 * 1024
-#: Bytes given to a reader at once.
-CHUNK = 32 * 1024
+#: Bytes given to a reader at once, and how many such pieces are kept for others at the same place.
+CHUNK, GIVEN = 32 * 1024, 64
 #: A comment is sent after so many silent seconds, so that proxies and clients know that the stream lives.
 PING_S = 15.0
 #: What clients should wait before they come back, in milliseconds.
@@ -198,6 +198,8 @@ class Feed:
             return await self._catch_up(place, head, run_id)
         known = self._given.get((place, run_id))
         if known is None:
+            if len(self._given) >= GIVEN:
+                self._given.clear()
             first = bisect.bisect_right(self._ring, place, key=lambda frame: frame.seq)
             known = self._given[place, run_id] = _cut(self._ring, first, run_id, head)
         return known
