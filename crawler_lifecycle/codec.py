@@ -20,6 +20,7 @@ from pydantic import SecretStr
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadCodec
 
+from crawler_lifecycle import redaction
 from crawler_lifecycle.domain.errors import InvalidRequest
 
 SETTING = "LIFECYCLE_PAYLOADS__KEYS"
@@ -85,5 +86,12 @@ class Encryption(PayloadCodec):
 
 
 def codec_of(keys: SecretStr | None) -> PayloadCodec | None:
-    """The codec for the setting; ``None`` when it is not set. Raises ``InvalidRequest``."""
-    return Encryption(read_keys(keys.get_secret_value())) if keys else None
+    """The codec for the setting; ``None`` when it is not set. Its keys are never told from then on.
+
+    Raises ``InvalidRequest``.
+    """
+    if keys is None:
+        return None
+    known = read_keys(keys.get_secret_value())
+    redaction.learn(base64.b64encode(key).decode() for key in known.values())
+    return Encryption(known)

@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "settings": {"domain"},
     "logs": {"domain", "line_writer", "redaction", "settings"},
     "line_writer": set(),
-    "codec": {"domain"},
+    "codec": {"domain", "redaction"},
     "fakes": {"domain", "ports", "cloudevents"},
     "compose": {"domain", "ports", "activities", "adapters", "workflows", "settings"},
     "worker": {

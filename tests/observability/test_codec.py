@@ -20,6 +20,7 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer
 
+from crawler_lifecycle import redaction
 from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.codec import ENCODING, Encryption, Unreadable, codec_of, read_keys
 from crawler_lifecycle.compose import WORKFLOWS
@@ -82,6 +83,7 @@ def test_wrong_keys_are_refused_without_being_told(text: str) -> None:
 def test_without_keys_there_is_no_codec() -> None:
     assert codec_of(None) is None
     assert isinstance(codec_of(SecretStr(f"a={OLD}")), Encryption)
+    assert OLD not in redaction.current().text(f"the key {OLD}")
 
 
 # --- on a server ------------------------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ from pydantic_core import PydanticUndefined
 
 from crawler_lifecycle.cli import session
 from crawler_lifecycle.cli.main import build
+from crawler_lifecycle.gateway.metrics import Metrics as GatewayMetrics
+from crawler_lifecycle.metrics import SchedulerMetrics
 from crawler_lifecycle.settings import Settings
 from tests.support.temporal import temporal_binary
 
@@ -141,6 +143,20 @@ def test_the_temporal_cli_knows_these_commands_and_options(page: str, line: str)
         if option in GLOBAL:
             continue
         assert option in shown, f"{option} is unknown to temporal {' '.join(verb)}"
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("text", "prefix"), [
+    (GatewayMetrics().text().decode(), "crawler_lifecycle_gateway_"),
+    (bytes(SchedulerMetrics().answer().body).decode(), "crawler_lifecycle_scheduler_"),
+])  # fmt: skip
+def test_the_figures_of_the_services_are_those_of_the_page(text: str, prefix: str) -> None:
+    shown = {line.split()[2] for line in text.splitlines() if line.startswith(f"# TYPE {prefix}")}
+    shown = {name for name in shown if not name.endswith("_created")}
+    page = set(re.findall(rf"^\| `({prefix}\w+)` ", (DOCS / "observability.md").read_text(), re.MULTILINE))
+    assert shown == page
 
 
 # --- tests and units --------------------------------------------------------------------------------------------------

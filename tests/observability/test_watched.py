@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
+import httpx
 import opentelemetry.trace
 import pytest
 import pytest_asyncio
@@ -29,6 +30,8 @@ from tests.support.temporal import temporal_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+HEADER = "canary-of-a-caller-9"
+SECRET = [*VALUES, HEADER]
 #: Activities that are told the run and no attempt.
 COUNTING = ("get_active_running_tasks", "count_alive_tasks")
 QUICK = {"poll_minutes": [0.02], "limits": {"start_check_s": 0.2}}
@@ -42,6 +45,7 @@ class World:
         self.handles: dict[str, WorkflowHandle[object, RunResult]] = {}
         self.results: dict[str, RunResult] = {}
         self.metrics = ""
+        self.answers: list[str] = []
 
     async def begin(self, crawler: str) -> WorkflowHandle[object, RunResult]:
         self.handles[crawler] = await self.server.client.start_workflow(
@@ -50,10 +54,22 @@ class World:
         )  # fmt: skip
         return self.handles[crawler]
 
+    async def begin_by_http(self) -> None:
+        """The same through the gateway, as a front end does it, with a secret in a header and in a wrong request."""
+        address = f"http://127.0.0.1:{self.watched.ports['gateway']}/v1/runs"
+        headers = {"Authorization": f"Bearer {HEADER}", "Idempotency-Key": "by-http", "X-Request-Id": "front-1"}
+        async with httpx.AsyncClient(headers=headers) as client:
+            wrong = await client.post(address, json={"crawler": "good", "password": HEADER})
+            self.answers = [wrong.text]
+            assert wrong.status_code == 422
+            begun = await client.post(address, json={"crawler": "good", **QUICK})
+            assert begun.status_code == 202, begun.text
+        self.handles["by http"] = self.server.client.get_workflow_handle("crawl/good/by-http", result_type=RunResult)
+
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
-    """Three runs: one waits for the scheduler service and is good, one fails, one is stopped."""
+    """Four runs: one waits for the scheduler service and is good, one fails, one is stopped, one comes by HTTP."""
     folder = tmp_path_factory.mktemp("watched")
     async with temporal_server(skipping=False) as server:
         upgrade(f"sqlite:///{folder / 'runs.db'}")
@@ -75,6 +91,9 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
                 names.SIGNAL_FORCE_STOP, {"reason": "enough\r\n\x1b[2Jfor \u202enow", "requested_by": "me"}
             )
             world.results["long"] = await handle.result()
+            watched.start("gateway")
+            await world.begin_by_http()
+            world.results["by http"] = await world.handles["by http"].result()
             world.metrics = watched.scrape()
             yield world
         finally:
@@ -83,7 +102,12 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
 
 async def test_the_runs_were_real(world: World) -> None:
     shown = {crawler: (str(r.status), r.outcome) for crawler, r in world.results.items()}
-    assert shown == {"good": ("COMPLETED", "finished"), "bad": ("FAILED", "failed"), "long": ("FAILED", "cancelled")}
+    assert shown == {
+        "good": ("COMPLETED", "finished"),
+        "bad": ("FAILED", "failed"),
+        "long": ("FAILED", "cancelled"),
+        "by http": ("COMPLETED", "finished"),
+    }
 
 
 async def test_every_line_is_json_and_names_its_subject(world: World) -> None:
@@ -119,26 +143,33 @@ async def test_text_from_outside_breaks_no_line(world: World) -> None:
 
 
 async def test_tracebacks_are_for_bugs_alone(world: World) -> None:
-    for name in ("worker", "scheduler"):
+    for name in ("worker", "scheduler", "gateway"):
         assert [line for line in world.watched.lines(name) if "exception" in line] == []
     failed = [line for line in world.watched.lines("worker") if line.get("error_type") == "SchedulerUnavailable"]
     assert failed
     assert failed[0]["run_id"] == 1
 
 
+async def test_lines_of_a_request_name_it_and_its_run(world: World) -> None:
+    lines = [line for line in world.watched.lines("gateway") if line.get("http_request") == "front-1"]
+    told = [(line["status"], line["path"]) for line in lines if "status" in line]
+    assert told == [(422, "/v1/runs"), (202, "/v1/runs")]
+    assert all(line["service"] == "gateway" for line in lines)
+
+
 async def test_figures_are_what_happened(world: World) -> None:
     value = world.watched.value
-    assert value("lifecycle_runs_started_total", trigger="manual", resumed="false") == 3
-    assert value("lifecycle_runs_ended_total") == 3
+    assert value("lifecycle_runs_started_total", trigger="manual", resumed="false") == 4
+    assert value("lifecycle_runs_ended_total") == 4
     assert value("lifecycle_runs_ended_total", status="FAILED", outcome="cancelled") == 1
     assert value("lifecycle_runs_ended_total", status="FAILED", outcome="failed") == 1
     assert value("lifecycle_looks_total", result="ok") == value("lifecycle_look_seconds_count") >= 3
     assert value("lifecycle_stops_total", kind="forced") == 1
-    assert value("lifecycle_tasks_changed_total", to="SUCCEEDED") == 1
+    assert value("lifecycle_tasks_changed_total", to="SUCCEEDED") == 2
     assert value("lifecycle_tasks_changed_total", to="CANCELLED") == 1
     assert value("lifecycle_truth_lag_seconds_count") >= 3
     assert value("lifecycle_exports_total") >= 3
-    assert value("lifecycle_deliveries_total", sink="file", result="delivered") == 3
+    assert value("lifecycle_deliveries_total", sink="file", result="delivered") == 4
     assert value("lifecycle_build_info", build="build-of-the-tests") == 1
     assert value("temporal_worker_task_slots_available") > 0
     assert "lifecycle_truth_lag_seconds_bucket" in world.metrics
@@ -147,8 +178,8 @@ async def test_figures_are_what_happened(world: World) -> None:
 
 async def test_the_scheduler_service_counts_what_it_was_offered(world: World) -> None:
     shown = world.watched.scrape("scheduler")
-    assert 'crawler_lifecycle_scheduler_tasks_total{state="created"} 3.0' in shown
-    assert 'crawler_lifecycle_scheduler_requests_total{operation="deployOnetime",status="201"} 3.0' in shown
+    assert 'crawler_lifecycle_scheduler_tasks_total{state="created"} 4.0' in shown
+    assert 'crawler_lifecycle_scheduler_requests_total{operation="deployOnetime",status="201"} 4.0' in shown
     assert 'build="build-of-the-tests"' in shown
     assert "process_resident_memory_bytes" in shown
     page = (ROOT / "docs" / "observability.md").read_text()
@@ -171,13 +202,15 @@ async def test_the_page_about_metrics_names_what_there_is(world: World) -> None:
 
 
 async def test_a_run_is_one_trace(world: World) -> None:
-    world.watched.stop_worker()
+    world.watched.end("worker", "gateway")
     spans = world.watched.collector.spans()
     by_trace: dict[bytes, set[str]] = {}
     for span in spans:
         by_trace.setdefault(span.trace_id, set()).add(span.name)
     whole = [found for found in by_trace.values() if f"RunWorkflow:{names.LIFECYCLE_WORKFLOW}" in found]
-    assert len(whole) == 3, by_trace
+    assert len(whole) == 4, by_trace
+    (by_http,) = [found for found in whole if f"StartWorkflow:{names.LIFECYCLE_WORKFLOW}" in found]
+    assert "RunActivity:update_run_status" in by_http, "from the gateway to the verdict"
     assert all({"RunActivity:create_history_id", "RunActivity:update_run_status"} <= found for found in whole)
 
 
@@ -210,14 +243,16 @@ async def test_no_canary_came_out_anywhere(world: World) -> None:
         places[f"history of {crawler}"] = history.to_json()
         payloads = [base64.b64decode(data, validate=False) for data in _payloads(json.loads(history.to_json()))]
         places[f"payloads of {crawler}"] = b"\n".join(payloads).decode("utf-8", "replace")
-    for name in ("worker", "scheduler"):
+    for name in ("worker", "scheduler", "gateway"):
         places[f"log of {name}"] = world.watched.log(name)
     places["metrics"] = world.metrics
     places["traces"] = b"".join(world.watched.collector.bodies).decode("latin-1")
     places["events"] = (world.watched.folder / "events.jsonl").read_text()
     assert all(places.values()), [name for name, text in places.items() if not text]
-    hits = [(place, form) for place, text in places.items() for v in VALUES for form in _forms(v) if form in text]
+    hits = [(place, form) for place, text in places.items() for v in SECRET for form in _forms(v) if form in text]
     assert hits == []
+    # What a caller sends in a field is named to the caller, and to nobody else.
+    assert [value for value in VALUES if value in world.answers[0]] == []
     assert "SchedulerUnavailable" in places["log of worker"], "the address with the password was never told"
 
 

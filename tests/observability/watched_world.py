@@ -1,4 +1,4 @@
-"""A worker and a scheduler service as real processes on a real Temporal server, canaries wherever a secret goes."""
+"""The three services as real processes on a real Temporal server, with canaries wherever a secret goes."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Collector(ThreadingHTTPServer):
 
 @dataclass
 class Watched:
-    """The two processes, and what they wrote."""
+    """The processes, and what they wrote."""
 
     folder: Path
     temporal: str
@@ -123,7 +123,7 @@ class Watched:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.ports = {name: free_port() for name in ("health", "metrics", "scheduler")}
+        self.ports = {name: free_port() for name in ("health", "metrics", "scheduler", "gateway")}
         (self.folder / "crawlers.yaml").write_text(CATALOGUE)
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("TEMPORAL_", "LIFECYCLE_", "OTEL_"))}
         self.env = {
@@ -141,20 +141,22 @@ class Watched:
             "LIFECYCLE_SCHEDULER__PORT": str(self.ports["scheduler"]),
             "LIFECYCLE_WORKER__HEALTH_PORT": str(self.ports["health"]),
             "LIFECYCLE_WORKER__METRICS_PORT": str(self.ports["metrics"]),
-            "LIFECYCLE_GATEWAY__URL": "http://127.0.0.1:9",
+            "LIFECYCLE_GATEWAY__URL": f"http://127.0.0.1:{self.ports['gateway']}",
+            "LIFECYCLE_GATEWAY__PORT": str(self.ports["gateway"]),
+            "LIFECYCLE_GATEWAY__OPEN": "true",
             "LIFECYCLE_LOG__LEVEL": "DEBUG",
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.collector.url,
             "OTEL_BSP_SCHEDULE_DELAY": "200",
         }
 
     def start(self, name: str) -> None:
-        """``crawlctl worker`` or ``crawlctl scheduler``, writing to a file each."""
+        """A service by its verb, writing to a file of its own."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", "crawler_lifecycle.cli", name], cwd=self.folder, env=self.env,
                 stdout=log, stderr=log,
             )  # fmt: skip
-        port = self.ports["health" if name == "worker" else "scheduler"]
+        port = self.ports["health" if name == "worker" else name]
         until(lambda: '"ready":true' in get(f"http://127.0.0.1:{port}/readyz").replace(" ", "") or self.died(name))
 
     def died(self, name: str) -> bool:
@@ -171,10 +173,11 @@ class Watched:
         self.collector.shutdown()
         self.collector.server_close()
 
-    def stop_worker(self) -> None:
-        """SIGTERM to the worker, which sends its last spans."""
-        self.processes["worker"].send_signal(signal.SIGTERM)
-        assert self.processes["worker"].wait(30) == 0
+    def end(self, *which: str) -> None:
+        """SIGTERM to some, which send their last spans."""
+        for name in which:
+            self.processes[name].send_signal(signal.SIGTERM)
+            assert self.processes[name].wait(30) == 0, self.log(name)
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
