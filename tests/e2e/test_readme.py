@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
+
+import pytest
 
 from tests.e2e.world import World, until
 
@@ -22,30 +27,41 @@ def commands(program: str) -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines if line.startswith(f"{program} ")]
 
 
-def crawlctl(world: World, words: list[str]) -> subprocess.CompletedProcess[str]:
+def crawlctl(world: World, words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """Run ``crawlctl`` as a user beside the stack would."""
     env = {**os.environ, "LIFECYCLE_GATEWAY__URL": str(world.stack.addresses["gateway"]), "NO_COLOR": "1"}
-    return subprocess.run([*CRAWLCTL, *words], env=env, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        [*CRAWLCTL, *words], env=env, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
-def test_crawlctl_as_the_readme_shows_it(world: World) -> None:
+def test_crawlctl_as_the_readme_shows_it(world: World, tmp_path: Path) -> None:
     lines = commands("crawlctl")
     assert [words[1] for words in lines] == [
-        "crawler", "start", "start", "list", "describe", "stop", "resume", "corrections",
+        "crawler", "start", "start", "list", "describe", "logs", "stop", "resume", "export", "corrections", "doctor",
     ]  # fmt: skip
-    run_id = ""
+    first = run_id = ""
     for words in lines:
-        asked = [run_id if word == "2" and words[1] != "start" else word for word in words[1:]]
-        done = crawlctl(world, asked)
+        ids = {} if words[1] == "start" else {"1": first, "2": run_id}
+        asked = [ids.get(word, word) for word in words[1:]]
+        if words[1] == "doctor":  # a newcomer's stack is in the working directory, this one is not
+            asked += ["--state-dir", str(world.folder)]
+        if words[1] == "logs":
+            until(lambda run=run_id: crawlctl(world, ["logs", run], tmp_path).stdout, "a line of the log")
+        done = crawlctl(world, asked, tmp_path)
         assert done.returncode == 0, (words, done.stdout, done.stderr)
         assert done.stdout.strip() or "no recorded status was untrue" in done.stderr, words
+        if words[1:3] == ["start", "services"]:
+            first = str(world.query("SELECT max(run_id) FROM run_history")[0][0])
+        if words[1] == "export":
+            assert zipfile.is_zipfile(next(tmp_path.glob("*.zip")))
         if words[1:3] == ["start", "operations"]:
             run_id = str(world.query("SELECT max(run_id) FROM run_history")[0][0])
             until(lambda run=int(run_id): world.status(run) == "PROCESSING", "the run started")
         if words[1] == "describe":
             assert "operations" in done.stdout
             assert "PROCESSING" in done.stdout
-    assert crawlctl(world, ["stop", run_id, "--wait"]).returncode == 0
+    assert crawlctl(world, ["stop", run_id, "--wait"], tmp_path).returncode == 0
     assert world.status(int(run_id)) in ("FAILED", "COMPLETED")
     assert world.query("SELECT attempt FROM run_history WHERE run_id = ?", run_id) == [(2,)]
 
@@ -65,3 +81,16 @@ def test_temporal_as_the_readme_shows_it(world: World) -> None:
             world.cli_result("my-crawl")
     assert world.cli_result("my-crawl-again")["result"]["run_id"] == run_id
     assert world.query("SELECT attempt, outcome FROM run_history WHERE run_id = ?", run_id) == [(2, "finished")]
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed; `make test-deps` installs it")
+def test_curl_as_the_readme_shows_it(world: World) -> None:
+    """The same key twice is one run; the list answers."""
+    usual, own = "http://127.0.0.1:8500", str(world.stack.addresses["gateway"])
+    start, listed = [[word.replace(usual, own) for word in words] for words in commands("curl")]
+    answers = [json.loads(subprocess.run(start, capture_output=True, check=True).stdout) for _ in range(2)]
+    assert answers[0]["run_id"] == answers[1]["run_id"]
+    assert answers[0]["crawler"] == "services"
+    until(lambda: world.status(answers[0]["run_id"]) in ("PROCESSING", "COMPLETED"), "the run started")
+    assert "runs" in json.loads(subprocess.run(listed, capture_output=True, check=True).stdout)
+    until(lambda: world.status(answers[0]["run_id"]) == "COMPLETED", "the run ended", 120)
