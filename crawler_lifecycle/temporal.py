@@ -152,4 +152,6 @@ async def connect(
     """
     config = ClientConfig.load_client_connect_config()
     config.setdefault("target_host", DEFAULT_ADDRESS)
+    if isinstance(key := config.get("api_key"), str):  # a profile's key is in no variable
+        redaction.learn([key])
     return await Client.connect(**config, plugins=[plugin(codec), *plugins], runtime=runtime or default_runtime())
