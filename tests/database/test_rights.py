@@ -1,0 +1,102 @@
+"""The database user of workers and gateways: reading and writing rows is enough, and more it cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pymysql
+import pytest
+
+from crawler_lifecycle.adapters.database import open_store, upgrade
+from crawler_lifecycle.domain.errors import StoreUnavailable
+from crawler_lifecycle.domain.run import ExportResult, RunStatus
+from tests.contracts.store.world import Clock, World
+from tests.support.mariadb import MariaDb, mariadb
+
+__all__ = ["mariadb"]
+
+PASSWORD = "canary-of-the-rights"
+
+
+@contextmanager
+def database(mariadb: MariaDb, name: str) -> Iterator[str]:
+    """A database of this name. Not one called ``test_…``: in those MariaDB lets everybody do everything."""
+    mariadb.execute(f"CREATE DATABASE {name}")
+    try:
+        mariadb.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name}.* TO services@'127.0.0.1'")
+        yield f"mysql+pymysql://services:{PASSWORD}@127.0.0.1:{mariadb.port}/{name}"
+    finally:
+        mariadb.execute(f"DROP DATABASE {name}")
+
+
+@pytest.fixture(scope="module")
+def limited(mariadb: MariaDb) -> Iterator[str]:
+    """The URL of a migrated database for a user with the rights that docs/security.md names."""
+    mariadb.execute(f"CREATE USER services@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'")
+    try:
+        with database(mariadb, "rights") as url:
+            upgrade(mariadb.url_of("rights"))
+            yield url
+    finally:
+        mariadb.execute("DROP USER services@'127.0.0.1'")
+
+
+def test_a_whole_life_needs_no_more(limited: str) -> None:
+    clock = Clock()
+    store = open_store(limited, clock=clock)
+    try:
+        store.ping()
+        world = World(store, clock)
+        fence = world.deployed(tasks=3)
+        world.execute(fence)
+        assert [task.index for task in store.add_tasks(fence.run_id, "more", [{"part": "9"}])] == [3]
+        world.deploy(fence)
+        clock.forward(60)
+        ended = world.finish(fence, failed=[1])
+        assert ended.status is RunStatus.FAILED
+        store.record_export(fence, "exported", ExportResult("file:///x", 1, 1, "0" * 64), None)
+        event = store.events_after(0)[-1]
+        store.record_delivery(event.seq, "bus", None)
+        again = world.resume(fence)
+        world.deploy(again)
+        store.record_stop(again.run_id, world.stop(), "s1", again)
+        store.cancel_queued(again, clock.now)
+        store.acted_on_stop(again, clock.now)
+        clock.forward(60)
+        assert world.finish(again).attempt == 2
+        assert store.list_runs(crawler="services")
+        assert store.transitions(fence.run_id)
+        assert store.cancellations(fence.run_id)
+        assert store.deliveries(fence.run_id)
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("statement", [
+    "DROP TABLE run_history", "ALTER TABLE run_history DROP COLUMN cause", "CREATE TABLE mine (id INT)",
+    "TRUNCATE status_transition", "GRANT ALL ON *.* TO services@'127.0.0.1'", "SELECT * FROM mysql.global_priv",
+])  # fmt: skip
+def test_more_is_refused(limited: str, mariadb: MariaDb, statement: str) -> None:
+    connection = pymysql.connect(
+        host="127.0.0.1", port=mariadb.port, user="services", password=PASSWORD, database=limited.rpartition("/")[2]
+    )
+    with connection, connection.cursor() as cursor, pytest.raises(pymysql.err.MySQLError, match="denied"):
+        cursor.execute(statement)
+
+
+def test_an_upgrade_without_the_right_says_so_and_not_the_password(limited: str, mariadb: MariaDb) -> None:
+    assert limited
+    with database(mariadb, "rights_empty") as url, pytest.raises(Exception, match="denied") as caught:
+        upgrade(url)
+    assert PASSWORD not in str(caught.value)
+
+
+def test_a_wrong_password_is_an_outage_and_is_not_told(limited: str) -> None:
+    store = open_store(limited.replace(PASSWORD, f"{PASSWORD}-wrong"))
+    try:
+        with pytest.raises(StoreUnavailable) as caught:
+            store.ping()
+    finally:
+        store.close()
+    assert PASSWORD not in str(caught.value)
