@@ -86,7 +86,7 @@ class Commands:
 
     async def start(self, body: StartRun, key: str | None) -> Outcome:
         """Reserve the run, then start its workflow; the same key and body again find that run."""
-        request_id = _same_id(body.request_id, key) or uuid.uuid4().hex
+        request_id = _own_id(_same_id(body.request_id, key))
         # Also what makes a caller's request_id valid: RunRequest knows the rule.
         request = dataclasses.replace(dataclasses.replace(body.request(), request_id=request_id), request_id=None)
         args = [task.args for task in body.tasks] if body.tasks is not None else None
@@ -162,7 +162,7 @@ class Commands:
     async def add_tasks(self, run_id: int, body: AddTasksBody, key: str | None) -> AddedTasks:
         """Append child tasks to a live run, then have its workflow look, so that free slots get them at once."""
         row = await self.find(run_id)
-        request_id = _same_id(body.request_id, key) or uuid.uuid4().hex
+        request_id = _own_id(_same_id(body.request_id, key))
         args = [task.args for task in body.tasks]
         crawler = await self._crawlers.get(row.crawler)
         own = {str(name): str(value) for name, value in _mapping(row.request.get("args")).items()}
@@ -246,6 +246,11 @@ def _same_id(given: str | None, key: str | None) -> str | None:
     if given not in (None, key):
         raise Problem(422, "invalid_request", "request_id: differs from the header Idempotency-Key; send one")
     return key
+
+
+def _own_id(given: str | None) -> str:
+    """An id of ours where none was given. An empty one was given, and is refused like every unusable one."""
+    return uuid.uuid4().hex if given is None else given
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -185,3 +185,13 @@ def test_no_request_breaks_a_line_of_the_log(tmp_path: Path) -> None:
     records = [json.loads(line) for line in lines if line and "listens on" not in line]
     assert sum(record["event"].startswith("answered") for record in records) >= len(HOSTILE)
     assert not [line for line in lines if "\x1b" in line or "\u202e" in line or "\x00" in line]
+
+
+@pytest.mark.parametrize("key", ["", " ", "a" * 121])
+def test_added_tasks_need_a_usable_key_as_well(world: World, client: TestClient, key: str) -> None:
+    body = {"crawler": "plain", "tasks": [{"args": {}}]}
+    number = client.post("/v1/runs", json=body).json()["run_id"]
+    world.claim(number)
+    answer = client.post(f"/v1/runs/{number}/tasks", json={"tasks": [{"args": {}}]}, headers={"Idempotency-Key": key})
+    assert answer.status_code == 422, answer.text
+    assert len(world.store.list_tasks(number)) == 1
