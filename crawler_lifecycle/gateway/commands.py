@@ -237,10 +237,10 @@ class Commands:
         raise Problem(409, "not_in_this_state", detail, run_id=run_id)
 
 
-def _id_of(given: str | None, key: str | None) -> str:
+def _same_id(given: str | None, key: str | None) -> str | None:
     """The id of a request that may carry it in its body, in the header ``Idempotency-Key``, or in both."""
     if key is None:
-        return uuid.uuid4().hex if given is None else given
+        return given
     # The draft standard writes the header as a quoted string; most clients send it bare.
     key = key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
     if given not in (None, key):
