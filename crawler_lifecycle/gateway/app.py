@@ -17,7 +17,7 @@ from crawler_lifecycle.ports import FileArchive, RunStore, SchedulerClient, Task
 from crawler_lifecycle.problems import install
 from crawler_lifecycle.serving import Bodies, Guard
 
-from .auth import Callers, Door, Entrance, Operations
+from .auth import Callers, Door, Entrance, Operations, caller_name
 from .commands import Commands
 from .conditional import NOT_MODIFIED, conditional
 from .crawlers import Crawlers
@@ -37,6 +37,7 @@ from .workflows import Workflows
 
 API_VERSION = "1.0"
 READY_TIMEOUT_S = 3.0
+_UNTOLD = "not available; ask with a token for the reason, or read the log"
 
 
 def create_app(
@@ -111,11 +112,20 @@ def _add_rest(
     # Its own two threads: a database that hangs must not take the answer to "are you well?" with it.
     probes = CapacityLimiter(2)
 
-    async def needs() -> dict[str, str]:
+    async def ask() -> dict[str, str]:
         database, temporal = await asyncio.gather(
             _check(to_thread.run_sync(store.ping, abandon_on_cancel=True, limiter=probes)), _check(workflows.ping())
         )
         return {"database": database, "temporal": temporal}
+
+    asking: asyncio.Task[dict[str, str]] | None = None
+
+    async def needs() -> dict[str, str]:
+        # Anybody may ask, without a token and without a limit: all who ask at once share one answer.
+        nonlocal asking
+        if asking is None or asking.done():
+            asking = asyncio.create_task(ask())
+        return dict(await asyncio.shield(asking))
 
     add_metrics(app, metrics, needs)
 
@@ -139,6 +149,9 @@ def _add_rest(
         checks = await needs()
         ready = set(checks.values()) == {"ok"}
         response.status_code = 200 if ready else 503
+        if callers is not None and caller_name() is None:
+            # Reasons name hosts and ports of ours; a stranger learns that something is wrong and not what.
+            checks = {name: answer if answer == "ok" else _UNTOLD for name, answer in checks.items()}
         if callers is not None:
             # The callers of before hold, so a broken new file is told here and takes nobody out of service.
             checks["tokens"] = callers.problem or "ok"

@@ -172,10 +172,11 @@ class Door:
         operation, parameters = self._operations.of(scope["method"], scope["path"])
         access = ACCESS[operation] if operation else _UNKNOWN
         scope["lifecycle.body_max"] = access.body_max
-        if access.role is None:
-            await self._app(scope, receive, send)
-            return
         headers = Headers(scope=scope)
+        if access.role is None:
+            with _called(self._known(headers), operation):
+                await self._app(scope, receive, send)
+            return
         caller = self._caller(headers)
         _check(caller, access, operation or "this", parameters)
         name = caller.name if caller else None
@@ -207,6 +208,13 @@ class Door:
             detail = f"Authorization: the token of {caller.name!r} has expired; get a new one"
             raise unauthorised("token_expired", detail, error="invalid_token")
         return caller
+
+    def _known(self, headers: Headers) -> Caller | None:
+        """Who calls what is open to everybody, if they say so and it is true."""
+        try:
+            return self._caller(headers) if "authorization" in headers else None
+        except Problem:
+            return None
 
     def _note_refusal(self) -> None:
         self._refused += 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import structlog
 from fastapi import FastAPI
@@ -383,6 +385,31 @@ def test_a_broken_new_file_keeps_the_callers_of_before_and_says_so(
 def test_every_entry_is_compared_and_the_last_one_counts_as_much_as_the_first(keys: Keys, door: TestClient) -> None:
     for role in Role:
         assert door.get("/v1/runs", headers=keys.headers(role)).status_code == 200
+
+
+def test_strangers_learn_that_something_is_wrong_and_not_what(world: World, keys: Keys, door: TestClient) -> None:
+    world.workflows.down = True
+    for headers in ({}, {"Authorization": "Bearer wrong"}, keys.headers("read")):
+        answer = door.get("/readyz", headers=headers)
+        assert answer.status_code == 503
+        assert ("UNAVAILABLE" in answer.text) is (headers == keys.headers("read"))
+        assert answer.json()["checks"]["database"] == "ok"
+
+
+async def test_whoever_asks_for_readiness_at_once_shares_one_answer(world: World, keys: Keys) -> None:
+    asked = 0
+
+    async def ping() -> None:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0.1)
+
+    world.workflows.ping = ping  # type: ignore[method-assign]
+    transport = httpx.ASGITransport(world.new_app(entrance=keys.entrance()))
+    async with httpx.AsyncClient(transport=transport, base_url=BASE) as http:
+        answers = await asyncio.gather(*(http.get("/readyz") for _ in range(50)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert asked == 1
 
 
 # --- hosts and origins ------------------------------------------------------------------------------------------------
