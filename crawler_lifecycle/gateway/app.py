@@ -80,7 +80,12 @@ def create_app(
 
     leaving = [feed.close, reader.close]
     app = FastAPI(
-        title="crawler-lifecycle gateway", version=API_VERSION, docs_url=None, redoc_url=None, lifespan=lifespan
+        title="crawler-lifecycle gateway",
+        redirect_slashes=False,
+        version=API_VERSION,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
     )
     app.state.leaving = leaving
     app.state.metrics = metrics

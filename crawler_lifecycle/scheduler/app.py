@@ -29,7 +29,13 @@ _SCHEDULED = JsonBody(ScheduledCall)
 
 def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = None) -> FastAPI:
     """The service over a cluster and a catalogue. With a token, everything but its health asks for it."""
-    app = FastAPI(title="crawler-lifecycle scheduler service", version=API_VERSION, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="crawler-lifecycle scheduler service",
+        redirect_slashes=False,
+        version=API_VERSION,
+        docs_url=None,
+        redoc_url=None,
+    )
     app.add_middleware(Bodies, limit=lambda _: BODY_MAX)
     app.add_middleware(Guard, check=_programs_only(token))
     metrics = SchedulerMetrics()

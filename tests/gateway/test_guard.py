@@ -68,7 +68,8 @@ def test_large_bodies_are_refused_announced_or_not(client: TestClient) -> None:
 
 
 def test_unknown_paths_and_methods(client: TestClient) -> None:
-    assert _problem(client.get("/v2/runs")) == (404, "not_found")
+    for path in ("/v2/runs", "/v1/runs/", "//v1/runs", "/V1/runs"):
+        assert _problem(client.get(path)) == (404, "not_found")
     answer = client.delete("/v1/runs")
     assert _problem(answer) == (405, "method_not_allowed")
     assert "GET" in answer.headers["allow"] or "POST" in answer.headers["allow"]
