@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: Silence after which an unfinished upload is taken as left behind. Below the heartbeat timeout of an export (30 s).
 QUIET_S = 20.0
 CONNECT_S, READ_S, TRIES = 10, 60, 3
+#: Of a check: somebody sits there and waits.
+CHECK_S = 5
 CONTENT_TYPE = "application/zip"
 
 
@@ -103,7 +105,7 @@ class S3Archive:
         from .s3_trouble import S3_ERRORS, masked, not_delivered
 
         name = f"{self.prefix}probe-{uuid.uuid4().hex}"
-        client: Any = self._s3()
+        client: Any = _connect(self.root, CHECK_S, CHECK_S, 1)
         where = {"Bucket": self.bucket, "Key": name}
         step = "connecting"
 
@@ -117,7 +119,7 @@ class S3Archive:
             try:
                 call("reading an object", client.head_object, **where)
                 begun = call("beginning an upload", client.create_multipart_upload, **where)
-                call("aborting an upload", client.abort_multipart_upload, **where, UploadId=begun["UploadId"])
+                call("aborting an upload", client.abort_multipart_upload, **where, UploadId=begun.get("UploadId", ""))
                 call("listing unfinished uploads", client.list_multipart_uploads, Bucket=self.bucket, Prefix=name)
             finally:
                 former = step
@@ -130,20 +132,20 @@ class S3Archive:
     def _s3(self) -> BaseClient:
         with self._lock:
             if self._client is None:
-                self._client = _connect(self.root)
+                self._client = _connect(self.root, CONNECT_S, READ_S, TRIES)
             return self._client
 
 
-def _connect(root: str) -> BaseClient:
+def _connect(root: str, connect_s: float, read_s: float, tries: int) -> BaseClient:
     import boto3.session
     from botocore.config import Config
 
     from .s3_trouble import S3_ERRORS, not_delivered
 
     config = Config(
-        connect_timeout=CONNECT_S,
-        read_timeout=READ_S,
-        retries={"mode": "standard", "total_max_attempts": TRIES},
+        connect_timeout=connect_s,
+        read_timeout=read_s,
+        retries={"mode": "standard", "total_max_attempts": tries},
         # Content-MD5 guards every part and is understood everywhere; boto3's own trailers are not.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",

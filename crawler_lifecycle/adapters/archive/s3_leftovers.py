@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from botocore.client import BaseClient
 
 _LOOK_EVERY_S = 1.0
+_WAIT_S = 0.5
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ class Leftovers:
 
     def remove_quiet(self) -> None:
         """Abort what is quiet already. A right that is missing is no reason to fail: see ``docs/archive.md``."""
-        self._guarded(self._look)
+        self._guarded(self._patient_look)
 
     def remove(self) -> None:
         """Abort all but those of living exporters; waits up to ``quiet_s`` when there are any. After our own upload."""
@@ -51,7 +53,7 @@ class Leftovers:
             logger.warning("%s: unfinished uploads cannot be looked for (%s)", self._key, code_of(error))
 
     def _watch(self) -> None:
-        first = self._look()
+        first = self._patient_look()
         watched = first
         every = min(_LOOK_EVERY_S, self._quiet_s / 4)
         until = time.monotonic() + self._quiet_s + 2 * _LOOK_EVERY_S
@@ -60,9 +62,17 @@ class Leftovers:
             while time.monotonic() < wake:
                 self._beat()
                 time.sleep(min(every, 0.1))
-            now = self._look()
+            now = self._patient_look()
             # Whatever moved since the first look lives, and is left to its exporter.
             watched = {upload: newest for upload, newest in now.items() if first.get(upload) == newest}
+
+    def _patient_look(self) -> dict[str, datetime]:
+        """``_look`` in another thread, so that this one beats while S3 takes its time."""
+        with ThreadPoolExecutor(1, thread_name_prefix="s3-leftovers") as pool:
+            looking = pool.submit(self._look)
+            while not wait((looking,), _WAIT_S).done:
+                self._beat()
+            return looking.result()
 
     def _look(self) -> dict[str, datetime]:
         """Abort quiet uploads; when something last arrived for the others."""
@@ -88,7 +98,6 @@ class Leftovers:
         where = {"Bucket": self._bucket, "Key": self._key, "UploadId": upload["UploadId"]}
         try:
             for page in self._client.get_paginator("list_parts").paginate(**where):
-                self._beat()
                 newest = max([newest, *(part["LastModified"] for part in page.get("Parts", ()))])
         except S3_ERRORS as error:
             if code_of(error) != "NoSuchUpload":
