@@ -132,7 +132,9 @@ _HEADERS = {
 }
 
 
-#: One server-sent event. ``itemSchema`` is what OpenAPI 3.2 calls it, and what FastAPI writes into 3.1 as well.
+#: Where the schema of each server-sent event stands. OpenAPI 3.2 has ``itemSchema`` for that, 3.1 refuses the name.
+ITEM_SCHEMA = "x-itemSchema"
+
 _STREAM_EVENT = {
     "title": "StreamEvent",
     "type": "object",
@@ -155,8 +157,7 @@ def describe(document: dict[str, Any]) -> None:
     components["schemas"]["ProblemDocument"]["properties"]["code"]["examples"] = sorted(CODES)
     components["schemas"]["StreamEvent"] = _STREAM_EVENT
     events = document["paths"]["/v1/events"]["get"]["responses"]["200"]["content"]["text/event-stream"]
-    events.clear()
-    events["itemSchema"] = {"$ref": "#/components/schemas/StreamEvent"}
+    events[ITEM_SCHEMA] = {"$ref": "#/components/schemas/StreamEvent"}
     for path, item in document["paths"].items():
         for operation in item.values():
             _describe(operation, path, ACCESS[operation["operationId"]])

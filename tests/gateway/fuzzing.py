@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import schemathesis
 from schemathesis.config import SchemathesisConfig
 from schemathesis.engine import events, from_schema
+
+from crawler_lifecycle.gateway.openapi import ITEM_SCHEMA
 
 #: Every check of schemathesis but two. A crawler that nobody knows, a run that does not exist and a token of no list
 #: all fit their schemas, so that refusing data which fits (``positive_data_acceptance``) is right here; and nobody has
@@ -32,7 +35,7 @@ class Findings:
     stopped: str | None = None
 
 
-def fuzz(app: Any, token: str, *phases: str, max_time_s: int | None = None) -> Findings:
+def fuzz(app: Any, document: Any, token: str, *phases: str, max_time_s: int | None = None) -> Findings:
     """Send requests of every kind to every operation; what was wrong with the answers.
 
     The phases ``examples`` and ``coverage`` have their ends; ``fuzzing`` and ``stateful`` go on for ``max_time_s``.
@@ -50,12 +53,23 @@ def fuzz(app: Any, token: str, *phases: str, max_time_s: int | None = None) -> F
             "max-stream-events": 1,
         }
     )
-    schema = schemathesis.openapi.from_asgi(
-        "/openapi.json", app, config=config, headers={"Authorization": f"Bearer {token}"}
-    )
+    schema = schemathesis.openapi.from_dict(_read_as_3_2(document), config=config)
+    schema.app = app
     found = Findings()
     for event in from_schema(schema).execute():
         _note(event, found)
+    return found
+
+
+def _read_as_3_2(document: Any) -> Any:
+    """The document with the schema of stream events where the fuzzer looks for it."""
+    found = copy.deepcopy(document)
+    for item in found["paths"].values():
+        for operation in item.values():
+            for content in operation["responses"].get("200", {}).get("content", {}).values():
+                if ITEM_SCHEMA in content:
+                    del content["schema"]
+                    content["itemSchema"] = content.pop(ITEM_SCHEMA)
     return found
 
 

@@ -82,8 +82,8 @@ def _check(found: Findings, document: Any) -> None:
 
 def test_the_api_does_what_its_document_says(world: World, tmp_path: Path) -> None:
     served = Served(world, tmp_path)
-    _check(fuzz(served, served.token, "examples", "coverage"), served.document)
-    found = fuzz(served, served.token, "fuzzing", max_time_s=6)
+    _check(fuzz(served, served.document, served.token, "examples", "coverage"), served.document)
+    found = fuzz(served, served.document, served.token, "fuzzing", max_time_s=6)
     assert not found.failures, "\n\n".join(found.failures[:5])
     assert found.answers
 
@@ -91,4 +91,4 @@ def test_the_api_does_what_its_document_says(world: World, tmp_path: Path) -> No
 @pytest.mark.slow
 def test_it_does_so_for_longer_and_in_sequences(world: World, tmp_path: Path) -> None:
     served = Served(world, tmp_path)
-    _check(fuzz(served, served.token, *PHASES, max_time_s=120), served.document)
+    _check(fuzz(served, served.document, served.token, *PHASES, max_time_s=120), served.document)

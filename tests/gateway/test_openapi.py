@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import openapi_spec_validator
 import pytest
 from fastapi.testclient import TestClient
 from gateway_world import World
@@ -74,6 +75,10 @@ def test_every_operation_has_a_stable_name_words_and_its_problems(document: Any)
         wanted |= {"404"} if "{run_id}" in path else set()
         assert wanted <= set(operation["responses"]), operation["operationId"]
         assert operation["security"] == ([{"bearer": [access.role]}] if access.role else [])
+
+
+def test_it_is_a_valid_openapi_document(document: Any) -> None:
+    openapi_spec_validator.validate(document)
 
 
 def test_every_reference_leads_somewhere(document: Any) -> None:
