@@ -21,8 +21,8 @@ GET = b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 class Impatient(Connection):
-    head_s = 0.3
-    unread_s = 0.3
+    head_s = 1.0
+    unread_s = 0.5
 
 
 async def _app(scope: Any, receive: Any, send: Any) -> None:
