@@ -65,7 +65,9 @@ CODES: Mapping[str, Kind] = {
     "uri_too_long": Kind(
         (414,), "URI too long", "Path and query together are over 8 KiB.", "Filter by fewer values at once."
     ),
-    "headers_too_large": Kind((431,), "Headers too large", "There are more than 100 headers, or they are over 32 KiB.", "Send fewer."),
+    "headers_too_large": Kind(
+        (431,), "Headers too large", "There are more than 100 headers, or they are over 32 KiB.", "Send fewer."
+    ),
     "too_slow": Kind(
         (408,),
         "Too slow",
