@@ -353,7 +353,8 @@ RECONCILIATION = [
     ),
     Case(
         "get_history_statuses_to_sync", "changes", _prepare_look, _looked, renews=LOOKED_AGAIN
-        | {"task_history.last_progress_at", "run_history.last_progress_at", "task_observation.finding"},
+        | {"task_history.last_progress_at", "run_history.last_progress_at"}
+        | {"task_observation.finding", "task_finding.evidence"},
         same=_look_found,
     ),
     Case("get_bulk_task_history_data", "changes", _prepare_details, _details_staged),
