@@ -94,6 +94,10 @@ class CompletionActivities:
                 return refs
             after = page[-1].task_id
 
+    def _files_max(self, run_id: int) -> int | None:
+        crawler = self.catalogue.get(self.store.request_of(run_id).crawler or "")
+        return None if crawler is None else crawler.files_max
+
     @activity.defn(name="export_supporting_files")
     def export_supporting_files(self, fence: Fence) -> ExportResult | None:
         """Zip the supporting files of all tasks of the run into the archive; ``None`` when there are none.
@@ -110,7 +114,13 @@ class CompletionActivities:
                     return None
                 manifest = {"run_id": fence.run_id, "attempt": fence.attempt}
                 key = archive_key(fence.run_id, fence.attempt)
-                result = self.archive.store(key, sources, manifest, lambda files, size: activity.heartbeat(files, size))
+                result = self.archive.store(
+                    key,
+                    sources,
+                    manifest,
+                    lambda files, size: activity.heartbeat(files, size),
+                    files_max=self._files_max(fence.run_id),
+                )
         except LifecycleError as error:
             self.store.record_export(fence, "failed", None, str(error))
             raise

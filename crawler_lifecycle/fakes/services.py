@@ -214,15 +214,22 @@ class FakeArchive:
         sources: Sequence[FileSource],
         manifest: Mapping[str, object],
         progress: Callable[[int, int], None],
+        *,
+        files_max: int | None = None,
     ) -> ExportResult:
         self.faults.strike()
         if key.startswith("/") or ".." in key.split("/"):
             raise InvalidRequest(f"key: {key!r} is not allowed; give a relative path of plain names")
-        target, entries, size = io.BytesIO(), [], 0
+        target, size = io.BytesIO(), 0
+        entries: list[dict[str, object]] = []
+        skipped: list[dict[str, str]] = []
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
             for source in sources:
                 for file in sorted(path for path in source.folder.rglob("*") if path.is_file()):
                     name = f"{source.prefix}/{file.relative_to(source.folder)}".strip("/")
+                    if files_max is not None and len(entries) >= files_max:
+                        skipped.append({"name": name, "reason": f"over the limit of {files_max} files"})
+                        continue
                     content = file.read_bytes()
                     with archive.open(name, "w") as member:
                         member.write(content)
@@ -230,7 +237,7 @@ class FakeArchive:
                     digest = hashlib.sha256(content).hexdigest()
                     entries.append({"name": name, "size": len(content), "sha256": digest})
                     progress(len(entries), size)
-            document = {**manifest, "files": entries, "skipped": [], "skipped_count": 0}
+            document = {**manifest, "files": entries, "skipped": skipped, "skipped_count": len(skipped)}
             with archive.open("manifest.json", "w") as member:
                 member.write(json.dumps(document).encode())
         url, content = f"memory:///{key}", target.getvalue()

@@ -385,9 +385,12 @@ class FileArchive(Protocol):
         sources: Sequence[FileSource],
         manifest: Mapping[str, object],
         progress: Callable[[int, int], None],
+        *,
+        files_max: int | None = None,
     ) -> ExportResult:
         """Write one zip under ``key``, complete or not at all; the same key again replaces it.
 
+        Of more than ``files_max`` files the rest is left out and named in the zip's manifest.
         ``progress`` is called with (files, bytes) so far. Raises ``NotDelivered``.
         """
         ...

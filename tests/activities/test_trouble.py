@@ -228,6 +228,14 @@ def test_files_that_are_gone_for_good_are_on_record_too(world: World, monkeypatc
     assert record["url"] == "memory:///1/1/supporting-files.zip"
 
 
+def test_a_crawlers_own_limit_of_files_holds(world: World) -> None:
+    crawler = world.catalogue.crawlers["books"]
+    world.catalogue.crawlers["books"] = dataclasses.replace(crawler, files_max=1)
+    fence = world.judged(2)
+    world.files(0, 1)
+    assert world.call("export_supporting_files", fence).files == 1
+
+
 def test_an_archive_of_a_resumed_run_holds_what_earlier_attempts_left(world: World) -> None:
     """Their tasks are superseded; their files are not."""
     world.cluster.behaviour = Behaviour(executes=None)

@@ -100,7 +100,13 @@ class Outside:
         self.sent.append(event)
 
     def store(
-        self, key: str, sources: Sequence[FileSource], manifest: Any, progress: Callable[[int, int], None]
+        self,
+        key: str,
+        sources: Sequence[FileSource],
+        manifest: Any,
+        progress: Callable[[int, int], None],
+        *,
+        files_max: int | None = None,
     ) -> ExportResult:
         self._maybe("store")
         progress(1, 1)

@@ -35,9 +35,18 @@ class FolderArchive:
         self.limits = Limits(files_max, bytes_max)
 
     def store(
-        self, key: str, sources: Sequence[FileSource], manifest: Mapping[str, object], progress: Progress
+        self,
+        key: str,
+        sources: Sequence[FileSource],
+        manifest: Mapping[str, object],
+        progress: Progress,
+        *,
+        files_max: int | None = None,
     ) -> ExportResult:
-        """Write the zip under ``key``, replacing an earlier one only when complete. Raises ``NotDelivered``."""
+        """Write the zip under ``key``, replacing an earlier one only when complete. Raises ``NotDelivered``.
+
+        ``files_max`` is the crawler's own limit; the smaller one counts.
+        """
         target = self.root / checked_key(key)
         part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
         pace = Pace(progress)
@@ -47,7 +56,7 @@ class FolderArchive:
             try:
                 with part.open("xb", buffering=CHUNK) as file:
                     fcntl.flock(file, fcntl.LOCK_EX)
-                    written = pack(file, sources, manifest, self.limits, pace)
+                    written = pack(file, sources, manifest, self.limits.of_crawler(files_max), pace)
                     file.flush()
                     os.fsync(file.fileno())
                     os.replace(part, target)

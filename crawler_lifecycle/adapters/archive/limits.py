@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 
@@ -36,9 +36,14 @@ class Limits:
     """Skipped things that the manifest names one by one; the rest is counted by reason."""
 
     def __post_init__(self) -> None:
-        for name in ("files_max", "bytes_max"):
-            if getattr(self, name) < 1:
-                raise InvalidRequest(f"{name}: {getattr(self, name)} is not allowed; give a positive number")
+        if self.files_max < 0:
+            raise InvalidRequest(f"files_max: {self.files_max} is not allowed; give 0 or more")
+        if self.bytes_max < 1:
+            raise InvalidRequest(f"bytes_max: {self.bytes_max} is not allowed; give a positive number")
+
+    def of_crawler(self, files_max: int | None) -> Limits:
+        """These limits with a crawler's own number of files, where that is the smaller one."""
+        return self if files_max is None else replace(self, files_max=min(self.files_max, files_max))
 
     @property
     def names_max(self) -> int:

@@ -52,22 +52,37 @@ class S3Archive:
         return f"s3://{self.bucket}/{self.prefix}"
 
     def store(
-        self, key: str, sources: Sequence[FileSource], manifest: Mapping[str, object], progress: Progress
+        self,
+        key: str,
+        sources: Sequence[FileSource],
+        manifest: Mapping[str, object],
+        progress: Progress,
+        *,
+        files_max: int | None = None,
     ) -> ExportResult:
-        """Write the zip under ``key``, replacing an earlier one only when complete. Raises ``NotDelivered``."""
+        """Write the zip under ``key``, replacing an earlier one only when complete. Raises ``NotDelivered``.
+
+        ``files_max`` is the crawler's own limit; the smaller one counts.
+        """
         from .s3_trouble import S3_ERRORS, not_delivered
 
         name = self.prefix + checked_key(key)
         url = f"s3://{self.bucket}/{name}"
         try:
-            return self._store(name, url, sources, manifest, Pace(progress))
+            return self._store(name, url, sources, manifest, Pace(progress), self.limits.of_crawler(files_max))
         except S3_ERRORS as error:
             raise not_delivered(url, "the archive cannot be written", error) from error
         except (OSError, zipfile.LargeZipFile) as error:
             raise NotDelivered(f"{url}: the archive cannot be written: {error}") from error
 
     def _store(
-        self, name: str, url: str, sources: Sequence[FileSource], manifest: Mapping[str, object], pace: Pace
+        self,
+        name: str,
+        url: str,
+        sources: Sequence[FileSource],
+        manifest: Mapping[str, object],
+        pace: Pace,
+        limits: Limits,
     ) -> ExportResult:
         from .s3_leftovers import Leftovers
         from .s3_upload import Upload, part_bytes
@@ -77,7 +92,7 @@ class S3Archive:
         leftovers.remove_quiet()
         upload = Upload(client, self.bucket, name, _headers(name), part_bytes(self.limits.bytes_max), pace)
         try:
-            written = pack(upload, sources, manifest, self.limits, pace)
+            written = pack(upload, sources, manifest, limits, pace)
             upload.finish(written.sha256, pace.files)
         except BaseException:
             upload.abort()

@@ -101,6 +101,13 @@ def test_an_error_of_the_callback_gets_out_and_leaves_the_former_archive(archive
     assert _opened(archive, first.url).read("b.txt") == b"bbb"
 
 
+def test_a_crawlers_own_limit_leaves_the_rest_out_and_says_so(archive: FileArchive, folder: Path) -> None:
+    result = archive.store(KEY, [FileSource("t", folder)], {}, lambda files, size: None, files_max=2)
+    manifest = json.loads(_opened(archive, result.url).read("manifest.json"))
+    assert (result.files, len(manifest["files"]), manifest["skipped_count"]) == (2, 2, 1)
+    assert "limit of 2 files" in json.dumps(manifest["skipped"])
+
+
 def test_no_sources_make_an_archive_of_a_manifest(archive: FileArchive) -> None:
     result = archive.store(KEY, [], {"run_id": 7}, lambda *_: None)
     assert result.files == 0
