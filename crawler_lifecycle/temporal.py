@@ -23,8 +23,8 @@ from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, Tele
 from temporalio.worker import WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from crawler_lifecycle import redaction
-from crawler_lifecycle.interceptors import Observing
+from crawler_lifecycle.observability import redaction
+from crawler_lifecycle.observability.interceptors import Observing
 
 #: Loaded once and shared by all workflows: data, names, tables, activity stubs. Modules with the workflows' own steps
 #: stay inside of the sandbox, which executes them anew for every workflow and refuses what is not deterministic.

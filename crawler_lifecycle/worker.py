@@ -25,13 +25,13 @@ from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
-from crawler_lifecycle import logs, tracing
 from crawler_lifecycle.activities.meters import INSTRUMENTS
 from crawler_lifecycle.adapters.temporal import TemporalDirectory, register_search_attributes, registration_command
 from crawler_lifecycle.codec import codec_of
 from crawler_lifecycle.compose import ROLES, WORKFLOWS, Parts, activities_of, build_parts
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
-from crawler_lifecycle.metrics import build
+from crawler_lifecycle.observability import logs, tracing
+from crawler_lifecycle.observability.metrics import build
 from crawler_lifecycle.settings import Settings, WorkerSettings
 from crawler_lifecycle.temporal import connect, logging_of_core
 

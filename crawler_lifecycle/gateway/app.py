@@ -14,8 +14,8 @@ from fastapi import FastAPI, Request, Response
 
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.ports import FileArchive, RunStore, SchedulerClient, TaskLogs
-from crawler_lifecycle.problems import install
-from crawler_lifecycle.serving import Bodies, Guard
+from crawler_lifecycle.web.problems import install
+from crawler_lifecycle.web.serving import Bodies, Guard
 
 from .auth import Callers, Door, Entrance, Operations, caller_name
 from .commands import Commands

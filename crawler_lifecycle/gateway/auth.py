@@ -25,8 +25,8 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crawler_lifecycle import task_tokens
-from crawler_lifecycle.problems import Problem
-from crawler_lifecycle.serving import Check, bearer, loopback_only, unauthorised
+from crawler_lifecycle.web.problems import Problem
+from crawler_lifecycle.web.serving import Check, bearer, loopback_only, unauthorised
 
 from .callers import Caller, Callers, CallersError, Role, new_token
 from .limits import Limits, Quota

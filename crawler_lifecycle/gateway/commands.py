@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.errors import DuplicateRequest, RunNotFound
 from crawler_lifecycle.domain.names import workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
 from crawler_lifecycle.ports import RunRow, RunStore
-from crawler_lifecycle.problems import Problem, unavailable
+from crawler_lifecycle.web.problems import Problem, unavailable
 
 from .auth import caller_name
 from .crawlers import Crawlers, check_args

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, args_of_tasks, effective_args
 from crawler_lifecycle.domain.errors import SchedulerUnavailable
 from crawler_lifecycle.ports import SchedulerClient
-from crawler_lifecycle.problems import FieldError, Problem
+from crawler_lifecycle.web.problems import FieldError, Problem
 
 FRESH_S = 5.0
 #: For so long a failure is the answer to those who waited for the same call, too.

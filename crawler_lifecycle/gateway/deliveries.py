@@ -13,7 +13,7 @@ from crawler_lifecycle.client import TemporalUnavailable
 from crawler_lifecycle.domain.errors import NotDelivered, RunNotFound
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, event_key
 from crawler_lifecycle.ports import Fence, FileArchive, RunRow, RunStore
-from crawler_lifecycle.problems import Problem, unavailable
+from crawler_lifecycle.web.problems import Problem, unavailable
 
 from .commands import Outcome
 from .schemas import ResendExport

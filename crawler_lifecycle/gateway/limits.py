@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from crawler_lifecycle.problems import Problem
+from crawler_lifecycle.web.problems import Problem
 
 #: Seconds of its rate that a caller may use in one go.
 BURST_S = 5.0

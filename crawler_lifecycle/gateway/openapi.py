@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crawler_lifecycle.problem_codes import CODES, TYPE_PREFIX, render, title
-from crawler_lifecycle.problems import MEDIA_TYPE
+from crawler_lifecycle.web.problem_codes import CODES, TYPE_PREFIX, render, title
+from crawler_lifecycle.web.problems import MEDIA_TYPE
 
 from .auth import ACCESS, Access
 

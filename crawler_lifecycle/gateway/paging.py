@@ -14,7 +14,7 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.ports import CorrectionRow, RunStore
-from crawler_lifecycle.problems import FieldError, Problem
+from crawler_lifecycle.web.problems import FieldError, Problem
 
 PAGE_MAX = 200
 ID_MAX = 2**63 - 1

@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import Depends, FastAPI, Header, Path, Query, Response
 from starlette.responses import StreamingResponse
 
-from crawler_lifecycle.problems import JsonBody
+from crawler_lifecycle.web.problems import JsonBody
 
 from .auth import signed
 from .commands import Commands, Outcome

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from crawler_lifecycle.domain.errors import RunNotFound, StoreUnavailable
 from crawler_lifecycle.ports import RunStore
-from crawler_lifecycle.problems import FieldError, Problem
+from crawler_lifecycle.web.problems import FieldError, Problem
 
 from .feed import Feed
 from .paging import ID_MAX

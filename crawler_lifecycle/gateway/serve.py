@@ -6,17 +6,17 @@ import functools
 import logging
 import sys
 
-from crawler_lifecycle import logs, tracing
 from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
 from crawler_lifecycle.codec import codec_of
 from crawler_lifecycle.compose import build_archive, build_logs
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.listening import Unservable, bind, run
-from crawler_lifecycle.serving import is_loopback, loopback_only, named_hosts
+from crawler_lifecycle.observability import logs, tracing
 from crawler_lifecycle.settings import GatewaySettings, Settings
 from crawler_lifecycle.task_tokens import KEY_MIN
 from crawler_lifecycle.temporal import connect
+from crawler_lifecycle.web.listening import Unservable, bind, run
+from crawler_lifecycle.web.serving import is_loopback, loopback_only, named_hosts
 
 from .app import create_app
 from .auth import Callers, CallersError, Entrance

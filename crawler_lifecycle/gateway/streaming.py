@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from crawler_lifecycle.listening import transport_of
+from crawler_lifecycle.web.listening import transport_of
 
 logger = logging.getLogger(__name__)
 

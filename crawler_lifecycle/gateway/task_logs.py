@@ -12,7 +12,7 @@ from anyio import CapacityLimiter, to_thread
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import LogPart, RunStore, TaskLogs, TaskRef
-from crawler_lifecycle.problems import Problem
+from crawler_lifecycle.web.problems import Problem
 
 from .metrics import Metrics
 

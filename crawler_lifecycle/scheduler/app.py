@@ -13,10 +13,10 @@ from starlette.types import Scope
 
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
-from crawler_lifecycle.metrics import SchedulerMetrics
+from crawler_lifecycle.observability.metrics import SchedulerMetrics
 from crawler_lifecycle.ports import Catalogue, Deployer
-from crawler_lifecycle.problems import FieldError, JsonBody, Problem, install, unavailable
-from crawler_lifecycle.serving import Bodies, Check, Guard, bearer, no_browser, unauthorised
+from crawler_lifecycle.web.problems import FieldError, JsonBody, Problem, install, unavailable
+from crawler_lifecycle.web.serving import Bodies, Check, Guard, bearer, no_browser, unauthorised
 
 from .schemas import CrawlerList, DeploymentAnswer, OnetimeCall, ScheduledCall, TaskAnswer, merged
 

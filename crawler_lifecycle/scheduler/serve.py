@@ -6,14 +6,15 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
-from crawler_lifecycle import logs, redaction, task_tokens
+from crawler_lifecycle import task_tokens
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.listening import Unservable, bind, run
+from crawler_lifecycle.observability import logs, redaction
 from crawler_lifecycle.ports import Deployment, QueuedTask
-from crawler_lifecycle.serving import is_loopback
 from crawler_lifecycle.settings import GatewaySettings, Settings
+from crawler_lifecycle.web.listening import Unservable, bind, run
+from crawler_lifecycle.web.serving import is_loopback
 
 from . import housekeeping
 from .app import create_app

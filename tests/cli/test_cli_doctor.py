@@ -22,7 +22,7 @@ from crawler_lifecycle.cli.doctor import clock, database, machine, report, servi
 from crawler_lifecycle.cli.doctor.report import Check, Context, Line
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.gateway.callers import new_token
-from crawler_lifecycle.redaction import Redactor
+from crawler_lifecycle.observability.redaction import Redactor
 from crawler_lifecycle.settings import Settings
 from tests.support.mariadb import MariaDb, mariadb
 

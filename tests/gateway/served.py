@@ -13,7 +13,7 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from crawler_lifecycle.listening import Connection, _Server, bind
+from crawler_lifecycle.web.listening import Connection, _Server, bind
 
 
 @dataclass

@@ -20,10 +20,10 @@ from crawler_lifecycle.gateway.auth import ACCESS, Callers, CallersError, Entran
 from crawler_lifecycle.gateway.callers import FRESH_S, digest
 from crawler_lifecycle.gateway.schemas import StopRun
 from crawler_lifecycle.gateway.serve import entrance_of
-from crawler_lifecycle.listening import Unservable
-from crawler_lifecycle.serving import named_hosts
 from crawler_lifecycle.settings import GatewaySettings
 from crawler_lifecycle.task_tokens import sign
+from crawler_lifecycle.web.listening import Unservable
+from crawler_lifecycle.web.serving import named_hosts
 
 KEY = b"k" * 32
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import uvicorn
 
-from crawler_lifecycle import listening
-from crawler_lifecycle.listening import Connection, bind
-from crawler_lifecycle.serving import HEAD_MAX, HEADERS_MAX, TARGET_MAX, Bodies, Guard
+from crawler_lifecycle.web import listening
+from crawler_lifecycle.web.listening import Connection, bind
+from crawler_lifecycle.web.serving import HEAD_MAX, HEADERS_MAX, TARGET_MAX, Bodies, Guard
 
 GET = b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\n"
 

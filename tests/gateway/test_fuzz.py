@@ -12,7 +12,7 @@ from gateway_world import World
 
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 from crawler_lifecycle.gateway.auth import ACCESS, Callers, Entrance, new_token
-from crawler_lifecycle.serving import named_hosts
+from crawler_lifecycle.web.serving import named_hosts
 
 CRAWLERS = Path(__file__).parents[2] / "examples" / "crawlers.yaml"
 

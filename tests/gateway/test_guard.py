@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 from gateway_world import BASE, World
 
-from crawler_lifecycle.serving import is_loopback
+from crawler_lifecycle.web.serving import is_loopback
 
 JSON = {"content-type": "application/json"}
 

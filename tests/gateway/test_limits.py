@@ -25,8 +25,8 @@ from crawler_lifecycle.gateway.auth import (
     new_token,
 )
 from crawler_lifecycle.gateway.limits import REQUESTS_MAX, STREAMS_MAX, Limits, Quota
-from crawler_lifecycle.problems import Problem
-from crawler_lifecycle.serving import Bodies, named_hosts
+from crawler_lifecycle.web.problems import Problem
+from crawler_lifecycle.web.serving import Bodies, named_hosts
 
 QUOTA = Quota(reads_per_s=2, writes_per_s=1, requests_at_once=3, streams_at_once=2)
 

@@ -21,8 +21,8 @@ from gateway_world import World
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.gateway import openapi
 from crawler_lifecycle.gateway.auth import ACCESS
-from crawler_lifecycle.problem_codes import CODES, render
-from crawler_lifecycle.problems import of_error, snake
+from crawler_lifecycle.web.problem_codes import CODES, render
+from crawler_lifecycle.web.problems import of_error, snake
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -208,7 +208,7 @@ def test_every_error_of_ours_has_its_code() -> None:
 
 
 def test_the_table_names_no_code_that_nobody_answers() -> None:
-    from crawler_lifecycle.problems import _CODES
+    from crawler_lifecycle.web.problems import _CODES
 
     answered = {code for _, _, code in _used()} | {snake(e.code) for e in _errors()} | set(_CODES.values())
     assert set(CODES) - answered <= {"http_error"}

@@ -10,7 +10,7 @@ import httpx
 from gateway_process import environment, gateway
 
 from crawler_lifecycle.adapters.database import upgrade
-from crawler_lifecycle.listening import GRACE_S
+from crawler_lifecycle.web.listening import GRACE_S
 
 
 def test_readers_do_not_keep_the_gateway_from_leaving(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from temporalio.testing import WorkflowEnvironment
 from crawler_lifecycle.adapters.database import open_store, upgrade
 from crawler_lifecycle.fakes.services import FakeCatalogue, FakeDeployer
 from crawler_lifecycle.gateway.auth import new_token
-from crawler_lifecycle.listening import bind
 from crawler_lifecycle.scheduler.app import create_app
+from crawler_lifecycle.web.listening import bind
 from tests.support.mariadb import MariaDb, mariadb
 from tests.support.temporal import temporal_server
 

@@ -21,9 +21,9 @@ from temporalio.converter import PayloadConverter
 from temporalio.exceptions import ApplicationError, FailureError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from crawler_lifecycle import redaction, tracing
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.redaction import MASK
+from crawler_lifecycle.observability import redaction, tracing
+from crawler_lifecycle.observability.redaction import MASK
 from crawler_lifecycle.temporal import FAILURE_MAX, STACK_MAX, RedactingFailureConverter
 from tests.support.temporal import temporal_server
 

@@ -9,18 +9,18 @@ import subprocess
 import sys
 import threading
 
-from crawler_lifecycle.line_writer import LineWriter
+from crawler_lifecycle.observability.line_writer import LineWriter
 
 #: Far more than a pipe and the queue hold together.
 LINES = 4000
 
 CHILD = """
 import logging, sys
-from crawler_lifecycle import line_writer
+from crawler_lifecycle.observability import line_writer
 line_writer.WAITING_MAX = 200_000
 LineWriter = line_writer.LineWriter
 LineWriter.__init__.__kwdefaults__["waiting_max"] = 200_000
-from crawler_lifecycle import logs
+from crawler_lifecycle.observability import logs
 from crawler_lifecycle.cli import exits
 logs.configure("tests")
 for n in range(%d):

@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from crawler_lifecycle import logs, redaction
 from crawler_lifecycle.domain.errors import StoreUnavailable
-from crawler_lifecycle.redaction import MASK
-from crawler_lifecycle.serving import Guard
+from crawler_lifecycle.observability import logs, redaction
+from crawler_lifecycle.observability.redaction import MASK
 from crawler_lifecycle.settings import GatewaySettings, LogSettings, Settings
+from crawler_lifecycle.web.serving import Guard
 
 CANARY = "c4nary-0f-the-tests"
 
@@ -213,7 +213,7 @@ async def test_lines_of_a_request_carry_its_name_and_run(lines: Lines) -> None:
         await client.get("/v1/runs")
     assert answer.headers.get_list("x-request-id") == ["mine-1"]
     assert len(other.headers.get_list("x-request-id")) == 1
-    ours = [line for line in lines() if line["logger"] in ("inner", "crawler_lifecycle.logs")]
+    ours = [line for line in lines() if line["logger"] in ("inner", "crawler_lifecycle.observability.logs")]
     assert [line["http_request"] for line in ours[:2]] == ["mine-1", "mine-1"]
     assert [line["run_id"] for line in ours[:2]] == [7, 7]
     assert ours[1]["status"] == 202

@@ -19,7 +19,7 @@ from pydantic_core import PydanticUndefined
 from crawler_lifecycle.cli import session
 from crawler_lifecycle.cli.main import build
 from crawler_lifecycle.gateway.metrics import Metrics as GatewayMetrics
-from crawler_lifecycle.metrics import SchedulerMetrics
+from crawler_lifecycle.observability.metrics import SchedulerMetrics
 from crawler_lifecycle.settings import Settings
 from tests.support.temporal import temporal_binary
 

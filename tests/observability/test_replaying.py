@@ -9,7 +9,7 @@ import pytest
 from temporalio import activity, workflow
 from temporalio.worker import Worker
 
-from crawler_lifecycle import logs
+from crawler_lifecycle.observability import logs
 from tests.support.temporal import temporal_server
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.doctor.sources import Sources
-    from crawler_lifecycle.redaction import Redactor
+    from crawler_lifecycle.observability.redaction import Redactor
     from crawler_lifecycle.settings import Settings
 
 Level = Literal["ok", "warn", "bad"]

@@ -13,11 +13,11 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
-from crawler_lifecycle import redaction
 from crawler_lifecycle.cli import layout
 from crawler_lifecycle.cli.doctor.report import Line
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import DEV_JSON
+from crawler_lifecycle.observability import redaction
 from crawler_lifecycle.settings import Settings
 
 PREFIX = "LIFECYCLE_"

@@ -58,10 +58,10 @@ def doctor(
 
 
 def _prepare(session: Session, fix: bool, state_dir: Path | None) -> tuple[Context, Sequence[Setting], Sequence[Line]]:
-    from crawler_lifecycle import redaction
     from crawler_lifecycle.cli.doctor import sources
     from crawler_lifecycle.cli.doctor.report import Context, Line
     from crawler_lifecycle.domain.errors import InvalidRequest
+    from crawler_lifecycle.observability import redaction
     from crawler_lifecycle.settings import Settings
 
     found = sources.collect(state_dir)

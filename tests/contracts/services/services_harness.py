@@ -12,8 +12,8 @@ from fastapi import FastAPI
 
 from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Limits, Resources
-from crawler_lifecycle.listening import bind
 from crawler_lifecycle.ports import Deployment, Event, QueuedTask
+from crawler_lifecycle.web.listening import bind
 
 CRAWLERS = [
     CrawlerDefinition(

@@ -17,7 +17,8 @@ from fastapi import FastAPI
 from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .logs import RequestLog
+from crawler_lifecycle.observability.logs import RequestLog
+
 from .problems import Problem
 from .serving import HEAD_MAX
 

@@ -22,7 +22,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import compile_path
 
-from .domain.errors import InvalidRequest, LifecycleError, NotInThisState, RunNotFound
+from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotInThisState, RunNotFound
+
 from .problem_codes import TYPE_PREFIX, title
 
 logger = logging.getLogger(__name__)

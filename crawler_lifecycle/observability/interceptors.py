@@ -27,8 +27,8 @@ from temporalio.worker import (
     WorkflowOutboundInterceptor,
 )
 
-from crawler_lifecycle import recorders
-from crawler_lifecycle.logs import of_workflow
+from crawler_lifecycle.observability import recorders
+from crawler_lifecycle.observability.logs import of_workflow
 
 log = logging.getLogger(__name__)
 

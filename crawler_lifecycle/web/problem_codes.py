@@ -306,7 +306,7 @@ def render() -> str:
 
 _HEAD = """# Problem documents
 
-<!-- Made from crawler_lifecycle/problem_codes.py by `make openapi`; edit that one. -->
+<!-- Made from crawler_lifecycle/web/problem_codes.py by `make openapi`; edit that one. -->
 
 Every answer with a status from 400 on is a problem document (RFC 9457, `application/problem+json`):
 

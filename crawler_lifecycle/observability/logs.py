@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 import structlog
 from pydantic import BaseModel, SecretStr
 
-from crawler_lifecycle import redaction
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.line_writer import LineWriter
+from crawler_lifecycle.observability import redaction
+from crawler_lifecycle.observability.line_writer import LineWriter
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
