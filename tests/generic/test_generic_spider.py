@@ -131,6 +131,14 @@ def test_traps_end(crawl: Crawl) -> None:
     assert {"/cut", "/huge"} <= set(why)
     items = {_path(item["url"]): item for item in crawl.items}
     assert items["/down"]["status"] == 503
+
+
+def test_a_redirect_inside_the_site_is_followed(crawl: Crawl) -> None:
+    """Without the endless traps, whose pages would race with it for the last places."""
+    with nasty_server() as (site, _):
+        summary = crawl.run(start=f"{site}/", deny="calendar|chain", settings={"DOWNLOAD_MAXSIZE": "100000"})
+    assert summary["finish_reason"] == "finished"
+    items = {_path(item["url"]): item for item in crawl.items}
     assert items["/page?moved"]["referrer"] == f"{site}/moved"
 
 

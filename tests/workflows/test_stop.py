@@ -132,7 +132,7 @@ async def test_while_the_scheduler_is_down(lab: Lab, stop: Stopper) -> None:
 async def test_while_the_archive_is_written_it_comes_too_late(lab: Lab) -> None:
     writing, go_on = threading.Event(), threading.Event()
 
-    def slow(*_: Any) -> Any:
+    def slow(*_: Any, **__: Any) -> Any:
         writing.set()
         assert go_on.wait(30)
         return None
