@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 Goal = Literal["completed", "ended", "started"]
 
+#: How long a resume is followed to the begin of its attempt, in seconds; usually that takes half of one.
+BEGIN_S = 5.0
+
 TERMINAL = ("COMPLETED", "FAILED")
 STOPPED = ("cancelled", "cancel_timeout")
 
@@ -91,7 +94,8 @@ def resume(
             return watch_run(session, gateway, run, attempt=awaited_attempt(answer))
         if wait:
             return show_state(session, *wait_for(gateway, run, "completed", session.timeout_s, after=answer))
-    _show(session, [answer])
+        begun = _begun(session, gateway, answer)
+    _show(session, [begun])
     session.say(f"next: crawlctl wait {run} · crawlctl describe {run}")
     return Exit.DONE
 
@@ -120,6 +124,21 @@ def wait(
     session = current()
     with session.gateway() as gateway:
         return show_state(session, *wait_for(gateway, run, goal, session.timeout_s))
+
+
+def _begun(session: Session, gateway: Gateway, resumed: Document) -> Document:
+    """The run when its new attempt has begun: until then it shows the end of the last one, and a wait believes that."""
+    run_id, attempt = int(resumed["run_id"]), awaited_attempt(resumed)
+    if resumed.get("status") not in TERMINAL:
+        return resumed
+    try:
+        for run in Polling(timeout_s=BEGIN_S).answers(lambda: gateway.run(run_id)):
+            if int(run.get("attempt") or 0) >= attempt:
+                return run
+    except CommandFailed as failure:
+        session.say(f"crawlctl: {failure}")  # The resume itself is recorded.
+    session.say(f"run {run_id}: attempt {attempt} is recorded and has not begun yet; this is how the last one ended")
+    return resumed
 
 
 # --- waiting -------------------------------------------------------------------------------------------------------
@@ -202,7 +221,9 @@ def _each(session: Session, run_ids: Sequence[int], ask: Callable[[Gateway, int]
             except CommandFailed as failure:
                 failures.append(failure)
         if wait:
-            answers = [wait_for(gateway, int(a["run_id"]), "ended", session.timeout_s)[0] for a in answers]
+            ends = [wait_for(gateway, int(a["run_id"]), "ended", session.timeout_s)[0] for a in answers]
+            notes = [{"note": a["note"]} if a.get("note") else {} for a in answers]
+            answers = [{**end, **note} for end, note in zip(ends, notes, strict=True)]
     if answers:
         _show(session, answers)
         if not wait:

@@ -76,8 +76,13 @@ def task_line(task: Mapping[str, Any]) -> str:
 
 
 def why_of(task: Mapping[str, Any]) -> str:
-    """Outcome and cause of a task, or the reason why it does not execute yet."""
-    found = [clean(task.get("outcome")), clean(task.get("cause") or task.get("reason"))]
+    """Outcome and cause of a task, or the reason why it does not execute yet.
+
+    A task that executes or has ended keeps the cluster's own reason, such as ``Error`` for an orderly exit 11: next to
+    a status that is still STOPPING it would read like a failure.
+    """
+    waits = task.get("reason") if task.get("status") in ("QUEUED", "PENDING") else None
+    found = [clean(task.get("outcome")), clean(task.get("cause") or waits)]
     return ": ".join(word for word in found if word)
 
 
@@ -139,6 +144,8 @@ def arguments(crawler: Document) -> str:
 
 
 def plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, dict):
         return ", ".join(f"{clean(key)}: {plain(item)}" for key, item in value.items() if item is not None)
     if isinstance(value, list):

@@ -54,7 +54,7 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
     ],
     "stop 7 --by eve": [("POST", "/v1/runs/7/stop", RUN | {"status": "STOPPING"})],
     "force-stop 7 --yes": [("POST", "/v1/runs/7/stop", RUN | {"status": "STOPPING"})],
-    "resume 7": [("POST", "/v1/runs/7/resume", FAILED)],
+    "resume 7": [("POST", "/v1/runs/7/resume", FAILED), ("GET", "/v1/runs/7", RUN | {"attempt": 2})],
     "look 7": [("POST", "/v1/runs/7/look", RUN)],
     "wait 7": [("GET", "/v1/runs/7", FAILED)],
     "watch 7": [

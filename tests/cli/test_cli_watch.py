@@ -50,6 +50,12 @@ def test_a_line_for_each_change_and_none_for_the_rest(gateway: respx.MockRouter,
     assert "\x1b" not in result.out + result.err
 
 
+def test_an_orderly_stop_does_not_read_like_an_error(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    stopping = [TASKS[0] | {"status": "STOPPING", "outcome": None, "reason": "Error"}]
+    _answers(gateway, [RUN | {"status": "STOPPING"}, STOPPED], [stopping, stopping])
+    assert "task 70 (index 0) STOPPING\n" in crawlctl("watch", "7").out
+
+
 @pytest.mark.parametrize(("end", "code"), [(COMPLETED, 0), (FAILED, 5), (STOPPED, 6)])
 @pytest.mark.parametrize("words", [("watch", "7"), ("tasks", "7", "-w")])
 def test_the_exit_code_tells_how_the_run_ended(
