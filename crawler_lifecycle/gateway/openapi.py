@@ -126,7 +126,16 @@ _PROBLEMS: Mapping[str, _Expected] = {
     ),
 }
 
+_IF_NONE_MATCH = {
+    "name": "If-None-Match",
+    "in": "header",
+    "required": False,
+    "description": "The `ETag` of an earlier answer: 304 without a body when that answer still holds",
+    "schema": {"type": "string"},
+}
+
 _HEADERS = {
+    "ETag": {"description": "Send it back as If-None-Match", "schema": {"type": "string"}},
     "WWW-Authenticate": {"description": "How to present a token (RFC 6750)", "schema": {"type": "string"}},
     "Retry-After": {"description": "Seconds to wait", "schema": {"type": "integer", "minimum": 1}},
 }
@@ -174,6 +183,10 @@ def _describe(operation: dict[str, Any], path: str, access: Access) -> None:
             names.append("NotFound")
             names += ["Conflict"] if access.writes else []
     responses = operation["responses"]
+    if "304" in responses:
+        operation.setdefault("parameters", []).append(_IF_NONE_MATCH)
+        for status in ("200", "304"):
+            responses[status]["headers"] = {"ETag": _HEADERS["ETag"]}
     for name in names:
         responses.setdefault(str(_PROBLEMS[name].status), {"$ref": f"#/components/responses/{name}"})
     for content in operation.get("requestBody", {}).get("content", {}).values():

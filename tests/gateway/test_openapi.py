@@ -77,6 +77,14 @@ def test_every_operation_has_a_stable_name_words_and_its_problems(document: Any)
         assert operation["security"] == ([{"bearer": [access.role]}] if access.role else [])
 
 
+def test_what_has_a_validator_takes_it_back(document: Any) -> None:
+    reads = [item["get"] for item in document["paths"].values() if "304" in item.get("get", {}).get("responses", {})]
+    assert len(reads) == 7
+    for operation in reads:
+        assert "If-None-Match" in [parameter["name"] for parameter in operation["parameters"]]
+        assert all("ETag" in operation["responses"][status]["headers"] for status in ("200", "304"))
+
+
 def test_it_is_a_valid_openapi_document(document: Any) -> None:
     openapi_spec_validator.validate(document)
 
