@@ -221,7 +221,8 @@ def _of_stop(row: Mapping[str, Any]) -> TimelineEntry:
 def _of_export(row: Mapping[str, Any]) -> TimelineEntry:
     status, error = row.get("status"), row.get("error")
     if row.get("url"):
-        text = f"Supporting files archived: {row.get('files')} files, {row.get('bytes')} bytes, {row['url']}"
+        size = f"{row.get('files') or 0:,} files, {row.get('bytes') or 0:,} bytes"
+        text = f"Supporting files archived: {size}, {row['url']}"
     elif status == "empty":
         text = "There are no supporting files to archive"
     else:

@@ -261,3 +261,10 @@ def test_mariadb_deadlocks_and_lock_waits_are_told_as_not_now(
                 store.set_property(row.run_id, 1, "a", "b")
         store.set_property(row.run_id, 1, "a", "b")
         store.close()
+
+
+def test_a_folder_that_is_missing_is_named_with_the_setting_that_says_where(tmp_path: Path) -> None:
+    engine = open_engine(parse_url(f"sqlite:///{tmp_path / 'gone' / 'lifecycle.db'}"), pool_size=1)
+    with pytest.raises(StoreUnavailable, match="LIFECYCLE_DATABASE__URL"), engine_module.translated():
+        engine.connect()
+    engine.dispose()

@@ -151,6 +151,8 @@ def unavailable(error: Exception) -> StoreUnavailable | None:
         return StoreUnavailable(f"The database lacks what this build needs ({text}); run: crawlctl db upgrade")
     if isinstance(error, ProgrammingError):
         return None
+    if text == "unable to open database file":
+        text += "; the folder that LIFECYCLE_DATABASE__URL names has to exist and be writable"
     return StoreUnavailable(f"The database cannot be used now: {text}")
 
 
