@@ -191,6 +191,12 @@ class Settings(BaseSettings):
             lines = []
             for item in error.errors():
                 name = "LIFECYCLE_" + "__".join(str(part).upper() for part in item["loc"])
+                if item["type"] == "extra_forbidden":
+                    # A misspelt name does not tell whether its value is a secret, so no value is shown.
+                    lines.append(
+                        f"{name}: no setting has this name; docs/settings.md lists all, crawlctl doctor the nearest"
+                    )
+                    continue
                 lines.append(f"{name}: {_masked(name, item.get('input'))} is not allowed; {item['msg']}")
             raise InvalidRequest("; ".join(lines)) from None
         except ValueError as error:

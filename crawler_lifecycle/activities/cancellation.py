@@ -45,7 +45,7 @@ class CancellationActivities:
     notifier: Notifier
     clock: Clock = utc_now
 
-    @activity.defn(name="record_stop")
+    @activity.defn(name="record_stop", no_thread_cancel_exception=True)
     def record_stop(self, order: RecordStop) -> StopIntent | None:
         """Write the intent before anything is done about it; the run becomes STOPPING. Answers the intent on record.
 
@@ -56,7 +56,7 @@ class CancellationActivities:
             stop = self.store.record_stop(order.fence.run_id, heard.intent, heard.request_id, order.fence).stop
         return stop
 
-    @activity.defn(name="cancel_queued_tasks")
+    @activity.defn(name="cancel_queued_tasks", no_thread_cancel_exception=True)
     def cancel_queued_tasks(self, fence: Fence) -> Counts:
         """Cancel the tasks that were never deployed; one whose deployment call may be on its way is left for a look.
 
@@ -64,7 +64,7 @@ class CancellationActivities:
         """
         return Counts.of(self.store.cancel_queued(fence, self.clock()))
 
-    @activity.defn(name="k8_stop_task")
+    @activity.defn(name="k8_stop_task", no_thread_cancel_exception=True)
     def k8_stop_task(self, order: StopTask) -> None:
         """Ask the cluster to end one task gracefully; once it has been asked, the task is STOPPING.
 
@@ -74,7 +74,7 @@ class CancellationActivities:
             self.cluster.stop(order.fence.run_id, order.task)
         self.store.mark_stopping(order.fence, [order.task.task_id])
 
-    @activity.defn(name="add_cancellation_log_to_db")
+    @activity.defn(name="add_cancellation_log_to_db", no_thread_cancel_exception=True)
     def add_cancellation_log_to_db(self, order: RecordStop) -> None:
         """Make sure that every stop by a person has its row in the cancellation log, with the time we acted on it.
 
@@ -85,7 +85,7 @@ class CancellationActivities:
                 self.store.record_stop(order.fence.run_id, heard.intent, heard.request_id, order.fence)
         self.store.acted_on_stop(order.fence, self.clock())
 
-    @activity.defn(name="k8_stop_pod")
+    @activity.defn(name="k8_stop_pod", no_thread_cancel_exception=True)
     def k8_stop_pod(self, order: StopTask) -> None:
         """End one task and everything it started, by force.
 
@@ -95,7 +95,7 @@ class CancellationActivities:
             self.cluster.kill(order.fence.run_id, order.task)
         self.store.mark_stopping(order.fence, [order.task.task_id])
 
-    @activity.defn(name="signal_pusher_stopped")
+    @activity.defn(name="signal_pusher_stopped", no_thread_cancel_exception=True)
     def signal_pusher_stopped(self, fence: Fence) -> None:
         """Tell the front end that the run was stopped, so that it closes its dialog.
 

@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, EVENT_RUN_ENDED, a
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, StopIntent, Verdict, verdict
 from crawler_lifecycle.ports import Catalogue, Cluster, EventSink, Fence, FileArchive, Notifier, RunStore, TaskRef
 
-from .shared import beating, send_event
+from .shared import alive, beating, send_event
 
 #: Tasks read from the database in one go.
 TASK_PAGE = 500
@@ -44,7 +44,7 @@ class CompletionActivities:
     catalogue: Catalogue
     notifier: Notifier
 
-    @activity.defn(name="update_run_status")
+    @activity.defn(name="update_run_status", no_thread_cancel_exception=True)
     def update_run_status(self, fence: Fence) -> RunEnded:
         """Set the run's verdict from its tasks, once per attempt.
 
@@ -70,7 +70,7 @@ class CompletionActivities:
             push=self.notifier.sends,
         )
 
-    @activity.defn(name="initiate_export_signal")
+    @activity.defn(name="initiate_export_signal", no_thread_cancel_exception=True)
     def initiate_export_signal(self, fence: Fence) -> int:
         """Tell data pipelines that the run ended and its data can be exported; the event's sequence number.
 
@@ -98,7 +98,7 @@ class CompletionActivities:
         crawler = self.catalogue.get(self.store.request_of(run_id).crawler or "")
         return None if crawler is None else crawler.files_max
 
-    @activity.defn(name="export_supporting_files")
+    @activity.defn(name="export_supporting_files", no_thread_cancel_exception=True)
     def export_supporting_files(self, fence: Fence) -> ExportResult | None:
         """Zip the supporting files of all tasks of the run into the archive; ``None`` when there are none.
 
@@ -118,7 +118,7 @@ class CompletionActivities:
                     key,
                     sources,
                     manifest,
-                    lambda files, size: activity.heartbeat(files, size),
+                    alive,
                     files_max=self._files_max(fence.run_id),
                 )
         except LifecycleError as error:
@@ -127,7 +127,7 @@ class CompletionActivities:
         self.store.record_export(fence, "exported", result, None)
         return result
 
-    @activity.defn(name="resend_pushes")
+    @activity.defn(name="resend_pushes", no_thread_cancel_exception=True)
     def resend_pushes(self, fence: Fence) -> int:
         """Push again what the front end was never told about this attempt; how many events that were.
 

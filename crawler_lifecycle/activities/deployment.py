@@ -93,7 +93,7 @@ class DeploymentActivities:
     notifier: Notifier
     clock: Clock = utc_now
 
-    @activity.defn(name="run_scheduled_crawler")
+    @activity.defn(name="run_scheduled_crawler", no_thread_cancel_exception=True)
     def run_scheduled_crawler(self, order: Deploy) -> DeployReport:
         """Deploy the first wave of a scheduled run through the scheduler service.
 
@@ -101,7 +101,7 @@ class DeploymentActivities:
         """
         return self._deploy(order, scheduled=True)
 
-    @activity.defn(name="run_onetime_crawler")
+    @activity.defn(name="run_onetime_crawler", no_thread_cancel_exception=True)
     def run_onetime_crawler(self, order: Deploy) -> DeployReport:
         """Deploy the first wave of a manual or API run through the scheduler service.
 
@@ -109,7 +109,7 @@ class DeploymentActivities:
         """
         return self._deploy(order, scheduled=False)
 
-    @activity.defn(name="deploy_queued_tasks")
+    @activity.defn(name="deploy_queued_tasks", no_thread_cancel_exception=True)
     def deploy_queued_tasks(self, order: Deploy) -> DeployReport:
         """Deploy a later wave: QUEUED tasks that fit beside the active ones.
 
@@ -178,7 +178,7 @@ class DeploymentActivities:
             self.store.apply_details(fence)
             self.store.apply_findings(fence, "resume")
 
-    @activity.defn(name="get_main_job_status")
+    @activity.defn(name="get_main_job_status", no_thread_cancel_exception=True)
     def get_main_job_status(self, order: MainJob) -> MainJobReport:
         """Ask the cluster whether the main task has started; until then fail, so that Temporal's retries wait.
 
@@ -228,7 +228,7 @@ class DeploymentActivities:
         category = ApplicationErrorCategory.BENIGN
         return ApplicationError(str(error), type=error.code, next_retry_delay=delay, category=category)
 
-    @activity.defn(name="update_run_started")
+    @activity.defn(name="update_run_started", no_thread_cancel_exception=True)
     def update_run_started(self, order: Started) -> RunStatus:
         """INITIALIZING becomes PROCESSING.
 
@@ -236,7 +236,7 @@ class DeploymentActivities:
         """
         return self.store.mark_started(order.fence, order.started_at, order.next_look_at)
 
-    @activity.defn(name="signal_pusher_started")
+    @activity.defn(name="signal_pusher_started", no_thread_cancel_exception=True)
     def signal_pusher_started(self, fence: Fence) -> None:
         """Tell the front end that the run started (or failed to), so that it closes its dialog.
 
@@ -251,7 +251,7 @@ class DeploymentActivities:
             body["cause"] = next((g.cause for g in self.store.ended_groups(row.run_id) if g.cause), row.waiting_for)
         deliver(self.store, fence, "run.started", body, self.notifier.push, self.notifier.name)
 
-    @activity.defn(name="requeue_ended_tasks")
+    @activity.defn(name="requeue_ended_tasks", no_thread_cancel_exception=True)
     def requeue_ended_tasks(self, order: Requeue) -> Counts:
         """On resume: new QUEUED rows for the tasks that did not succeed; the old rows point to them.
 

@@ -47,7 +47,7 @@ class InitiationActivities:
     directory: WorkflowDirectory
     catalogue: Catalogue
 
-    @activity.defn(name="create_history_id")
+    @activity.defn(name="create_history_id", no_thread_cancel_exception=True)
     def create_history_id(self, order: CreateHistory) -> RunHandle:
         """Insert the run with all its tasks, or claim the run named by ``run_id`` (resumption, reserved runs).
 
@@ -59,7 +59,7 @@ class InitiationActivities:
         request = with_limits(order.request, crawler.limits) if crawler is not None else order.request
         return self.store.create_run(request, order.request_id, order.owner)
 
-    @activity.defn(name="add_workflow_id")
+    @activity.defn(name="add_workflow_id", no_thread_cancel_exception=True)
     def add_workflow_id(self, order: AddWorkflowId) -> None:
         """Register the workflow's id as a property of the run; it is how a stop or a resume finds the workflow.
 
@@ -67,7 +67,7 @@ class InitiationActivities:
         """
         self.store.set_property(order.run_id, order.attempt, PROPERTY_WORKFLOW_ID, order.workflow_id)
 
-    @activity.defn(name="add_tasks")
+    @activity.defn(name="add_tasks", no_thread_cancel_exception=True)
     def add_tasks(self, order: AddToRun) -> TasksAdded:
         """Append child tasks to a live run; the next look deploys them into free slots.
 

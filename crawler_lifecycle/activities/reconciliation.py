@@ -118,7 +118,7 @@ class ReconciliationActivities:
     notifier: Notifier
     clock: Clock = utc_now
 
-    @activity.defn(name="get_active_running_tasks")
+    @activity.defn(name="get_active_running_tasks", no_thread_cancel_exception=True)
     def get_active_running_tasks(self, order: ActiveTasks) -> ActiveReport:
         """The run's tasks by status as the database has them, and a page of the wanted ones.
 
@@ -130,7 +130,7 @@ class ReconciliationActivities:
         page = self.store.task_page(order.run_id, order.statuses, order.after_index, order.page)
         return ActiveReport(counts, [ref_of(task) for task in page])
 
-    @activity.defn(name="get_history_statuses_to_sync")
+    @activity.defn(name="get_history_statuses_to_sync", no_thread_cancel_exception=True)
     def get_history_statuses_to_sync(self, order: LookOrder) -> LookAnswer:
         """One complete look at the cluster, compared with the database; the differences are staged.
 
@@ -160,7 +160,7 @@ class ReconciliationActivities:
             report.stop,
         )
 
-    @activity.defn(name="get_bulk_task_history_data")
+    @activity.defn(name="get_bulk_task_history_data", no_thread_cancel_exception=True)
     def get_bulk_task_history_data(self, fence: Fence) -> int:
         """Fetch debugging information (log tail, counters, memory) about the changed tasks and stage it; how many.
 
@@ -181,7 +181,7 @@ class ReconciliationActivities:
                     return fetched
                 after = page[-1].observation.index
 
-    @activity.defn(name="reconcile_tasks")
+    @activity.defn(name="reconcile_tasks", no_thread_cancel_exception=True)
     def reconcile_tasks(self, fence: Fence) -> int:
         """Write the staged debugging information into the task history; how many tasks.
 
@@ -189,7 +189,7 @@ class ReconciliationActivities:
         """
         return self.store.apply_details(fence)
 
-    @activity.defn(name="sync_statuses")
+    @activity.defn(name="sync_statuses", no_thread_cancel_exception=True)
     def sync_statuses(self, order: Sync) -> Synced:
         """Set the changed statuses to what the cluster says, with transitions and corrections, in one transaction.
 
@@ -198,7 +198,7 @@ class ReconciliationActivities:
         counts = self.store.apply_findings(order.fence, order.source)
         return Synced(counts.positive(), counts.active, counts.queued, push=self.notifier.sends)
 
-    @activity.defn(name="signal_pusher_changed")
+    @activity.defn(name="signal_pusher_changed", no_thread_cancel_exception=True)
     def signal_pusher_changed(self, fence: Fence) -> None:
         """Push the run's newest ``run.changed`` event to the front end.
 
@@ -208,7 +208,7 @@ class ReconciliationActivities:
         if event is not None:
             send_event(self.store, event, self.notifier.push, self.notifier.name)
 
-    @activity.defn(name="count_alive_tasks")
+    @activity.defn(name="count_alive_tasks", no_thread_cancel_exception=True)
     def count_alive_tasks(self, run_id: int) -> Counts:
         """How many tasks are active or queued; none means that the run is over.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from temporalio import activity
+from temporalio.exceptions import CancelledError
 
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import event_key
@@ -40,6 +41,18 @@ class Counts:
     @classmethod
     def of(cls, counts: TaskCounts) -> Counts:
         return cls(counts.positive(), counts.active, counts.queued)
+
+
+def alive(*details: object) -> None:
+    """Heartbeat from a point at which the activity can end. Raises ``CancelledError`` when it was asked to.
+
+    Activities are never interrupted anywhere else (``no_thread_cancel_exception``): the SDK would throw an exception
+    into the thread at any instruction, also between taking a lock and remembering it, and then the lock is gone for
+    every thread of the worker.
+    """
+    activity.heartbeat(*details)
+    if activity.is_cancelled():
+        raise CancelledError("cancelled, or the worker leaves")
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def banner(stack: Stack, seconds: float) -> str:
         f"web UI     {known['temporal_ui']}",
         f"scheduler  {known['scheduler']}",
         f"site       {known['site']}",
-        f"database   {known['database']}",
+        f"database   {_without_password(known['database'])}",
         f"archive    {known['archive']}",
         f"state      {stack.state_dir}",
     ]
@@ -85,10 +85,16 @@ def banner(stack: Stack, seconds: float) -> str:
         lines = [line for line in lines if not line.startswith("site ")]
     here = stack.state_dir == Path(".crawl").absolute()
     gateway = "" if here else f" --gateway {known['gateway']}"
-    example = "start services" if layout.examples_dir() else "crawler list"
+    example = "start services" if stack.has_examples else "crawler list"
     if stack.layout.site is not None:
         example = f"start {layout.SITE_CRAWLER}"
     return "\n".join((*lines, f"ready in {seconds:.1f} s; next: crawlctl{gateway} {example}"))
+
+
+def _without_password(url: str | None) -> str:
+    from crawler_lifecycle.adapters.database import masked  # SQLAlchemy: not for every call
+
+    return masked(url or "")
 
 
 def _site_folder(folder: Path) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 from crawler_lifecycle.cli.control import TERMINAL
 from crawler_lifecycle.cli.output import STYLES, Document, clean, milliseconds, number
 from crawler_lifecycle.cli.session import Session
-from crawler_lifecycle.cli.texts import counters, counts_of, stop_words, truth_words, why_of
+from crawler_lifecycle.cli.texts import counters, counts_of, stop_words, truth_words, waiting_words, why_of
 
 STAGES = ("initiation", "deployment", "reconciliation", "completion")
 #: Lines that everything but the tasks needs.
@@ -49,7 +49,7 @@ def draw(session: Session, seen: Seen, height: int) -> Any:
         word = "done" if over else "now" if place == reached else "-"
         branch = tree.add(Text(stage.ljust(15)).append(word, style="cyan" if word == "now" else "dim"))
         if word == "now" and run.get("waiting_for"):
-            branch.add(Text(f"waiting for {clean(run['waiting_for'])}"))
+            branch.add(Text(f"waiting for {waiting_words(run)}"))
         if stage == "reconciliation" and seen.tasks:
             _add_tasks(branch, seen, max(1, height - FRAME))
     return Group(tree, *(Text(line) for line in _below(run, seen.corrections)))

@@ -51,6 +51,8 @@ class Stack:
         self._crawlers = crawlers
         self._site = site
         self._say = say
+        #: Whether the crawlers are those of the examples.
+        self.has_examples = False
         self._lock: IO[str] | None = None
         self._layout: Layout | None = None
         self._supervisor = Supervisor(self.state_dir / "logs", say=self._tell, changed=self._write_dev_json)
@@ -187,6 +189,7 @@ class Stack:
         if chosen or examples is None:
             cure = "crawlctl dev --crawlers FILE, a crawlers.yaml in this folder, or --site FOLDER to crawl a folder"
             raise CommandFailed(Exit.USAGE, f"there is no catalogue of crawlers at {file}", None, cure)
+        self.has_examples = True
         target = self.state_dir / "crawlers.yaml"
         write_crawlers(examples / "crawlers.yaml", target, plan.url("site"))
         return target, None
@@ -267,6 +270,9 @@ class Stack:
         }
         target = self.state_dir / "dev.json"
         draft = target.with_name("dev.json.draft")
+        # The database's address may hold a password.
+        draft.unlink(missing_ok=True)
+        draft.touch(mode=0o600)
         draft.write_text(json.dumps(content, indent=2) + "\n")
         draft.replace(target)
 

@@ -13,7 +13,6 @@ from crawler_lifecycle.cli.output import Document, ago, clean, moment, number, s
 
 def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) -> list[tuple[str, str]]:
     """The lines of ``describe``; what does not apply is left out."""
-    stop = run.get("stop") or {}
     ended = run.get("status") in TERMINAL
     outcome = f" ({clean(run['outcome'])})" if run.get("outcome") else ""
     facts = [
@@ -22,10 +21,10 @@ def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) ->
         ("cause", clean(run.get("cause"))),
         ("truth", truth_words(run)),
         ("look error", clean(run.get("look_error"))),
-        ("waiting for", "" if ended else clean(run.get("waiting_for"))),
+        ("waiting for", "" if ended else waiting_words(run)),
         ("tasks", counts_of(run, rows)),
         ("counters", counters(run)),
-        ("stop", stop_words(stop) if stop else ""),
+        *stops(run),
         ("started", f"{ago(run.get('started_at'))}, trigger {run.get('trigger')}" if run.get("started_at") else ""),
         ("ended", f"{ago(run.get('ended_at'))}, took {took(run)}" if run.get("ended_at") else ""),
         ("corrections", str(len(wrong)) if wrong else "none"),
@@ -47,6 +46,11 @@ def truth_words(run: Mapping[str, Any]) -> str:
     return f"{words}, next look {'due ' if due <= output.now() else ''}{ago(run['next_look_at'])}"
 
 
+def waiting_words(run: Mapping[str, Any]) -> str:
+    """What a run waits for; schedulers may begin their reason with the word that our lines have already."""
+    return clean(run.get("waiting_for")).removeprefix("waiting: ")
+
+
 def run_line(run: Mapping[str, Any]) -> str:
     """One line that is another one as soon as anything worth telling changes."""
     words = f"run {run.get('run_id')} {clean(run.get('crawler'))} {run.get('status')} {run.get('stage')}"
@@ -56,7 +60,7 @@ def run_line(run: Mapping[str, Any]) -> str:
         words += f" {clean(run['outcome'])}"
     if run.get("status") not in TERMINAL:
         if run.get("waiting_for"):
-            words += f", waiting for {clean(run['waiting_for'])}"
+            words += f", waiting for {waiting_words(run)}"
         if run.get("look_error"):
             words += f", the last look failed: {clean(run['look_error'])}"
         if run.get("stop"):
@@ -104,6 +108,23 @@ def stop_words(stop: Mapping[str, Any]) -> str:
     if stop.get("requested_by"):
         words += ["by", clean(stop["requested_by"])]
     return " ".join(words) + (f": {clean(stop['reason'])}" if stop.get("reason") else "")
+
+
+def stops(run: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Who stopped the run: each wish of a person as it was logged, also of earlier attempts, and the run's own limit.
+
+    The intent of the run merges them (the first one's time, every force), so it names nobody where the log does.
+    """
+    stop = run.get("stop") or {}
+    logged = run.get("cancellations") or ()
+    found = []
+    for entry in logged:
+        earlier = "" if entry.get("attempt") == run.get("attempt") else f"attempt {entry.get('attempt')}: "
+        acted = f"; acted on {ago(entry['acted_at'])}" if entry.get("acted_at") else "; not acted on yet"
+        found.append(("stop", f"{earlier}{stop_words(entry)}{acted}"))
+    if stop and (stop.get("limit") or not logged):
+        found.append(("stop", stop_words(stop)))
+    return found
 
 
 def export_words(export: Document) -> str:

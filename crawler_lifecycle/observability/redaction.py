@@ -28,7 +28,9 @@ _NAMES = (
     r"auth(?:orization)?|credential|cookie|signature|session[-_]?(?:id|key)"
 )
 #: Names that tell nothing: they hold a count or the name of something, never a secret.
-_HARMLESS = re.compile(r"(?i)^(?:task_token_sha256|tokens?_(?:file|count|max)|secrets?_(?:file|count|name))$")
+_HARMLESS = re.compile(
+    r"(?i)^(?:task_token_sha256|tokens?_(?:file|count|max)|secrets?_(?:file|count|name)|[\w.-]*tokens?\.toml)$"
+)
 #: Variables that name a place. The first are the shell's, and "pwd" is the working directory in them.
 _FOLDERS, _PLACES = ("PWD", "OLDPWD"), ("_FILE", "_PATH", "_URL")
 _SECRET_NAME = re.compile(rf"(?i)(?:^|[^a-z])(?:{_NAMES})s?(?:$|[^a-z])|(?:{_NAMES})s?$")

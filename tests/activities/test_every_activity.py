@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from temporalio import activity
 
 from crawler_lifecycle.activities import cancellation, completion, deployment, reconciliation
 from crawler_lifecycle.domain.errors import Fenced
@@ -67,6 +68,12 @@ def test_the_activities_are_the_specifications_and_some_of_ours(world: World) ->
 def test_each_is_tested_here_and_says_what_a_second_execution_does(world: World, name: str) -> None:
     assert name in {case.activity for case in CASES}
     assert "Second execution:" in (world.activities()[name].__doc__ or "")
+
+
+def test_none_is_interrupted_at_any_instruction(world: World) -> None:
+    """An exception thrown into a thread may take a lock of the whole worker with it."""
+    for name, method in world.activities().items():
+        assert activity._Definition.must_from_callable(method).no_thread_cancel_exception, name
 
 
 @every_case

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import ctypes
 import hashlib
 import io
 import os
@@ -19,6 +18,7 @@ from temporalio import activity
 from temporalio.exceptions import CancelledError
 from temporalio.testing import ActivityEnvironment
 
+from crawler_lifecycle.activities.shared import alive
 from crawler_lifecycle.adapters.archive import s3, s3_upload
 from crawler_lifecycle.adapters.archive.s3 import S3Archive
 from crawler_lifecycle.domain.errors import NotDelivered
@@ -341,30 +341,6 @@ def test_cancelled_by_its_heartbeat_it_leaves_nothing(
     assert (bucket.keys(), bucket.unfinished()) == ([], [])
 
 
-@pytest.mark.parametrize("delay_s", [0.01, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3])
-def test_an_exception_thrown_into_its_thread_leaves_nothing(
-    archive: S3Archive, bucket: Bucket, large: Path, delay_s: float
-) -> None:
-    """That is how the cancellation of a synchronous activity arrives: anywhere."""
-    archive.check()
-    ends: list[object] = []
-
-    def export() -> None:
-        try:
-            ends.append(store(archive, large))
-        except Cancelled as error:
-            ends.append(error)
-
-    thread = threading.Thread(target=export)
-    thread.start()
-    time.sleep(delay_s)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Cancelled))
-    thread.join()
-    assert bucket.unfinished() == []
-    if isinstance(ends[0], ExportResult):
-        proved(archive, bucket, large, ends[0])
-
-
 def test_a_cancelled_activity_leaves_nothing(archive: S3Archive, bucket: Bucket, large: Path) -> None:
     environment = ActivityEnvironment()
     begun = threading.Event()
@@ -375,11 +351,11 @@ def test_a_cancelled_activity_leaves_nothing(archive: S3Archive, bucket: Bucket,
         environment.cancel()
 
     def progress(files: int, size: int) -> None:
-        activity.heartbeat(files, size)
         begun.set()
         time.sleep(0.1)
+        alive(files, size)
 
-    @activity.defn
+    @activity.defn(no_thread_cancel_exception=True)
     def export() -> None:
         archive.store(KEY, [FileSource("", large)], {}, progress)
 

@@ -17,7 +17,7 @@ import yaml
 from cli_support import GATEWAY, Crawlctl, Result
 from cli_world import Served, serve
 
-from crawler_lifecycle.adapters.database import head_version, upgrade
+from crawler_lifecycle.adapters.database import engine, head_version, upgrade
 from crawler_lifecycle.cli.doctor import clock, database, machine, report, services, sources, temporal
 from crawler_lifecycle.cli.doctor.report import Check, Context, Line
 from crawler_lifecycle.domain import names
@@ -83,12 +83,34 @@ def test_fix_makes_the_schema(doctor: Any, tmp_path: Path) -> None:
     assert found(doctor("--fix"), "schema")[0][0] == "bad"
 
 
+def test_a_database_that_can_only_be_read_is_bad(doctor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.1)
+    upgrade(f"sqlite:///{tmp_path}/runs.db")
+    assert found(doctor(), "database")[0][0] == "ok"
+    with closing(sqlite3.connect(tmp_path / "runs.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        level, text = found(doctor(), "database")[1]
+    assert level == "bad"
+    assert "can be read, but not written" in text
+    assert "locked" in text
+
+
 def test_wrong_settings_are_named_and_the_rest_is_still_checked(doctor: Any) -> None:
     result = doctor(LIFECYCLE_DATABASE__POOL_SIZE="many")
     assert result.code == 1
     assert "LIFECYCLE_DATABASE__POOL_SIZE" in found(result, "settings")[0][1]
     assert found(result, "versions")[0][0] == "ok"
     assert result.json["settings"] == []
+
+
+def test_the_value_of_a_misspelt_setting_is_not_shown(doctor: Any) -> None:
+    # Its name does not tell that it was meant to be a secret.
+    result = doctor(LIFECYCLE_GATEWAY__TOKN=SECRET, LIFECYCLE_GATEWAY__PASSPHRASE=f"{SECRET}2")
+    assert SECRET not in result.out + result.err
+    level, text = found(result, "settings")[0]
+    assert level == "bad"
+    assert "LIFECYCLE_GATEWAY__TOKN: no setting has this name" in text
+    assert "Extra inputs" not in text
 
 
 def test_every_setting_its_source_and_no_secret(doctor: Any, tmp_path: Path) -> None:

@@ -68,6 +68,24 @@ def test_describe_as_json_holds_everything(gateway: respx.MockRouter, crawlctl: 
     assert document["corrections"] == [CORRECTION]
 
 
+def test_describe_tells_every_stop_by_whom_and_why(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    asked: dict[str, object] = {"attempt": 1, "requested_by": "eve", "reason": "wrong site", "force": False}
+    asked |= {"requested_at": "2026-11-20T11:55:00Z", "acted_at": "2026-11-20T11:55:01Z"}
+    forced = asked | {"requested_by": "bob", "reason": "does not end", "force": True, "acted_at": None}
+    # The intent merges them: the first person's reason and time, and the force of the second.
+    stop = asked | {"force": True}
+    _run_page(gateway, COMPLETED | {"attempt": 2, "stop": stop, "cancellations": [asked, forced | {"attempt": 2}]})
+    out = crawlctl("describe", "7").out
+    assert "attempt 1: stop asked for 5 min ago by eve: wrong site; acted on 4 min 59 s ago" in out
+    assert "force-stop asked for 5 min ago by bob: does not end; not acted on yet" in out
+    assert "force-stop asked for 5 min ago by eve" not in out
+
+
+def test_what_a_run_waits_for_reads_as_a_sentence(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    _run_page(gateway, RUN | {"waiting_for": "waiting: 4 of 4 slots in use"})
+    assert "waiting for  4 of 4 slots in use\n" in crawlctl("describe", "7").out
+
+
 def test_control_characters_of_data_never_reach_the_terminal(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     gateway.get("/v1/runs/7/tasks").respond(json={"tasks": TASKS})
     gateway.get("/v1/runs/7/logs").respond(text="one\x1b]0;title\x07\ntwo\r\n")

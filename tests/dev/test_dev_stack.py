@@ -10,12 +10,14 @@ import socket
 import sqlite3
 import time
 from contextlib import closing
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import yaml
 from dev_support import Dev, gone, wait_until
 
-from crawler_lifecycle.cli import layout, processes
+from crawler_lifecycle.cli import dev, layout, processes
+from crawler_lifecycle.cli.stack import Stack
 
 PARTS = {"temporal", "scheduler", "gateway", "worker", "site"}
 
@@ -41,6 +43,7 @@ def test_everything_is_up_and_dev_json_says_where(running: Dev) -> None:
     assert known["namespace"] == "default"
     assert known["database"] == f"sqlite:///{running.state_dir}/lifecycle.db"
     assert known["archive"] == f"file://{running.state_dir}/archive"
+    assert (running.state_dir / "dev.json").stat().st_mode & 0o077 == 0, "a database's address may hold a password"
     assert known["events"] == f"file://{running.state_dir}/events.jsonl"
     for part in PARTS | {"database"}:
         assert (running.state_dir / "logs" / f"{part}.log").exists()
@@ -51,6 +54,16 @@ def test_the_banner_is_short_and_names_the_next_command(running: Dev) -> None:
     assert len(lines) <= 10
     assert running.known["gateway"] in running.spoken
     assert lines[-1].endswith("start services")
+
+
+def test_the_banner_has_no_password_and_proposes_no_crawler_that_is_not_there(tmp_path: Path) -> None:
+    url = "mysql+pymysql://crawl:correct-horse@127.0.0.1:3306/life"
+    stack = Stack(tmp_path, database=url)
+    stack._layout = layout.Layout(tmp_path, dict.fromkeys(layout.PORTS, 1), database=url)
+    spoken = dev.banner(stack, 1.0)
+    assert "correct-horse" not in spoken
+    assert "mysql+pymysql://crawl:***@127.0.0.1:3306/life" in spoken
+    assert spoken.endswith("crawler list")
 
 
 def test_crawlers_are_sent_to_the_site_that_runs(running: Dev) -> None:

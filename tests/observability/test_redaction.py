@@ -118,6 +118,7 @@ def test_names_and_urls_betray_a_secret_that_nobody_told_us(text: str, shown: st
     "http://127.0.0.1:8500/v1/runs/7?limit=5",
     "tasks=4 crawler=services key=demo/1",
     "2 tokens left",
+    "/etc/crawl/tokens.toml: line 3: role: 'king' is unknown",
 ])  # fmt: skip
 def test_what_is_no_secret_stays(text: str) -> None:
     assert Redactor(["some other secret"]).text(text) == text

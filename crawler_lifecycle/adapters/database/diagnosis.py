@@ -67,6 +67,19 @@ def diagnose(url: str) -> Diagnosis:
         database.close()
 
 
+def try_writing(url: str) -> None:
+    """Take a SQLite file's write lock and let go of it again; nothing is changed.
+
+    A server tells by its variables whether it is read-only. Raises ``StoreUnavailable`` after at most ten seconds.
+    """
+    database = Database(open_engine(parse_url(url), pool_size=1, answer_timeout_s=_ANSWER_TIMEOUT_S))
+    try:
+        with database.writing():
+            pass
+    finally:
+        database.close()
+
+
 def _of_server(connection: Connection, url: str, schema: str | None) -> Diagnosis:
     names = ", ".join(f"'{name}'" for name in _VARIABLES)
     rows = connection.execute(text(f"SHOW VARIABLES WHERE Variable_name IN ({names})"))

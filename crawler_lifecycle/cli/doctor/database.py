@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from crawler_lifecycle.adapters.database import Diagnosis, diagnose, mismatch, sqlite_file, upgrade
+from crawler_lifecycle.adapters.database import Diagnosis, diagnose, mismatch, sqlite_file, try_writing, upgrade
 from crawler_lifecycle.cli.doctor.clock import clock_line
 from crawler_lifecycle.cli.doctor.report import Context, Level, Line
-from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotInThisState
+from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotInThisState, StoreUnavailable
 from crawler_lifecycle.settings import Settings
 
 MIB = 1024**2
@@ -35,6 +35,8 @@ def check_database(context: Context) -> Sequence[Line]:
         if found.exists:
             lines.append(Line("database", "ok", f"{found.server} answers"))
         lines.append(_schema(url, found, context.fix))
+        if found.exists and file is not None:
+            lines += _written(url, file)
     except InvalidRequest as error:
         return [*lines, Line("database", "bad", str(error), "set LIFECYCLE_DATABASE__URL")]
     except LifecycleError as error:
@@ -61,6 +63,16 @@ def _schema(url: str, found: Diagnosis, fix: bool) -> Line:
 
 
 # --- SQLite --------------------------------------------------------------------------------------------------------
+
+
+def _written(url: str, file: Path) -> list[Line]:
+    """Whoever only reads does not notice that nobody can write."""
+    try:
+        try_writing(url)
+    except StoreUnavailable as error:
+        cure = f"end the program that holds it (fuser {file}), or let this user write to it and its folder"
+        return [Line("database", "bad", f"{file} can be read, but not written: {error}", cure)]
+    return []
 
 
 def _file(file: Path) -> list[Line]:

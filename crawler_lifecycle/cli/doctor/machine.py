@@ -239,8 +239,8 @@ def _is_ours(host: str, port: int) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1" if host in ("", "0.0.0.0") else host, port, timeout=2)  # noqa: S104
     try:
         connection.request("GET", "/healthz")
-        answer = connection.getresponse()
-        return answer.status == 200 and b'"alive"' in answer.read(200)
+        with connection.getresponse() as answer:
+            return answer.status == 200 and b'"alive"' in answer.read(200)
     except (OSError, http.client.HTTPException):
         return False
     finally:
