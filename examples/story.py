@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import time
@@ -247,6 +248,7 @@ def main() -> int:
             say=lambda line: view.say("stack", line),
         )
         try:
+            view.say("stack", "starting Temporal, scheduler service, gateway, worker and a website of ours")
             stack.start()
             view.say("stack", f"ready after {span(time.monotonic() - begun)}: gateway {stack.addresses['gateway']}")
             failed = _over(stack, view)
@@ -281,6 +283,8 @@ def _over(stack: Stack, view: View) -> list[str]:
 
 
 def _farewell(view: View, state_dir: Path, failed: list[str], seconds: float) -> None:
+    if shutil.which("crawlctl") is None:
+        view.plain(f"first     . {Path(sys.executable).parent / 'activate'}, so that your shell knows crawlctl")
     dev = "crawlctl dev" if state_dir == Path(".crawl") else f"crawlctl dev --state-dir {state_dir}"
     if failed:
         view.plain(f"FAILED after {span(seconds)}: {'; '.join(failed)}")

@@ -241,9 +241,8 @@ def _read_own_end(end: End, how: str) -> Ending:
         return Ending(TaskStatus.FAILED, "failed", f"The crawler reported {what} (never retried), {how}{detail}")
     if end.signal is not None:
         return Ending(TaskStatus.FAILED, said or "failed", f"Killed by {how}, which we did not send")
-    return Ending(
-        TaskStatus.FAILED, said or "failed", f"The crawler failed{f' with {said!r}' if said else ''}, {how}{detail}"
-    )
+    named = f" with {said!r}" if said and said != "failed" else ""
+    return Ending(TaskStatus.FAILED, said or "failed", f"The crawler failed{named}, {how}{detail}")
 
 
 def reconcile(

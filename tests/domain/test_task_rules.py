@@ -76,6 +76,11 @@ def test_cause_carries_the_evidence() -> None:
     assert "which we did not send" in read_end(End(exit_code=137, signal=9)).cause
 
 
+def test_cause_does_not_say_failed_twice() -> None:
+    assert read_end(End(exit_code=1, finish_reason="failed"), None).cause == "The crawler failed, exit 1"
+    assert read_end(End(exit_code=1, finish_reason="late"), None).cause == "The crawler failed with 'late', exit 1"
+
+
 def test_a_stop_has_no_part_in_an_end_before_it() -> None:
     end = End(exit_code=1, finished_at=T0 - timedelta(seconds=1))
     assert read_end(end, PERSON).outcome == "failed"
