@@ -21,9 +21,13 @@ CRAWLCTL = [sys.executable, "-m", "crawler_lifecycle.cli.main"]
 
 
 def commands(program: str) -> list[list[str]]:
-    """The command lines of the README's code blocks that begin with this program, without comments."""
+    """The command lines of the README's code blocks that begin with this program, without comments.
+
+    ``RUN=$(program …)`` counts as the command in it.
+    """
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", README.read_text(), re.S | re.M)
-    lines = "\n".join(text for language, text in blocks if not language).replace("\\\n", " ").splitlines()
+    text = "\n".join(text for language, text in blocks if not language).replace("\\\n", " ")
+    lines = re.sub(r"^RUN=\$\((.*)\)", r"\1", text, flags=re.M).splitlines()
     return [shlex.split(line, comments=True) for line in lines if line.startswith(f"{program} ")]
 
 
@@ -42,7 +46,7 @@ def test_crawlctl_as_the_readme_shows_it(world: World, tmp_path: Path) -> None:
     ]  # fmt: skip
     first = run_id = ""
     for words in lines:
-        ids = {} if words[1] == "start" else {"1": first, "2": run_id}
+        ids = {} if words[1] == "start" else {"1": first, "$RUN": run_id}
         asked = [ids.get(word, word) for word in words[1:]]
         if words[1] == "doctor":  # a newcomer's stack is in the working directory, this one is not
             asked += ["--state-dir", str(world.folder)]
@@ -56,7 +60,8 @@ def test_crawlctl_as_the_readme_shows_it(world: World, tmp_path: Path) -> None:
         if words[1] == "export":
             assert zipfile.is_zipfile(next(tmp_path.glob("*.zip")))
         if words[1:3] == ["start", "operations"]:
-            run_id = str(world.query("SELECT max(run_id) FROM run_history")[0][0])
+            run_id = done.stdout.strip()
+            assert run_id == str(world.query("SELECT max(run_id) FROM run_history")[0][0])
             until(lambda run=int(run_id): world.status(run) == "PROCESSING", "the run started")
         if words[1] == "describe":
             assert "operations" in done.stdout
