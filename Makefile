@@ -3,6 +3,8 @@
 
 PY := .venv/bin/python
 STAMP := .venv/.made-from-lock
+# Test processes at once; they wait more than they compute.
+JOBS ?= $(shell expr $$(nproc) + 1)
 
 help:
 	@echo "make run        crawl for real, with the whole stack on this machine, and prove what happened"
@@ -35,8 +37,12 @@ run: env
 dev: env
 	@.venv/bin/crawlctl dev
 
+# The stacks of tests/e2e and tests/dev are killed and timed, so they get the machine for themselves.
+TOGETHER = -n $(JOBS) --dist worksteal --ignore tests/e2e --ignore tests/dev
+
 test: lint types
-	@$(PY) -m pytest -q
+	@$(PY) -m pytest -q $(TOGETHER)
+	@$(PY) -m pytest -q tests/e2e tests/dev
 
 lint: env image-lint
 	@$(PY) -m ruff check .
@@ -56,7 +62,8 @@ test-deps:
 	  (apt-get update -q && apt-get install -y -q --no-install-recommends mariadb-server curl)
 
 test-all: lint types
-	@HYPOTHESIS_PROFILE=thorough $(PY) -m pytest -q -m "slow or not slow"
+	@HYPOTHESIS_PROFILE=thorough $(PY) -m pytest -q -m "slow or not slow" $(TOGETHER)
+	@HYPOTHESIS_PROFILE=thorough $(PY) -m pytest -q -m "slow or not slow" tests/e2e tests/dev
 
 # Hashes only: the locks name no address, so that they work behind any mirror. The image's is a part of the other one.
 COMPILE := uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url
