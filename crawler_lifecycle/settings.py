@@ -6,7 +6,9 @@ Sources, later ones win: defaults, the TOML file named by ``LIFECYCLE_CONFIG``, 
 
 from __future__ import annotations
 
+import difflib
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal, Self
 
@@ -15,6 +17,8 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from .domain.errors import InvalidRequest
 
+#: What the variables of all settings begin with.
+PREFIX = "LIFECYCLE_"
 #: Where everything of the embedded default lives, below the working directory.
 STATE_DIR = Path(".crawl")
 
@@ -147,7 +151,7 @@ class Settings(BaseSettings):
     """The tree. ``Settings.load()`` is what entry points call."""
 
     model_config = SettingsConfigDict(
-        env_prefix="LIFECYCLE_", env_nested_delimiter="__", extra="forbid", env_ignore_empty=True
+        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", env_ignore_empty=True
     )
 
     config: Path | None = None
@@ -208,3 +212,29 @@ def _masked(name: str, value: object) -> str:
         return "what was given together"  # a section holds the secrets of its fields
     secret = any(word in name for word in ("PASSWORD", "SECRET", "TOKEN", "KEY", "DATABASE__URL"))
     return "'…'" if secret else repr(value)[:120]
+
+
+def variables(model: type[BaseModel] = Settings, prefix: str = PREFIX) -> Iterator[str]:
+    """The variable of every setting, in the order of the tree."""
+    for name, info in model.model_fields.items():
+        kind = info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from variables(kind, f"{prefix}{name.upper()}__")
+        else:
+            yield prefix + name.upper()
+
+
+def unread_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Variables with our prefix that no setting reads, each with its cure: misspelt, or of another version.
+
+    Below a section pydantic refuses them; at the top it cannot tell them from those of other programs.
+    """
+    known = list(variables())
+    for name in sorted(name for name in environment if name.upper().startswith(PREFIX)):
+        upper = name.upper()
+        # A section can be given as one JSON object; what our tests read is no business of a service.
+        if upper.startswith(f"{PREFIX}TEST_") or upper in known or any(one.startswith(f"{upper}__") for one in known):
+            continue
+        same = [one for one in known if one.replace("_", "") == upper.replace("_", "")]
+        near = same or difflib.get_close_matches(upper, known, n=1, cutoff=0.8)
+        yield name, f"did you mean {near[0]}?" if near else "unset it; docs/settings.md lists all settings"

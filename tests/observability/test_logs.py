@@ -68,6 +68,17 @@ def lines(fresh: io.StringIO) -> Lines:
 log = logging.getLogger("tests.logs")
 
 
+def test_a_service_says_which_variable_nobody_reads(fresh: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would work with the default database and nobody would know."""
+    monkeypatch.setenv("LIFECYCLE_DATABSE__URL", f"mysql+pymysql://u:{CANARY}@db/runs")
+    logs.configure("tests", Settings())
+    (line,) = [json.loads(line) for line in written(fresh).splitlines()]
+    assert line["level"] == "warning"
+    assert "LIFECYCLE_DATABSE__URL is set, but no setting reads it" in line["event"]
+    assert "LIFECYCLE_DATABASE__URL" in line["event"]
+    assert CANARY not in json.dumps(line)
+
+
 def test_a_line_names_service_process_and_subject(lines: Lines) -> None:
     with structlog.contextvars.bound_contextvars(run_id=7, attempt=2, activity="sync_statuses"):
         log.info("%d of %d", 1, 2, extra={"task_id": 12})

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, SecretStr
+from pydantic import SecretStr
 
 from crawler_lifecycle.cli import layout
 from crawler_lifecycle.cli.doctor.report import Line
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import DEV_JSON
 from crawler_lifecycle.observability import redaction
-from crawler_lifecycle.settings import Settings
+from crawler_lifecycle.settings import PREFIX, Settings, unread_variables, variables
 
-PREFIX = "LIFECYCLE_"
 DEFAULT, ENVIRONMENT = "default", "environment"
 
 #: What a running `crawlctl dev` tells in its dev.json -> the variable that it gives to its parts.
@@ -125,20 +123,10 @@ def _is_dev_json(file: Path) -> bool:
 # --- what is in force ----------------------------------------------------------------------------------------------
 
 
-def variables(model: type[BaseModel], prefix: str = PREFIX) -> Iterator[str]:
-    """The variable of every setting, in the order of the tree."""
-    for name, info in model.model_fields.items():
-        kind = info.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from variables(kind, f"{prefix}{name.upper()}__")
-        else:
-            yield prefix + name.upper()
-
-
 def in_force(settings: Settings, sources: Sources, redactor: redaction.Redactor) -> list[Setting]:
     """Every setting, then the variables of others that matter, with their sources."""
     found = []
-    for variable in variables(Settings):
+    for variable in variables():
         value: Any = settings
         for part in variable.removeprefix(PREFIX).lower().split("__"):
             value = getattr(value, part)
@@ -168,18 +156,11 @@ def _shown(variable: str, value: object, redactor: redaction.Redactor) -> str:
 
 def check_variables(sources: Sources) -> list[Line]:
     """Variables with our prefix that no setting reads: they were misspelt, or belong to another version."""
-    known = list(variables(Settings))
     own = [name for name in sources.environment if name.upper().startswith(PREFIX)]
-    lines = []
-    for name in sorted(own):
-        upper = name.upper()
-        # A section can be given as one JSON object.
-        if upper in known or any(one.startswith(f"{upper}__") for one in known):
-            continue
-        same = [one for one in known if one.replace("_", "") == upper.replace("_", "")]
-        near = same or difflib.get_close_matches(upper, known, n=1, cutoff=0.8)
-        cure = f"did you mean {near[0]}?" if near else "unset it; docs/settings.md lists all settings"
-        lines.append(Line("environment", "bad", f"{name} is set, but no setting reads it", cure))
+    lines = [
+        Line("environment", "bad", f"{name} is set, but no setting reads it", cure)
+        for name, cure in unread_variables(sources.environment)
+    ]
     if not lines:
         number = f"{len(own)} {PREFIX}* variables are set" if own else f"no {PREFIX}* variable is set"
         lines.append(Line("environment", "ok", f"{number}, each of them a setting" if own else number))
