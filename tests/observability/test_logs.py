@@ -70,6 +70,7 @@ log = logging.getLogger("tests.logs")
 
 def test_a_service_says_which_variable_nobody_reads(fresh: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would work with the default database and nobody would know."""
+    monkeypatch.setattr(sys, "stderr", fresh)  # pytest takes it back between fixture and test
     monkeypatch.setenv("LIFECYCLE_DATABSE__URL", f"mysql+pymysql://u:{CANARY}@db/runs")
     logs.configure("tests", Settings())
     (line,) = [json.loads(line) for line in written(fresh).splitlines()]
