@@ -172,11 +172,17 @@ def wait_for(
         if code is not None:
             return run, code
         state = f"run {run_id} {run.get('status')}, {run.get('stage')}"
-        waiting = f", waiting for {clean(run['waiting_for'])}" if run.get("waiting_for") else ""
+        waiting = f", waiting for {clean(run['waiting_for'])}" if run.get("waiting_for") else _next_look(run)
         if state + waiting != shown:
             shown = state + waiting
             session.say(shown)
     raise gave_up(run_id, timeout_s, shown.partition(f"run {run_id} ")[2])
+
+
+def _next_look(run: Document) -> str:
+    """When the run is looked at again: until then it may have ended, and nobody here knows."""
+    at = run.get("next_look_at")
+    return f", looked at next at {str(at)[11:19]} UTC" if at else ""
 
 
 def awaited_attempt(resumed: Document) -> int:
