@@ -47,6 +47,9 @@ PROPERTY_WORKFLOW_ID = "workflow_id"
 EVENT_RUN_STARTED = "run.started"
 EVENT_RUN_CHANGED = "run.changed"
 EVENT_RUN_STOPPED = "run.stopped"
+#: What a run waits for between its deployment and the first check.
+WAITING_FOR_START = "the main task's start"
+
 EVENT_RUN_ENDED = "run.ended"
 #: Events that happen at most once in an attempt; their id needs no sequence number.
 EVENTS_ONCE = frozenset({EVENT_RUN_STARTED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED})

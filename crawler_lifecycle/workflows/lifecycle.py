@@ -194,7 +194,7 @@ class CrawlerLifecycleWorkflow:
     async def _await_start(self) -> None:
         """Wait until the main task runs or ended; its retries carry the wait, ``look_now`` makes it ask at once."""
         s = self._s
-        s.waiting_for = "the main task's start"
+        s.waiting_for = names.WAITING_FOR_START
         publish(s)
         await pause(s.limits.start_check_s, s.woken, "first check of the start")
         order = MainJob(s.fence, s.limits.start_check_s)

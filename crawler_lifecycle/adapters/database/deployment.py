@@ -7,6 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import func, or_, update
 
+from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.run import RunStatus, Stage, StopIntent
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.ports import Deployed, Fence, QueuedTask, TaskCounts
@@ -61,6 +62,8 @@ class DeploymentPart(StorePart):
             taken = [_taken(task_id, a, cluster, at) for task_id, a in mine if a.state in ("created", "existing")]
             columns = ("cluster", "cluster_name", "cluster_uid", "deployed_at", "reason")
             move_tasks(unit, taken, "deploy", replace=columns)
+            if taken and unit.status is RunStatus.INITIALIZING:
+                unit.update_run(waiting_for=names.WAITING_FOR_START)
             refused = [_refused(task_id, a.reason) for task_id, a in mine if a.state == "refused"]
             move_tasks(unit, refused, "deploy", replace=("reason",))
             deferred = [{"task_id": task_id, "reason": a.reason} for task_id, a in mine if a.state == "deferred"]

@@ -132,7 +132,7 @@ def test_the_verdict_is_passed_once(world: World) -> None:
     assert (moved.from_status, moved.cluster_time, moved.lag_ms) == ("PROCESSING", last_end, 0)
     assert moved.evidence["tasks"] == {"SUCCEEDED": 2, "FAILED": 1}
     assert world.store.ended_groups(fence.run_id) == [
-        EndedTasks("FAILED", "failed", 1, "The crawler failed with 'failed', exit 1: boom"),
+        EndedTasks("FAILED", "failed", 1, "The crawler failed, exit 1: boom"),
         EndedTasks("SUCCEEDED", "finished", 2, "The crawler finished, exit 0"),
     ]
 
