@@ -45,7 +45,9 @@ def test_a_crawl_and_a_stop(mariadb_world: World) -> None:
 
 def test_the_worker_is_killed(mariadb_world: World) -> None:
     world = mariadb_world
-    run_id = world.gateway.start({"crawler": "services", **QUICK}, "killed")["run_id"]
+    # Long enough to be seen executing: a crawl of a second may have ended before the first check.
+    some = {"max_pages": "40", "delay": "0.1"}
+    run_id = world.gateway.start({"crawler": "plain", "args": some, **QUICK}, "killed")["run_id"]
     until(lambda: world.tasks(run_id).get("RUNNING"), "a task that runs")
     world.stack.kill_part("worker")
     until(lambda: world.closed([run_id]), "the end of the run", 90)
