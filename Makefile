@@ -10,7 +10,7 @@ help:
 	@echo "make run        crawl for real, with the whole stack on this machine, and prove what happened"
 	@echo "make dev        keep the same stack up (Ctrl-C ends it)"
 	@echo "make test       ruff, mypy, pytest; says in words what it had to skip"
-	@echo "make test-deps  install what some tests need from Debian (root): MariaDB, curl"
+	@echo "make test-deps  install what some tests need from Debian (root): MariaDB, curl, jq, unzip"
 	@echo "make test-all   everything, large matrices included"
 	@echo "make bench      the figures, each beside its baseline"
 	@echo "make wheel      dist/*.whl; make image builds the container image from it (docker or podman)"
@@ -58,8 +58,8 @@ fmt: env
 	@$(PY) -m ruff check --fix . ; $(PY) -m ruff format .
 
 test-deps:
-	@(command -v mariadbd && command -v curl) >/dev/null || \
-	  (apt-get update -q && apt-get install -y -q --no-install-recommends mariadb-server curl)
+	@for tool in mariadbd curl jq unzip; do command -v $$tool >/dev/null || missing=1; done; \
+	  [ -z "$$missing" ] || (apt-get update -q && apt-get install -y -q --no-install-recommends mariadb-server curl jq unzip)
 
 test-all: lint types
 	@HYPOTHESIS_PROFILE=thorough $(PY) -m pytest -q -m "slow or not slow" $(TOGETHER)

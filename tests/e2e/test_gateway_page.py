@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -46,6 +47,9 @@ def free_port() -> int:
         return port
 
 
+@pytest.mark.skipif(
+    not (shutil.which("curl") and shutil.which("jq")), reason="curl or jq is missing; `make test-deps` installs them"
+)
 def test_every_command_of_the_page_does_what_it_says(world: World, tmp_path: Path) -> None:
     parts = blocks()
     assert len(parts) >= 15
