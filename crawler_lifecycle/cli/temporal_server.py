@@ -72,6 +72,9 @@ def prepare(
             f"{file.name} cannot be used ({problem}); kept as {aside.name}, starting with an empty one: "
             "runs known only to the old file are started again from the database"
         )
+    # A builder may have been killed after the file got its name, too.
+    for leftover in file.parent.glob(f"{file.name}.[dc][ro][ap]*"):
+        leftover.unlink()
     if not file.exists():
         _build(file, env, log)
 
@@ -101,8 +104,6 @@ def set_aside(file: Path) -> Path:
 def _build(file: Path, env: Mapping[str, str], log: Path) -> None:
     draft = file.with_name(f"{file.name}.draft")
     copy = file.with_name(f"{file.name}.copy")
-    for leftover in file.parent.glob(f"{file.name}.[dc][ro][ap]*"):
-        leftover.unlink()
     port, http_port = processes.free_port(), processes.free_port()
     process = processes.spawn(command(draft, port, http_port, None), env=env, log=log)
     try:

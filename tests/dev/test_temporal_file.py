@@ -43,6 +43,16 @@ def test_killed_at_any_moment_of_the_first_start(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith("temporal")] == ["temporal.db"]
 
 
+def test_what_a_killed_builder_left_goes_although_the_file_is_there(tmp_path: Path) -> None:
+    """It may die between giving the file its name and removing what it was built from."""
+    file = tmp_path / "temporal.db"
+    _prepare(file)
+    for suffix in (".draft", ".draft-wal", ".copy"):
+        (tmp_path / f"temporal.db{suffix}").write_bytes(b"left")
+    assert _prepare(file) == []
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith("temporal")] == ["temporal.db"]
+
+
 @pytest.mark.parametrize("content", [b"", b"no database at all" * 100, None])
 def test_a_broken_file_is_set_aside_with_a_message(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "temporal.db"
