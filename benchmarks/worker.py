@@ -19,8 +19,9 @@ from temporalio import activity, workflow
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from crawler_lifecycle.cli.exits import leave
-from crawler_lifecycle.temporal import plugin
+with workflow.unsafe.imports_passed_through():  # the bare workflow needs none of it
+    from crawler_lifecycle.cli.exits import leave
+    from crawler_lifecycle.temporal import plugin
 
 BARE_QUEUE = "benchmark-bare"
 
