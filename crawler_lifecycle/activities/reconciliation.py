@@ -15,6 +15,7 @@ from crawler_lifecycle.domain import cadence
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import StopIntent
+from crawler_lifecycle.domain.stall import stalled
 from crawler_lifecycle.domain.task import ACTIVE, TaskState, TaskStatus, reconcile
 from crawler_lifecycle.ports import Cluster, Fence, Finding, FoundState, Look, Notifier, RunStore, TaskRef
 
@@ -55,6 +56,7 @@ class LookOrder:
     next_gap_s: float
     source: str = "look"
     resumed: bool = False
+    stall_timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class LookAnswer:
     next_look_at: datetime
     seconds: float
     stop: StopIntent | None = None
+    stalled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +161,7 @@ class ReconciliationActivities:
             next_look_at,
             round(look.seconds, 3),
             report.stop,
+            stalled(report.quiet, order.stall_timeout_s),
         )
 
     @activity.defn(name="get_bulk_task_history_data", no_thread_cancel_exception=True)

@@ -134,7 +134,9 @@ class RunStore(Protocol):
         """Stage the findings; commit ``verified_at``, ``next_look_at``, counters and ``last_progress_at``."""
         ...
 
-    def record_look_error(self, fence: Fence, error: str) -> None: ...
+    def record_look_error(self, fence: Fence, error: str) -> None:
+        """Write down why the last look failed, and since when looks do, until one succeeds."""
+        ...
 
     def staged(self, fence: Fence, after_index: int = -1, limit: int = 500) -> list[Finding]:
         """The staged findings in order of the task's index."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from crawler_lifecycle.domain.run import (
@@ -74,6 +74,8 @@ class RunRow:
     stop: StopIntent | None = None
     waiting_for: str | None = None
     look_error: str | None = None
+    look_error_since: datetime | None = None
+    """When looks began to fail, as long as they do."""
     verified_at: datetime | None = None
     next_look_at: datetime | None = None
     last_progress_at: datetime | None = None
@@ -266,7 +268,8 @@ class LookReport:
     queued: int
     stop: StopIntent | None = None
     """The stop intent now on record, which may have come past the workflow (through the gateway)."""
-    stalled: bool = False
+    quiet: timedelta = timedelta(0)
+    """For how long looks vouch that nothing moved (``domain.stall``)."""
     pages: int | None = None
     items: int | None = None
     errors: int | None = None

@@ -11,7 +11,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from crawler_lifecycle.activities.cancellation import CancellationActivities, StopTask
 from crawler_lifecycle.activities.reconciliation import ActiveTasks, LookOrder, ReconciliationActivities, Sync
 from crawler_lifecycle.domain import cadence, names
-from crawler_lifecycle.domain.run import RunResult
+from crawler_lifecycle.domain.run import RunResult, StopIntent
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Fence
 
@@ -48,7 +48,7 @@ async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *
     wake = s.stop_changed if control else s.stop_wanted
     rec, fence = ReconciliationActivities, s.fence
     believed = await call(rec.get_active_running_tasks, ActiveTasks(s.run_id), control=control, wake=wake)
-    order = LookOrder(fence, led_by, next_gap, source, resumed)
+    order = LookOrder(fence, led_by, next_gap, source, resumed, s.limits.stall_timeout_s)
     text = f"look {s.looks + 1} ({source}), {believed.counts.alive} tasks alive"
     found = await call(rec.get_history_statuses_to_sync, order, control=control, wake=wake, summary=text)
     s.looks += 1
@@ -64,6 +64,8 @@ async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *
             neglect(start(rec.signal_pusher_changed, fence))
     if found.changed or not believed.counts.active:
         s.counts = await call(rec.count_alive_tasks, s.run_id, control=control, wake=wake)
+    if found.stalled and s.counts.active and not s.stop_wanted():
+        s.inbox.want_stop(StopIntent(workflow.now(), limit="cancelled (stalled)"), None)
 
 
 async def ask_to_end(s: RunState) -> None:

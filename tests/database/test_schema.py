@@ -43,7 +43,7 @@ def test_migrations_and_tables_agree(empty_url: str) -> None:
 def test_upgrade_twice(empty_url: str) -> None:
     upgrade(empty_url)
     upgrade(empty_url)
-    assert current_version(empty_url) == head_version() == "0002"
+    assert current_version(empty_url) == head_version() == "0003"
 
 
 def test_an_upgrade_that_was_cut_off_goes_on(empty_url: str) -> None:

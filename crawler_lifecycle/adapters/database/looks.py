@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, func, insert, select
 
-from crawler_lifecycle.domain.task import ALIVE, Observation, Phase, TaskStatus
+from crawler_lifecycle.domain.stall import Reading, quiet_time
+from crawler_lifecycle.domain.task import ALIVE, Counters, Observation, Phase, TaskStatus
 from crawler_lifecycle.ports import Details, Fence, Finding, FoundState, Look, LookReport, TaskCounts
 
 from .bulk import CHUNK, Move, apply_staged, chunks, delete_rows, forget_staged, stage_moves, update_tasks
@@ -29,6 +30,7 @@ from .tables import task_history, task_log, task_observation
 from .unit import StorePart, Unit, check_fence, current_tasks, read_run
 from .wire import insert_rows
 
+_MS = timedelta(milliseconds=1)
 _COUNTERS = ("pages", "items", "errors", "bytes")
 _SEEN = (Phase.WAITING, Phase.EXECUTING, Phase.ENDED)
 _ALIVE = [status.value for status in ALIVE]
@@ -74,20 +76,31 @@ class LookPart(StorePart):
             update_tasks(unit, news, replace=_OBSERVED_ALL)
             sums = _sums(unit)
             moved = any(value and value != unit.run[name] for name, value in sums.items())
+            counted = any(sums.values())
+            executing = any(o.phase is Phase.EXECUTING and o.counters != Counters() for _, o in seen)
+            quiet = quiet_time(
+                _quiet(unit.run),
+                unit.run["verified_at"],
+                unit.run["next_look_at"],
+                unit.run["look_error"] is not None,
+                Reading(look.observed_at, executing, moved, counted),
+            )
             unit.update_run(
                 **sums,
                 verified_at=look.observed_at,
                 next_look_at=next_look_at,
                 look_error=None,
+                look_error_since=None,
                 last_progress_at=unit.now if moved else unit.run["last_progress_at"],
+                quiet_ms=quiet // _MS or None,
             )
             return _report(unit)
 
     def record_look_error(self, fence: Fence, error: str) -> None:
-        """Write down why the last look failed, until one succeeds. It says nothing about any task."""
+        """Write down why the last look failed, and since when, until one succeeds. It says nothing about any task."""
         with self._unit(fence.run_id, fence) as unit:
             if not unit.status.terminal:
-                unit.update_run(look_error=error)
+                unit.update_run(look_error=error, look_error_since=unit.run["look_error_since"] or unit.now)
 
     def staged(self, fence: Fence, after_index: int = -1, limit: int = CHUNK) -> list[Finding]:
         """The staged findings in order of the task's index. Raises ``Fenced``."""
@@ -146,10 +159,15 @@ def _report(unit: Unit) -> LookReport:
         active=counts.active,
         queued=counts.queued,
         stop=unit.stop,
+        quiet=_quiet(unit.run),
         pages=unit.run["pages"],
         items=unit.run["items"],
         errors=unit.run["errors"],
     )
+
+
+def _quiet(run: Row) -> timedelta:
+    return (run["quiet_ms"] or 0) * _MS
 
 
 def _unsettled(conn: Connection, run_id: int) -> Sequence[Row]:

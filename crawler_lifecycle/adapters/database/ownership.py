@@ -263,8 +263,10 @@ def _take_over(unit: Unit, request: RunRequest, owner: Owner) -> None:
         "stage": Stage.INITIATION.value,
         "waiting_for": None,
         "look_error": None,
+        "look_error_since": None,
         # The clock of the stall rule starts again: nobody looked while the run had no owner.
         "last_progress_at": unit.now if run["last_progress_at"] else None,
+        "quiet_ms": None,
     }
     if before.terminal:
         values |= {

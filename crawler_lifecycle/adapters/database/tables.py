@@ -86,9 +86,12 @@ run_history = Table(
     Column("stop_acted_at", UtcTime),
     Column("waiting_for", _Long),
     Column("look_error", _Long),
+    Column("look_error_since", UtcTime),
     Column("verified_at", UtcTime),
     Column("next_look_at", UtcTime),
     Column("last_progress_at", UtcTime),
+    # How long looks have seen the run execute without any progress (domain/stall.py).
+    Column("quiet_ms", BigInteger),
     *_counters(),
     Column("created_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
@@ -310,6 +313,7 @@ correction = Table(
     Column("evidence", _Json, nullable=False),
     Column("created_at", UtcTime, nullable=False),
     Index(None, "run_id", "id"),
+    Index(None, "created_at"),
     **_options,
 )
 
@@ -382,4 +386,36 @@ outbox_delivery = Table(
     Column("delivered_at", UtcTime),
     UniqueConstraint("seq", "sink"),
     **_options,
+)
+
+audit_finding = Table(
+    "audit_finding",
+    metadata,
+    # What an audit found and still finds: one row for each subject ("task/7/0/1", "run/7", "workflow/…").
+    Column("id", _Key, primary_key=True, autoincrement=True),
+    Column("subject", Words(200), nullable=False),
+    Column("kind", String(40), nullable=False),
+    Column("status", String(20), nullable=False),
+    # No foreign keys: what is found may belong to no row at all.
+    Column("run_id", BigInteger),
+    Column("task_id", BigInteger),
+    Column("workflow_id", String(1000)),
+    Column("detail", _Long, nullable=False),
+    Column("evidence", _Json, nullable=False),
+    Column("first_seen", UtcTime, nullable=False),
+    Column("last_seen", UtcTime, nullable=False),
+    Column("repair", _Long),
+    Column("repaired_at", UtcTime),
+    UniqueConstraint("subject"),
+    Index(None, "status", "last_seen"),
+    **_options,
+)
+
+schema_compatibility = Table(
+    "schema_compatibility",
+    metadata,
+    # One row: the oldest schema version whose builds still work on this database.
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("works_from", String(32), nullable=False),
+    **{**_options, "sqlite_autoincrement": False},
 )

@@ -1,0 +1,94 @@
+"""What the ledger of truth needs: since when looks fail, how long a run made no progress, and what an audit found.
+
+Only tables, indexes and columns that may be null are added, so a worker of the schema before goes on working on this
+one. From here on a database also says which older builds still work on it (``schema_compatibility``): a build that
+meets a newer schema asks there instead of refusing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects import mysql
+
+revision = "0003"
+down_revision = "0002"
+branch_labels = None
+depends_on = None
+
+# Written out instead of imported: a migration must go on meaning what it meant when it was released.
+_KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_TIME = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql")
+#: Builds of the schemas before this one refuse a newer one in any case; this one is the first that asks.
+_WORKS_FROM = "0003"
+
+
+def upgrade() -> None:
+    _create(
+        "audit_finding",
+        sa.Column("id", _KEY, primary_key=True, autoincrement=True),
+        sa.Column("subject", sa.String(200), nullable=False),
+        sa.Column("kind", sa.String(40), nullable=False),
+        sa.Column("status", sa.String(20), nullable=False),
+        sa.Column("run_id", sa.BigInteger),
+        sa.Column("task_id", sa.BigInteger),
+        sa.Column("workflow_id", sa.String(1000)),
+        sa.Column("detail", sa.Text, nullable=False),
+        sa.Column("evidence", sa.JSON, nullable=False),
+        sa.Column("first_seen", _TIME, nullable=False),
+        sa.Column("last_seen", _TIME, nullable=False),
+        sa.Column("repair", sa.Text),
+        sa.Column("repaired_at", _TIME),
+        sa.UniqueConstraint("subject", name="uq_audit_finding_subject"),
+        sqlite_autoincrement=True,
+    )
+    _create(
+        "schema_compatibility",
+        sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("works_from", sa.String(32), nullable=False),
+    )
+    _works_from()
+    _column("run_history", sa.Column("look_error_since", _TIME))
+    _column("run_history", sa.Column("quiet_ms", sa.BigInteger))
+    _index("ix_audit_finding_status_last_seen", "audit_finding", ["status", "last_seen"])
+    _index("ix_correction_created_at", "correction", ["created_at"])
+
+
+def downgrade() -> None:
+    op.drop_index("ix_correction_created_at", "correction")
+    op.drop_column("run_history", "quiet_ms")
+    op.drop_column("run_history", "look_error_since")
+    op.drop_table("schema_compatibility")
+    op.drop_table("audit_finding")
+
+
+def _create(name: str, *parts: Any, **options: Any) -> None:
+    # A start on MySQL that was cut off leaves the tables it had made: DDL is not undone there.
+    op.create_table(
+        name,
+        *parts,
+        mysql_engine="InnoDB",
+        mysql_charset="utf8mb4",
+        mysql_collate="utf8mb4_bin",
+        if_not_exists=True,
+        **options,
+    )
+
+
+def _works_from() -> None:
+    table = sa.table("schema_compatibility", sa.column("id"), sa.column("works_from"))
+    connection = op.get_bind()
+    if connection.execute(sa.select(table.c.id)).first() is None:
+        connection.execute(sa.insert(table).values(id=1, works_from=_WORKS_FROM))
+
+
+def _index(name: str, table: str, columns: list[str]) -> None:
+    if name not in {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}:
+        op.create_index(name, table, columns)
+
+
+def _column(table: str, column: sa.Column[Any]) -> None:
+    if column.name not in {known["name"] for known in sa.inspect(op.get_bind()).get_columns(table)}:
+        op.add_column(table, column)

@@ -1,0 +1,53 @@
+"""When a run has stalled: it executes, looks can read its counters, and none of them moves.
+
+Only time that looks vouch for counts. Two successful looks in a row, with the run executing and readable at both and
+no counter moved between them, vouch for the time from one to the other, but never for more than was planned between
+them: while nobody could look (no worker, no answer of the cluster) nobody knows, and a run must not be ended for that.
+Progress, at whatever moment, sets the time back to zero. A run whose counters were never above zero may be of a crawler
+that does not count; it never stalls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+#: A look may come this much later than planned and still vouch for all of the time since the one before.
+PUNCTUAL_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one successful look said about a run's progress."""
+
+    observed_at: datetime
+    executing: bool
+    """Whether it saw a task execute whose counters it could read."""
+    moved: bool
+    """Whether any counter differs from what was known before."""
+    counted: bool
+    """Whether any counter was ever above zero."""
+
+
+def quiet_time(
+    before: timedelta, last_look_at: datetime | None, planned_at: datetime | None, failed: bool, now: Reading
+) -> timedelta:
+    """For how long looks vouch that nothing moved, up to and including the look ``now``.
+
+    ``before`` is that time at the look before, which was at ``last_look_at`` and planned this one for ``planned_at``.
+    ``failed`` says that looks failed since then: the time between counts for nothing. Never negative.
+    """
+    if now.moved or not now.executing or not now.counted:
+        return timedelta(0)
+    if last_look_at is None or failed:
+        return before
+    since = max(now.observed_at - last_look_at, timedelta(0))
+    if planned_at is not None:
+        planned = max(planned_at - last_look_at, timedelta(0)) + timedelta(seconds=PUNCTUAL_SECONDS)
+        since = min(since, planned)
+    return before + since
+
+
+def stalled(quiet: timedelta, stall_timeout_s: float | None) -> bool:
+    """Whether a run that was quiet for so long is to be stopped. ``None`` seconds: never."""
+    return stall_timeout_s is not None and quiet >= timedelta(seconds=stall_timeout_s)
