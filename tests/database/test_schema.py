@@ -114,7 +114,7 @@ def test_ping_names_versions_and_the_cure(empty_url: str) -> None:
     engine = engine_of(empty_url)
     with engine.begin() as connection:
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '0999'"))
-    with pytest.raises(StoreUnavailable, match=r"0999.*0002.*newer version made it"):
+    with pytest.raises(StoreUnavailable, match=r"0999.*0003.*newer version made it"):
         store.ping()
     with pytest.raises(NotInThisState, match=r"0999.*newer version made it"):
         upgrade(empty_url)
@@ -122,7 +122,7 @@ def test_ping_names_versions_and_the_cure(empty_url: str) -> None:
     with engine.begin() as connection:
         connection.execute(sa.text("DROP TABLE alembic_version"))
         connection.execute(sa.text("DROP TABLE cancellation_log"))
-    with pytest.raises(StoreUnavailable, match=r"none.*0002.*crawlctl db upgrade"):
+    with pytest.raises(StoreUnavailable, match=r"none.*0003.*crawlctl db upgrade"):
         store.ping()
     with pytest.raises(StoreUnavailable, match="crawlctl db upgrade"):
         store.cancellations(1)
