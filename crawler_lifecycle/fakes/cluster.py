@@ -20,6 +20,8 @@ FINISHED = End(exit_code=0, reason="Completed", finish_reason="finished")
 SHUTDOWN = End(exit_code=11, reason="Error", finish_reason="shutdown")
 KILLED = End(exit_code=137, signal=9, reason="Error")
 NEVER_RAN = End(reason="Cancelled", message="It was stopped while it waited and never executed")
+#: Seconds in which a task without an end counts what its behaviour says.
+_ENDLESS_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,10 @@ class Behaviour:
     """``None``: until it is stopped."""
     end: End = FINISHED
     counters: Counters = field(default_factory=lambda: Counters(pages=10, items=100, errors=0))
-    """What it will have counted at its end; before that, a share by the time that passed."""
+    """What it will have counted at its end, and before that a share by the time that passed; an endless one counts as
+    much in every ten minutes."""
+    counts_for: float | None = None
+    """Seconds after which it goes on without counting any more; ``None``: it never stalls."""
     heeds_stop_after: float | None = 0.0
     """Seconds from a stop to its end; ``None``: it ignores stops."""
     stopped: End = SHUTDOWN
@@ -234,7 +239,9 @@ class FakeCluster:
         planned, whole = task.behaviour.counters, task.behaviour.executes
         until = task.ended[0] if task.ended is not None else now
         passed = max(0.0, (until - task.started_at()).total_seconds())
-        share = min(1.0, passed / whole) if whole else 1.0
+        if task.behaviour.counts_for is not None:
+            passed = min(passed, task.behaviour.counts_for)
+        share = min(1.0, passed / whole) if whole else passed / _ENDLESS_S if whole is None else 1.0
 
         def part(value: int | None) -> int | None:
             return None if value is None else int(value * share)
