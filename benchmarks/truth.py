@@ -1,0 +1,10 @@
+"""The figures of the ledger of truth: how late a status is, and what is in the way of it."""
+
+from __future__ import annotations
+
+from benchmarks import truth_faults
+
+
+async def main() -> None:
+    """Everything but the half hour at rest (``rest``)."""
+    await truth_faults.main()

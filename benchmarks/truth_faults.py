@@ -1,0 +1,274 @@
+"""How long the truth waits when something is in the way: stops, killed workers, a dead database, a thousand open runs.
+
+All but the last on the real stack with real processes. The crawler here does nothing but wait, and writes down the
+moment at which its stop signal reached it, so that what is measured is ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from benchmarks.throughput import _cpu, _server, _worker
+from crawler_lifecycle.cli.gateway import Gateway
+from crawler_lifecycle.cli.problems import CommandFailed
+from crawler_lifecycle.cli.stack import Stack
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.temporal import plugin
+from examples.story_checks import Places, query
+from tests.support.mariadb import running_mariadb
+
+STOPS, KILLS, STUCK_STOPS = 60, 30, 20
+RUNS_OF_AN_OUTAGE, OUTAGE_S = 50, 60.0
+OPEN_RUNS = 1000
+#: Looks about a second apart where production has minutes.
+QUICK: dict[str, Any] = {"poll_minutes": [0.02], "limits": {"start_check_s": 0.3}}
+
+_CRAWLER = """
+import os, pathlib, signal, sys, time
+def told(number, frame):
+    pathlib.Path(os.environ["CRAWL_FILES_DIR"], "term").write_text(repr(time.time()))
+    sys.exit(0)
+signal.signal(signal.SIGTERM, told)
+end = time.time() + float(sys.argv[1])
+while (left := end - time.time()) > 0:
+    time.sleep(left)
+"""
+_CATALOGUE = """
+- {name: idle, kind: command, project: ".", command: ["python", "-S", "-E", "idle.py", "3600"]}
+- {name: brief, kind: command, project: ".", command: ["python", "-S", "-E", "idle.py", "20"]}
+"""
+
+
+class Bench:
+    """One stack, its gateway, and its database read past the services."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.places = Places(stack.state_dir, stack.addresses)
+        self.gateway = Gateway(str(stack.addresses["gateway"]), timeout_s=60)
+
+    def query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        """Rows of the database."""
+        return query(self.places, sql, *values)
+
+    def start(self, count: int, crawler: str = "idle", **request: Any) -> list[int]:
+        """So many runs, accepted."""
+        wanted = {"crawler": crawler, **QUICK, **request}
+        stamp = time.time_ns()
+        return [int(str(self.gateway.start(wanted, f"{stamp}-{n}")["run_id"])) for n in range(count)]
+
+    def executing(self, run_ids: Sequence[int]) -> None:
+        """Wait until all these runs execute and were looked at."""
+        self.until(lambda: self._count(run_ids, "status = 'PROCESSING' AND verified_at IS NOT NULL") == len(run_ids))
+
+    def _count(self, run_ids: Sequence[int], what: str) -> int:
+        marks = ", ".join("?" * len(run_ids))
+        return int(self.query(f"SELECT COUNT(*) FROM run_history WHERE {what} AND run_id IN ({marks})", *run_ids)[0][0])
+
+    def verified_since(self, run_ids: Sequence[int], moment: datetime) -> bool:
+        """Whether every one of these runs has ended, or was verified after this moment."""
+        text = moment.astimezone(UTC).replace(tzinfo=None).isoformat(" ")
+        marks = ", ".join("?" * len(run_ids))
+        sql = (
+            f"SELECT COUNT(*) FROM run_history WHERE run_id IN ({marks}) AND (ended_at IS NOT NULL OR verified_at > ?)"
+        )
+        return bool(self.query(sql, *run_ids, text)[0][0] == len(run_ids))
+
+    def until(self, condition: Callable[[], bool], seconds: float = 300.0) -> float:
+        """Seconds until this holds; a condition that cannot be asked now does not hold."""
+        began = time.monotonic()
+        while True:
+            with contextlib.suppress(Exception):  # the database may be what is away
+                if condition():
+                    return time.monotonic() - began
+            if time.monotonic() - began > seconds:
+                raise RuntimeError(f"did not come within {seconds:g} s")
+            time.sleep(0.05)
+
+    def told(self, run_id: int) -> float:
+        """When the stop signal reached the run's crawler (epoch seconds)."""
+        file = self.stack.state_dir / "cluster" / "tasks" / str(run_id) / "0" / "1" / "files" / "term"
+        self.until(lambda: file.exists() and bool(file.read_text()))
+        return float(file.read_text())
+
+    def clear(self) -> None:
+        """End every open run and wait for it."""
+        for run in self.gateway.runs(status=("INITIALIZING", "PROCESSING", "STOPPING")):
+            with contextlib.suppress(CommandFailed):
+                self.gateway.stop(int(str(run["run_id"])), force=True, reason="end of a measurement")
+        self.until(lambda: not self.query("SELECT 1 FROM run_history WHERE ended_at IS NULL LIMIT 1"))
+
+
+@contextlib.contextmanager
+def bench(database: str | None = None, *, threads: int = 16) -> Iterator[Bench]:
+    """A stack of real processes with the waiting crawler in its catalogue."""
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        folder = Path(name)
+        (folder / "idle.py").write_text(_CRAWLER)
+        (folder / "crawlers.yaml").write_text(_CATALOGUE)
+        patch.setenv("LIFECYCLE_CLUSTER__SLOTS", "256")
+        patch.setenv("LIFECYCLE_WORKER__THREADS", str(threads))
+        patch.setenv("LIFECYCLE_GATEWAY__WRITES_PER_S", "1000")
+        stack = Stack(folder / "state", only_free_ports=True, database=database, crawlers=folder / "crawlers.yaml")
+        stack.start()
+        try:
+            yield Bench(stack)
+        finally:
+            stack.stop(kill_crawls=True)
+
+
+def _p(values: Sequence[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def _line(what: str, values: Sequence[float], reach: str) -> None:
+    print(
+        f"{what}: p50 {statistics.median(values):.2f} s, p99 {_p(values, 0.99):.2f} s, "
+        f"worst {max(values):.2f} s of {len(values)} (reach: {reach})",
+        flush=True,
+    )
+
+
+def stops() -> None:
+    """From HTTP 202 of a stop to the signal in the crawler: all well, and with the other queues stuck."""
+    with bench(threads=4) as world:
+        run_ids = world.start(STOPS)
+        world.executing(run_ids)
+        _line("stop, 202 to SIGTERM, all well", [_stop(world, run_id) for run_id in run_ids], "p99 <= 1 s")
+        victims = world.start(STUCK_STOPS)
+        world.executing(victims)
+        # A scheduler service that takes calls and never answers: its callers hold every place of the cluster queue.
+        world.stack.kill_part("scheduler", signal.SIGSTOP)
+        try:
+            world.start(40)
+            time.sleep(5)
+            delays = [_stop(world, run_id) for run_id in victims]
+        finally:
+            world.stack.kill_part("scheduler", signal.SIGCONT)
+        _line("stop, cluster queue stuck (4 places, 40 hanging deployments)", delays, "<= 30 s")
+        world.clear()
+
+
+def _stop(world: Bench, run_id: int) -> float:
+    world.gateway.stop(run_id, reason="benchmark")
+    accepted = time.time()
+    return max(0.0, world.told(run_id) - accepted)
+
+
+def kills(seed: int = 5) -> None:
+    """A worker killed at random moments: how long until every run was verified again."""
+    moments = random.Random(seed)
+    with bench() as world:
+        run_ids = world.start(6)
+        world.executing(run_ids)
+        delays, back = [], []
+        for _ in range(KILLS):
+            time.sleep(moments.uniform(0.0, 3.0))
+            world.stack.kill_part("worker")
+            killed, began = datetime.now(UTC), time.monotonic()
+            world.stack.wait_healthy("worker")
+            back.append(time.monotonic() - began)
+            world.until(lambda: world.verified_since(run_ids, killed))  # noqa: B023
+            delays.append(time.monotonic() - began)
+        _line("worker killed, until it is back", back, "-")
+        _line("worker killed, until all 6 runs were verified again", delays, "<= 15 s")
+        world.clear()
+
+
+def outage() -> None:
+    """The database is down for a minute under runs in every phase: how long until all have caught up."""
+    with running_mariadb() as mariadb, mariadb.database() as url, bench(url) as world:
+        run_ids = _in_all_phases(world)
+        mariadb.kill()
+        time.sleep(OUTAGE_S)
+        mariadb.restart()
+        back, began = datetime.now(UTC), time.monotonic()
+        world.until(lambda: world.verified_since(run_ids, back))
+        took = time.monotonic() - began
+        print(
+            f"database down {OUTAGE_S:g} s with {len(run_ids)} runs in all phases: all caught up {took:.1f} s after it "
+            "was back (reach: <= 30 s)",
+            flush=True,
+        )
+        _blame(world, run_ids)
+        world.clear()
+
+
+def _in_all_phases(world: Bench) -> list[int]:
+    """Runs that execute, end meanwhile, are being stopped, and are only just accepted."""
+    part = RUNS_OF_AN_OUTAGE // 5
+    executing = world.start(2 * part)
+    several = {"crawler": "idle", "tasks": [{}] * 4, "max_parallel_tasks": 2, **QUICK}
+    multi = [int(str(world.gateway.start(several, f"several-{n}")["run_id"])) for n in range(part)]
+    ending = world.start(part, "brief")
+    world.executing(executing)
+    stopped = executing[:part]
+    for run_id in stopped:
+        world.gateway.stop(run_id, reason="just before the outage")
+    return [*executing, *multi, *ending, *world.start(RUNS_OF_AN_OUTAGE - 4 * part)]
+
+
+def _blame(world: Bench, run_ids: Sequence[int]) -> None:
+    """Print how many runs failed for another reason than a stop."""
+    marks = ", ".join("?" * len(run_ids))
+    rows = world.query(
+        f"SELECT status, outcome, COUNT(*) FROM run_history WHERE run_id IN ({marks}) GROUP BY status, outcome",
+        *run_ids,
+    )
+    failed = sum(count for status, outcome, count in rows if status == "FAILED" and outcome != "cancelled")
+    print(f"failed because of it: {failed} (reach: 0); {rows}", flush=True)
+
+
+async def rest() -> None:
+    """A worker with a thousand open runs on the last rung of the ladder: processor and memory."""
+    minutes = float(os.environ.get("BENCHMARK_REST_MINUTES", "30"))
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        address = await asyncio.to_thread(_server, stack, folder)
+        client = await Client.connect(address, plugins=[plugin()])
+        worker = _worker(stack, "executing", address, folder)
+        for first in range(0, OPEN_RUNS, 20):
+            await asyncio.gather(*(_open(client, n) for n in range(first, first + 20)))
+        await asyncio.sleep(120)  # the wave of starts is over and its looks have begun
+        sizes, began, before = [_memory(worker)], time.monotonic(), _cpu(worker.pid)
+        while time.monotonic() - began < minutes * 60:
+            await asyncio.sleep(60)
+            sizes.append(_memory(worker))
+        cores = (_cpu(worker.pid) - before) / (time.monotonic() - began)
+        print(f"{OPEN_RUNS} open runs for {minutes:g} min: {cores:.3f} core (reach: <= 0.1)")
+        print(
+            f"memory: {sizes[0]:.0f} MiB at first, {max(sizes):.0f} at most, {sizes[-1]:.0f} at the end (reach: flat)"
+        )
+
+
+async def _open(client: Client, number: int) -> None:
+    request = {"crawler": "books", "poll_minutes": [15], "limits": {"start_check_s": 0}}
+    await client.start_workflow(names.LIFECYCLE_WORKFLOW, request, id=f"rest/{number}", task_queue=names.QUEUE_MAIN)
+
+
+def _memory(process: subprocess.Popen[str]) -> float:
+    """Resident memory in MiB."""
+    pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+async def main() -> None:
+    """Every figure but the half hour at rest, which has a name of its own (``rest``)."""
+    for measure in (stops, kills, outage):
+        await asyncio.to_thread(measure)
