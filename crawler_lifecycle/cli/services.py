@@ -98,27 +98,30 @@ def db_upgrade(
 ) -> int:
     """Bring the database's schema to this version; nothing happens when it has it."""
     url = url or load_settings().database.url
-    before = _database("current_version")(url)
+    before = _database("read_schema")(url)
     _database("upgrade")(url)
     head = _database("head_version")()
-    current().say(f"database at {head} already" if before == head else f"database {before or 'empty'} -> {head}")
+    if before.newer or before.version == head:
+        current().say(f"database at {before}; nothing to do" if before.newer else f"database at {head} already")
+    else:
+        current().say(f"database {before.version or 'empty'} -> {head}")
     return Exit.DONE
 
 
 def db_current(*, url: str | None = None) -> int:
     """Show the schema version of the database."""
-    found = _database("current_version")(url or load_settings().database.url)
-    document = {"schema": found, "needed": _database("head_version")()}
-    emit(current(), document, names=[found or "empty"], table=lambda: print(found or "empty"))
+    found = _database("read_schema")(url or load_settings().database.url)
+    document = {"schema": found.version, "needed": _database("head_version")()}
+    word = found.version or "empty"
+    emit(current(), document, names=[word], table=lambda: print(word))
     return Exit.DONE
 
 
 def db_check(*, url: str | None = None) -> int:
-    """Fail (exit 4) unless the database has the schema of this version."""
-    found = _database("current_version")(url or load_settings().database.url)
-    wrong = _database("mismatch")(found)
-    if wrong is not None:
-        raise CommandFailed(Exit.NOT_IN_THIS_STATE, wrong)
+    """Fail (exit 4) unless this version works on the schema of the database."""
+    found = _database("read_schema")(url or load_settings().database.url)
+    if found.problem is not None:
+        raise CommandFailed(Exit.NOT_IN_THIS_STATE, found.problem)
     current().say(f"database at {found}")
     return Exit.DONE
 

@@ -38,11 +38,26 @@ def test_a_newer_database_is_left_alone(tmp_path: Path, verb: str) -> None:
     db(url, "upgrade")
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        connection.execute("UPDATE schema_compatibility SET works_from = '9998'")
     done = db(url, verb)
     assert done.returncode == 4
     assert "9999" in done.stderr
     assert "newer version made it" in done.stderr
     assert "Traceback" not in done.stderr
+    assert db(url, "current").stdout.strip() == "9999"
+
+
+@pytest.mark.parametrize("verb", ["check", "upgrade"])
+def test_a_newer_database_that_still_serves_this_version_is_right(tmp_path: Path, verb: str) -> None:
+    """A deployment that was rolled back finds the schema of the version that was given up."""
+    file = tmp_path / "runs.db"
+    url = f"sqlite:///{file}"
+    db(url, "upgrade")
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    done = db(url, verb)
+    assert done.returncode == 0, done.stderr
+    assert f"9999, which is newer than this build's {head_version()} and still serves it" in done.stderr
     assert db(url, "current").stdout.strip() == "9999"
 
 

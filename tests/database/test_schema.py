@@ -114,6 +114,7 @@ def test_ping_names_versions_and_the_cure(empty_url: str) -> None:
     engine = engine_of(empty_url)
     with engine.begin() as connection:
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '0999'"))
+        connection.execute(sa.text("UPDATE schema_compatibility SET works_from = '0999'"))
     with pytest.raises(StoreUnavailable, match=r"0999.*0003.*newer version made it"):
         store.ping()
     with pytest.raises(NotInThisState, match=r"0999.*newer version made it"):

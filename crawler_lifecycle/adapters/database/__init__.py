@@ -2,18 +2,19 @@
 
 from .diagnosis import Diagnosis, diagnose, sqlite_file, try_writing
 from .engine import masked
-from .schema import current_version, head_version, mismatch, upgrade
+from .schema import Schema, current_version, head_version, read_schema, upgrade
 from .store import SqlRunStore, open_store
 
 __all__ = [
     "Diagnosis",
+    "Schema",
     "SqlRunStore",
     "current_version",
     "diagnose",
     "head_version",
     "masked",
-    "mismatch",
     "open_store",
+    "read_schema",
     "sqlite_file",
     "try_writing",
     "upgrade",

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 from crawler_lifecycle.domain.errors import InvalidRequest
 
 from .engine import Database, masked, open_engine, parse_url
-from .schema import current_of
+from .schema import Schema, schema_of
 
 #: Server variables that decide whether our writes are possible, complete and durable.
 _VARIABLES = (
@@ -27,8 +27,8 @@ class Diagnosis:
 
     server: str
     """Product, version and place, without the password."""
-    schema: str | None
-    """Version of the schema; ``None`` when there is none yet."""
+    schema: Schema
+    """Which schema it has, if any."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Settings of a MySQL or MariaDB server, by name."""
     now: float | None = None
@@ -54,11 +54,11 @@ def diagnose(url: str) -> Diagnosis:
     parsed = parse_url(url)
     file = sqlite_file(url)
     if file is not None and not file.exists():
-        return Diagnosis(f"no file {file}", None, exists=False)
+        return Diagnosis(f"no file {file}", Schema(None), exists=False)
     database = Database(open_engine(parsed, pool_size=1, answer_timeout_s=_ANSWER_TIMEOUT_S))
     try:
         with database.reading() as connection:
-            schema = current_of(connection)
+            schema = schema_of(connection)
             if file is not None:
                 version = connection.execute(text("SELECT sqlite_version()")).scalar_one()
                 return Diagnosis(f"SQLite {version} at {file}", schema)
@@ -80,7 +80,7 @@ def try_writing(url: str) -> None:
         database.close()
 
 
-def _of_server(connection: Connection, url: str, schema: str | None) -> Diagnosis:
+def _of_server(connection: Connection, url: str, schema: Schema) -> Diagnosis:
     names = ", ".join(f"'{name}'" for name in _VARIABLES)
     rows = connection.execute(text(f"SHOW VARIABLES WHERE Variable_name IN ({names})"))
     variables = {str(name): str(value) for name, value in rows}

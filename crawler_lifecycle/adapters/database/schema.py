@@ -6,17 +6,19 @@ import functools
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Connection, text
+from sqlalchemy import URL, Connection, inspect, select, text, update
 
 from crawler_lifecycle.domain.errors import NotInThisState, StoreUnavailable
 
 from .engine import Database, open_engine, parse_url, translated
+from .tables import schema_compatibility
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _LOCK_WAIT_S = 120
@@ -39,47 +41,80 @@ def head_version() -> str:
     return head
 
 
-def is_newer(found: str | None) -> bool:
-    """Whether this version is none that this build knows, so that a newer one must have made it."""
-    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
-    return found is not None and found not in known
+@functools.cache
+def known_versions() -> tuple[str, ...]:
+    """The schema versions that this build knows, the oldest first; the last one is its own."""
+    found = [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
+    return tuple(reversed(found))
 
 
-def mismatch(found: str | None) -> str | None:
-    """What is wrong with a database at this schema version, and the cure; ``None`` when it fits this build."""
-    head = head_version()
-    if found == head:
-        return None
-    if is_newer(found):
-        return (
-            f"The database has schema version {found}, which this build (schema {head}) does not know: "
-            "a newer version made it; run that version, or restore a backup from before"
-        )
-    return f"The database has schema version {found or 'none'}, this build needs {head}; run: crawlctl db upgrade"
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """Which schema a database has, and which builds it still serves."""
+
+    version: str | None
+    """``None`` when there is none yet."""
+    works_from: str | None = None
+    """The oldest version whose builds still work on this one; ``None`` where the database does not tell."""
+
+    @property
+    def newer(self) -> bool:
+        """Whether this build does not know the version, so that a newer one must have made it."""
+        return self.version is not None and self.version not in known_versions()
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with it for this build, and the cure; ``None`` when this build works on it."""
+        head = head_version()
+        if self.version == head or (self.newer and self.works_from in known_versions()):
+            return None
+        if self.newer:
+            least = f" and serves builds from schema {self.works_from} on only" if self.works_from else ""
+            return (
+                f"The database has schema version {self.version}, which this build (schema {head}) does not know"
+                f"{least}: a newer version made it; run that version, or restore a backup from before"
+            )
+        found = self.version or "none"
+        return f"The database has schema version {found}, this build needs {head}; run: crawlctl db upgrade"
+
+    def __str__(self) -> str:
+        if self.newer and self.problem is None:
+            return f"{self.version}, which is newer than this build's {head_version()} and still serves it"
+        return self.version or "none"
 
 
-def current_of(connection: Connection) -> str | None:
-    """The schema version of the database, ``None`` when it has none yet."""
-    return MigrationContext.configure(connection).get_current_revision()
+def schema_of(connection: Connection) -> Schema:
+    """The schema of the database."""
+    found = Schema(MigrationContext.configure(connection).get_current_revision())
+    # Every version from 0003 on tells; only of those that we do not know we have to ask.
+    if not found.newer or not inspect(connection).has_table(schema_compatibility.name):
+        return found
+    return Schema(found.version, connection.scalar(select(schema_compatibility.c.works_from)))
 
 
-def current_version(url: str) -> str | None:
-    """The schema version of the database at ``url``; a SQLite file that is not there has none, and asking makes none.
+def read_schema(url: str) -> Schema:
+    """The schema of the database at ``url``; a SQLite file that is not there has none, and asking makes none.
 
     Raises ``InvalidRequest`` and ``StoreUnavailable``.
     """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
-        return None
+        return Schema(None)
     with _database(parsed) as database, database.reading() as connection:
-        return current_of(connection)
+        return schema_of(connection)
+
+
+def current_version(url: str) -> str | None:
+    """The version alone; see ``read_schema``."""
+    return read_schema(url).version
 
 
 def upgrade(url: str) -> None:
     """Bring the database at ``url`` to the version of this build, creating a SQLite file and its folder if needed.
 
-    A second call changes nothing; calls at the same time wait for each other. Raises ``InvalidRequest``,
-    ``StoreUnavailable``, and ``NotInThisState`` for a database that a newer version made, which stays as it is.
+    A second call changes nothing, nor does one on a newer schema that still serves this build (a deployment that was
+    rolled back); calls at the same time wait for each other. Raises ``InvalidRequest``, ``StoreUnavailable``, and
+    ``NotInThisState`` for a newer schema that does not, which stays as it is.
     """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
@@ -92,13 +127,24 @@ def upgrade(url: str) -> None:
         database.writer.connect() as connection,
         _locked(connection),
     ):
-        found = current_of(connection)
-        if is_newer(found):
-            raise NotInThisState(mismatch(found))
+        found = schema_of(connection)
+        if found.newer:
+            if found.problem is not None:
+                raise NotInThisState(found.problem)
+            return
         config = _config()
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+        _tell_works_from(connection)
         connection.commit()
+
+
+def _tell_works_from(connection: Connection) -> None:
+    """Write down which builds this schema still serves: what the strictest of its migrations says (``WORKS_FROM``)."""
+    versions = known_versions()
+    scripts = ScriptDirectory.from_config(_config()).walk_revisions()
+    told = [getattr(script.module, "WORKS_FROM", versions[0]) for script in scripts]
+    connection.execute(update(schema_compatibility).values(works_from=max(told, key=versions.index)))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from .engine import Database, open_engine, parse_url
 from .looks import LookPart
 from .ownership import OwnershipPart
 from .readers import ReaderPart
-from .schema import current_of, mismatch
+from .schema import schema_of
 from .stops import StopPart
 from .unit import Clock, utc_now
 
@@ -20,9 +20,9 @@ class SqlRunStore(OwnershipPart, AdditionPart, DeploymentPart, LookPart, StopPar
     """``RunStore`` on SQLite, MySQL or MariaDB; one part per stage of the lifecycle. Safe to share between threads."""
 
     def ping(self) -> None:
-        """Raise ``StoreUnavailable`` unless the database answers and has the schema version of this build."""
+        """Raise ``StoreUnavailable`` unless the database answers and has a schema that serves this build."""
         with self._db.reading() as conn:
-            wrong = mismatch(current_of(conn))
+            wrong = schema_of(conn).problem
         if wrong is not None:
             raise StoreUnavailable(wrong)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from crawler_lifecycle.adapters.database import Diagnosis, diagnose, mismatch, sqlite_file, try_writing, upgrade
+from crawler_lifecycle.adapters.database import Diagnosis, diagnose, sqlite_file, try_writing, upgrade
 from crawler_lifecycle.cli.doctor.clock import clock_line
 from crawler_lifecycle.cli.doctor.report import Context, Level, Line
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotInThisState, StoreUnavailable
@@ -19,6 +19,7 @@ PACKET_BAD, PACKET_WARN = 4 * MIB, 16 * MIB
 POOLS = 5
 #: Connections of ours rest for less than this, and must still be there afterwards.
 IDLE_S = 280
+_NEWER = "run the newer version, or restore a backup from before"
 NETWORK = ("nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gpfs")
 
 
@@ -49,17 +50,19 @@ def check_database(context: Context) -> Sequence[Line]:
 
 
 def _schema(url: str, found: Diagnosis, fix: bool) -> Line:
-    wrong = mismatch(found.schema)
+    wrong = found.schema.problem
     if wrong is None:
-        return Line("schema", "ok", f"version {found.schema}, as this build needs it")
+        return Line("schema", "ok", f"version {found.schema}{'' if found.schema.newer else ', as this build needs it'}")
     if not fix:
         what = wrong.partition("; run:")[0] if found.exists else f"there is no database yet: {found.server}"
+        if found.schema.newer:
+            return Line("schema", "bad", what.partition("; ")[0], _NEWER)
         return Line("schema", "bad", what, "crawlctl doctor --fix, or crawlctl db upgrade")
     try:
         upgrade(url)
     except NotInThisState as error:
-        return Line("schema", "bad", str(error), "run the newer version, or restore a backup from before")
-    return Line("schema", "ok", f"{found.schema or 'empty'} -> {diagnose(url).schema}")
+        return Line("schema", "bad", str(error).partition("; ")[0], _NEWER)
+    return Line("schema", "ok", f"{found.schema.version or 'empty'} -> {diagnose(url).schema}")
 
 
 # --- SQLite --------------------------------------------------------------------------------------------------------

@@ -21,8 +21,9 @@ depends_on = None
 # Written out instead of imported: a migration must go on meaning what it meant when it was released.
 _KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _TIME = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql")
-#: Builds of the schemas before this one refuse a newer one in any case; this one is the first that asks.
-_WORKS_FROM = "0003"
+#: The oldest schema whose builds still work on this one; every migration says it. Builds before this one refuse a newer
+#: schema in any case: this one is the first that asks.
+WORKS_FROM = "0003"
 
 
 def upgrade() -> None:
@@ -81,7 +82,7 @@ def _works_from() -> None:
     table = sa.table("schema_compatibility", sa.column("id"), sa.column("works_from"))
     connection = op.get_bind()
     if connection.execute(sa.select(table.c.id)).first() is None:
-        connection.execute(sa.insert(table).values(id=1, works_from=_WORKS_FROM))
+        connection.execute(sa.insert(table).values(id=1, works_from=WORKS_FROM))
 
 
 def _index(name: str, table: str, columns: list[str]) -> None:
