@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
@@ -19,7 +20,9 @@ from crawler_lifecycle.domain.task import TaskState, TaskStatus
 
 from .values import (
     AddedTask,
+    Correction,
     CorrectionRow,
+    CorrectionSummary,
     Deployed,
     Deployment,
     Details,
@@ -31,14 +34,17 @@ from .values import (
     LogPart,
     Look,
     LookReport,
+    ObserverHealth,
     Owner,
     QueuedTask,
+    Resumption,
     RunHandle,
     RunRow,
     TaskCounts,
     TaskRef,
     TaskRow,
     TransitionRow,
+    WakeTarget,
 )
 
 
@@ -129,9 +135,19 @@ class RunStore(Protocol):
     ) -> list[TaskState]: ...
 
     def record_look(
-        self, fence: Fence, look: Look, findings: Sequence[Finding], next_look_at: datetime | None, source: str
+        self,
+        fence: Fence,
+        look: Look,
+        findings: Sequence[Finding],
+        next_look_at: datetime | None,
+        source: str,
+        ordered_at: datetime | None = None,
     ) -> LookReport:
-        """Stage the findings; commit ``verified_at``, ``next_look_at``, counters and ``last_progress_at``."""
+        """Stage the findings; commit ``verified_at``, ``next_look_at``, counters and ``last_progress_at``.
+
+        ``ordered_at`` is when this try of the look was ordered, by the one clock that orders them all. Raises
+        ``Overtaken`` when a look that was ordered later is on record: this one comes from a worker that was frozen.
+        """
         ...
 
     def record_look_error(self, fence: Fence, error: str) -> None:
@@ -150,8 +166,11 @@ class RunStore(Protocol):
         """Write staged observations and details into ``task_history`` and ``task_log``; how many tasks."""
         ...
 
-    def apply_findings(self, fence: Fence, source: str) -> TaskCounts:
-        """Change the staged statuses by compare-and-set, with transitions, corrections and one ``run.changed``."""
+    def apply_findings(self, fence: Fence, source: str, observed_at: datetime | None = None) -> TaskCounts:
+        """Change the staged statuses by compare-and-set, with transitions, corrections and one ``run.changed``.
+
+        With ``observed_at`` only what that look staged; when another one came after it, nothing.
+        """
         ...
 
     def count_tasks(self, run_id: int) -> TaskCounts: ...
@@ -227,6 +246,25 @@ class RunStore(Protocol):
         """
         ...
 
+    # ledger
+    def record_corrections(
+        self, run_id: int, corrections: Sequence[Correction], found_by: str = "sweep", fence: Fence | None = None
+    ) -> list[CorrectionRow]:
+        """Append corrections of the run or of its tasks; those that are new, as they were written.
+
+        What is on record for the same task (or the run), attempt, kind, belief and truth is not written again. A status
+        that is an end never changes. Only a correction of a live run's own present status, whose truth is a later live
+        status, also changes that status, with its transition, in the same transaction. One ``run.changed`` follows.
+
+        ``found_by`` is one of ``domain.ledger.SOURCES``. Raises ``RunNotFound``; ``InvalidRequest`` for a kind or
+        source that does not exist, for words that are too long, and for a task or attempt that is not the run's.
+        """
+        ...
+
+    def correction_summary(self, since: datetime) -> CorrectionSummary:
+        """How many corrections of each kind all runs had since then, and how long a status was untrue at most."""
+        ...
+
     # readers
     def get_run(self, run_id: int) -> RunRow | None: ...
 
@@ -254,9 +292,17 @@ class RunStore(Protocol):
         self, run_id: int, *, after_task_id: int = 0, limit: int = 500, superseded: bool = False
     ) -> list[TaskRow]: ...
 
+    def resumption(self, run_id: int) -> list[Resumption]:
+        """What the run's tasks say about going on with saved state: at most ten notes, the commonest first."""
+        ...
+
     def transitions(self, run_id: int, after_seq: int = 0, limit: int = 500) -> list[TransitionRow]: ...
 
-    def corrections(self, run_id: int | None = None, after_id: int = 0, limit: int = 500) -> list[CorrectionRow]: ...
+    def corrections(
+        self, run_id: int | None = None, after_id: int = 0, limit: int = 500, *, kind: str | None = None
+    ) -> list[CorrectionRow]:
+        """Corrections of one run, or of all, oldest first; of one kind, when it is given."""
+        ...
 
     def cancellations(self, run_id: int) -> list[Mapping[str, object]]: ...
 
@@ -270,6 +316,10 @@ class RunStore(Protocol):
 
     def unheard_stops(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
         """Runs whose recorded stop no workflow has acted on yet."""
+        ...
+
+    def wake_targets(self, run_ids: Sequence[int]) -> list[WakeTarget]:
+        """Who is to be woken for these runs, at most 500, and what their last look saw. Unknown runs are left out."""
         ...
 
     def ping(self) -> None:
@@ -291,15 +341,39 @@ class Cluster(Protocol):
         ...
 
     def stop(self, run_id: int, task: TaskRef) -> None:
-        """Ask the task to end, once: a second call sends no second signal. A task that is gone is no error."""
+        """Ask the task to end, once: a second call sends no second signal. A task that is gone is no error.
+
+        Another object under its name (``task.uid`` is not its uid) is left alone.
+        """
         ...
 
     def kill(self, run_id: int, task: TaskRef) -> None:
-        """End the task and everything it started, now."""
+        """End the task and everything it started, now. Another object under its name is left alone."""
         ...
 
     def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]:
         """The folders that hold the supporting files of these tasks (those that exist)."""
+        ...
+
+
+class Observer(Protocol):
+    """What notices changes on a cluster at once. An accelerator: looks are what is true, and find all of it later.
+
+    Any number of observers may watch one cluster; each of them notices everything.
+    """
+
+    def watch(self, changed: Callable[[int, datetime], None], over: threading.Event) -> None:
+        """Until ``over`` is set, call ``changed(run_id, at)`` for every start, end or disappearance of a task.
+
+        ``at`` is a moment at which the change had happened: a look that observed at or after it has seen the change.
+        Everything that may have changed while nobody watched is told first, some of it perhaps for nothing. Raises
+        nothing: an observer that cannot see says so by ``health`` and tries again. May be called again afterwards.
+        ``changed`` must return at once.
+        """
+        ...
+
+    def health(self) -> ObserverHealth:
+        """Whether it sees now."""
         ...
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.run import (
     Limits,
     Resources,
@@ -87,6 +88,32 @@ class RunRow:
 
 
 @dataclass(frozen=True, slots=True)
+class WakeTarget:
+    """A run as the one who wakes it needs it."""
+
+    run_id: int
+    workflow_id: str | None
+    """The owner's, or ``None`` while no workflow owns the run."""
+    ended: bool
+    looking: bool
+    """Whether a look at once ends in ``verified_at``; a run that is being deployed asks after its main task only."""
+    verified_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ObserverHealth:
+    """Whether an observer sees now, and how it stands."""
+
+    up: bool
+    problem: str | None = None
+    """Why it sees nothing."""
+    watched: int = 0
+    """Tasks it has its eyes on."""
+    place: int = 0
+    """How many observers of the same cluster were there before it. They wake first; later ones leave them a moment."""
+
+
+@dataclass(frozen=True, slots=True)
 class TaskRow:
     """One row of ``task_history`` as readers see it."""
 
@@ -110,9 +137,21 @@ class TaskRow:
     items: int | None = None
     errors: int | None = None
     peak_memory: int | None = None
+    resumed: bool | None = None
+    """Whether a task of a later attempt went on with saved state; ``None``: a first attempt, or nobody said."""
+    resume_note: str | None = None
     deployed_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """How many tasks of a run say the same about going on with the saved state of an earlier attempt."""
+
+    resumed: bool | None
+    note: str
+    tasks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +188,54 @@ class CorrectionRow:
     lag_ms: int | None
     evidence: Mapping[str, object]
     created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """A recorded status that turned out to be untrue, to be written down by ``RunStore.record_corrections``.
+
+    ``believed`` and ``truth`` are statuses, or another word of at most 20 characters where what was untrue is none.
+    """
+
+    kind: CorrectionKind
+    believed: str
+    truth: str
+    task_id: int | None = None
+    """``None``: it is about the run itself."""
+    attempt: int | None = None
+    """``None``: that of the task, or the present one of the run."""
+    believed_since: datetime | None = None
+    """``None``: since when the database has had it on record."""
+    truth_since: datetime | None = None
+    """``None``: nobody can say."""
+    evidence: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectionTotal:
+    """Corrections of one kind: how many, and for how long at most a recorded status was untrue."""
+
+    kind: str
+    count: int
+    worst_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectionSummary:
+    """The corrections of all runs since a moment, by kind."""
+
+    since: datetime
+    kinds: Sequence[CorrectionTotal]
+    """In alphabetical order; a kind of which there was none is left out."""
+
+    @property
+    def count(self) -> int:
+        return sum(total.count for total in self.kinds)
+
+    @property
+    def worst_ms(self) -> int | None:
+        """For how long at most a recorded status was untrue; ``None`` when none was, or nobody can say."""
+        return max((total.worst_ms for total in self.kinds if total.worst_ms is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,10 @@ import sqlalchemy as sa
 from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
 from crawler_lifecycle.adapters.database.tables import metadata, outbox_event, run_history, task_history
 from crawler_lifecycle.domain.errors import NotInThisState
+from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.task import Phase, TaskStatus
-from crawler_lifecycle.ports import Details, Fence, RunStore
+from crawler_lifecycle.ports import Correction, Details, Fence, RunStore
 from tests.contracts.store.world import OTHER, OWNER, START, Clock, World, closed, request, seen
 from tests.database.plans import Plans
 from tests.support.filling import (
@@ -158,6 +159,9 @@ def short_lives(world: World) -> None:
     store.record_look_error(fence, "403")
     world.deploy(fence, limit=1, state="deferred")
     world.deploy(fence, limit=2)
+    [task] = store.list_tasks(fence.run_id, limit=1)
+    about = Correction(CorrectionKind.REPAIR, "INITIALIZING", "PROCESSING")
+    store.record_corrections(fence.run_id, [about, Correction(CorrectionKind.LATE, "LOST", "FAILED", task.task_id)])
     store.append_event(fence, "run.started", f"{fence.run_id}/1/run.started", {})
     with suppress(NotInThisState):
         world.end(fence)
@@ -183,6 +187,9 @@ def readers(store: RunStore, filled: Filled) -> None:
     store.transitions(7, after_seq=5)
     store.corrections(run_id)
     store.corrections(after_id=100)
+    store.corrections(kind="late", after_id=100)
+    store.corrections(run_id, kind="killed")
+    store.correction_summary(FILLED_FROM + timedelta(minutes=RUNS - 500))
     store.cancellations(run_id)
     store.exports(run_id)
     store.properties(run_id)
@@ -198,6 +205,7 @@ def readers(store: RunStore, filled: Filled) -> None:
     store.record_delivery(77, "pusher", None)
     store.unowned_runs(START + timedelta(days=1))
     store.unheard_stops(START + timedelta(days=1))
+    store.wake_targets(range(1, 501))
     store.ping()
 
 

@@ -6,19 +6,18 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, Table, or_, select
+from sqlalchemy import Select, Table, func, or_, select
 
 from crawler_lifecycle.domain.errors import RunNotFound
-from crawler_lifecycle.domain.run import EndedTasks, RunRequest, RunStatus
+from crawler_lifecycle.domain.run import EndedTasks, RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.task import TaskState, TaskStatus
-from crawler_lifecycle.ports import CorrectionRow, Event, RunRow, TaskCounts, TaskRow, TransitionRow
+from crawler_lifecycle.ports import Event, Resumption, RunRow, TaskCounts, TaskRow, TransitionRow, WakeTarget
 
 from .completion import ended_groups
-from .rows import Row, correction_row, event_row, load_request, run_row, task_row, task_state, transition_row
+from .rows import Row, event_row, load_request, run_row, task_row, task_state, transition_row
 from .run_lists import RunFilters, newest_runs
 from .tables import (
     cancellation_log,
-    correction,
     export_record,
     history_property,
     outbox_counter,
@@ -31,6 +30,8 @@ from .tables import (
 )
 from .unit import StorePart, count_tasks, current_tasks
 
+#: Different notes on resumption that are told of one run.
+_NOTES_MAX = 10
 _LIVE = [status.value for status in RunStatus if not status.terminal]
 
 
@@ -48,6 +49,24 @@ class ReaderPart(StorePart):
     def get_run(self, run_id: int) -> RunRow | None:
         rows = self._rows(select(run_history).where(run_history.c.run_id == run_id))
         return run_row(rows[0]) if rows else None
+
+    def wake_targets(self, run_ids: Sequence[int]) -> list[WakeTarget]:
+        """By the primary key, in the order of the ids."""
+        r = run_history.c
+        if not run_ids:
+            return []
+        query = select(r.run_id, r.owner_workflow_id, r.status, r.stage, r.verified_at)
+        rows = self._rows(query.where(r.run_id.in_(sorted(set(run_ids)))).order_by(r.run_id))
+        return [
+            WakeTarget(
+                row["run_id"],
+                row["owner_workflow_id"],
+                ended=RunStatus(row["status"]).terminal,
+                looking=row["status"] == RunStatus.STOPPING or row["stage"] == Stage.RECONCILIATION,
+                verified_at=row["verified_at"],
+            )
+            for row in rows
+        ]
 
     def find_run(self, request_id: str) -> RunRow | None:
         rows = self._rows(select(run_history).where(run_history.c.request_id == request_id))
@@ -98,6 +117,14 @@ class ReaderPart(StorePart):
             query = query.where(t.superseded_by.is_(None))
         return [task_row(row) for row in self._rows(query.order_by(t.task_id).limit(limit))]
 
+    def resumption(self, run_id: int) -> list[Resumption]:
+        """What the run's tasks say about going on with saved state, the commonest first."""
+        t = task_history.c
+        count = func.count().label("tasks")
+        said = current_tasks(run_id, t.resumed, t.resume_note, count).where(t.resume_note.is_not(None))
+        rows = self._rows(said.group_by(t.resumed, t.resume_note).order_by(count.desc(), t.resume_note))
+        return [Resumption(row["resumed"], row["resume_note"], row["tasks"]) for row in rows[:_NOTES_MAX]]
+
     def task_page(
         self, run_id: int, statuses: Sequence[TaskStatus], after_index: int = -1, limit: int = 500
     ) -> list[TaskState]:
@@ -126,13 +153,6 @@ class ReaderPart(StorePart):
         s = status_transition.c
         query = select(status_transition).where(s.run_id == run_id, s.seq > after_seq).order_by(s.seq).limit(limit)
         return [transition_row(row) for row in self._rows(query)]
-
-    def corrections(self, run_id: int | None = None, after_id: int = 0, limit: int = 500) -> list[CorrectionRow]:
-        """Corrections of one run, or of all, oldest first."""
-        query = select(correction).where(correction.c.id > after_id)
-        if run_id is not None:
-            query = query.where(correction.c.run_id == run_id)
-        return [correction_row(row) for row in self._rows(query.order_by(correction.c.id).limit(limit))]
 
     def cancellations(self, run_id: int) -> list[Mapping[str, object]]:
         return self._of_run(cancellation_log, run_id)
