@@ -88,6 +88,8 @@ run_history = Table(
     Column("look_error", _Long),
     Column("look_error_since", UtcTime),
     Column("verified_at", UtcTime),
+    # When Temporal ordered the look that was recorded last: one that was ordered earlier comes too late.
+    Column("look_ordered_at", UtcTime),
     Column("next_look_at", UtcTime),
     Column("last_progress_at", UtcTime),
     # How long looks have seen the run execute without any progress (domain/stall.py).
@@ -108,6 +110,8 @@ run_history = Table(
     Index(None, "flow_id", "run_id"),
     Index(None, "flow_id", "status", "run_id"),
     Index(None, "created_at"),
+    # What is open, and what ended lately, is what audits compare.
+    Index(None, "ended_at", "run_id"),
     Index("ix_run_history_unowned", "owner_run_id", "status", "created_at"),
     Index("ix_run_history_unheard", "stop_acted_at", "status", "stop_requested_at"),
     **_options,
@@ -157,6 +161,9 @@ task_history = Table(
     Column("exit_signal", Integer),
     *_counters(),
     Column("peak_memory", BigInteger),
+    # Whether a task of a later attempt went on with saved state, as far as its runner said.
+    Column("resumed", Boolean),
+    Column("resume_note", Words(200)),
     Column("offered_until", UtcTime),
     Column("ever_seen", Boolean, nullable=False),
     Column("last_progress_at", UtcTime),
@@ -260,6 +267,8 @@ task_change = Table(
             "errors",
             "bytes",
             "peak_memory",
+            "resumed",
+            "resume_note",
             "ever_seen",
             "last_progress_at",
             "deployed_at",
@@ -313,7 +322,9 @@ correction = Table(
     Column("evidence", _Json, nullable=False),
     Column("created_at", UtcTime, nullable=False),
     Index(None, "run_id", "id"),
-    Index(None, "created_at"),
+    Index(None, "kind", "id"),
+    # The summary of a week reads this index and nothing else.
+    Index("ix_correction_summary", "created_at", "kind", "lag_ms"),
     **_options,
 )
 
@@ -408,6 +419,18 @@ audit_finding = Table(
     Column("repaired_at", UtcTime),
     UniqueConstraint("subject"),
     Index(None, "status", "last_seen"),
+    **_options,
+)
+
+audit_report = Table(
+    "audit_report",
+    metadata,
+    Column("id", _Key, primary_key=True, autoincrement=True),
+    Column("audit_id", String(200), nullable=False),
+    Column("started_at", UtcTime, nullable=False),
+    Column("ended_at", UtcTime, nullable=False),
+    Column("report", _Json, nullable=False),
+    UniqueConstraint("audit_id"),
     **_options,
 )
 

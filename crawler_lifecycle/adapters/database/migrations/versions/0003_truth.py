@@ -46,6 +46,16 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     _create(
+        "audit_report",
+        sa.Column("id", _KEY, primary_key=True, autoincrement=True),
+        sa.Column("audit_id", sa.String(200), nullable=False),
+        sa.Column("started_at", _TIME, nullable=False),
+        sa.Column("ended_at", _TIME, nullable=False),
+        sa.Column("report", sa.JSON, nullable=False),
+        sa.UniqueConstraint("audit_id", name="uq_audit_report_audit_id"),
+        sqlite_autoincrement=True,
+    )
+    _create(
         "schema_compatibility",
         sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("works_from", sa.String(32), nullable=False),
@@ -53,15 +63,28 @@ def upgrade() -> None:
     _works_from()
     _column("run_history", sa.Column("look_error_since", _TIME))
     _column("run_history", sa.Column("quiet_ms", sa.BigInteger))
+    _column("run_history", sa.Column("look_ordered_at", _TIME))
+    for table in ("task_history", "task_change"):
+        _column(table, sa.Column("resumed", sa.Boolean))
+        _column(table, sa.Column("resume_note", sa.String(200)))
+    _index("ix_run_history_ended_at_run_id", "run_history", ["ended_at", "run_id"])
     _index("ix_audit_finding_status_last_seen", "audit_finding", ["status", "last_seen"])
-    _index("ix_correction_created_at", "correction", ["created_at"])
+    _index("ix_correction_kind_id", "correction", ["kind", "id"])
+    _index("ix_correction_summary", "correction", ["created_at", "kind", "lag_ms"])
 
 
 def downgrade() -> None:
-    op.drop_index("ix_correction_created_at", "correction")
+    op.drop_index("ix_correction_summary", "correction")
+    op.drop_index("ix_correction_kind_id", "correction")
+    for table in ("task_change", "task_history"):
+        op.drop_column(table, "resume_note")
+        op.drop_column(table, "resumed")
+    op.drop_column("run_history", "look_ordered_at")
     op.drop_column("run_history", "quiet_ms")
     op.drop_column("run_history", "look_error_since")
+    op.drop_index("ix_run_history_ended_at_run_id", "run_history")
     op.drop_table("schema_compatibility")
+    op.drop_table("audit_report")
     op.drop_table("audit_finding")
 
 
