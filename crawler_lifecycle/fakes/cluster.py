@@ -46,6 +46,9 @@ class Behaviour:
     deploy_reason: str | None = None
     peak_memory: int | None = None
     log: str | None = "a line of log\n"
+    resumed: bool | None = None
+    """What its runner says, of a later attempt, about going on with saved state; ``resume_note`` in words."""
+    resume_note: str | None = None
 
 
 @dataclass(slots=True)
@@ -139,6 +142,13 @@ class FakeCluster:
                 task.settle(now)
             return [key for key, task in self._tasks.items() if task.ended is None and not task.gone]
 
+    def phases(self) -> dict[tuple[int, int, int], Phase]:
+        """What each task that was ever deployed does now, by (run_id, index, attempt)."""
+        with self._lock:
+            now = self.clock()
+            refs = {key: TaskRef(0, key[1], key[2], task.uid) for key, task in self._tasks.items()}
+            return {key: self._observe(key[0], ref, now).phase for key, ref in refs.items()}
+
     # --- Deployer
 
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
@@ -193,7 +203,7 @@ class FakeCluster:
 
     def stop(self, run_id: int, task: TaskRef) -> None:
         with self._called("stop"):
-            found = self._find(run_id, task)
+            found = self._ours(run_id, task)
             if found is None:
                 return
             now = self.clock()
@@ -204,7 +214,7 @@ class FakeCluster:
 
     def kill(self, run_id: int, task: TaskRef) -> None:
         with self._called("kill"):
-            found = self._find(run_id, task)
+            found = self._ours(run_id, task)
             if found is None:
                 return
             now = self.clock()
@@ -235,6 +245,11 @@ class FakeCluster:
     def _find(self, run_id: int, ref: TaskRef) -> _Task | None:
         return self._tasks.get((run_id, ref.index, ref.attempt))
 
+    def _ours(self, run_id: int, ref: TaskRef) -> _Task | None:
+        """The task, unless another object is under its name."""
+        found = self._find(run_id, ref)
+        return None if found is not None and ref.uid not in (None, found.uid) else found
+
     def _counters(self, task: _Task, now: datetime) -> Counters:
         planned, whole = task.behaviour.counters, task.behaviour.executes
         until = task.ended[0] if task.ended is not None else now
@@ -255,6 +270,7 @@ class FakeCluster:
             return Observation(ref.index, ref.attempt, phase, now)
         task.settle(now)
         seen = Observation(ref.index, ref.attempt, Phase.GONE, now, name=task.name, uid=task.uid)
+        told = (task.behaviour.resumed, task.behaviour.resume_note) if ref.attempt > 1 else (None, None)
         started = task.started_at()
         if task.gone:
             return seen
@@ -270,6 +286,8 @@ class FakeCluster:
                 counters=self._counters(task, now) if ran else Counters(),
                 progress_at=when if ran else None,
                 peak_memory=task.behaviour.peak_memory,
+                resumed=told[0] if ran else None,
+                resume_note=told[1] if ran else None,
                 end=end,
             )
         if now < started:
@@ -282,4 +300,6 @@ class FakeCluster:
             started_at=started,
             counters=self._counters(task, now),
             progress_at=now,
+            resumed=told[0],
+            resume_note=told[1],
         )

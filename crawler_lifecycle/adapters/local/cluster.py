@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable, NotInThisState
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase
 from crawler_lifecycle.ports import Deployed, Deployment, Details, FileSource, Look, QueuedTask, TaskRef
 
-from . import cgroup
+from . import cgroup, live
 from . import folder as files
 from .evidence import TaskFolder
 from .identity import Identity, boot_id, kill_all
@@ -95,7 +95,7 @@ class LocalCluster:
         self._state = Path(state_dir).absolute()
         self._clock = clock
         self._node = socket.gethostname()
-        for name in ("tasks", "state", "slots", "waiting"):
+        for name in ("tasks", "state", "slots", "waiting", live.LIVE, live.ENDED):
             (self._state / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         self._launcher = Launcher(
             state=self._state,
@@ -146,7 +146,7 @@ class LocalCluster:
         """Ask the task to end. One stop signal reaches the crawler, however often this is called."""
         folder = self._folder(run_id, task)
         try:
-            if not folder.has(files.SPEC) or folder.has(files.END):
+            if not folder.has(files.SPEC) or folder.has(files.END) or self._is_foreign(folder, task):
                 return
             files.create(folder.file(files.STOP), {"at": files.utc(time.time())})
             supervisor = folder.identity(files.SUPERVISOR)
@@ -157,6 +157,15 @@ class LocalCluster:
             self._signal_orphan(folder)
         except OSError as error:
             raise ClusterUnavailable(f"the task cannot be stopped: {error}") from error
+
+    @staticmethod
+    def _is_foreign(folder: TaskFolder, task: TaskRef) -> bool:
+        """Whether another object is under the task's name: the call was meant for one that is gone."""
+        there = folder.uid()
+        if task.uid is None or there is None or there == task.uid:
+            return False
+        logger.warning("left alone: %s is of object %s, the call was for %s", folder.path, there, task.uid)
+        return True
 
     def _signal_orphan(self, folder: TaskFolder) -> None:
         """The supervisor is dead: send the stop signal ourselves, to the runner or else to what is left of its group.
@@ -183,7 +192,8 @@ class LocalCluster:
         folder = self._folder(run_id, task)
         try:
             if folder.has(files.SPEC):
-                self._kill(folder)
+                if not self._is_foreign(folder, task):
+                    self._kill(folder)
             elif task.uid is not None and not folder.exists():
                 self._kill_without_folder(folder)
         except OSError as error:
@@ -248,6 +258,7 @@ class LocalCluster:
         Raises ``ClusterUnavailable``.
         """
         try:
+            live.forget(str(self._state))
             return remove_old(self._state, keep_s)
         except OSError as error:
             raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
@@ -293,6 +304,9 @@ def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int)
     else:
         return  # never started: the stop file keeps it from ever executing
     files.create(folder.file(files.END), end)
+    mark = (folder.read(files.SPEC) or {}).get("live_mark")
+    if isinstance(mark, str):
+        live.end(mark)
 
 
 def _log_tail(folder: TaskFolder) -> str | None:

@@ -25,6 +25,8 @@ from .limits import KILLED, left_behind, settle
 #: A supervisor that lives writes the end within this time after its crawler died, or it hangs.
 END_SECONDS = 1.0
 _BIG = 2**63
+#: Characters of a note on resumption that are kept.
+RESUME_NOTE_MAX = 200
 
 
 class TaskFolder:
@@ -154,6 +156,10 @@ class TaskFolder:
     def _oom_killed(self) -> bool:
         """Whether the kernel killed something of it for its memory limit, as far as a dead supervisor left it to us."""
         return self.has(files.OOM)
+
+    def uid(self) -> str | None:
+        """The identity of the object under this name; ``None`` when there is none, or garbage hides it."""
+        return self.text(self.read(files.SPEC) or {}, "uid", files.SPEC)
 
     def supervisor_alive(self) -> bool:
         """Whether a supervisor lives: by its identity, or by its lock when garbage hides the identity."""
@@ -352,6 +358,16 @@ class TaskFolder:
             values[name] = last if last is not None else self.count(stats, name, files.STATS)
         return Counters(**values), progress
 
+    def _resumption(self, *, final: bool) -> tuple[bool | None, str | None]:
+        """What the runner said about going on with saved state; only tasks of later attempts have that."""
+        if self._task.attempt == 1:
+            return None, None
+        name = files.SUMMARY if final and self.has(files.SUMMARY) else files.STATS
+        said = self.read(name) or {}
+        note = self.text(said, "resume_note", name)
+        resumed = self._typed(said, "resumed", bool, name)
+        return (resumed if isinstance(resumed, bool) else None), note[:RESUME_NOTE_MAX] if note else None
+
     def _message(self, text: str | None) -> str | None:
         parts = [text] if text else []
         parts += [f"set aside: {trouble}" for trouble in self.troubles]
@@ -372,8 +388,8 @@ class TaskFolder:
         end: End | None = None,
     ) -> Observation:
         there = self.exists()
-        spec = (self.read(files.SPEC) or {}) if there else {}
-        uid = self.text(spec, "uid", files.SPEC)
+        resumed, note = self._resumption(final=end is not None) if started_at is not None else (None, None)
+        uid = self.uid() if there else None
         return Observation(
             index=self._task.index,
             attempt=self._task.attempt,
@@ -388,5 +404,7 @@ class TaskFolder:
             counters=counters or Counters(),
             progress_at=progress_at,
             peak_memory=peak_memory,
+            resumed=resumed,
+            resume_note=note,
             end=end,
         )

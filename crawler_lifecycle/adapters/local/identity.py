@@ -103,9 +103,9 @@ class Identity:
         try:
             pinned = os.pidfd_open(self.pid)
         except OSError as error:
-            if error.errno in (errno.ENOSYS, errno.EPERM):
-                return self._send_unpinned(number)
-            return False
+            if error.errno == errno.ESRCH:
+                return False
+            return self._send_unpinned(number)
         try:
             if not self.alive():
                 return False
@@ -117,7 +117,7 @@ class Identity:
         return True
 
     def _send_unpinned(self, number: int) -> bool:
-        """For kernels and sandboxes without pidfd: check, then signal."""
+        """For kernels and sandboxes without pidfd, and when no descriptor is left: check, then signal."""
         if not self.alive():
             return False
         try:

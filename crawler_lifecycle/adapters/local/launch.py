@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.run import parse_cpu, parse_memory
 from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
 
 from . import folder as files
-from . import supervisor
+from . import live, supervisor
 from .cgroup import Parents
 from .identity import Identity
 from .retention import exclusive
@@ -152,6 +152,7 @@ class Launcher:
         if self.task_environment is not None:
             environment.update(self.task_environment(deployment, task))
         command = [self.python, "-I", "-S", "-c", _BOOT, _ROOT, str(folder), str(deployment.expires_at.timestamp())]
+        live.begin(str(self.state), cluster_name(deployment.run_id, task.index, deployment.attempt))
         log = os.open(folder / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             starter = subprocess.Popen(
@@ -249,6 +250,7 @@ class Launcher:
             "slots": self.slots,
             "slots_dir": str(self.state / "slots"),
             "waiting_mark": str(self.state / "waiting" / name),
+            "live_mark": str(self.state / live.LIVE / name),
             "created_at": self.clock().isoformat(),
         }
 

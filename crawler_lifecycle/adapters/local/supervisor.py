@@ -18,6 +18,7 @@ import sys
 import time
 
 from . import folder as files
+from . import live
 from .identity import Identity, boot_id, kill_all, members, memory_of
 from .limits import KILLED, KernelLimits
 from .turnstile import WAKERS, Woken, alarm, free_slot, prepare_signals, try_lock
@@ -367,11 +368,17 @@ class Supervisor:
         while True:
             try:
                 files.create(self._path(files.END), end)
+                self._unmark()
                 return
             except OSError:
                 if time.monotonic() >= give_up or not os.path.isdir(self._folder):
                     raise
                 time.sleep(1)
+
+    def _unmark(self) -> None:
+        mark = self._spec.get("live_mark")
+        if isinstance(mark, str):
+            live.end(mark)
 
 
 def _whole(value: object) -> int | None:

@@ -1,0 +1,43 @@
+"""Marks of the tasks that live, so that whoever watches need not read the folders of two weeks.
+
+A mark is an empty file named like the task on the cluster. It lies in ``live/`` from before the supervisor starts until
+the end is on file, then for a while in ``ended/``: a task that came and went between two readings is seen there. Marks
+are for speed alone. Nothing is believed because of one, and a task without a mark is as true as any other. Standard
+library only and light on imports: the supervisor loads it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+LIVE = "live"
+ENDED = "ended"
+#: Seconds for which the mark of an ended task stays.
+KEEP_ENDED_S = 120.0
+
+
+def begin(state: str, name: str) -> str:
+    """Mark a task as living; the path of the mark. Never raises: a missing mark costs time, never the truth."""
+    path = os.path.join(state, LIVE, name)
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    return path
+
+
+def end(mark: str) -> None:
+    """The end of the task is on file: move its mark. Never raises, and a second call does nothing more."""
+    state, name = os.path.dirname(os.path.dirname(mark)), os.path.basename(mark)
+    with contextlib.suppress(OSError):
+        os.rename(mark, os.path.join(state, ENDED, name))
+
+
+def forget(state: str, keep_s: float = KEEP_ENDED_S) -> None:
+    """Remove marks of tasks that ended longer ago, whoever else does so at the same time. Raises ``OSError``."""
+    before = time.time() - keep_s
+    with contextlib.suppress(FileNotFoundError), os.scandir(os.path.join(state, ENDED)) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                if entry.stat(follow_symlinks=False).st_ctime < before:
+                    os.unlink(entry.path)

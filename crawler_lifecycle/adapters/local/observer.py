@@ -1,0 +1,419 @@
+"""Notices at once what happens to local tasks: starts, ends, killed supervisors, crawlers and folders taken away.
+
+Two things are watched, both cheap however many runs there ever were. The marks in ``live/``, ``waiting/`` and
+``ended/`` are listed when their folder's time changed, every ``SCAN_S``. And each supervisor is held by a file
+descriptor of its process (the crawler's, where the supervisor is dead), which the kernel makes readable the moment it
+ends. The tree of all tasks is read once, at the beginning: for what ended while nobody watched, and for tasks that an
+older build deployed without a mark.
+
+Nothing here is evidence. What is told leads to a look, and the look decides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import resource
+import selectors
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from crawler_lifecycle.domain.names import cluster_name
+from crawler_lifecycle.ports import ObserverHealth, TaskRef
+
+from . import folder as files
+from . import live
+from .evidence import TaskFolder
+from .identity import Identity
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two readings of the marks; ends of processes are noticed at once.
+SCAN_S = 0.1
+#: Seconds between two checks of a task whose process is held, and of one whose process cannot be.
+HELD_S, UNHELD_S = 1.0, 0.5
+#: A task that waits longer than this has appeared; one that starts sooner is told once, as started.
+APPEARED_S = 1.0
+#: A mark without a supervisor is a deployment on its way, or one that died; after this time it is dropped.
+STALE_S = 60.0
+#: What ended while nobody watched is told when it is not longer ago than this, in seconds.
+CATCH_UP_S = 3600.0
+#: Folders of runs that are read at a time while catching up, so that nothing new waits behind them.
+CATCH_UP_RUNS = 20
+RETRY_S, RETRY_MAX_S = 0.5, 10.0
+#: The time a folder shows is the kernel's clock at its last tick; a listing this young may lack a change of that tick.
+TICK_NS = 20_000_000
+#: The end's file gets its name a moment after its time.
+SLACK_S = 1.0
+PLACES = 64
+
+Changed = Callable[[int, datetime], None]
+
+
+class LocalObserver:
+    """Implements ``Observer`` for the local cluster in one state folder. No daemon; as many at a time as one likes."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._state = Path(state_dir).absolute()
+        self._health = ObserverHealth(False, "it does not watch")
+
+    def health(self) -> ObserverHealth:
+        return self._health
+
+    def watch(self, changed: Changed, over: threading.Event) -> None:
+        """Watch until ``over`` is set; see the port."""
+        wait = RETRY_S
+        try:
+            while not over.is_set():
+                try:
+                    with _Watch(self._state, changed) as session:
+                        while not over.is_set():
+                            session.turn()
+                            self._health, wait = ObserverHealth(True, None, session.watched, session.place), RETRY_S
+                except OSError as error:
+                    self._ail(f"the local cluster cannot be watched: {error}")
+                except Exception as error:  # looks find everything later; a flaw here must not end the watch for good
+                    logger.exception("the observer failed and begins again")
+                    self._ail(f"it failed: {type(error).__name__}: {error}")
+                else:
+                    break
+                over.wait(wait)
+                wait = min(wait * 2, RETRY_MAX_S)
+        finally:
+            self._health = ObserverHealth(False, "it does not watch")
+
+    def _ail(self, problem: str) -> None:
+        if self._health.problem != problem:
+            logger.warning("%s; changes are found by the looks that are due", problem)
+        self._health = ObserverHealth(False, problem)
+
+
+@dataclass(slots=True, eq=False)
+class _Task:
+    """One task that is not over, as far as this observer knows."""
+
+    name: str
+    run_id: int
+    index: int
+    attempt: int
+    path: Path
+    since: float
+    check_at: float = 0.0
+    waiting: bool = False
+    appeared: bool = False
+    """Whether a look was asked for since it appeared."""
+    pin: int | None = None
+    held: str = ""
+    """The process whose end is awaited: ``supervisor``, ``crawler``, ``rest``; empty while there is none yet."""
+    folder_gone: bool = False
+
+
+class _Watch:
+    """One time of watching, from a fresh reading until it ends or fails. Raises ``OSError``."""
+
+    def __init__(self, state: Path, changed: Changed) -> None:
+        self._state = state
+        self._changed = changed
+        self._tasks: dict[str, _Task] = {}
+        self._told: dict[str, float] = {}
+        """Tasks whose end was told, and when: their marks may come to light later."""
+        self._listings = {name: _Listing(str(state / name)) for name in (live.LIVE, "waiting", live.ENDED)}
+        self._pins_max = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self._scan_at = self._tidy_at = 0.0
+
+    def __enter__(self) -> _Watch:
+        for name in self._listings:
+            (self._state / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._selector = selectors.DefaultSelector()
+        self._place = _Place(self._state / "observers")
+        self._past = self._catch_up()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for task in self._tasks.values():
+            if task.pin is not None:
+                os.close(task.pin)
+        self._selector.close()
+        self._place.close()
+
+    @property
+    def watched(self) -> int:
+        return len(self._tasks)
+
+    @property
+    def place(self) -> int:
+        return self._place.number
+
+    def turn(self) -> None:
+        """Wait for the end of a process, at most until the next reading is due, then see to what is due."""
+        for key, _ in self._selector.select(max(0.0, self._scan_at - time.monotonic())):
+            self._process_ended(key.data)
+        now = time.monotonic()
+        if now < self._scan_at:
+            return
+        self._scan_at = now + SCAN_S
+        self._scan(now)
+        for task in [task for task in self._tasks.values() if task.check_at <= now]:
+            self._check(task, now)
+        for _ in range(CATCH_UP_RUNS):
+            if next(self._past, True):
+                break
+        if now >= self._tidy_at:
+            self._tidy_at = now + 5.0
+            self._tidy(now)
+
+    # --- the marks
+
+    def _scan(self, now: float) -> None:
+        ended, alive, waiting = (self._listings[name] for name in (live.ENDED, live.LIVE, "waiting"))
+        # The ended are listed last of all, so that what moves meanwhile is in both or comes next time, never in none.
+        alive.read()
+        waiting.read()
+        ended.read()
+        for name in ended.added:
+            self._mark_ended(name, now)
+        for name in alive.added | waiting.added:
+            if name not in self._tasks and name not in self._told and name not in ended.names:
+                self._adopt(name, now)
+        for name in waiting.removed:
+            task = self._tasks.get(name)
+            if task is not None and task.waiting:
+                task.waiting, task.appeared = False, True
+                self._tell(task.run_id)
+
+    def _mark_ended(self, name: str, now: float) -> None:
+        task = self._tasks.get(name)
+        if task is not None:
+            self._end(task)
+        elif name not in self._told and (parts := _parts(name)) is not None:
+            self._told[name] = now
+            self._tell(parts[0], self._time_of(self._state / live.ENDED / name))
+
+    def _adopt(self, name: str, now: float) -> _Task | None:
+        """Begin to watch a task. What it did before somebody watched is told as of the time its folder shows."""
+        parts = _parts(name)
+        if parts is None:
+            return None
+        run_id, index, attempt = parts
+        path = self._state / "tasks" / str(run_id) / str(index) / str(attempt)
+        task = _Task(name, run_id, index, attempt, path, since=now)
+        task.waiting = name in self._listings["waiting"].names
+        self._tasks[name] = task
+        self._hold(task)
+        if name in self._tasks and not task.waiting:
+            task.appeared = True
+            self._tell(run_id, self._time_of(path / files.PROCESS))
+        return task
+
+    # --- the processes
+
+    def _process_ended(self, task: _Task) -> None:
+        held = task.held
+        self._let_go(task)
+        self._hold(task)
+        if task.name in self._tasks and task.held != held:
+            self._tell(task.run_id)  # the supervisor was killed and the crawler lives, or only what it left behind does
+
+    def _check(self, task: _Task, now: float) -> None:
+        """What no file descriptor tells: a folder taken away, an end without a supervisor, a long wait for a slot."""
+        task.check_at = now + (HELD_S if task.pin is not None else UNHELD_S if task.held else SCAN_S)
+        folder_gone = not files.exists(str(task.path))
+        if folder_gone != task.folder_gone:
+            task.folder_gone = folder_gone
+            self._tell(task.run_id)
+        if task.pin is None or files.exists(str(task.path / files.END)):
+            self._hold(task)
+        if task.name in self._tasks and not task.appeared and now - task.since >= APPEARED_S:
+            task.appeared = True
+            self._tell(task.run_id)
+
+    def _hold(self, task: _Task) -> None:
+        """Find the process whose end is the task's next change and hold it; without any, the task is over."""
+        folder = TaskFolder(task.path, task.run_id, TaskRef(0, task.index, task.attempt))
+        if folder.has(files.END):
+            return self._end(task)
+        if task.pin is not None:
+            return None
+        supervisor = folder.identity(files.SUPERVISOR)
+        if supervisor is not None and self._pin(task, supervisor, "supervisor"):
+            return None
+        crawler = folder.identity(files.PROCESS)
+        if crawler is not None and self._pin(task, crawler, "crawler"):
+            return None
+        if folder.supervisor_alive():  # its identity is hidden by garbage
+            task.held = "supervisor"
+        elif folder.has(files.PROCESS) and self._rest(task, folder, crawler):
+            task.held = "rest"
+        elif self._is_over(task, folder):
+            self._end(task)
+        return None
+
+    def _is_over(self, task: _Task, folder: TaskFolder) -> bool:
+        """Of a task of which no process is left: whether it ever had one, or will never have one."""
+        if task.held or any(folder.has(name) for name in (files.END, files.SUPERVISOR, files.PROCESS)):
+            return True
+        return time.monotonic() - task.since >= STALE_S
+
+    def _rest(self, task: _Task, folder: TaskFolder, crawler: Identity | None) -> bool:
+        """Whether something that the crawler left behind still runs."""
+        contract = (folder.read(files.SPEC) or {}).get("contract")
+        told = contract.get("CRAWL_TASK_ID") if isinstance(contract, dict) else None
+        if not (isinstance(told, str) and told.isascii() and told.isdecimal()):
+            return False
+        named = TaskFolder(task.path, task.run_id, TaskRef(int(told), task.index, task.attempt))
+        return bool(named.processes(crawler))
+
+    def _pin(self, task: _Task, process: Identity, what: str) -> bool:
+        """Hold this process; ``False`` when it has ended. Without file descriptors to spare it is asked after instead.
+
+        The descriptor is opened before the start time is compared, so no reuse of the number can slip in between.
+        """
+        pin = None
+        if len(self._selector.get_map()) < self._pins_max:
+            with contextlib.suppress(OSError):
+                pin = os.pidfd_open(process.pid)
+        if not process.alive():
+            if pin is not None:
+                os.close(pin)
+            return False
+        task.pin, task.held = pin, what
+        if pin is not None:
+            self._selector.register(pin, selectors.EVENT_READ, task)
+        return True
+
+    def _let_go(self, task: _Task) -> None:
+        if task.pin is not None:
+            self._selector.unregister(task.pin)
+            os.close(task.pin)
+            task.pin = None
+
+    def _end(self, task: _Task) -> None:
+        """The task is over: tell it once, and see that its mark says so too."""
+        self._let_go(task)
+        del self._tasks[task.name]
+        self._told[task.name] = time.monotonic()
+        self._tell(task.run_id)
+        live.end(str(self._state / live.LIVE / task.name))
+
+    # --- the past
+
+    def _catch_up(self) -> Iterator[bool]:
+        """Once, a run at a time: ends of the last hour, and tasks without a mark that are not over."""
+        since = time.time() - CATCH_UP_S
+        for run in _numbers(self._state / "tasks"):
+            for index in _numbers(self._state / "tasks" / str(run)):
+                for attempt in _numbers(self._state / "tasks" / str(run) / str(index)):
+                    name = cluster_name(run, index, attempt)
+                    if name not in self._tasks and name not in self._told:
+                        self._past_task(name, since)
+            yield False
+
+    def _past_task(self, name: str, since: float) -> None:
+        run_id, index, attempt = _parts(name) or (0, 0, 0)
+        folder = self._state / "tasks" / str(run_id) / str(index) / str(attempt)
+        try:
+            ended = os.lstat(folder / files.END).st_ctime
+        except FileNotFoundError:
+            if files.exists(str(folder / files.SUPERVISOR)):
+                self._adopt(name, time.monotonic())
+            return
+        self._told[name] = time.monotonic()
+        if ended >= since:
+            self._tell(run_id, datetime.fromtimestamp(ended + SLACK_S, UTC))
+
+    # --- telling
+
+    def _tell(self, run_id: int, at: datetime | None = None) -> None:
+        now = datetime.now(UTC)
+        self._changed(run_id, min(at, now) if at is not None else now)
+
+    def _time_of(self, path: Path) -> datetime | None:
+        try:
+            return datetime.fromtimestamp(os.lstat(path).st_ctime + SLACK_S, UTC)
+        except FileNotFoundError:
+            return None
+
+    def _tidy(self, now: float) -> None:
+        live.forget(str(self._state))
+        shown = self._listings[live.ENDED].names
+        self._told = {n: t for n, t in self._told.items() if n in shown or now - t < 2 * live.KEEP_ENDED_S}
+        self._place.improve()
+
+
+class _Listing:
+    """The names in a folder, read again only when the folder changed."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._changed = -1
+        self._read_at = 0
+        self.names: frozenset[str] = frozenset()
+        self.added: frozenset[str] = frozenset()
+        self.removed: frozenset[str] = frozenset()
+
+    def read(self) -> None:
+        """Find out what was added and removed since the last call. Raises ``OSError``."""
+        changed = os.stat(self._path).st_mtime_ns
+        if changed == self._changed and self._read_at - changed > TICK_NS:
+            self.added = self.removed = frozenset()
+            return
+        self._changed, self._read_at = changed, time.time_ns()
+        names = frozenset(os.listdir(self._path))
+        self.added, self.removed, self.names = names - self.names, self.names - names, names
+
+
+class _Place:
+    """Which of the observers of this machine we are: the lowest number that no other one holds by a lock.
+
+    The kernel gives the number back when its holder dies, however that happens.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True, mode=0o700)
+        self._folder = folder
+        self._handle: int | None = None
+        self.number = PLACES
+        self.improve()
+
+    def improve(self) -> None:
+        """Move up to a place that became free. Raises ``OSError``."""
+        for number in range(self.number):
+            handle = os.open(self._folder / str(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(handle)
+                continue
+            self.close()
+            self._handle, self.number = handle, number
+            return
+
+    def close(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+def _parts(name: str) -> tuple[int, int, int] | None:
+    """Run, index and attempt of a task's name; ``None`` for any other name."""
+    parts = name.split("-")
+    if len(parts) != 4 or parts[0] != "crawl" or not all(p.isascii() and p.isdecimal() for p in parts[1:]):
+        return None
+    run_id, index, attempt = (int(part) for part in parts[1:])
+    return (run_id, index, attempt) if cluster_name(run_id, index, attempt) == name else None
+
+
+def _numbers(folder: Path) -> list[int]:
+    """The folders in it whose name is a number, the newest runs first."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+    return sorted((int(name) for name in names if name.isascii() and name.isdecimal()), reverse=True)

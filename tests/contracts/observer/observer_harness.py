@@ -1,0 +1,173 @@
+"""The same gestures over both observers and their clusters."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from crawler_lifecycle.adapters.local.observer import LocalObserver
+from crawler_lifecycle.domain.task import Phase
+from crawler_lifecycle.fakes.cluster import Behaviour, FakeCluster
+from crawler_lifecycle.fakes.observer import FakeObserver
+from crawler_lifecycle.ports import Cluster, Observer, TaskRef
+from tests.local.local_bench import RUN, Bench, wait_until
+
+
+class Told:
+    """What an observer told, and the thread in which it watches."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+        self.calls: list[tuple[int, datetime]] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, run_id: int, at: datetime) -> None:
+        assert at.tzinfo is not None
+        assert at <= datetime.now(UTC)
+        with self._lock:
+            self.calls.append((run_id, at))
+
+    @contextmanager
+    def watching(self) -> Iterator[Told]:
+        over = threading.Event()
+        thread = threading.Thread(target=self.observer.watch, args=(self, over))
+        thread.start()
+        try:
+            wait_until(lambda: self.observer.health().up)
+            yield self
+        finally:
+            over.set()
+            thread.join(5)
+            assert not thread.is_alive(), "it did not end when it was over"
+
+    def after(self, act: Callable[[], object], run_id: int = RUN) -> datetime:
+        """Do something that changes the cluster; the moment that is told for it."""
+        before, began = len(self.calls), datetime.now(UTC)
+        act()
+        wait_until(lambda: any(run == run_id and at >= began for run, at in self.calls[before:]))
+        return next(at for run, at in self.calls[before:] if run == run_id and at >= began)
+
+    def quiet(self) -> int:
+        """Until nothing more is told for a while; how often something was."""
+        while True:
+            count = len(self.calls)
+            threading.Event().wait(0.4)
+            if len(self.calls) == count:
+                return count
+
+
+class Harness:
+    """A cluster with one slot for tasks of one run."""
+
+    cluster: Cluster
+
+    def observer(self) -> Observer:
+        raise NotImplementedError
+
+    def start(self, seconds: float = 60, index: int = 0) -> None:
+        """Deploy a task that executes for so long once it has a slot."""
+        raise NotImplementedError
+
+    def slay(self, index: int = 0) -> None:
+        """It ends behind our back."""
+        raise NotImplementedError
+
+    def take_away(self, index: int = 0) -> None:
+        """Nothing of it is left."""
+        raise NotImplementedError
+
+    def blind(self, observer: Observer) -> None:
+        raise NotImplementedError
+
+    def heal(self, observer: Observer) -> None:
+        raise NotImplementedError
+
+    def phase(self, index: int = 0) -> Phase:
+        raise NotImplementedError
+
+    def until(self, *phases: Phase, index: int = 0) -> None:
+        wait_until(lambda: self.phase(index) in phases)
+
+    def close(self) -> None:
+        """End everything."""
+
+
+class FakeHarness(Harness):
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}
+        self.fake = FakeCluster(behaviour=self._behaviour)
+        self.cluster = self.fake
+        self._uids: dict[int, str | None] = {}
+
+    def _behaviour(self, run_id: int, index: int, attempt: int) -> Behaviour:
+        busy = any(index != other for _, other, _ in self.fake.alive())
+        return Behaviour(waits=1.5 if busy else 0.0, executes=self._seconds[index])
+
+    def observer(self) -> Observer:
+        return FakeObserver(self.fake)
+
+    def start(self, seconds: float = 60, index: int = 0) -> None:
+        self._seconds[index] = seconds
+        bench = Bench.__new__(Bench)
+        answer = self.fake.deploy(bench.deployment(range(index, index + 1)), bench.crawler(""))[0]
+        self._uids[index] = answer.uid
+
+    def slay(self, index: int = 0) -> None:
+        self.fake.end_now(RUN, index)
+
+    def take_away(self, index: int = 0) -> None:
+        self.fake.vanish(RUN, index)
+
+    def blind(self, observer: Observer) -> None:
+        assert isinstance(observer, FakeObserver)
+        observer.problem = "it is dark"
+
+    def heal(self, observer: Observer) -> None:
+        assert isinstance(observer, FakeObserver)
+        observer.problem = None
+
+    def phase(self, index: int = 0) -> Phase:
+        ref = TaskRef(1000 + index, index, 1, self._uids.get(index))
+        return self.fake.look(RUN, [ref]).observations[0].phase
+
+
+class LocalHarness(Harness):
+    def __init__(self, folder: Path) -> None:
+        self.bench = Bench(folder, slots=1)
+        self.cluster = self.bench.cluster
+
+    def observer(self) -> Observer:
+        return LocalObserver(self.bench.state)
+
+    def start(self, seconds: float = 60, index: int = 0) -> None:
+        self.bench.deploy(f"import time; time.sleep({seconds})", range(index, index + 1))
+
+    def slay(self, index: int = 0) -> None:
+        self.bench.slay(self.bench.crawler_process(index))
+
+    def take_away(self, index: int = 0) -> None:
+        """The folder first: a supervisor that lives has nowhere to write the end then."""
+        victims = [self.bench.supervisor(index), self.bench.runner(index), self.bench.crawler_process(index)]
+        shutil.rmtree(self.bench.folder(index))
+        self.bench.slay(*[victim for victim in victims if victim.alive()])
+
+    def blind(self, observer: Observer) -> None:
+        os.rename(self.bench.state, f"{self.bench.state}.away")
+        self.bench.state.write_text("no folder")
+
+    def heal(self, observer: Observer) -> None:
+        self.bench.state.unlink()
+        os.rename(f"{self.bench.state}.away", self.bench.state)
+
+    def phase(self, index: int = 0) -> Phase:
+        uid = "known" if not self.bench.folder(index).exists() else None
+        ref = TaskRef(1000 + index, index, 1, uid)
+        return self.cluster.look(RUN, [ref]).observations[0].phase
+
+    def close(self) -> None:
+        self.bench.close()

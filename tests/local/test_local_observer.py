@@ -1,0 +1,226 @@
+"""The observer of the local cluster, when what it watches is killed, hidden, foreign or of another build."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.adapters.local import live, observer
+from crawler_lifecycle.adapters.local.observer import LocalObserver
+from crawler_lifecycle.domain.names import cluster_name
+from crawler_lifecycle.domain.task import Phase
+from tests.contracts.observer.observer_harness import Told
+from tests.local.local_bench import DOUBLE_FORK, RUN, SLEEP, Bench, wait_until
+
+NAME = cluster_name(RUN, 0, 1)
+
+
+@pytest.fixture
+def told(bench: Bench) -> Iterator[Told]:
+    told = Told(LocalObserver(bench.state))
+    with told.watching():
+        yield told
+
+
+def marks(bench: Bench, folder: str) -> list[str]:
+    return sorted(os.listdir(bench.state / folder))
+
+
+def test_a_mark_lives_as_long_as_its_task(bench: Bench) -> None:
+    bench.deploy(SLEEP)
+    bench.until(Phase.EXECUTING)
+    assert (marks(bench, live.LIVE), marks(bench, live.ENDED)) == ([NAME], [])
+    bench.slay(bench.crawler_process())
+    bench.until_over()
+    wait_until(lambda: (marks(bench, live.LIVE), marks(bench, live.ENDED)) == ([], [NAME]))
+    live.forget(str(bench.state))
+    assert marks(bench, live.ENDED) == [NAME]
+    live.forget(str(bench.state), keep_s=-1)
+    assert marks(bench, live.ENDED) == []
+
+
+def test_a_killed_supervisor_is_told_and_then_the_end_of_its_crawler(bench: Bench, told: Told) -> None:
+    bench.deploy(SLEEP)
+    bench.until(Phase.EXECUTING)
+    told.quiet()
+    told.after(lambda: bench.slay(bench.supervisor()))
+    told.quiet()
+    told.after(lambda: bench.slay(bench.runner(), bench.crawler_process()))
+    assert bench.look().phase in (Phase.ENDED, Phase.GONE)
+    wait_until(lambda: marks(bench, live.LIVE) == [])
+    assert told.observer.health().watched == 0
+
+
+def test_what_a_dead_crawler_left_running_is_watched_to_its_end(bench: Bench, told: Told) -> None:
+    bench.start(DOUBLE_FORK + "time.sleep(60)")
+    wait_until((bench.folder() / "files/daemon").exists)
+    daemon = int((bench.folder() / "files/daemon").read_text())
+    told.quiet()
+    bench.slay(bench.supervisor())
+    bench.slay(bench.crawler_process(), bench.runner())
+    told.quiet()
+    assert told.observer.health().watched == 1
+    told.after(lambda: os.kill(daemon, 9))
+    wait_until(lambda: told.observer.health().watched == 0)
+
+
+def test_a_supervisor_that_dies_in_the_queue_is_told(bench: Bench, told: Told) -> None:
+    bench.deploy(SLEEP, range(3))
+    bench.until(Phase.WAITING, index=2)
+    told.quiet()
+    told.after(lambda: bench.slay(bench.supervisor(2)))
+    assert bench.look(2).phase is Phase.GONE
+
+
+def test_a_folder_that_is_taken_away_is_told_at_once_and_its_end_again(bench: Bench, told: Told) -> None:
+    bench.deploy(SLEEP)
+    bench.until(Phase.EXECUTING)
+    supervisor, runner, crawler = bench.supervisor(), bench.runner(), bench.crawler_process()
+    told.quiet()
+    told.after(lambda: shutil.rmtree(bench.folder()))
+    assert all(one.alive() for one in (supervisor, runner, crawler))
+    told.after(lambda: bench.slay(crawler))
+    wait_until(lambda: told.observer.health().watched == 0)
+
+
+def test_tasks_of_a_build_without_marks_are_found(bench: Bench) -> None:
+    bench.deploy(SLEEP)
+    bench.until(Phase.EXECUTING)
+    for name in (live.LIVE, live.ENDED):
+        shutil.rmtree(bench.state / name)
+    told = Told(LocalObserver(bench.state))
+    with told.watching():
+        wait_until(lambda: told.observer.health().watched == 1)
+        told.quiet()
+        told.after(lambda: bench.slay(bench.crawler_process()))
+
+
+def test_a_task_that_such_a_build_deploys_while_we_watch_is_found(bench: Bench, told: Told) -> None:
+    """Its only sign is the mark with which it waits."""
+    bench.deploy(SLEEP, range(2))
+    bench.until(Phase.EXECUTING, index=1)
+    told.quiet()
+
+    def deploy() -> None:
+        bench.deploy(SLEEP, range(2, 3))
+        (bench.state / live.LIVE / cluster_name(RUN, 2, 1)).unlink(missing_ok=True)
+
+    told.after(deploy)
+    wait_until(lambda: told.observer.health().watched == 3)
+    told.quiet()
+    told.after(lambda: (bench.slay(bench.crawler_process(0)), bench.until(Phase.EXECUTING, index=2)))
+
+
+def test_old_ends_are_not_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.deploy("pass")
+    bench.until(Phase.ENDED)
+    wait_until(lambda: marks(bench, live.ENDED) == [NAME])
+    (bench.state / live.ENDED / NAME).unlink()
+    told = Told(LocalObserver(bench.state))
+    with told.watching():
+        wait_until(lambda: told.calls)
+        assert told.calls[0][1] <= datetime.now(UTC) + timedelta(seconds=1)
+    monkeypatch.setattr(observer, "CATCH_UP_S", 0.0)
+    again = Told(LocalObserver(bench.state))
+    with again.watching():
+        assert again.quiet() == 0
+
+
+def test_without_file_descriptors_for_processes_ends_are_still_found(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(pid: int) -> int:
+        raise OSError(errno.EMFILE, "too many")
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    told = Told(LocalObserver(bench.state))
+    with told.watching():
+        told.after(lambda: (bench.deploy(SLEEP), bench.until(Phase.EXECUTING)))
+        told.quiet()
+        told.after(lambda: bench.slay(bench.crawler_process()))
+
+
+def test_foreign_names_and_marks_without_a_task_do_no_harm(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "STALE_S", 0.3)
+    for name in ("crawl-x-1-1", "notes.txt", "crawl-01-0-1", "crawl-1-0-1-1", cluster_name(77, 0, 1)):
+        (bench.state / live.LIVE / name).touch()
+    (bench.state / live.ENDED / "crawl--1-0").touch()
+    (bench.state / "tasks" / "notes").mkdir()
+    told = Told(LocalObserver(bench.state))
+    with told.watching():
+        wait_until(lambda: cluster_name(77, 0, 1) not in marks(bench, live.LIVE))
+        told.after(lambda: (bench.deploy(SLEEP), bench.until(Phase.EXECUTING)))
+        assert {run for run, _ in told.calls} <= {RUN, 77}
+
+
+def test_garbage_in_the_folder_hides_no_end(bench: Bench, told: Told) -> None:
+    bench.deploy(SLEEP)
+    bench.until(Phase.EXECUTING)
+    supervisor, crawler = bench.supervisor(), bench.crawler_process()
+    told.quiet()
+    (bench.folder() / "process.json").write_text("{")
+    (bench.folder() / "supervisor.json").write_text("[]")
+    told.after(lambda: bench.slay(crawler))
+    wait_until(lambda: not supervisor.alive())
+    wait_until(lambda: told.observer.health().watched == 0)
+
+
+def test_observers_have_places_and_move_up(bench: Bench) -> None:
+    over, second = threading.Event(), LocalObserver(bench.state)
+    first = LocalObserver(bench.state)
+    thread = threading.Thread(target=first.watch, args=(lambda run_id, at: None, over))
+    thread.start()
+    wait_until(lambda: first.health().up)
+    with Told(second).watching():
+        assert (first.health().place, second.health().place) == (0, 1)
+        over.set()
+        thread.join()
+        wait_until(lambda: second.health().place == 0)
+
+
+def test_a_flaw_in_whoever_is_told_does_not_end_the_watch(bench: Bench) -> None:
+    seen = Told(LocalObserver(bench.state))
+    bad = [1, 1]
+
+    def changed(run_id: int, at: datetime) -> None:
+        if bad:
+            bad.pop()
+            raise ZeroDivisionError
+        seen(run_id, at)
+
+    over = threading.Event()
+    thread = threading.Thread(target=seen.observer.watch, args=(changed, over))
+    thread.start()
+    bench.deploy(SLEEP)
+    try:
+        wait_until(lambda: seen.calls)
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_watching_is_cheap(bench: Bench, tmp_path: Path) -> None:
+    """No work that grows with ended runs: after the first reading their folders are never opened again."""
+    for run in range(100, 300):
+        folder = bench.state / "tasks" / str(run) / "0" / "1"
+        folder.mkdir(parents=True)
+        (folder / "end.json").write_text("{}")
+        os.utime(folder / "end.json")
+    told = Told(LocalObserver(bench.state))
+    with told.watching():
+        wait_until(lambda: len({run for run, _ in told.calls}) == 200)
+        told.quiet()
+        shutil.rmtree(bench.state / "tasks")
+        (bench.state / "tasks").write_text("unreadable as a folder")
+        time.sleep(0.3)
+        assert told.observer.health().up
+    (bench.state / "tasks").unlink()
+    (bench.state / "tasks").mkdir()
