@@ -125,8 +125,8 @@ _CORRECTION = {
 }
 #: Milliseconds from the cluster's time to now, as ``rows.lag_ms`` counts them.
 _LAG = {
-    "mysql": "ROUND(TIMESTAMPDIFF(MICROSECOND, w.cluster_time, :now) / 1000)",
-    "sqlite": "CAST(ROUND((julianday(:now) - julianday(w.cluster_time)) * 86400000) AS INTEGER)",
+    "mysql": "GREATEST(0, ROUND(TIMESTAMPDIFF(MICROSECOND, w.cluster_time, :now) / 1000))",
+    "sqlite": "MAX(0, CAST(ROUND((julianday(:now) - julianday(w.cluster_time)) * 86400000) AS INTEGER))",
 }
 
 

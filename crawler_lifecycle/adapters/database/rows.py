@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
+from crawler_lifecycle.domain.ledger import untrue_ms
 from crawler_lifecycle.domain.names import request_fingerprint
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Counters, Observation, TaskState, TaskStatus
@@ -90,9 +91,10 @@ def load_details(value: Any) -> Details:
     return _DETAILS.validate_python(value)
 
 
-def _compact(value: Any) -> Any:
+def compact(value: Any) -> Any:
+    """JSON without what is empty, its texts cut."""
     if isinstance(value, dict):
-        kept = {name: _compact(item) for name, item in value.items()}
+        kept = {name: compact(item) for name, item in value.items()}
         return {name: item for name, item in kept.items() if item is not None and item != {}}
     return value[:_EVIDENCE_TEXT_MAX] if isinstance(value, str) else value
 
@@ -106,12 +108,12 @@ def evidence(observation: Observation) -> JsonText:
         text = ""
     if text and "{}" not in text and len(text) <= _EVIDENCE_TEXT_MAX:
         return JsonText(text)
-    return JsonText(json_text(_compact(_OBSERVATION.dump_python(observation, mode="json"))))
+    return JsonText(json_text(compact(_OBSERVATION.dump_python(observation, mode="json"))))
 
 
 def lag_ms(now: datetime, cluster_time: datetime | None) -> int | None:
     """Milliseconds from the cluster's own time of a change to our commit; ``None`` when the cluster gave no time."""
-    return None if cluster_time is None else round((now - cluster_time) / timedelta(milliseconds=1))
+    return untrue_ms(now, cluster_time)
 
 
 def tail(text: str) -> str:

@@ -8,6 +8,7 @@ from .additions import AdditionPart
 from .completion import CompletionPart
 from .deployment import DeploymentPart
 from .engine import Database, open_engine, parse_url
+from .ledger import LedgerPart
 from .looks import LookPart
 from .ownership import OwnershipPart
 from .readers import ReaderPart
@@ -16,7 +17,9 @@ from .stops import StopPart
 from .unit import Clock, utc_now
 
 
-class SqlRunStore(OwnershipPart, AdditionPart, DeploymentPart, LookPart, StopPart, CompletionPart, ReaderPart):
+class SqlRunStore(
+    OwnershipPart, AdditionPart, DeploymentPart, LookPart, StopPart, CompletionPart, LedgerPart, ReaderPart
+):
     """``RunStore`` on SQLite, MySQL or MariaDB; one part per stage of the lifecycle. Safe to share between threads."""
 
     def ping(self) -> None:

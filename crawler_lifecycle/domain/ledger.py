@@ -1,0 +1,61 @@
+"""The ledger of truth: what kinds of corrections there are, and for how long a recorded status was untrue.
+
+A **correction** is a recorded status that turned out to be untrue. A normal end that the next due look finds is none:
+that is lag, and each transition tells its own.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+
+class CorrectionKind(StrEnum):
+    """Why a recorded status was untrue. The set is closed: reports, metrics and alarms are built on it."""
+
+    KILLED = "killed"
+    VANISHED = "vanished"
+    NOT_OURS = "not_ours"
+    STILL_ALIVE = "still_alive"
+    NEVER_EXISTED = "never_existed"
+    LATE = "late"
+    LATE_EVIDENCE = "late_evidence"
+    REPAIR = "repair"
+
+    @property
+    def meaning(self) -> str:
+        """One sentence for people."""
+        return MEANINGS[self]
+
+
+MEANINGS: dict[CorrectionKind, str] = {
+    CorrectionKind.KILLED: "It was ended from outside: neither we nor the crawler asked for it.",
+    CorrectionKind.VANISHED: "It was proved to be gone from the cluster and left no trace of its end.",
+    CorrectionKind.NOT_OURS: "Another object had taken the place of ours under its name.",
+    CorrectionKind.STILL_ALIVE: "It was recorded as ended and still executed.",
+    CorrectionKind.NEVER_EXISTED: "It was recorded as deployed and never existed on the cluster.",
+    CorrectionKind.LATE: "Its end was found later than by the look that was due.",
+    CorrectionKind.LATE_EVIDENCE: "After its end was recorded, evidence came up that it had ended differently.",
+    CorrectionKind.REPAIR: "A resume or an audit put right what nobody had looked after.",
+}
+
+#: What can find something out; the column ``source`` of transitions and ``found_by`` of corrections.
+SOURCES: dict[str, str] = {
+    "look": "a look that was due",
+    "wake": "a look that somebody or the observer asked for before its time",
+    "stop": "a look for the proof of a stop, or the stop itself",
+    "resume": "the complete look with which a resume begins",
+    "deploy": "the deployment, or the wait for the start of the main task",
+    "sweep": "an audit",
+}
+
+
+def untrue_since(believed_since: datetime | None, truth_since: datetime | None) -> datetime | None:
+    """The moment from which a recorded status was untrue: it was on record, and something else was the case."""
+    known = [moment for moment in (believed_since, truth_since) if moment is not None]
+    return max(known, default=None)
+
+
+def untrue_ms(now: datetime, since: datetime | None) -> int | None:
+    """Milliseconds from ``since`` to ``now``. Clocks of clusters may be ahead of ours: never negative."""
+    return None if since is None else max(0, round((now - since) / timedelta(milliseconds=1)))
