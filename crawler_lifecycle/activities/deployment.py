@@ -23,7 +23,7 @@ from crawler_lifecycle.ports import Cluster, Deployment, Fence, Notifier, RunSto
 
 from . import meters
 from .reconciliation import compare, ref_of
-from .shared import Clock, Counts, beating, deliver, utc_now
+from .shared import Clock, Counts, beating, deliver, ordered_at, utc_now
 
 #: A deployment call is void this many seconds after its try began, so that a late one cannot undo a stop.
 DEPLOYMENT_LIFE_S = 25
@@ -173,10 +173,10 @@ class DeploymentActivities:
             late = [task for task in state.tasks if task.status is TaskStatus.QUEUED]
             look = self.cluster.look(fence.run_id, [ref_of(task) for task in late])
             found = compare(replace(state, tasks=late), look, gap_s=0, resumed=True)
-            self.store.record_look(fence, look, found, None, "resume")
+            self.store.record_look(fence, look, found, None, "resume", ordered_at())
             self.store.save_details(fence, self.cluster.details(fence.run_id, [ref_of(task) for task in late]))
             self.store.apply_details(fence)
-            self.store.apply_findings(fence, "resume")
+            self.store.apply_findings(fence, "resume", look.observed_at)
 
     @activity.defn(name="get_main_job_status", no_thread_cancel_exception=True)
     def get_main_job_status(self, order: MainJob) -> MainJobReport:
@@ -217,9 +217,9 @@ class DeploymentActivities:
         except ClusterUnavailable:
             return  # the start itself is proved; the next look is due in a minute anyway
         executing = [f for f in compare(state, look, gap_s=0, resumed=False) if not f.change.after.terminal]
-        self.store.record_look(fence, look, executing, None, "look")
+        self.store.record_look(fence, look, executing, None, "look", ordered_at())
         meters.found(executing, look.observed_at, "look")
-        self.store.apply_findings(fence, "look")
+        self.store.apply_findings(fence, "look", look.observed_at)
 
     def _again(self, error: LifecycleError, start_check_s: float) -> ApplicationError:
         """The failure that makes Temporal ask again at the interval of the specification; expected, so benign."""

@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.task import ACTIVE, TaskState, TaskStatus, reconci
 from crawler_lifecycle.ports import Cluster, Fence, Finding, FoundState, Look, Notifier, RunStore, TaskRef
 
 from . import meters
-from .shared import Clock, Counts, beating, send_event, utc_now
+from .shared import Clock, Counts, beating, ordered_at, send_event, utc_now
 
 #: Tasks whose debugging information is fetched and written in one go.
 DETAILS_PAGE = 500
@@ -79,6 +79,8 @@ class Sync:
 
     fence: Fence
     source: str = "look"
+    observed_at: datetime | None = None
+    """Of the look whose findings are meant; ``None`` where a workflow of an earlier build asks."""
 
 
 def ref_of(task: TaskState) -> TaskRef:
@@ -151,7 +153,7 @@ class ReconciliationActivities:
             findings = compare(state, look, gap_s=order.gap_s, resumed=order.resumed)
             gap = max(order.next_gap_s, 2 * look.seconds, cadence.MIN_GAP_SECONDS)
             next_look_at = self.clock() + timedelta(seconds=gap)
-            report = self.store.record_look(fence, look, findings, next_look_at, order.source)
+            report = self.store.record_look(fence, look, findings, next_look_at, order.source, ordered_at())
         meters.found(findings, look.observed_at, order.source)
         return LookAnswer(
             report.changed,
@@ -199,7 +201,7 @@ class ReconciliationActivities:
 
         Second execution: nothing is staged any more, and the counts are the same.
         """
-        counts = self.store.apply_findings(order.fence, order.source)
+        counts = self.store.apply_findings(order.fence, order.source, order.observed_at)
         return Synced(counts.positive(), counts.active, counts.queued, push=self.notifier.sends)
 
     @activity.defn(name="signal_pusher_changed", no_thread_cancel_exception=True)

@@ -26,6 +26,14 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+def ordered_at() -> datetime | None:
+    """When this try of the activity was ordered, by the clock of the Temporal server: later tries have later times.
+
+    ``None`` outside of an activity.
+    """
+    return activity.info().current_attempt_scheduled_time if activity.in_activity() else None
+
+
 @dataclass(frozen=True, slots=True)
 class Counts:
     """Tasks of a run by status, as activities answer them."""

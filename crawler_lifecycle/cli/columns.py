@@ -55,6 +55,7 @@ TASKS = (
     Column("NODE", of("node"), wide=True),
     Column("ON CLUSTER", of("cluster_name"), wide=True),
     _amount("peak_memory", "PEAK BYTES", wide=True),
+    Column("RESUMED", lambda row: clean(row.get("resume_note")) or "-", wide=True),
     Column("ARGUMENTS", lambda row: plain(row.get("args") or {}) or "-", wide=True),
 )
 TIMELINE = (

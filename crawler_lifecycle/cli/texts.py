@@ -23,6 +23,7 @@ def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) ->
         ("look error", clean(run.get("look_error"))),
         ("waiting for", "" if ended else waiting_words(run)),
         ("tasks", counts_of(run, rows)),
+        *resumptions(run),
         ("counters", counters(run)),
         *stops(run),
         ("started", f"{ago(run.get('started_at'))}, trigger {run.get('trigger')}" if run.get("started_at") else ""),
@@ -94,6 +95,16 @@ def counts_of(run: Mapping[str, Any], rows: Sequence[Document]) -> str:
     known = run.get("tasks")
     counts = Counter(known if isinstance(known, dict) else [str(row.get("status")) for row in rows])
     return ", ".join(f"{status} {count}" for status, count in sorted(counts.items()) if count) or "none yet"
+
+
+def resumptions(run: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Of a resumed run: which tasks went on with saved state, and why others could not."""
+    found = []
+    for said in run.get("resumption") or ():
+        note = clean(said.get("note"))
+        tasks = "task" if said.get("tasks") == 1 else "tasks"
+        found.append(("resumed", f"{number(said.get('tasks'))} {tasks}: {note}"))
+    return found
 
 
 def counters(run: Mapping[str, Any]) -> str:

@@ -55,6 +55,13 @@ class Fenced(LifecycleError):
     code = "Fenced"
 
 
+class Overtaken(LifecycleError):
+    """A look came too late: one that was ordered after it is on record. A new try is a new look, which may write."""
+
+    code = "Overtaken"
+    retryable = True
+
+
 class NotInThisState(LifecycleError):
     """The action does not fit the state of the run (resume of a run that is still going on, and the like)."""
 

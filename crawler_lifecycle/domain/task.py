@@ -108,6 +108,10 @@ class Observation:
     progress_at: datetime | None = None
     """When the crawler last wrote its counters."""
     peak_memory: int | None = None
+    resumed: bool | None = None
+    """Whether a task of a later attempt went on with saved state; ``None``: a first attempt, or nobody said."""
+    resume_note: str | None = None
+    """The same in words: why it could not, where it could not."""
     end: End | None = None
 
 

@@ -68,6 +68,7 @@ def _add_runs(app: FastAPI, store: RunStore, clock: Callable[[], datetime]) -> N
             exports=[_public(entry) for entry in store.exports(run_id)],
             cancellations=[_public(entry) for entry in store.cancellations(run_id)],
             deliveries=[_public(entry) for entry in store.deliveries(run_id, keyed=True)],
+            resumption=store.resumption(run_id) if row.attempt > 1 else [],
         )
         return conditional(request, detail)
 

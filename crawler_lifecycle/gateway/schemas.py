@@ -11,7 +11,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validato
 
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX, workflow_id
 from crawler_lifecycle.domain.run import ChildTask, Limits, Resources, RunRequest, RunStatus, StopIntent, Trigger
-from crawler_lifecycle.ports import AddedTask, CorrectionRow, RunRow, TaskRow
+from crawler_lifecycle.ports import AddedTask, CorrectionRow, Resumption, RunRow, TaskRow
 
 #: Tasks of one run that the gateway takes; it stores them, so that none of them has to travel through Temporal.
 TASKS_MAX = 10_000
@@ -176,6 +176,8 @@ class RunDetail(Run):
     exports: list[dict[str, Any]]
     cancellations: list[dict[str, Any]]
     deliveries: list[dict[str, Any]]
+    resumption: list[Resumption]
+    """Of a resumed run: how many tasks went on with saved state, and why others could not."""
 
 
 class Accepted(Run):

@@ -41,6 +41,7 @@ class Contract(NamedTuple):
     stats_file: str | None
     summary_file: str | None
     resume: bool
+    attempt: int
     stop_signal: int
     memory_limit: int | None
     """Bytes."""
@@ -70,11 +71,18 @@ class Contract(NamedTuple):
             stats_file=environ.get("CRAWL_STATS_FILE"),
             summary_file=environ.get("CRAWL_SUMMARY_FILE"),
             resume=environ.get("CRAWL_RESUME") == "1",
+            attempt=_attempt(environ),
             stop_signal=int(getattr(signal, name)),
             memory_limit=int(limit) or None,
             deadline=_moment(environ, "CRAWL_DEADLINE"),
             stop_grace_s=_seconds(environ, "CRAWL_STOP_GRACE_S", 30.0),
         )
+
+
+def _attempt(environ: Mapping[str, str]) -> int:
+    """Nothing but a note depends on it, so a wrong one is no reason to refuse."""
+    text = environ.get("CRAWL_ATTEMPT") or "1"
+    return int(text) if text.isdecimal() and len(text) < 10 else 1
 
 
 def _moment(environ: Mapping[str, str], name: str) -> float | None:
@@ -155,6 +163,7 @@ def valid_stats(data: Json) -> Json:
         value = data.get(name)
         if type(value) is str and value:
             good[name] = value[:limit]
-    if type(data.get("resumable")) is bool:
-        good["resumable"] = data["resumable"]
+    for name in ("resumable", "resumed"):
+        if type(data.get(name)) is bool:
+            good[name] = data[name]
     return good

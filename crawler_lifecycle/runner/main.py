@@ -18,7 +18,7 @@ from typing import Any
 
 from . import VERSION, contract
 from .child import Child, Ended, become_subreaper, block_signals
-from .state import JobState
+from .state import ANEW, NOT_ASKED, UNKNOWN, WENT_ON, JobState
 from .verdict import BEFORE_START, Evidence, exit_of
 
 TICK_SECONDS = 1.0
@@ -41,6 +41,7 @@ class Runner:
         self._scratch = None if terms.stats_file else tempfile.mkdtemp(prefix="crawl-")
         self._child_stats = f"{terms.stats_file or os.path.join(str(self._scratch), 'stats.json')}.crawler"
         self._resumed = False
+        self._resumption: contract.Json = {}
         self._complained = False
         self._stats: dict[str, Any] = {}
         self._stats_raw: contract.Json | None = None
@@ -60,6 +61,8 @@ class Runner:
             os.unlink(self._child_stats)
         if self._state is not None:
             self._open_state(env)
+        elif self._terms.attempt > 1:
+            self._note_resumption(None if self._terms.resume else False, UNKNOWN if self._terms.resume else NOT_ASKED)
         if child.pending_stop():
             say("It was asked to stop before the crawler was started.")
             return self._finish(Ended(None, None, 0), stop_asked=True)
@@ -79,11 +82,20 @@ class Runner:
 
     def _open_state(self, env: dict[str, str]) -> None:
         assert self._state is not None
-        self._resumed, words = self._state.open(self._terms.resume)
+        self._resumed, note, words = self._state.open(self._terms.resume)
+        if self._terms.attempt > 1:
+            self._note_resumption(self._resumed, note or NOT_ASKED)
         env["CRAWL_JOB_DIR"] = self._state.folder
         env["CRAWL_RESUME"] = "1" if self._resumed else "0"
         if words:
             say(words)
+
+    def _note_resumption(self, resumed: bool | None, note: str) -> None:
+        """Tell at once, in the stats and on standard output, whether this attempt goes on where the last one ended."""
+        told: contract.Json = {"resumed": resumed, "resume_note": note}
+        self._resumption = {name: value for name, value in told.items() if value is not None}
+        self._write_stats(self._stats)
+        self._print_progress()
 
     # --- while it runs
 
@@ -113,6 +125,9 @@ class Runner:
         self._stats_raw = raw
         fresh = contract.valid_stats(raw)
         self._message = fresh.pop("message", self._message)
+        said = fresh.pop("resumed", None)
+        if said is not None and self._resumption and self._state is None:  # of Scrapy's state we know ourselves
+            self._resumption = {"resumed": said, "resume_note": WENT_ON if said else ANEW}
         if fresh:
             fresh.setdefault("updated_at", contract.now())
             self._stats = fresh
@@ -121,14 +136,14 @@ class Runner:
     def _write_stats(self, data: contract.Json) -> None:
         if self._terms.stats_file:
             try:
-                contract.write(self._terms.stats_file, data)
+                contract.write(self._terms.stats_file, {**data, **self._resumption})
             except OSError as error:
                 if not self._complained:  # once, not every second
                     say(f"The stats cannot be written: {error}")
                 self._complained = True
 
     def _print_progress(self, more: contract.Json | None = None) -> None:
-        line = json.dumps({"crawl_progress": {**self._stats, **(more or {})}}) + "\n"
+        line = json.dumps({"crawl_progress": {**self._stats, **self._resumption, **(more or {})}}) + "\n"
         with contextlib.suppress(OSError):  # nobody listens any more
             os.write(1, line.encode())
 
@@ -159,6 +174,7 @@ class Runner:
         summary = {
             "runner": VERSION,
             **finish,
+            **self._resumption,
             **counters,
             "exit": code,
             "exit_code": ended.exit_code,

@@ -59,7 +59,7 @@ async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *
         text = f"{found.changed} tasks changed"
         await call(rec.get_bulk_task_history_data, fence, control=control, wake=wake, summary=text)
         await call(rec.reconcile_tasks, fence, control=control, wake=wake)
-        synced = await call(rec.sync_statuses, Sync(fence, source), control=control, wake=wake)
+        synced = await call(rec.sync_statuses, Sync(fence, source, found.observed_at), control=control, wake=wake)
         if synced.push:
             neglect(start(rec.signal_pusher_changed, fence))
     if found.changed or not believed.counts.active:

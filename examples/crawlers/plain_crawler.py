@@ -74,6 +74,7 @@ class Crawl:
         self.waiting: deque[str] = deque([self.site])
         self.known: set[str] = {self.site}
         self.stopping = False
+        self.resumed = False
         self._files = _folder("CRAWL_FILES_DIR")
         self._state = _folder("CRAWL_STATE_DIR")
         self._told = 0.0
@@ -161,8 +162,12 @@ class Crawl:
 
     def _find_place(self) -> None:
         place = self._state / PLACE if self._state else None
-        if place and os.environ.get("CRAWL_RESUME") == "1" and place.is_file():
-            kept = json.loads(place.read_text(encoding="utf-8"))
+        if not place or not place.is_file():
+            return
+        kept = json.loads(place.read_text(encoding="utf-8"))
+        place.unlink()  # good for one start: a crawl that is killed later has no place to go on from
+        if os.environ.get("CRAWL_RESUME") == "1":
+            self.resumed = True
             self.waiting = deque(kept["waiting"])
             self.known = set(kept["known"])
             self.pages, self.items, self.errors, self.bytes = kept["counters"]
@@ -182,7 +187,7 @@ class Crawl:
         if stats and (end or time.monotonic() - self._told >= 1):
             self._told = time.monotonic()
             counters = {"pages": self.pages, "items": self.items, "errors": self.errors, "bytes": self.bytes}
-            _replace(Path(stats), counters | {"updated_at": _now()} | end)
+            _replace(Path(stats), counters | {"resumed": self.resumed, "updated_at": _now()} | end)
 
     def _end(self, reason: str) -> None:
         resumable = reason == "shutdown" and self._state is not None

@@ -59,7 +59,7 @@ def test_one_stop_then_resumption_then_an_unclean_end(scrapy_bench: ScrapyBench)
     assert bench.summary()["pages"] == 4
     assert (bench.state / "job.aside").is_dir()
     assert bench.crawl("pages", {"n": "4"}) == 0
-    assert b"Resumption was not asked for" in bench.output
+    assert b"It was not to go on" in bench.output
     assert bench.summary()["pages"] == 4
 
 

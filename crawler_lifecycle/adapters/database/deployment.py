@@ -62,8 +62,9 @@ class DeploymentPart(StorePart):
             taken = [_taken(task_id, a, cluster, at) for task_id, a in mine if a.state in ("created", "existing")]
             columns = ("cluster", "cluster_name", "cluster_uid", "deployed_at", "reason")
             move_tasks(unit, taken, "deploy", replace=columns)
-            if taken and unit.status is RunStatus.INITIALIZING:
-                unit.update_run(waiting_for=names.WAITING_FOR_START)
+            if taken:
+                starting = unit.status is RunStatus.INITIALIZING
+                unit.update_run(waiting_for=names.WAITING_FOR_START if starting else None)
             refused = [_refused(task_id, a.reason) for task_id, a in mine if a.state == "refused"]
             move_tasks(unit, refused, "deploy", replace=("reason",))
             deferred = [{"task_id": task_id, "reason": a.reason} for task_id, a in mine if a.state == "deferred"]
@@ -81,23 +82,27 @@ class DeploymentPart(StorePart):
             return unit.counts()
 
     def note_waiting(self, fence: Fence, waiting_for: str | None) -> None:
-        """Write down why the run waits; ``None`` when it no longer does. An ended run waits for nothing."""
+        """Write down why the run waits; ``None`` when it no longer does.
+
+        A run that has ended waits for nothing, and neither does one that has started and has no task left to deploy:
+        such a word comes from a try that was overtaken, and nobody would take it back.
+        """
         with self._unit(fence.run_id, fence) as unit:
-            if not unit.status.terminal:
+            waits = unit.status is RunStatus.INITIALIZING or unit.counts().queued > 0
+            if not unit.status.terminal and (waits or waiting_for is None):
                 unit.update_run(waiting_for=waiting_for)
 
     def mark_started(
         self, fence: Fence, started_at: datetime | None, next_look_at: datetime | None = None
     ) -> RunStatus:
-        """INITIALIZING becomes PROCESSING; any later status stays. The first known start stays as well."""
+        """INITIALIZING becomes PROCESSING; any later status stays, with its next look, and so does a known start."""
         with self._unit(fence.run_id, fence) as unit:
             if unit.status.terminal:
                 return unit.status
             _enter(unit, Stage.RECONCILIATION)
-            unit.update_run(
-                started_at=unit.run["started_at"] or started_at, waiting_for=None, next_look_at=next_look_at
-            )
-            unit.move_run(RunStatus.PROCESSING, "look", {}, cluster_time=started_at)
+            unit.update_run(started_at=unit.run["started_at"] or started_at)
+            plan = {"waiting_for": None, "next_look_at": next_look_at}
+            unit.move_run(RunStatus.PROCESSING, "look", {}, cluster_time=started_at, **plan)
             return unit.status
 
 

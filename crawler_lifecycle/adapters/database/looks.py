@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, func, insert, select
 
+from crawler_lifecycle.domain.errors import Overtaken
 from crawler_lifecycle.domain.stall import Reading, quiet_time
 from crawler_lifecycle.domain.task import ALIVE, Counters, Observation, Phase, TaskStatus
 from crawler_lifecycle.ports import Details, Fence, Finding, FoundState, Look, LookReport, TaskCounts
@@ -30,13 +32,15 @@ from .tables import task_history, task_log, task_observation
 from .unit import StorePart, Unit, check_fence, current_tasks, read_run
 from .wire import insert_rows
 
+log = logging.getLogger(__name__)
+
 _MS = timedelta(milliseconds=1)
 _COUNTERS = ("pages", "items", "errors", "bytes")
 _SEEN = (Phase.WAITING, Phase.EXECUTING, Phase.ENDED)
 _ALIVE = [status.value for status in ALIVE]
 #: What one look may tell about a task without changing its status.
 _OBSERVED = ("cluster_name", "cluster_uid", "node", "reason", "started_at", "ever_seen", "last_progress_at")
-_OBSERVED_ALL = (*_OBSERVED, *_COUNTERS, "peak_memory")
+_OBSERVED_ALL = (*_OBSERVED, *_COUNTERS, "peak_memory", "resumed", "resume_note")
 
 
 class LookPart(StorePart):
@@ -56,16 +60,23 @@ class LookPart(StorePart):
             )
 
     def record_look(
-        self, fence: Fence, look: Look, findings: Sequence[Finding], next_look_at: datetime | None, source: str
+        self,
+        fence: Fence,
+        look: Look,
+        findings: Sequence[Finding],
+        next_look_at: datetime | None,
+        source: str,
+        ordered_at: datetime | None = None,
     ) -> LookReport:
         """Stage the findings and commit what the look proves at once. Again: the same look says nothing new.
 
         The findings replace those that an earlier look staged for the same tasks. A look that comes after the run's
-        end writes nothing. Raises ``Fenced``.
+        end writes nothing. Raises ``Fenced``, and ``Overtaken`` when a look that was ordered later is on record.
         """
         with self._unit(fence.run_id, fence) as unit:
             if unit.status.terminal:
                 return _report(unit)
+            _check_order(unit, ordered_at)
             tasks = {(row["task_index"], row["attempt"]): row for row in _unsettled(unit.conn, unit.run_id)}
             seen = [(tasks[key], o) for o in look.observations if (key := (o.index, o.attempt)) in tasks]
             staged = {f.change.task_id: {"finding": dump_finding(f)} for f in findings}
@@ -88,6 +99,7 @@ class LookPart(StorePart):
             unit.update_run(
                 **sums,
                 verified_at=look.observed_at,
+                look_ordered_at=ordered_at or unit.run["look_ordered_at"],
                 next_look_at=next_look_at,
                 look_error=None,
                 look_error_since=None,
@@ -138,9 +150,21 @@ class LookPart(StorePart):
                 total += len(rows)
             return total
 
-    def apply_findings(self, fence: Fence, source: str) -> TaskCounts:
-        """Change the staged statuses by compare-and-set and forget what was staged. Again: nothing is staged."""
+    def apply_findings(self, fence: Fence, source: str, observed_at: datetime | None = None) -> TaskCounts:
+        """Change the staged statuses by compare-and-set and forget what was staged. Again: nothing is staged.
+
+        What another look than the one of ``observed_at`` staged is left to whoever ordered that look.
+        """
         with self._unit(fence.run_id, fence) as unit:
+            if observed_at is not None and observed_at != unit.run["verified_at"]:
+                log.warning(
+                    "refused to apply the look of %s to run %s, attempt %s: the look on record is that of %s",
+                    observed_at.isoformat(),
+                    unit.run_id,
+                    unit.attempt,
+                    unit.run["verified_at"],
+                )
+                return unit.counts()
             apply_staged(
                 unit,
                 source,
@@ -149,6 +173,18 @@ class LookPart(StorePart):
             )
             forget_staged(unit)
             return unit.counts()
+
+
+def _check_order(unit: Unit, ordered_at: datetime | None) -> None:
+    """Refuse a look that was ordered before the one on record: it would take back what is known by now."""
+    last = unit.run["look_ordered_at"]
+    if ordered_at is not None and last is not None and ordered_at < last:
+        text = (
+            f"A look at run {unit.run_id}, attempt {unit.attempt}, that was ordered at {ordered_at.isoformat()} may no "
+            f"longer write: one that was ordered at {last.isoformat()} is on record"
+        )
+        log.warning("refused a late write: %s", text)
+        raise Overtaken(text)
 
 
 def _report(unit: Unit) -> LookReport:
@@ -234,6 +270,8 @@ def _observed(task: Row, seen: Observation, now: datetime) -> dict[str, Any] | N
         "ever_seen": True,
         "last_progress_at": (seen.progress_at or now) if moved else task["last_progress_at"],
         "peak_memory": max(peaks, default=None),
+        "resumed": task["resumed"] if seen.resumed is None else seen.resumed,
+        "resume_note": seen.resume_note or task["resume_note"],
     }
     return None if all(task[name] == value for name, value in new.items()) else {"task_id": task["task_id"], **new}
 

@@ -264,6 +264,8 @@ def _take_over(unit: Unit, request: RunRequest, owner: Owner) -> None:
         "waiting_for": None,
         "look_error": None,
         "look_error_since": None,
+        # Another workflow orders the looks from here on, perhaps of another server.
+        "look_ordered_at": None,
         # The clock of the stall rule starts again: nobody looked while the run had no owner.
         "last_progress_at": unit.now if run["last_progress_at"] else None,
         "quiet_ms": None,

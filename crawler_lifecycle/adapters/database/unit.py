@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from crawler_lifecycle.ports import Event, Fence, TaskCounts
 from .engine import Database
 from .rows import Row, event_row, lag_ms, stop_of
 from .tables import outbox_counter, outbox_event, run_history, status_transition, task_history
+
+log = logging.getLogger(__name__)
 
 Clock = Callable[[], datetime]
 
@@ -49,12 +52,14 @@ def count_tasks(conn: Connection, run_id: int) -> TaskCounts:
 
 
 def check_fence(run: Row, fence: Fence) -> None:
-    """Raise ``Fenced`` unless the run is still the writer's."""
+    """Raise ``Fenced`` unless the run is still the writer's. It is told in the log of whoever tried, too."""
     if run["attempt"] != fence.attempt or run["owner_run_id"] != fence.owner_run_id:
-        raise Fenced(
+        text = (
             f"Run {fence.run_id} is at attempt {run['attempt']} of owner {run['owner_run_id']}; "
             f"attempt {fence.attempt} of owner {fence.owner_run_id} may no longer write"
         )
+        log.warning("refused a late write: %s", text)
+        raise Fenced(text)
 
 
 def read_run(conn: Connection, run_id: int, *, lock: bool = False) -> dict[Any, Any]:
