@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from temporalio import activity
 
+from crawler_lifecycle.activities.audit import AuditActivities
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.activities.deployment import DeploymentActivities
@@ -20,9 +21,11 @@ from crawler_lifecycle.adapters.eventbridge import EventBridgeSink
 from crawler_lifecycle.adapters.events import JsonLinesSink, OutboxNotifier
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.adapters.local.logs import LocalLogs
+from crawler_lifecycle.adapters.local.observer import LocalObserver
 from crawler_lifecycle.adapters.pusher import PusherNotifier
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
 from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.audit import AuditRules
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.ports import (
     Catalogue,
@@ -30,18 +33,20 @@ from crawler_lifecycle.ports import (
     EventSink,
     FileArchive,
     Notifier,
+    Observer,
     RunStore,
     SchedulerClient,
     TaskLogs,
     WorkflowDirectory,
 )
 from crawler_lifecycle.settings import Settings
+from crawler_lifecycle.workflows.audit import CrawlAuditWorkflow
 from crawler_lifecycle.workflows.exports import RunExportWorkflow
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 from crawler_lifecycle.workflows.policies import POLICIES
 
 #: What the role ``workflows`` executes.
-WORKFLOWS: tuple[type, ...] = (CrawlerLifecycleWorkflow, RunExportWorkflow)
+WORKFLOWS: tuple[type, ...] = (CrawlerLifecycleWorkflow, RunExportWorkflow, CrawlAuditWorkflow)
 
 #: A worker's role -> the task queue it serves.
 ROLES: dict[str, str] = {
@@ -49,6 +54,7 @@ ROLES: dict[str, str] = {
     "cluster": names.QUEUE_CLUSTER,
     "control": names.QUEUE_CONTROL,
     "export": names.QUEUE_EXPORT,
+    "audit": names.QUEUE_AUDIT,
 }
 
 #: What runs on the control queue besides its own activities: looks and the verdict, between a stop and its proof.
@@ -75,6 +81,7 @@ class Parts:
     sink: EventSink
     archive: FileArchive
     directory: WorkflowDirectory
+    audit: AuditRules = field(default_factory=AuditRules)
 
 
 def build_parts(settings: Settings, directory: WorkflowDirectory) -> Parts:
@@ -88,6 +95,7 @@ def build_parts(settings: Settings, directory: WorkflowDirectory) -> Parts:
         sink=build_sink(settings),
         archive=build_archive(settings),
         directory=directory,
+        audit=AuditRules(settings.audit.grace_s, settings.audit.orphan_grace_s, settings.audit.start_grace_s),
     )
 
 
@@ -155,6 +163,11 @@ def build_cluster(settings: Settings) -> LocalCluster:
     return LocalCluster(settings.cluster.state_dir, settings.cluster.slots)
 
 
+def build_observer(settings: Settings) -> Observer | None:
+    """What notices changes on the cluster at once, or ``None`` for a cluster where this version has none."""
+    return LocalObserver(settings.cluster.state_dir) if settings.cluster.kind == "local" else None
+
+
 def build_logs(settings: Settings) -> TaskLogs | None:
     """What tasks print, or ``None`` for a cluster whose logs this version cannot read."""
     return LocalLogs(settings.cluster.state_dir) if settings.cluster.kind == "local" else None
@@ -169,6 +182,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
         ReconciliationActivities(p.store, p.cluster, p.notifier),
         CancellationActivities(p.store, p.cluster, p.notifier),
         CompletionActivities(p.store, p.cluster, p.sink, p.archive, p.catalogue, p.notifier),
+        AuditActivities(p.store, p.cluster, p.directory, p.audit),
     )
     found: dict[str, Callable[..., Any]] = {}
     for owner in owners:
@@ -187,3 +201,10 @@ def activities_of(role: str, parts: Parts) -> list[Callable[..., Any]]:
     if role == "control":
         wanted |= set(ON_CONTROL_TOO)
     return [method for name, method in all_activities(parts).items() if name in wanted]
+
+
+def workflows_of(role: str) -> tuple[type, ...]:
+    """The workflows that a role's queue can be asked for."""
+    if role == "audit":
+        return (CrawlAuditWorkflow,)
+    return WORKFLOWS if role == "workflows" else ()

@@ -21,6 +21,8 @@ from .domain.errors import InvalidRequest
 PREFIX = "LIFECYCLE_"
 #: Where everything of the embedded default lives, below the working directory.
 STATE_DIR = Path(".crawl")
+#: Temporal's worker deployment of workers that have a build id and no other name for it.
+DEPLOYMENT = "crawler-lifecycle"
 
 
 def _file_url(*parts: str) -> str:
@@ -128,6 +130,46 @@ class WorkerSettings(_Section):
     health_port: int = Field(default=8700, ge=0, le=65535, description="0 takes a free port")
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = Field(default=None, ge=1, le=65535, description="Prometheus endpoint; none: no metrics")
+    wake_ups: bool = Field(
+        default=True, description="whether changes on the cluster are noticed at once; the role cluster does so"
+    )
+    deployment: str | None = Field(
+        default=None,
+        max_length=60,
+        pattern=r"^[A-Za-z0-9_-]+$",
+        description="name of Temporal's worker deployment that all roles belong to; none: workers are not versioned",
+    )
+    build_id: str | None = Field(
+        default=None,
+        max_length=100,
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$",
+        description="the build, as Temporal's worker versioning knows it; none: TEMPORAL_WORKER_BUILD_ID, if versioned",
+    )
+
+    def version(self) -> tuple[str, str] | None:
+        """Deployment and build of versioned workers; ``None`` for workers that take whatever comes.
+
+        Raises ``InvalidRequest`` when the deployment has a name and the build has none.
+        """
+        if self.deployment is None and self.build_id is None:
+            return None
+        build = self.build_id or os.environ.get("TEMPORAL_WORKER_BUILD_ID")
+        if not build:
+            raise InvalidRequest(
+                f"LIFECYCLE_WORKER__BUILD_ID: missing for the deployment {self.deployment!r}; set it to what tells "
+                "this build from all others, for example a commit, or unset LIFECYCLE_WORKER__DEPLOYMENT"
+            )
+        return self.deployment or DEPLOYMENT, build
+
+
+class AuditSettings(_Section):
+    """Audits: database, cluster and Temporal compared, and put right where they differ. Seconds."""
+
+    every_s: float = Field(default=900.0, ge=0, description="between two scheduled audits; 0: none are scheduled")
+    repair: bool = Field(default=True, description="whether scheduled audits repair, or only tell")
+    grace_s: float = Field(default=120.0, ge=0, description="before a run whose workflow is gone is taken over")
+    orphan_grace_s: float = Field(default=300.0, ge=0, description="before a task that no run owns is ended")
+    start_grace_s: float = Field(default=30.0, ge=0, description="before an accepted run is started by an audit")
 
 
 class PayloadSettings(_Section):
@@ -163,6 +205,7 @@ class Settings(BaseSettings):
     pusher: PusherSettings = Field(default_factory=PusherSettings)
     gateway: GatewaySettings = Field(default_factory=GatewaySettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
+    audit: AuditSettings = Field(default_factory=AuditSettings)
     payloads: PayloadSettings = Field(default_factory=PayloadSettings)
     log: LogSettings = Field(default_factory=LogSettings)
     crawlers: Path = Path("crawlers.yaml")

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -21,19 +21,28 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 from temporalio.client import Client
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError
-from temporalio.worker import Worker
+from temporalio.worker import Worker, WorkerDeploymentConfig
 
 from crawler_lifecycle.activities.meters import INSTRUMENTS
-from crawler_lifecycle.adapters.temporal import TemporalDirectory, register_search_attributes, registration_command
+from crawler_lifecycle.adapters.temporal import (
+    TemporalDirectory,
+    keep_audit_schedule,
+    register_search_attributes,
+    registration_command,
+)
+from crawler_lifecycle.client import Lifecycle
 from crawler_lifecycle.codec import codec_of
-from crawler_lifecycle.compose import ROLES, WORKFLOWS, Parts, activities_of, build_parts
+from crawler_lifecycle.compose import ROLES, WORKFLOWS, Parts, activities_of, build_observer, build_parts
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from crawler_lifecycle.observability import logs, tracing
 from crawler_lifecycle.observability.metrics import build
-from crawler_lifecycle.settings import Settings, WorkerSettings
+from crawler_lifecycle.ports import ObserverHealth, RunStore
+from crawler_lifecycle.settings import AuditSettings, Settings, WorkerSettings
 from crawler_lifecycle.temporal import connect, logging_of_core
+from crawler_lifecycle.waking import Waker
 
 log = logging.getLogger(__name__)
 
@@ -49,18 +58,23 @@ class Health:
     """What the probes answer. Liveness is the event loop itself; readiness is a list of what is missing."""
 
     roles: list[str]
+    version: str | None = None
     missing: dict[str, str] = field(default_factory=lambda: {"temporal": "not connected yet"})
+
+    wake_ups: Callable[[], Mapping[str, object]] | None = None
+    """How the observer stands. A dead one is no reason to take no work: it only makes things faster."""
 
     def app(self) -> Starlette:
         """``/healthz`` (alive) and ``/readyz`` (serving; otherwise what is missing and the cure)."""
 
         async def healthz(_: Request) -> JSONResponse:
-            return JSONResponse({"status": "alive", "roles": self.roles, "pid": os.getpid()})
+            return JSONResponse({"status": "alive", "roles": self.roles, "version": self.version, "pid": os.getpid()})
 
         async def readyz(_: Request) -> JSONResponse:
-            return JSONResponse(
-                {"ready": not self.missing, "missing": self.missing}, status_code=503 if self.missing else 200
-            )
+            body: dict[str, object] = {"ready": not self.missing, "missing": self.missing}
+            if self.wake_ups is not None:
+                body["wake_ups"] = dict(self.wake_ups())
+            return JSONResponse(body, status_code=503 if self.missing else 200)
 
         return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz)])
 
@@ -119,8 +133,26 @@ def _runtime(settings: WorkerSettings) -> Runtime:
             f"LIFECYCLE_WORKER__METRICS_PORT: {settings.metrics_host}:{settings.metrics_port}: {error}; "
             "end what listens there, choose another port, or unset it"
         ) from None
-    runtime.metric_meter.create_gauge("lifecycle_build_info", "Always 1; version and build").set(1, build())
+    version = settings.version()
+    labels = build() | ({"build": version[1]} if version else {})
+    runtime.metric_meter.create_gauge("lifecycle_build_info", "Always 1; version and build").set(1, labels)
     return runtime
+
+
+def _deployment(settings: WorkerSettings) -> WorkerDeploymentConfig | None:
+    """How a worker with a build id takes part in a deployment; ``None`` for one without.
+
+    Every workflow moves to the current build with its next step (``AUTO_UPGRADE``): runs live for days, a stop must be
+    carried out by whatever build there is, and recorded histories prove that each build continues what others began.
+    """
+    version = settings.version()
+    if version is None:
+        return None
+    return WorkerDeploymentConfig(
+        version=WorkerDeploymentVersion(*version),
+        use_worker_versioning=True,
+        default_versioning_behavior=VersioningBehavior.AUTO_UPGRADE,
+    )
 
 
 async def _connected(
@@ -162,9 +194,54 @@ async def _connected(
     return None
 
 
+class _WakeMeters:
+    """Wake-ups in the worker's metrics."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        meter = runtime.metric_meter
+        self._wake_ups = meter.create_counter("lifecycle_wake_ups", "Changes that the observer noticed, by what became")
+        self._up = meter.create_gauge("lifecycle_observer_up", "1 while the observer sees the cluster, otherwise 0")
+
+    def count(self, what: str, by: int) -> None:
+        self._wake_ups.add(by, {"what": what})
+
+    def observer(self, health: ObserverHealth) -> None:
+        self._up.set(int(health.up))
+
+
+@contextlib.asynccontextmanager
+async def _waking(
+    settings: Settings, store: RunStore, client: Client, runtime: Runtime, health: Health, over: asyncio.Event
+) -> AsyncIterator[None]:
+    """Wake-ups for as long as this is open and ``over`` is not set."""
+    observer = build_observer(settings)
+    if observer is None or not settings.worker.wake_ups:
+        yield
+        return
+    waker = Waker(observer, store, Lifecycle(client).look_now, _WakeMeters(runtime))
+    health.wake_ups = waker.state
+    task = asyncio.create_task(waker.run(over))
+    try:
+        yield
+    finally:
+        over.set()
+        await task
+
+
+async def _keep_schedule(client: Client, settings: AuditSettings) -> None:
+    """Make the schedule of audits what the settings say. Without the right to, audits on demand still work."""
+    try:
+        await keep_audit_schedule(client, settings.every_s, settings.repair)
+    except RPCError as error:
+        log.warning(
+            "audits are not scheduled (%s); give this worker the right to, or call crawlctl audit from a timer", error
+        )
+
+
 async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> None:
     """Serve until ``over`` is set, then let running activities end within the grace time."""
-    health = Health(check_roles(roles))
+    deployment = _deployment(settings.worker)
+    health = Health(check_roles(roles), deployment.version.to_canonical_string() if deployment else None)
     async with _serving_health(health, settings), contextlib.AsyncExitStack() as stack:
         traces = tracing.start("worker")
         stack.callback(traces.close)
@@ -182,16 +259,22 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
             worker = Worker(
                 client,
                 task_queue=ROLES[role],
-                workflows=WORKFLOWS if role == "workflows" else [],
+                workflows=workflows_of(role),
                 activities=activities_of(role, parts[role]),
                 activity_executor=threads,
                 max_concurrent_activities=settings.worker.threads,
                 graceful_shutdown_timeout=timedelta(seconds=settings.worker.grace_s),
                 sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_S),
+                deployment_config=deployment,
             )
             workers.append(await stack.enter_async_context(worker))
+        if "cluster" in parts:
+            store = parts["cluster"].store
+            await stack.enter_async_context(_waking(settings, store, client, runtime, health, over))
+        if "audit" in health.roles:
+            await _keep_schedule(client, settings.audit)
         health.missing = {}
-        log.info("worker ready, roles %s", ", ".join(health.roles))
+        log.info("worker ready, roles %s, version %s", ", ".join(health.roles), health.version or "none")
         await over.wait()
         health.missing = {"worker": "is leaving"}
         log.info("worker leaves; running activities get %s s", settings.worker.grace_s)

@@ -28,9 +28,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "codec": {"domain", "observability"},
     "compose": {"domain", "ports", "activities", "adapters", "workflows", "settings"},
     "web": {"domain", "observability"},
+    "waking": {"domain", "ports"},
     "worker": {
         *("domain", "ports", "activities", "adapters", "workflows", "settings", "compose", "temporal"),
-        *("codec", "observability"),
+        *("codec", "observability", "client", "waking"),
     },
     "scheduler": {
         *("domain", "ports", "adapters", "settings", "compose", "web", "task_tokens", "observability"),
