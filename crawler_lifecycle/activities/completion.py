@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, EVENT_RUN_ENDED, a
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, StopIntent, Verdict, verdict
 from crawler_lifecycle.ports import Catalogue, Cluster, EventSink, Fence, FileArchive, Notifier, RunStore, TaskRef
 
-from .shared import alive, beating, send_event
+from .shared import alive, beating, send_event, telling
 
 #: Tasks read from the database in one go.
 TASK_PAGE = 500
@@ -50,14 +50,16 @@ class CompletionActivities:
 
         Second execution: answers the verdict already committed.
         """
-        row = self.store.get_run(fence.run_id)
+        with telling(self.store.note_waiting, fence):
+            row = self.store.get_run(fence.run_id)
         crawler = self.catalogue.get(row.crawler) if row is not None else None
         partial_ok = crawler is not None and crawler.partial_ok
 
         def judge(groups: Sequence[EndedTasks], stop: StopIntent | None) -> Verdict:
             return verdict(groups, stop, partial_ok=partial_ok)
 
-        ended = self.store.end_run(fence, judge)
+        with telling(self.store.note_waiting, fence):
+            ended = self.store.end_run(fence, judge)
         tasks = self.store.count_tasks(fence.run_id).positive()
         return RunEnded(
             ended.status,

@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.task import ACTIVE, TaskState, TaskStatus, reconci
 from crawler_lifecycle.ports import Cluster, Fence, Finding, FoundState, Look, Notifier, RunStore, TaskRef
 
 from . import meters
-from .shared import Clock, Counts, beating, ordered_at, send_event, utc_now
+from .shared import Clock, Counts, beating, ordered_at, send_event, telling, utc_now
 
 #: Tasks whose debugging information is fetched and written in one go.
 DETAILS_PAGE = 500
@@ -143,7 +143,7 @@ class ReconciliationActivities:
         Second execution: looks again and stages anew.
         """
         fence = order.fence
-        with beating():
+        with beating(), telling(self.store.record_look_error, fence):
             state = self.store.found_state(fence)
             try:
                 look = self.cluster.look(fence.run_id, [ref_of(task) for task in state.tasks])

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from temporalio import activity
 from temporalio.exceptions import CancelledError
 
-from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.domain.errors import NotDelivered, RowUnreadable
 from crawler_lifecycle.domain.names import event_key
 from crawler_lifecycle.ports import Event, Fence, RunStore, TaskCounts
 
@@ -61,6 +61,20 @@ def alive(*details: object) -> None:
     activity.heartbeat(*details)
     if activity.is_cancelled():
         raise CancelledError("cancelled, or the worker leaves")
+
+
+@contextmanager
+def telling(tell: Callable[[Fence, str], None], fence: Fence) -> Iterator[None]:
+    """Show people which row another hand spoilt, by ``tell``; the activity is tried again until somebody mends it.
+
+    The run's own row, when that is the one, is not written to.
+    """
+    try:
+        yield
+    except RowUnreadable as error:
+        with suppress(RowUnreadable):
+            tell(fence, str(error))
+        raise
 
 
 @contextmanager

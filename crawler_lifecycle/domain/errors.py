@@ -116,6 +116,22 @@ class StoreUnavailable(LifecycleError):
     retryable = True
 
 
+class RowUnreadable(LifecycleError):
+    """A row holds what cannot be, because another hand wrote it. The text names table, key, column, value and cure.
+
+    Nothing is written over it. Whoever waits for the row goes on by itself as soon as a person has mended it.
+    """
+
+    code = "RowUnreadable"
+    retryable = True
+
+
+class RowEdited(RowUnreadable, Fenced):
+    """Only one of attempt and owner changed, which no takeover does: another hand wrote it. Refused until mended."""
+
+    code = "RowEdited"
+
+
 class NotDelivered(LifecycleError):
     """A notification, event or archive could not be delivered now; it stays recorded and is sent again."""
 

@@ -120,7 +120,8 @@ class Run(BaseModel):
     workflow_id: str
     crawler: str
     trigger: str
-    status: RunStatus
+    status: RunStatus | str
+    """Another text than a status only in a list, in a row that is ``unreadable``."""
     stage: str
     outcome: str | None
     cause: str | None
@@ -145,6 +146,8 @@ class Run(BaseModel):
     started_at: datetime | None
     ended_at: datetime | None
     updated_at: datetime
+    unreadable: str | None
+    """In a list: what cannot be in the run's row, because another program wrote it, and the cure."""
 
     @classmethod
     def of(cls, row: RunRow, now: datetime, **more: Any) -> Self:

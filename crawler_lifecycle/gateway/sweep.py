@@ -78,6 +78,9 @@ class Sweep:
     async def _mend(self, what: str, row: RunRow) -> int:
         if not self._is_due((what, row.run_id)):
             return 0
+        if row.unreadable is not None:
+            logger.error("the %s of run %d waits until its row is mended: %s", what, row.run_id, row.unreadable)
+            return 0
         try:
             if what == "start":
                 await self._commands.take_over(row)

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
-from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable
+from crawler_lifecycle.domain.task import TERMINAL, TaskStatus
 from crawler_lifecycle.ports import LogPart, RunStore, TaskLogs, TaskRef
 from crawler_lifecycle.web.problems import Problem
 
@@ -171,7 +171,7 @@ class LogReader:
             )
         except LifecycleError:
             return False
-        return not found or found[0].task_id != task.ref.task_id or found[0].status.terminal
+        return not found or found[0].task_id != task.ref.task_id or found[0].status in TERMINAL
 
     async def _kept(self, task: LoggedTask) -> bytes | None:
         try:
@@ -211,6 +211,8 @@ def find_task(store: RunStore, run_id: int, task_id: int | None) -> LoggedTask:
         cure = f"GET /v1/runs/{run_id}/tasks lists its tasks"
         raise Problem(404, "task_not_found", f"task {task_id} does not belong to run {run_id}; {cure}", run_id=run_id)
     row = found[0]
+    if not isinstance(row.status, TaskStatus):
+        raise RowUnreadable(row.unreadable)
     return LoggedTask(run_id, TaskRef(row.task_id, row.task_index, row.attempt, row.cluster_uid), row.status)
 
 

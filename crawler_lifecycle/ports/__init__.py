@@ -48,6 +48,7 @@ from .values import (
     TaskRef,
     TaskRow,
     TransitionRow,
+    UnknownStatus,
     WakeTarget,
 )
 
@@ -88,6 +89,7 @@ __all__ = [
     "TaskRef",
     "TaskRow",
     "TransitionRow",
+    "UnknownStatus",
     "WakeTarget",
     "WorkflowDirectory",
 ]

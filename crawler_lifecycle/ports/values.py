@@ -51,6 +51,17 @@ class RunHandle:
     stop: StopIntent | None = None
 
 
+class UnknownStatus(str):
+    """A recorded status that does not exist, as a list shows it: it stands where a status would, and is no end."""
+
+    __slots__ = ()
+    terminal = False
+
+    @property
+    def value(self) -> str:
+        return str(self)
+
+
 @dataclass(frozen=True, slots=True)
 class RunRow:
     """One row of ``run_history`` as readers see it."""
@@ -85,6 +96,9 @@ class RunRow:
     errors: int | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    unreadable: str | None = None
+    """Only in lists: what cannot be in this row, and the cure. ``status`` is then what stands there, an
+    ``UnknownStatus`` if it is none; what cannot be read is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +135,8 @@ class TaskRow:
     run_id: int
     attempt: int
     task_index: int
-    status: TaskStatus
+    status: TaskStatus | str
+    """Another text than a ``TaskStatus`` only in a row that is ``unreadable``."""
     superseded_by: int | None = None
     outcome: str | None = None
     cause: str | None = None
@@ -143,6 +158,8 @@ class TaskRow:
     deployed_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    unreadable: str | None = None
+    """What cannot be in this row, and the cure; what cannot be read is empty."""
 
 
 @dataclass(frozen=True, slots=True)

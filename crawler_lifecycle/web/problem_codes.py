@@ -242,6 +242,22 @@ CODES: Mapping[str, Kind] = {
         "Run another gateway beside it, or find out who sends so much: the log names callers.",
         _SAME_KEY,
     ),
+    "row_unreadable": Kind(
+        (500,),
+        "Row unreadable",
+        "A row in the database holds what cannot be, because a person or another program wrote it. Nothing is written "
+        "over it; everything else goes on.",
+        "`detail` names table, key, column, value and the cure. Once the row is mended, the run goes on by itself "
+        "([operations](operations.md)).",
+        "Tell whoever runs the service.",
+    ),
+    "row_edited": Kind(
+        (500,),
+        "Row edited",
+        "Only one of a run's attempt and owner changed, which no takeover does: a person or another program wrote it.",
+        "`detail` names the value that belongs there.",
+        "Tell whoever runs the service.",
+    ),
     "internal_error": Kind(
         (500,),
         "Internal error",

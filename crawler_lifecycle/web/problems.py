@@ -22,7 +22,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import compile_path
 
-from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotInThisState, RunNotFound
+from crawler_lifecycle.domain.errors import (
+    InvalidRequest,
+    LifecycleError,
+    NotInThisState,
+    RowUnreadable,
+    RunNotFound,
+)
 
 from .problem_codes import TYPE_PREFIX, title
 
@@ -114,6 +120,9 @@ def of_error(error: LifecycleError) -> Problem:
         return Problem(422, code, str(error), errors=[_field_error(str(error))])
     if isinstance(error, NotInThisState):
         return Problem(409, code, str(error))
+    if isinstance(error, RowUnreadable):
+        # A person has to mend the row; to ask again at once helps nobody.
+        return Problem(500, code, str(error))
     if error.retryable:
         return unavailable(code, str(error))
     return Problem(409, code, str(error))
@@ -137,6 +146,8 @@ def _on_problem(request: Request, error: Exception) -> Response:
 
 def _on_domain(request: Request, error: Exception) -> Response:
     assert isinstance(error, LifecycleError)
+    if isinstance(error, RowUnreadable):
+        logger.error("%s", error)
     return of_error(error).response()
 
 

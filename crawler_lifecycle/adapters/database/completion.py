@@ -6,16 +6,25 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sqlalchemy import Connection, func, insert, literal, or_, select, update
 
-from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
+from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, RowUnreadable
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, archive_key, event_key
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, Stage, StopIntent, Verdict
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Event, Fence, RunRow, TaskCounts
 
 from .bulk import chunks, forget_staged, update_tasks
+from .readable import Fault, unreadable
 from .rows import event_row, run_row
-from .tables import export_record, outbox_delivery, outbox_event, task_history
-from .unit import StorePart, Unit, check_fence, current_tasks
+from .tables import (
+    export_record,
+    outbox_delivery,
+    outbox_event,
+    run_history,
+    status_transition,
+    task_addition,
+    task_history,
+)
+from .unit import StorePart, Unit, check_fence, checked_counts, current_tasks
 
 _NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, TaskStatus.LOST.value)
 
@@ -42,11 +51,13 @@ class CompletionPart(StorePart):
         Raises ``NotInThisState`` when tasks are still alive, and whatever ``judge`` raises.
         """
         with self._unit(fence.run_id, fence) as unit:
+            counts = checked_counts(unit.conn, unit.run)
             if unit.status.terminal:
+                _check_judged(unit)
                 return run_row(unit.run)
-            counts = unit.counts()
             if counts.alive:
                 raise NotInThisState(f"Run {unit.run_id} cannot end: {counts.alive} of its tasks are still alive")
+            _check_complete(unit, counts)
             verdict = judge(ended_groups(unit.conn, unit.run_id), unit.stop)
             t = task_history.c
             last_end = unit.conn.execute(current_tasks(unit.run_id, func.max(t.ended_at))).scalar_one()
@@ -140,6 +151,44 @@ class CompletionPart(StorePart):
                 unit.conn.execute(insert(export_record).values(**row))
             else:
                 unit.conn.execute(update(export_record).where(*key).values(**values))
+
+
+def _check_judged(unit: Unit) -> None:
+    """Raise ``RowUnreadable`` when the terminal status is not ours: with each verdict of ours comes its event."""
+    key = event_key(unit.run_id, unit.attempt, EVENT_RUN_ENDED)
+    if unit.conn.execute(select(outbox_event.c.seq).where(outbox_event.c.event_key == key)).one_or_none() is None:
+        cure = f"no verdict of attempt {unit.attempt} set it: set it back to PROCESSING, and the run is judged at once"
+        raise unreadable(run_history, unit.run, Fault("status", unit.run["status"], cure))
+
+
+def _check_complete(unit: Unit, counts: TaskCounts) -> None:
+    """Raise ``RowUnreadable`` when a task's row vanished, or one index counts twice: a verdict would be over others."""
+    t = task_history.c
+    rows = sum(counts.by_status.values())
+    last = unit.conn.execute(current_tasks(unit.run_id, func.max(t.task_index))).scalar_one()
+    expected = max(_tasks_made(unit), 0 if last is None else last + 1)
+    if rows == expected:
+        return
+    found = set(unit.conn.execute(current_tasks(unit.run_id, t.task_index)).scalars())
+    missing = [str(index) for index in range(expected) if index not in found]
+    if missing:
+        what = f"no row that counts has task_index {', '.join(missing[:10])}"
+        cure = "insert it again (QUEUED, to execute it; LOST with ended_at, when it is gone), or restore a backup"
+    else:
+        what = "a task_index has two rows that count"
+        cure = "set superseded_by of the older one to the task_id of the newer one"
+    raise RowUnreadable(f"task_history run_id {unit.run_id}: {rows} rows for {expected} tasks: {what}; {cure}")
+
+
+def _tasks_made(unit: Unit) -> int:
+    """How many tasks the run was given, by the record of its beginning and of what was added later."""
+    s, a = status_transition.c, task_addition.c
+    query = select(status_transition).where(s.run_id == unit.run_id).order_by(s.seq).limit(1)
+    first = unit.conn.execute(query).mappings().one_or_none()
+    known = first is not None and first["from_status"] is None and isinstance(first["evidence"], dict)
+    began = first["evidence"].get("tasks") if known and first is not None else None
+    added = unit.conn.execute(select(func.sum(a.tasks)).where(a.run_id == unit.run_id)).scalar_one()
+    return (began if isinstance(began, int) else 0) + int(added or 0)
 
 
 def _ended_body(unit: Unit, counts: TaskCounts) -> dict[str, object]:

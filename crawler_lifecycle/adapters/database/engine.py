@@ -20,7 +20,7 @@ from sqlalchemy.pool import QueuePool
 
 from crawler_lifecycle.domain.errors import InvalidRequest, StoreUnavailable
 
-from .columns import json_text
+from .columns import json_text, read_json
 
 URL_SETTING = "LIFECYCLE_DATABASE__URL"
 CURE = "give sqlite:////folder/state.db or mysql+pymysql://user:password@host:3306/database"
@@ -84,6 +84,7 @@ def open_engine(url: URL, *, pool_size: int, answer_timeout_s: float = ANSWER_TI
         "max_overflow": 0,
         "pool_timeout": BUSY_TIMEOUT_S,
         "json_serializer": json_text,
+        "json_deserializer": read_json,
         # Values may be personal or secret (arguments of crawlers); they never belong into messages.
         "hide_parameters": True,
     }

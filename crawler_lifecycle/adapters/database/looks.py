@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, case, func, insert, select
 
 from crawler_lifecycle.domain.errors import Overtaken
 from crawler_lifecycle.domain.stall import Reading, quiet_time
@@ -29,7 +29,7 @@ from .rows import (
     task_state,
 )
 from .tables import task_history, task_log, task_observation
-from .unit import StorePart, Unit, check_fence, current_tasks, read_run
+from .unit import StorePart, Unit, check_fence, checked_counts, current_tasks, read_run
 from .wire import insert_rows
 
 log = logging.getLogger(__name__)
@@ -120,12 +120,12 @@ class LookPart(StorePart):
         with self._db.reading() as conn:
             check_fence(read_run(conn, fence.run_id), fence)
             rows = conn.execute(
-                select(o.finding)
+                select(o.task_id, o.finding)
                 .where(o.run_id == fence.run_id, o.task_index > after_index, o.finding.is_not(None))
                 .order_by(o.task_index)
                 .limit(limit)
-            ).scalars()
-            return [load_finding(value) for value in rows]
+            ).mappings()
+            return [load_finding(row) for row in rows]
 
     def save_details(self, fence: Fence, details: Sequence[Details]) -> None:
         """Stage debugging information until ``apply_details``; later information about a task replaces earlier."""
@@ -188,7 +188,7 @@ def _check_order(unit: Unit, ordered_at: datetime | None) -> None:
 
 
 def _report(unit: Unit) -> LookReport:
-    o, counts = task_observation.c, unit.counts()
+    o, counts = task_observation.c, checked_counts(unit.conn, unit.run)
     staged = select(func.count()).where(o.run_id == unit.run_id, o.finding.is_not(None))
     return LookReport(
         changed=unit.conn.execute(staged).scalar_one(),
@@ -279,7 +279,9 @@ def _observed(task: Row, seen: Observation, now: datetime) -> dict[str, Any] | N
 def _sums(unit: Unit) -> dict[str, int | None]:
     """The run's counters: sums over tasks that are not superseded, unknown as long as no task told any."""
     t = task_history.c
-    row = unit.conn.execute(current_tasks(unit.run_id, *(func.sum(t[name]).label(name) for name in _COUNTERS))).one()
+    # Below zero nobody counts; what another hand wrote there is left out until a look counts anew.
+    sums = (func.sum(case((t[name] >= 0, t[name]))).label(name) for name in _COUNTERS)
+    row = unit.conn.execute(current_tasks(unit.run_id, *sums)).one()
     return {name: None if value is None else int(value) for name, value in row._mapping.items()}
 
 
@@ -291,11 +293,11 @@ def _short(details: Details) -> Details:
 
 def _detail(row: Row) -> dict[str, Any]:
     """The columns that one staged row proves; ``None`` where it says nothing."""
-    finding = load_finding(row["finding"]) if row["finding"] else None
+    finding = load_finding(row) if row["finding"] else None
     foreign = finding is not None and _foreign(finding)
     # Node, counters, exit code and log of another object under our name say nothing about our task.
     seen = finding.observation if finding and not foreign else None
-    details = load_details(row["details"]) if row["details"] and not foreign else None
+    details = load_details(row) if row["details"] and not foreign else None
     end = seen.end if seen else None
     counters = [source.counters for source in (details, seen) if source is not None]
     peaks = [source.peak_memory for source in (details, seen) if source is not None]

@@ -14,7 +14,17 @@ from crawler_lifecycle.domain.task import TaskState, TaskStatus
 from crawler_lifecycle.ports import Event, Resumption, RunRow, TaskCounts, TaskRow, TransitionRow, WakeTarget
 
 from .completion import ended_groups
-from .rows import Row, event_row, load_request, run_row, task_row, task_state, transition_row
+from .rows import (
+    Row,
+    event_row,
+    listed_event,
+    listed_run,
+    load_request,
+    task_row,
+    task_state,
+    transition_row,
+    whole_run,
+)
 from .run_lists import RunFilters, newest_runs
 from .tables import (
     cancellation_log,
@@ -36,7 +46,10 @@ _LIVE = [status.value for status in RunStatus if not status.terminal]
 
 
 class ReaderPart(StorePart):
-    """The readers of the port. Each is one transaction; all raise only ``StoreUnavailable``."""
+    """The readers of the port. Each is one transaction; all raise only ``StoreUnavailable``, and ``RowUnreadable``.
+
+    Lists of runs, tasks and records go on over a row that another hand spoilt, and mark it.
+    """
 
     def _rows(self, query: Select[Any]) -> Sequence[Row]:
         with self._db.reading() as conn:
@@ -48,7 +61,7 @@ class ReaderPart(StorePart):
 
     def get_run(self, run_id: int) -> RunRow | None:
         rows = self._rows(select(run_history).where(run_history.c.run_id == run_id))
-        return run_row(rows[0]) if rows else None
+        return whole_run(rows[0]) if rows else None
 
     def wake_targets(self, run_ids: Sequence[int]) -> list[WakeTarget]:
         """By the primary key, in the order of the ids."""
@@ -66,18 +79,21 @@ class ReaderPart(StorePart):
                 verified_at=row["verified_at"],
             )
             for row in rows
+            # A run whose row another hand spoilt is not woken: the next look tells what is wrong.
+            if row["status"] in RunStatus.__members__ and isinstance(row["verified_at"], datetime | None)
         ]
 
     def find_run(self, request_id: str) -> RunRow | None:
         rows = self._rows(select(run_history).where(run_history.c.request_id == request_id))
-        return run_row(rows[0]) if rows else None
+        return whole_run(rows[0]) if rows else None
 
     def request_of(self, run_id: int) -> RunRequest:
         """The stored request of a run. Raises ``RunNotFound``."""
-        rows = self._rows(select(run_history.c.request).where(run_history.c.run_id == run_id))
+        r = run_history.c
+        rows = self._rows(select(r.run_id, r.request).where(r.run_id == run_id))
         if not rows:
             raise RunNotFound(f"run_id: {run_id} does not exist; see the list of runs")
-        return load_request(rows[0]["request"])
+        return load_request(rows[0])
 
     def list_runs(
         self,
@@ -105,7 +121,7 @@ class ReaderPart(StorePart):
             created_until=created_until,
         )
         with self._db.reading() as conn:
-            return [run_row(row) for row in newest_runs(conn, filters, limit)]
+            return [listed_run(row) for row in newest_runs(conn, filters, limit)]
 
     def list_tasks(
         self, run_id: int, *, after_task_id: int = 0, limit: int = 500, superseded: bool = False
@@ -204,7 +220,7 @@ class ReaderPart(StorePart):
         query = select(outbox_event).where(e.seq > seq).order_by(e.seq).limit(limit)
         if run_id is not None:
             query = query.where(e.run_id == run_id)
-        return [event_row(row) for row in self._rows(query)]
+        return [listed_event(row) for row in self._rows(query)]
 
     def last_event_seq(self) -> int:
         """The number of the newest event."""
@@ -224,7 +240,7 @@ class ReaderPart(StorePart):
             .order_by(r.created_at)
             .limit(limit)
         )
-        return [run_row(row) for row in self._rows(query)]
+        return [listed_run(row) for row in self._rows(query)]
 
     def unheard_stops(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
         """Live runs whose stop was recorded before ``older_than`` and not acted on, oldest first."""
@@ -235,4 +251,4 @@ class ReaderPart(StorePart):
             .order_by(r.stop_requested_at)
             .limit(limit)
         )
-        return [run_row(row) for row in self._rows(query)]
+        return [listed_run(row) for row in self._rows(query)]

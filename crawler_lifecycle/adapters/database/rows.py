@@ -7,16 +7,29 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
+from sqlalchemy import Table
 
 from crawler_lifecycle.domain.ledger import untrue_ms
 from crawler_lifecycle.domain.names import request_fingerprint
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Counters, Observation, TaskState, TaskStatus
-from crawler_lifecycle.ports import CorrectionRow, Details, Event, Finding, RunHandle, RunRow, TaskRow, TransitionRow
+from crawler_lifecycle.ports import (
+    CorrectionRow,
+    Details,
+    Event,
+    Finding,
+    RunHandle,
+    RunRow,
+    TaskRow,
+    TransitionRow,
+    UnknownStatus,
+)
 
-from .columns import JsonText, json_text, storable
+from .columns import Broken, JsonText, json_text, storable
+from .readable import Fault, check, salvaged, unreadable
+from .tables import correction, outbox_event, run_history, status_transition, task_history, task_observation
 
 Row = Mapping[Any, Any]
 
@@ -51,10 +64,20 @@ def request_hash(request: RunRequest, task_args: Sequence[Mapping[str, str]] | N
     return request_fingerprint(json.dumps(content, sort_keys=True, ensure_ascii=True))
 
 
-def load_request(stored: Mapping[str, Any]) -> RunRequest:
-    """A stored request; fields that a newer build wrote are left aside, so that old workers go on beside new ones."""
-    known = RunRequest.__dataclass_fields__
-    return _REQUEST.validate_python({name: value for name, value in stored.items() if name in known})
+def load_request(run: Row) -> RunRequest:
+    """The stored request of a row with ``run_id`` and ``request``. Raises ``RowUnreadable``.
+
+    Fields that a newer build wrote are left aside, so that old workers go on beside new ones.
+    """
+    known, stored = RunRequest.__dataclass_fields__, run["request"]
+    check(run_history, {"run_id": run["run_id"], "request": stored})
+    try:
+        return _REQUEST.validate_python({name: value for name, value in stored.items() if name in known})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "the whole"
+        cure = f"{field} of the request: {first['msg'].removeprefix('Value error, ')}; set what was asked for"
+        raise unreadable(run_history, run, Fault("request", json_text(stored), cure)) from None
 
 
 def args_hash(task_args: Sequence[Mapping[str, str]]) -> str:
@@ -79,16 +102,29 @@ def dump_finding(finding: Finding) -> Any:
     return _FINDING.dump_python(finding, mode="json", exclude_defaults=True)
 
 
-def load_finding(value: Any) -> Finding:
-    return _FINDING.validate_python(value)
+def load_finding(row: Row) -> Finding:
+    """The finding of a staged row with ``task_id`` and ``finding``. Raises ``RowUnreadable``."""
+    found: Finding = _loaded(_FINDING, row, "finding")
+    return found
+
+
+def _loaded(adapter: TypeAdapter[Any], row: Row, column: str) -> Any:
+    try:
+        return adapter.validate_python(row[column])
+    except ValidationError:
+        shown = row[column].stored if isinstance(row[column], Broken) else json_text(row[column])
+        fault = Fault(column, shown, "delete this row: the next look finds it again")
+        raise unreadable(task_observation, row, fault) from None
 
 
 def dump_details(details: Details) -> Any:
     return _DETAILS.dump_python(details, mode="json")
 
 
-def load_details(value: Any) -> Details:
-    return _DETAILS.validate_python(value)
+def load_details(row: Row) -> Details:
+    """The details of a staged row with ``task_id`` and ``details``. Raises ``RowUnreadable``."""
+    details: Details = _loaded(_DETAILS, row, "details")
+    return details
 
 
 def compact(value: Any) -> Any:
@@ -138,12 +174,32 @@ def stop_of(run: Row) -> StopIntent | None:
     )
 
 
-_RUN_FIELDS = tuple(name for name in RunRow.__dataclass_fields__ if name not in ("status", "stop"))
-_TASK_FIELDS = tuple(name for name in TaskRow.__dataclass_fields__ if name != "status")
+_RUN_FIELDS = tuple(n for n in RunRow.__dataclass_fields__ if n not in ("status", "stop", "unreadable"))
+_TASK_FIELDS = tuple(n for n in TaskRow.__dataclass_fields__ if n not in ("status", "unreadable"))
+
+
+def whole_run(run: Row) -> RunRow:
+    """One run for a reader. Raises ``RowUnreadable`` when anything in the row cannot be."""
+    check(run_history, run)
+    load_request(run)
+    return run_row(run)
 
 
 def run_row(run: Row) -> RunRow:
+    """One run whose row was checked already."""
     return RunRow(status=RunStatus(run["status"]), stop=stop_of(run), **{name: run[name] for name in _RUN_FIELDS})
+
+
+def listed_run(run: Row) -> RunRow:
+    """One run of many: what cannot be is told in ``unreadable``, and the status is what stands there."""
+    values, wrong = salvaged(run_history, run)
+    if wrong is None:
+        return run_row(values)
+    status = values["status"]
+    if status not in RunStatus.__members__:
+        status = UnknownStatus(status)
+    fields = {name: values[name] for name in _RUN_FIELDS}
+    return RunRow(status=status, stop=stop_of(values), unreadable=wrong, **fields)
 
 
 def run_handle(run: Row) -> RunHandle:
@@ -151,7 +207,7 @@ def run_handle(run: Row) -> RunHandle:
         run_id=run["run_id"],
         attempt=run["attempt"],
         status=RunStatus(run["status"]),
-        request=load_request(run["request"]),
+        request=load_request(run),
         multi=run["multi"],
         resumed=run["claim_resumed"],
         rerun=run["claim_rerun"],
@@ -160,14 +216,25 @@ def run_handle(run: Row) -> RunHandle:
 
 
 def task_row(task: Row) -> TaskRow:
-    return TaskRow(status=TaskStatus(task["status"]), **{name: task[name] for name in _TASK_FIELDS})
+    """One task of many: what cannot be is told in ``unreadable``, and the status is what stands there."""
+    values, wrong = salvaged(task_history, task)
+    status = values["status"]
+    if status in TaskStatus.__members__:
+        status = TaskStatus(status)
+    return TaskRow(status=status, unreadable=wrong, **{name: values[name] for name in _TASK_FIELDS})
 
 
 def counters_of(row: Row) -> Counters:
-    return Counters(row["pages"], row["items"], row["errors"], row["bytes"])
+    """The counters of a row; one below zero, which nobody counted, is unknown."""
+    pages, items, errors, size = (
+        None if (n := row[name]) is None or n < 0 else n for name in ("pages", "items", "errors", "bytes")
+    )
+    return Counters(pages, items, errors, size)
 
 
 def task_state(task: Row) -> TaskState:
+    """What is believed about one task. Raises ``RowUnreadable`` when nobody can go on with the row."""
+    check(task_history, task, graver=True)
     return TaskState(
         task_id=task["task_id"],
         index=task["task_index"],
@@ -182,14 +249,33 @@ def task_state(task: Row) -> TaskState:
 
 
 def transition_row(row: Row) -> TransitionRow:
-    return TransitionRow(**row)
+    return TransitionRow(**evident(status_transition, row, "evidence"))
+
+
+def evident(table: Table, row: Row, column: str) -> dict[str, Any]:
+    """A row of a list; what cannot be read in it is told in its JSON under ``unreadable``, so that the list goes on."""
+    values, wrong = salvaged(table, row)
+    if wrong is not None:
+        values[column] = {**(values[column] or {}), "unreadable": wrong}
+    return values
 
 
 def correction_row(row: Row) -> CorrectionRow:
-    return CorrectionRow(**row)
+    return CorrectionRow(**evident(correction, row, "evidence"))
+
+
+def listed_event(row: Row) -> Event:
+    """One event of many; see ``evident``."""
+    return _event(evident(outbox_event, row, "body"))
 
 
 def event_row(row: Row) -> Event:
+    """One event, to be delivered. Raises ``RowUnreadable`` when anything in the row cannot be."""
+    check(outbox_event, row)
+    return _event(row)
+
+
+def _event(row: Row) -> Event:
     return Event(
         seq=row["seq"],
         run_id=row["run_id"],

@@ -11,11 +11,13 @@ from typing import Any
 
 from sqlalchemy import BindParameter, Connection, Select, bindparam, func, insert, select, update
 
-from crawler_lifecycle.domain.errors import Fenced, RunNotFound
+from crawler_lifecycle.domain.errors import Fenced, RowEdited, RunNotFound
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, run_may_become
+from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Event, Fence, TaskCounts
 
 from .engine import Database
+from .readable import Fault, check, unreadable, where
 from .rows import Row, event_row, lag_ms, stop_of
 from .tables import outbox_counter, outbox_event, run_history, status_transition, task_history
 
@@ -53,22 +55,51 @@ def count_tasks(conn: Connection, run_id: int) -> TaskCounts:
 
 def check_fence(run: Row, fence: Fence) -> None:
     """Raise ``Fenced`` unless the run is still the writer's. It is told in the log of whoever tried, too."""
-    if run["attempt"] != fence.attempt or run["owner_run_id"] != fence.owner_run_id:
-        text = (
-            f"Run {fence.run_id} is at attempt {run['attempt']} of owner {run['owner_run_id']}; "
-            f"attempt {fence.attempt} of owner {fence.owner_run_id} may no longer write"
-        )
-        log.warning("refused a late write: %s", text)
-        raise Fenced(text)
+    same_attempt, same_owner = run["attempt"] == fence.attempt, run["owner_run_id"] == fence.owner_run_id
+    if same_attempt and same_owner:
+        return
+    text = (
+        f"Run {fence.run_id} is at attempt {run['attempt']} of owner {run['owner_run_id']}; "
+        f"attempt {fence.attempt} of owner {fence.owner_run_id} may no longer write"
+    )
+    if same_attempt or same_owner:
+        # Whoever takes a run over changes both. Another hand changed one: the writer goes on once that is mended.
+        column, value = ("owner_run_id", fence.owner_run_id) if same_attempt else ("attempt", fence.attempt)
+        fault = Fault(column, run[column], f"no takeover wrote it: set it back to {value!r}")
+        raise RowEdited(f"{text}. {where(run_history, run)}: {fault}")
+    log.warning("refused a late write: %s", text)
+    raise Fenced(text)
 
 
 def read_run(conn: Connection, run_id: int, *, lock: bool = False) -> dict[Any, Any]:
-    """The run's row, locked until the end of the transaction if asked for. Raises ``RunNotFound``."""
+    """The run's row, locked until the end of the transaction if asked for.
+
+    Raises ``RunNotFound``, and ``RowUnreadable`` when nobody can go on with what stands there.
+    """
     query = select(run_history).where(run_history.c.run_id == run_id)
     row = conn.execute(query.with_for_update() if lock else query).mappings().one_or_none()
     if row is None:
         raise RunNotFound(f"There is no run {run_id}")
+    check(run_history, row, graver=True)
     return dict(row)
+
+
+def checked_counts(conn: Connection, run: Row) -> TaskCounts:
+    """``count_tasks``, when all of them can be. Raises ``RowUnreadable``.
+
+    A task in a status that does not exist is neither alive nor ended; a run that ended has no task that is alive.
+    """
+    counts, t = count_tasks(conn, run["run_id"]), task_history.c
+    for status in counts.by_status:
+        if status not in TaskStatus.__members__:
+            query = current_tasks(run["run_id"], task_history).where(t.status == status).limit(1)
+            row = conn.execute(query).mappings().one_or_none()
+            if row is not None:
+                check(task_history, row, graver=True)
+    if counts.alive and RunStatus(run["status"]).terminal:
+        cure = f"{counts.alive} of its tasks are alive: set it back to PROCESSING, or stop the run with crawlctl stop"
+        raise unreadable(run_history, run, Fault("status", run["status"], cure))
+    return counts
 
 
 @dataclass
