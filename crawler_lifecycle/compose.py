@@ -8,6 +8,7 @@ from typing import Any
 
 from temporalio import activity
 
+from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.audit import AuditActivities
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.completion import CompletionActivities
@@ -87,7 +88,7 @@ class Parts:
 def build_parts(settings: Settings, directory: WorkflowDirectory) -> Parts:
     """The adapters that the settings name. Raises ``InvalidRequest`` that names the setting which cannot be served."""
     return Parts(
-        store=open_store(settings.database.url, pool_size=settings.database.pool_size),
+        store=open_store(settings.database.url, pool_size=settings.database.pool_size, told=meters.committed),
         cluster=build_cluster(settings),
         catalogue=build_catalogue(settings),
         scheduler=build_scheduler(settings),

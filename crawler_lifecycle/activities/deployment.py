@@ -21,7 +21,6 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import ALIVE, Observation, Phase, TaskStatus
 from crawler_lifecycle.ports import Cluster, Deployment, Fence, Notifier, RunStore, SchedulerClient
 
-from . import meters
 from .reconciliation import compare, ref_of
 from .shared import Clock, Counts, beating, deliver, ordered_at, utc_now
 
@@ -218,7 +217,6 @@ class DeploymentActivities:
             return  # the start itself is proved; the next look is due in a minute anyway
         executing = [f for f in compare(state, look, gap_s=0, resumed=False) if not f.change.after.terminal]
         self.store.record_look(fence, look, executing, None, "look", ordered_at())
-        meters.found(executing, look.observed_at, "look")
         self.store.apply_findings(fence, "look", look.observed_at)
 
     def _again(self, error: LifecycleError, start_check_s: float) -> ApplicationError:

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, CancelledError
 
 from crawler_lifecycle.domain.errors import LifecycleError, codes
-from crawler_lifecycle.ports import Finding
+from crawler_lifecycle.ports import Committed
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +32,9 @@ OUTCOMES = frozenset({
 #: Seconds: of a look, of an export, between a change on the cluster and its record.
 LOOK_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0)
 EXPORT_BUCKETS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 21600.0)
-LAG_BUCKETS = (0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 21600.0)
+LAG_BUCKETS = (
+    *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 21600.0),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,10 @@ RUNS_STARTED = Instrument("lifecycle_runs_started", "Attempts of runs that a wor
 RUNS_ENDED = Instrument("lifecycle_runs_ended", "Verdicts", ("status", "outcome"))
 LOOKS = Instrument("lifecycle_looks", "Looks at the cluster: ok, or failed and therefore no observation", ("result",))
 LOOK_TIME = Instrument("lifecycle_look", "Duration of complete looks", (), LOOK_BUCKETS)
-TASKS_CHANGED = Instrument("lifecycle_tasks_changed", "Statuses of tasks that looks found changed", ("to",))
+TASKS_CHANGED = Instrument("lifecycle_tasks_changed", "Changes of tasks' statuses", ("to",))
 CORRECTIONS = Instrument("lifecycle_corrections", "Recorded statuses that turned out to be untrue", ("kind",))
 TRUTH_LAG = Instrument(
-    "lifecycle_truth_lag", "From a change on the cluster to the look that found it", ("source",), LAG_BUCKETS
+    "lifecycle_truth_lag", "From a change on the cluster to the commit of its record", ("source",), LAG_BUCKETS
 )
 STOPS = Instrument("lifecycle_stops", "Stops that workflows heard", ("kind",))
 EXPORTS = Instrument("lifecycle_exports", "Tries to archive supporting files", ("result",))
@@ -109,22 +110,26 @@ def measure(what: Instrument, seconds: float, **labels: str) -> None:
 # --- calls from inside of activities: what their answers do not tell --------------------------------------------------
 
 
-def found(findings: Sequence[Finding], observed_at: datetime, source: str) -> None:
-    """What a look proved: changed statuses, how late they were found, and what had been recorded wrongly."""
-    for finding in findings:
-        change = finding.change
-        count(TASKS_CHANGED, to=str(change.after))
-        late = (observed_at - change.cluster_time).total_seconds() if change.cluster_time is not None else None
-        if late is not None:
-            measure(TRUTH_LAG, late, source=source)
-        if change.correction is not None:
-            count(CORRECTIONS, kind=change.correction)
-            log.warning(
-                "task %s was recorded as %s and is %s (%s%s): %s",
-                *(change.task_id, change.before, change.after, change.correction),
-                *("" if late is None else f", untrue for {max(0.0, late):.1f} s", change.cause),
-                extra={"task_id": change.task_id, "correction": change.correction},
-            )
+def committed(news: Committed) -> None:
+    """What a transaction added to the ledger: changed statuses, how late they were committed, and what was untrue.
+
+    Called after the commit, in the thread of the activity that wrote; a second execution writes nothing more, and so
+    nothing is counted twice.
+    """
+    for change in news.changes:
+        count(TASKS_CHANGED, to=change.status)
+        if change.lag_ms is not None:
+            measure(TRUTH_LAG, change.lag_ms / 1000 + news.took.total_seconds(), source=change.source)
+    for corrected in news.corrections:
+        wrong = corrected.row
+        count(CORRECTIONS, kind=wrong.kind)
+        who = "the run" if wrong.task_id is None else f"task {wrong.task_id}"
+        untrue = "" if wrong.lag_ms is None else f", untrue for {wrong.lag_ms / 1000:.1f} s"
+        log.warning(
+            "%s was recorded as %s and is %s (%s%s): %s",
+            *(who, wrong.believed, wrong.truth, wrong.kind, untrue, corrected.cause or "see its evidence"),
+            extra={"run_id": news.run_id, "task_id": wrong.task_id, "correction": wrong.kind},
+        )
 
 
 def delivered(sink: str, error: str | None = None) -> None:

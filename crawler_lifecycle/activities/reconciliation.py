@@ -19,7 +19,6 @@ from crawler_lifecycle.domain.stall import stalled
 from crawler_lifecycle.domain.task import ACTIVE, TaskState, TaskStatus, reconcile
 from crawler_lifecycle.ports import Cluster, Fence, Finding, FoundState, Look, Notifier, RunStore, TaskRef
 
-from . import meters
 from .shared import Clock, Counts, beating, ordered_at, send_event, telling, utc_now
 
 #: Tasks whose debugging information is fetched and written in one go.
@@ -154,7 +153,6 @@ class ReconciliationActivities:
             gap = max(order.next_gap_s, 2 * look.seconds, cadence.MIN_GAP_SECONDS)
             next_look_at = self.clock() + timedelta(seconds=gap)
             report = self.store.record_look(fence, look, findings, next_look_at, order.source, ordered_at())
-        meters.found(findings, look.observed_at, order.source)
         return LookAnswer(
             report.changed,
             report.active,

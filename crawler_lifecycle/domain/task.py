@@ -272,7 +272,9 @@ def reconcile(
             kind, cause = "never_existed", "It was recorded as deployed but never existed on the cluster"
         if stop is not None and not foreign:
             return _stopped_without_trace(task, seen, stop)
-        return Change(task.task_id, task.status, TaskStatus.LOST, seen.changed_at, "lost", cause, kind)
+        # What another object under the name went through says nothing of when ours ended.
+        when = None if foreign else seen.changed_at
+        return Change(task.task_id, task.status, TaskStatus.LOST, when, "lost", cause, kind)
     if seen.phase is Phase.ENDED:
         end = seen.end or End()
         ending = read_end(end, stop)

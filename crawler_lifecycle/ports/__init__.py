@@ -23,6 +23,8 @@ from .protocols import (
 )
 from .values import (
     AddedTask,
+    Committed,
+    Corrected,
     Correction,
     CorrectionRow,
     CorrectionSummary,
@@ -44,6 +46,7 @@ from .values import (
     Resumption,
     RunHandle,
     RunRow,
+    TaskChanged,
     TaskCounts,
     TaskRef,
     TaskRow,
@@ -56,6 +59,8 @@ __all__ = [
     "AddedTask",
     "Catalogue",
     "Cluster",
+    "Committed",
+    "Corrected",
     "Correction",
     "CorrectionRow",
     "CorrectionSummary",
@@ -84,6 +89,7 @@ __all__ = [
     "RunRow",
     "RunStore",
     "SchedulerClient",
+    "TaskChanged",
     "TaskCounts",
     "TaskLogs",
     "TaskRef",

@@ -229,6 +229,36 @@ class Correction:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskChanged:
+    """One transition of a task, as it was committed."""
+
+    status: str
+    source: str
+    lag_ms: int | None
+    """From the cluster's own time of the change to the row's ``committed_at``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """One correction as it was committed, with the cause that its task has now."""
+
+    row: CorrectionRow
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What one transaction added to the ledger."""
+
+    run_id: int
+    attempt: int
+    changes: Sequence[TaskChanged]
+    corrections: Sequence[Corrected]
+    took: timedelta
+    """How much later than the rows' own times the transaction was over."""
+
+
+@dataclass(frozen=True, slots=True)
 class CorrectionTotal:
     """Corrections of one kind: how many, and for how long at most a recorded status was untrue."""
 

@@ -82,7 +82,7 @@ class Filled:
 def _fill(url: str) -> Filled:
     upgrade(url)
     clock = Clock()
-    store = open_store(url, clock=clock)
+    store = open_store(url, clock=clock, told=lambda news: None)
     with store._db.writer.begin() as connection:
         first = fill_runs(connection, RUNS)
         fill_tasks(connection, first, RUNS, EACH)

@@ -16,6 +16,7 @@ from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle, WorkflowHistory
 from temporalio.worker import Replayer, Worker
 
+from crawler_lifecycle.activities import meters
 from crawler_lifecycle.adapters.database import open_store, upgrade
 from crawler_lifecycle.adapters.temporal import TemporalDirectory
 from crawler_lifecycle.compose import ROLES, WORKFLOWS, Parts, activities_of
@@ -245,7 +246,7 @@ async def _laboratory(
     client: Client, folder: Path, url: str, workers: bool, clock: Callable[[], datetime]
 ) -> AsyncIterator[Lab]:
     upgrade(url)
-    store = open_store(url, clock=clock)
+    store = open_store(url, clock=clock, told=meters.committed)
     cluster = FakeCluster(clock=clock)
     outside, catalogue = Outside(), DictCatalogue(CRAWLERS)
     scheduler = DirectScheduler(cluster, catalogue)

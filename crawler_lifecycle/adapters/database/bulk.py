@@ -21,17 +21,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, Connection, TextClause, bindparam, delete, select, text
+from sqlalchemy import Column, Connection, TextClause, bindparam, delete, func, select, text
 
+from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.task import TaskStatus, task_may_become
+from crawler_lifecycle.ports import Corrected, TaskChanged
 
 from .columns import JsonText, UtcTime
-from .rows import lag_ms
-from .tables import task_change, task_finding, task_observation
+from .rows import Row, correction_row, lag_ms
+from .tables import correction, status_transition, task_change, task_finding, task_history, task_observation
 from .unit import Unit
 from .wire import insert_rows
 
@@ -56,6 +59,8 @@ class Move:
     outcome: str | None = None
     cause: str | None = None
     correction: str | None = None
+    vouched_at: datetime | None = None
+    """The last moment at which a look saw that what was believed was true; ``None`` when none ever did."""
     evidence: Mapping[str, Any] | JsonText = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
 
@@ -123,10 +128,16 @@ _CORRECTION = {
     "evidence": "w.evidence",
     "created_at": ":now",
 }
-#: Milliseconds from the cluster's time to now, as ``rows.lag_ms`` counts them.
+#: Milliseconds from a time until now, as ``rows.lag_ms`` counts them.
 _LAG = {
-    "mysql": "GREATEST(0, ROUND(TIMESTAMPDIFF(MICROSECOND, w.cluster_time, :now) / 1000))",
-    "sqlite": "MAX(0, CAST(ROUND((julianday(:now) - julianday(w.cluster_time)) * 86400000) AS INTEGER))",
+    "mysql": "GREATEST(0, ROUND(TIMESTAMPDIFF(MICROSECOND, {}, :now) / 1000))",
+    "sqlite": "MAX(0, CAST(ROUND((julianday(:now) - julianday({})) * 86400000) AS INTEGER))",
+}
+#: From when what was believed was untrue, at the earliest: as ``ledger.untrue_since``, and where the cluster gives no
+#: time, since a look last saw that it was true.
+_UNTRUE = {
+    "mysql": "GREATEST(t.status_since, COALESCE(w.cluster_time, w.vouched_at, t.status_since))",
+    "sqlite": "MAX(t.status_since, COALESCE(w.cluster_time, w.vouched_at, t.status_since))",
 }
 
 
@@ -138,7 +149,8 @@ def _tell(dialect: str, work: str, table: str) -> TextClause:
     """
     columns, also = (_TRANSITION, "") if table == "status_transition" else (_CORRECTION, " AND w.correction <> ''")
     if work == "task_finding":
-        columns = {**columns, "lag_ms": _LAG[dialect]}
+        since = "w.cluster_time" if table == "status_transition" else _UNTRUE[dialect]
+        columns = {**columns, "lag_ms": _LAG[dialect].format(since)}
     mysql = dialect == "mysql"
     tables = _join(work) if mysql else f"{work} AS w CROSS JOIN task_history AS t"
     lock = " FOR UPDATE" if mysql else ""
@@ -211,9 +223,10 @@ def move_tasks(
     if not wanted:
         return 0
     _stage(unit, [_row(unit, move) for move in wanted.values()])
-    moved = _tell_all(unit, "task_change", source)
-    columns = ("status", "status_since", *replace)
-    _apply(unit, columns, ("outcome", "cause", "ended_at", *fill), ("offered_until",), cas=True)
+    with _remembered(unit):
+        moved = _tell_all(unit, "task_change", source)
+        columns = ("status", "status_since", *replace)
+        _apply(unit, columns, ("outcome", "cause", "ended_at", *fill), ("offered_until",), cas=True)
     unit.changed = unit.changed or moved > 0
     return moved
 
@@ -227,26 +240,66 @@ def _tell_all(unit: Unit, work: str, source: str) -> int:
     return moved
 
 
+@contextmanager
+def _remembered(unit: Unit) -> Iterator[None]:
+    """Keep what is told of the run's tasks in here for whoever is to hear of it after the commit."""
+    if unit.told is None:
+        yield
+        return
+    s, c, t = status_transition.c, correction.c, task_history.c
+    # Nobody else appends any while the run's row is locked.
+    seq = unit.conn.execute(select(func.max(s.seq)).where(s.run_id == unit.run_id)).scalar_one() or 0
+    last = unit.conn.execute(select(func.max(c.id)).where(c.run_id == unit.run_id)).scalar_one() or 0
+    yield
+    moved = select(s.to_status, s.source, s.lag_ms).where(s.run_id == unit.run_id, s.seq > seq)
+    unit.told_changes += [TaskChanged(*row) for row in unit.conn.execute(moved)]
+    wrong = (
+        select(correction, t.cause)
+        .join_from(correction, task_history, c.task_id == t.task_id)
+        .where(c.run_id == unit.run_id, c.id > last)
+        .order_by(c.id)
+    )
+    for row in map(dict, unit.conn.execute(wrong).mappings()):
+        cause = row.pop("cause")
+        unit.told_corrections.append(Corrected(correction_row(row), cause))
+
+
 def stage_moves(unit: Unit, seen: Collection[int], moves: Sequence[Move]) -> None:
-    """Keep the moves of a look until ``apply_staged``, in place of what an earlier one left for the ``seen`` tasks."""
+    """Keep the moves of a look until ``apply_staged``, in place of what an earlier one left for the ``seen`` tasks.
+
+    A look whose findings were never applied (its worker died) has moved the time of the next one all the same. What it
+    knew of lateness stays: that a change was found late, and when a look last saw that it was not there yet.
+    """
     c = task_finding.c
-    kept = unit.conn.execute(select(c.task_id).where(c.run_id == unit.run_id)).scalars()
-    for chunk in chunks([task_id for task_id in kept if task_id in seen]):
+    query = select(c.task_id, c.status, c.correction, c.vouched_at).where(c.run_id == unit.run_id)
+    kept = {row["task_id"]: row for row in unit.conn.execute(query).mappings() if row["task_id"] in seen}
+    for chunk in chunks(sorted(kept)):
         unit.conn.execute(delete(task_finding).where(c.run_id == unit.run_id, c.task_id.in_(chunk)))
-    rows = [_staged(unit, move) for move in moves if task_may_become(move.before, move.after)]
+    found = [_still(move, kept.get(move.task_id)) for move in moves if task_may_become(move.before, move.after)]
+    rows = [_staged(unit, move) for move in found]
     if rows:
         insert_rows(unit.conn, task_finding, tuple(rows[0]), [tuple(row.values()) for row in rows])
 
 
+def _still(move: Move, earlier: Row | None) -> Move:
+    """The move with what an earlier look, which found the same, knew of its lateness."""
+    if earlier is None or earlier["status"] != move.after:
+        return move
+    moments = [moment for moment in (earlier["vouched_at"], move.vouched_at) if moment is not None]
+    vouched = None if move.correction == CorrectionKind.NEVER_EXISTED else min(moments, default=None)
+    return replace(move, correction=move.correction or earlier["correction"], vouched_at=vouched)
+
+
 def apply_staged(unit: Unit, source: str, *, replace: Sequence[str], fill: Sequence[str]) -> None:
     """``move_tasks`` for the moves that are staged; they stay until they are forgotten."""
-    if not _tell_all(unit, "task_finding", source):
-        return
-    filled = ("outcome", "cause", *fill)
-    dialect = unit.conn.dialect.name
-    statement = _copy(dialect, "task_finding", ("status", *replace), filled, ("offered_until",), cas=True)
-    unit.conn.execute(statement, {"run_id": unit.run_id, "now": unit.now})
-    unit.changed = True
+    with _remembered(unit):
+        if not _tell_all(unit, "task_finding", source):
+            return
+        filled = ("outcome", "cause", *fill)
+        dialect = unit.conn.dialect.name
+        statement = _copy(dialect, "task_finding", ("status", *replace), filled, ("offered_until",), cas=True)
+        unit.conn.execute(statement, {"run_id": unit.run_id, "now": unit.now})
+        unit.changed = True
 
 
 def _staged(unit: Unit, move: Move) -> dict[str, Any]:
@@ -257,6 +310,7 @@ def _staged(unit: Unit, move: Move) -> dict[str, Any]:
         "terminal": move.after.terminal,
         "cluster_time": move.cluster_time,
         "correction": move.correction,
+        "vouched_at": move.vouched_at,
         "evidence": move.evidence,
         "status": move.after.value,
         "outcome": move.outcome,

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, case, func, insert, select
 
 from crawler_lifecycle.domain.errors import Overtaken
+from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.stall import Reading, quiet_time
 from crawler_lifecycle.domain.task import ALIVE, Counters, Observation, Phase, TaskStatus
 from crawler_lifecycle.ports import Details, Fence, Finding, FoundState, Look, LookReport, TaskCounts
@@ -39,8 +40,8 @@ _COUNTERS = ("pages", "items", "errors", "bytes")
 _SEEN = (Phase.WAITING, Phase.EXECUTING, Phase.ENDED)
 _ALIVE = [status.value for status in ALIVE]
 #: What one look may tell about a task without changing its status.
-_OBSERVED = ("cluster_name", "cluster_uid", "node", "reason", "started_at", "ever_seen", "last_progress_at")
-_OBSERVED_ALL = (*_OBSERVED, *_COUNTERS, "peak_memory", "resumed", "resume_note")
+_OBSERVED = ("cluster_name", "cluster_uid", "node", "reason", "started_at", "ever_seen", "absent_since")
+_OBSERVED_ALL = (*_OBSERVED, "last_progress_at", *_COUNTERS, "peak_memory", "resumed", "resume_note")
 
 
 class LookPart(StorePart):
@@ -82,8 +83,10 @@ class LookPart(StorePart):
             staged = {f.change.task_id: {"finding": dump_finding(f)} for f in findings}
             forgotten: dict[int, dict[str, Any]] = {task["task_id"]: {"finding": None} for task, _ in seen}
             _stage(unit, forgotten | staged)
-            stage_moves(unit, {*forgotten, *staged}, [_move(finding) for finding in findings])
-            news = [row for task, o in seen if (row := _observed(task, o, unit.now)) is not None]
+            last = {task["task_id"]: _vouched_at(task, unit.run) for task in tasks.values()}
+            moves = [_move(finding, last.get(finding.change.task_id)) for finding in findings]
+            stage_moves(unit, {*forgotten, *staged}, moves)
+            news = [row for task, o in seen if (row := _observed(task, o, unit.now, unit.run)) is not None]
             update_tasks(unit, news, replace=_OBSERVED_ALL)
             sums = _sums(unit)
             moved = any(value and value != unit.run[name] for name, value in sums.items())
@@ -251,9 +254,18 @@ def _staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
             return
 
 
-def _observed(task: Row, seen: Observation, now: datetime) -> dict[str, Any] | None:
+def _vouched_at(task: Row, run: Row) -> datetime | None:
+    """When a look last saw the task as it is recorded: the last one, unless it was already gone from sight then."""
+    vouched: datetime | None = task["absent_since"] or run["verified_at"]
+    return vouched
+
+
+def _observed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str, Any] | None:
     """The columns of a task after this observation, or ``None`` when they are what they were."""
     ours = task["cluster_uid"] is None or seen.uid is None or seen.uid == task["cluster_uid"]
+    if seen.phase is Phase.ABSENT and task["ever_seen"] and task["absent_since"] is None:
+        same = {name: task[name] for name in _OBSERVED_ALL}
+        return {"task_id": task["task_id"], **same, "absent_since": run["verified_at"] or now}
     if seen.phase not in _SEEN or not ours:
         return None
     counted = {name: getattr(seen.counters, name) for name in _COUNTERS}
@@ -268,6 +280,7 @@ def _observed(task: Row, seen: Observation, now: datetime) -> dict[str, Any] | N
         "reason": task["reason"] if seen.phase is Phase.ENDED else seen.reason,
         "started_at": task["started_at"] or seen.started_at,
         "ever_seen": True,
+        "absent_since": None,
         "last_progress_at": (seen.progress_at or now) if moved else task["last_progress_at"],
         "peak_memory": max(peaks, default=None),
         "resumed": task["resumed"] if seen.resumed is None else seen.resumed,
@@ -318,7 +331,7 @@ def _foreign(finding: Finding) -> bool:
     return finding.change.correction == "not_ours"
 
 
-def _move(finding: Finding) -> Move:
+def _move(finding: Finding, vouched_at: datetime | None) -> Move:
     change, seen = finding.change, finding.observation
     ours = None if _foreign(finding) else seen
     end = ours.end if ours else None
@@ -333,6 +346,8 @@ def _move(finding: Finding) -> Move:
         outcome=change.outcome,
         cause=change.cause,
         correction=change.correction,
+        # Looks that found nothing vouch for nothing: it was untrue from the first.
+        vouched_at=None if change.correction == CorrectionKind.NEVER_EXISTED else vouched_at,
         evidence=evidence(seen),
         values={
             "reason": end.reason if end else seen.reason,

@@ -14,7 +14,7 @@ from .ownership import OwnershipPart
 from .readers import ReaderPart
 from .schema import schema_of
 from .stops import StopPart
-from .unit import Clock, utc_now
+from .unit import Clock, Told, utc_now
 
 
 class SqlRunStore(
@@ -34,9 +34,10 @@ class SqlRunStore(
         self._db.close()
 
 
-def open_store(url: str, *, pool_size: int = 5, clock: Clock = utc_now) -> SqlRunStore:
+def open_store(url: str, *, pool_size: int = 5, clock: Clock = utc_now, told: Told | None = None) -> SqlRunStore:
     """A store on the database at ``url``. Nothing is connected before the first use.
 
+    ``told`` is called after each commit that added to the ledger, in the thread that wrote.
     Raises ``InvalidRequest`` when ``url`` is no URL of a supported database.
     """
-    return SqlRunStore(Database(open_engine(parse_url(url), pool_size=pool_size)), clock)
+    return SqlRunStore(Database(open_engine(parse_url(url), pool_size=pool_size)), clock, told)

@@ -166,6 +166,8 @@ task_history = Table(
     Column("resume_note", Words(200)),
     Column("offered_until", UtcTime),
     Column("ever_seen", Boolean, nullable=False),
+    # Since when looks no longer find it although one had seen it, which proves nothing yet.
+    Column("absent_since", UtcTime),
     Column("last_progress_at", UtcTime),
     Column("deployed_at", UtcTime),
     Column("started_at", UtcTime),
@@ -229,6 +231,8 @@ task_finding = Table(
     Column("believed", String(20), nullable=False),
     Column("terminal", Boolean, nullable=False),
     Column("cluster_time", UtcTime),
+    # When a look last saw that what was believed was true.
+    Column("vouched_at", UtcTime),
     Column("correction", String(30)),
     Column("evidence", _Json, nullable=False),
     *(Column(name, task_history.c[name].type) for name in _FOUND),
@@ -270,6 +274,7 @@ task_change = Table(
             "resumed",
             "resume_note",
             "ever_seen",
+            "absent_since",
             "last_progress_at",
             "deployed_at",
             "started_at",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +14,7 @@ from sqlalchemy import BindParameter, Connection, Select, bindparam, func, inser
 from crawler_lifecycle.domain.errors import Fenced, RowEdited, RunNotFound
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, run_may_become
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.ports import Event, Fence, TaskCounts
+from crawler_lifecycle.ports import Committed, Corrected, Event, Fence, TaskChanged, TaskCounts
 
 from .engine import Database
 from .readable import Fault, check, unreadable, where
@@ -24,6 +24,8 @@ from .tables import outbox_counter, outbox_event, run_history, status_transition
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], datetime]
+#: Hears what a transaction added to the ledger, once it is committed.
+Told = Callable[[Committed], None]
 
 RUN_CHANGED = "run.changed"
 
@@ -113,6 +115,10 @@ class Unit:
     run: dict[Any, Any]
     now: datetime
     changed: bool = False
+    told: Told | None = None
+    """Who is to hear, after the commit, what was added to the ledger."""
+    told_changes: list[TaskChanged] = field(default_factory=list)
+    told_corrections: list[Corrected] = field(default_factory=list)
 
     @property
     def run_id(self) -> int:
@@ -214,9 +220,10 @@ class Unit:
 class StorePart:
     """What the parts of the store share: the database, the clock, and how a unit of work begins and ends."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, told: Told | None = None) -> None:
         self._db = database
         self._clock = clock
+        self._told = told
 
     @contextmanager
     def _unit(self, run_id: int, fence: Fence | None = None) -> Iterator[Unit]:
@@ -229,7 +236,15 @@ class StorePart:
             if fence is not None:
                 check_fence(run, fence)
             # The clock is read after the wait for the lock: lag counts until the commit, not until the attempt.
-            unit = Unit(conn, run, self._clock())
+            unit = Unit(conn, run, self._clock(), told=self._told)
             yield unit
             if unit.changed:
                 unit.announce()
+        self._tell(unit)
+
+    def _tell(self, unit: Unit) -> None:
+        """Say what is committed now, and how much later that is than the time which the rows give."""
+        if self._told is None or not (unit.told_changes or unit.told_corrections):
+            return
+        took = self._clock() - unit.now
+        self._told(Committed(unit.run_id, unit.attempt, unit.told_changes, unit.told_corrections, took))

@@ -135,7 +135,7 @@ def test_a_look_from_finding_to_status(world: World) -> None:
     for _ in range(2):
         report = world.stage(fence, [observation])
         assert (report.changed, report.active, report.queued) == (1, 1, 0)
-        assert (report.pages, report.items, report.errors, report.stalled) == (7, 3, 1, False)
+        assert (report.pages, report.items, report.errors, report.quiet) == (7, 3, 1, timedelta(0))
     assert [f.change.after for f in world.store.staged(fence)] == [TaskStatus.SUCCEEDED]
     assert world.statuses(fence) == {0: TaskStatus.PENDING}
     for _ in range(2):

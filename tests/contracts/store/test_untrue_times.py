@@ -1,0 +1,212 @@
+"""For how long a recorded status was untrue, whatever the clocks say and however often a look is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from crawler_lifecycle.adapters.database import open_store
+from crawler_lifecycle.adapters.database.unit import Unit
+from crawler_lifecycle.domain.task import Change, End, Observation, Phase, TaskStatus
+from crawler_lifecycle.ports import Committed, CorrectionRow, Fence, Finding, Look
+from tests.contracts.store.world import START, Clock, World, seen
+
+KILLED = End(exit_code=137, signal=9, reason="Error")
+
+
+def executing(world: World) -> Fence:
+    """A run of one task that a look saw executing at the present moment."""
+    fence = world.deployed(tasks=1)
+    world.execute(fence)
+    return fence
+
+
+def observed(world: World, fence: Fence, phase: Phase, **fields: object) -> Observation:
+    [task] = world.store.found_state(fence).tasks
+    return seen(task, phase, world.clock.now, **fields)
+
+
+def only(world: World, fence: Fence) -> CorrectionRow:
+    [row] = world.store.corrections(fence.run_id)
+    return row
+
+
+def test_an_end_with_a_time_is_untrue_from_then_on(world: World) -> None:
+    fence = executing(world)
+    when = world.clock.forward(40)
+    world.clock.forward(20)
+    world.look(fence, [observed(world, fence, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=when))])
+    row = only(world, fence)
+    assert (row.believed, row.believed_since, row.truth, row.truth_since) == ("RUNNING", START, "FAILED", when)
+    assert row.lag_ms == 20_000
+    [moved] = [t for t in world.store.transitions(fence.run_id) if t.to_status == "FAILED"]
+    assert (moved.cluster_time, moved.committed_at, moved.lag_ms) == (when, world.clock.now, 20_000)
+
+
+def test_a_clock_that_is_ahead_makes_no_negative_time(world: World) -> None:
+    fence = executing(world)
+    ahead = world.clock.forward(60) + timedelta(seconds=3)
+    world.look(fence, [observed(world, fence, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=ahead))])
+    assert only(world, fence).lag_ms == 0
+    assert {t.lag_ms for t in world.store.transitions(fence.run_id) if t.to_status == "FAILED"} == {0}
+
+
+def test_an_end_dated_before_its_status_was_on_record_is_untrue_from_the_record_on(world: World) -> None:
+    fence = executing(world)
+    world.store.record_stop(fence.run_id, world.stop(), "s1", fence)
+    world.clock.forward(30)
+    [task] = world.store.found_state(fence).tasks
+    world.store.mark_stopping(fence, [task.task_id])
+    world.clock.forward(10)
+    early = START - timedelta(seconds=5)
+    world.look(fence, [observed(world, fence, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=early))])
+    row = only(world, fence)
+    assert (row.believed, row.truth_since, row.lag_ms) == ("STOPPING", early, 10_000)
+
+
+def test_what_vanished_was_untrue_since_a_look_last_saw_it(world: World) -> None:
+    fence = executing(world)
+    world.clock.forward(60)
+    world.look(fence, [observed(world, fence, Phase.EXECUTING, uid="uid-1-0")])
+    world.clock.forward(90)
+    world.look(fence, [observed(world, fence, Phase.GONE, uid="uid-1-0")])
+    row = only(world, fence)
+    assert (row.kind, row.truth_since, row.lag_ms) == ("vanished", None, 90_000)
+
+
+def test_a_look_that_did_not_see_it_vouches_for_nothing(world: World) -> None:
+    """Where the proof of an absence takes two looks, the first of them is no sight of the task."""
+    fence = executing(world)
+    world.clock.forward(60)
+    world.look(fence, [observed(world, fence, Phase.EXECUTING, uid="uid-1-0")])
+    for _ in range(2):
+        world.clock.forward(45)
+        world.look(fence, [observed(world, fence, Phase.ABSENT)])
+    world.clock.forward(45)
+    world.look(fence, [observed(world, fence, Phase.GONE, uid="uid-1-0")])
+    assert only(world, fence).lag_ms == 135_000
+
+
+def test_one_that_is_seen_again_was_never_gone(world: World) -> None:
+    fence = executing(world)
+    world.clock.forward(60)
+    world.look(fence, [observed(world, fence, Phase.ABSENT)])
+    world.clock.forward(60)
+    world.look(fence, [observed(world, fence, Phase.EXECUTING, uid="uid-1-0")])
+    world.clock.forward(30)
+    world.look(fence, [observed(world, fence, Phase.GONE, uid="uid-1-0")])
+    assert only(world, fence).lag_ms == 30_000
+
+
+def test_what_never_existed_was_untrue_from_the_first(world: World) -> None:
+    fence = world.deployed(tasks=1)
+    for _ in range(3):
+        world.clock.forward(60)
+        world.look(fence, [observed(world, fence, Phase.ABSENT)])
+    world.clock.forward(20)
+    world.look(fence, [observed(world, fence, Phase.GONE, uid="uid-1-0")])
+    row = only(world, fence)
+    assert (row.kind, row.believed, row.believed_since, row.lag_ms) == ("never_existed", "PENDING", START, 200_000)
+
+
+def test_another_object_does_not_date_the_end_of_ours(world: World) -> None:
+    fence = executing(world)
+    other = world.clock.forward(50)
+    world.clock.forward(10)
+    world.look(fence, [observed(world, fence, Phase.EXECUTING, uid="uid-other", changed_at=other)])
+    row = only(world, fence)
+    assert (row.kind, row.truth_since, row.lag_ms) == ("not_ours", None, 60_000)
+    [task] = world.store.list_tasks(fence.run_id)
+    assert (task.status, task.ended_at) == (TaskStatus.LOST, world.clock.now)
+
+
+def staged(world: World, fence: Fence, observation: Observation, correction: str | None, when: datetime | None) -> None:
+    """A look whose worker dies before its findings are applied."""
+    [task] = world.store.found_state(fence).tasks
+    change = Change(task.task_id, task.status, TaskStatus.FAILED, when, "failed", "x", correction)
+    look = Look(world.clock.now, 0.1, [observation])
+    world.store.record_look(fence, look, [Finding(change, observation)], world.clock.now + timedelta(minutes=5), "look")
+
+
+def test_lateness_survives_a_look_that_is_tried_again(world: World) -> None:
+    """The first try moves the time of the next look, so the second one alone would take the change for punctual."""
+    fence = executing(world)
+    when = world.clock.forward(60)
+    end = replace(KILLED, finished_at=when)
+    world.clock.forward(100)
+    staged(world, fence, observed(world, fence, Phase.ENDED, uid="uid-1-0", end=end), "late", when)
+    world.clock.forward(20)
+    staged(world, fence, observed(world, fence, Phase.ENDED, uid="uid-1-0", end=end), None, when)
+    world.store.apply_findings(fence, "look")
+    assert (only(world, fence).kind, only(world, fence).lag_ms) == ("late", 120_000)
+
+
+def test_the_last_sight_survives_a_look_that_is_tried_again(world: World) -> None:
+    fence = executing(world)
+    for _ in range(3):
+        world.clock.forward(50)
+        staged(world, fence, observed(world, fence, Phase.ENDED, uid="uid-1-0"), "killed", None)
+    world.store.apply_findings(fence, "look")
+    assert only(world, fence).lag_ms == 150_000
+
+
+def test_another_finding_takes_nothing_over(world: World) -> None:
+    fence = executing(world)
+    world.clock.forward(50)
+    staged(world, fence, observed(world, fence, Phase.ENDED, uid="uid-1-0"), "late", None)
+    [task] = world.store.found_state(fence).tasks
+    observation = observed(world, fence, Phase.ENDED, uid="uid-1-0")
+    change = Change(task.task_id, task.status, TaskStatus.SUCCEEDED, world.clock.now, "finished", "exit 0")
+    look = Look(world.clock.now, 0.1, [observation])
+    world.store.record_look(fence, look, [Finding(change, observation)], None, "look")
+    world.store.apply_findings(fence, "look")
+    assert world.store.corrections(fence.run_id) == []
+
+
+@pytest.fixture
+def told(store_url: str, clock: Clock) -> Iterator[tuple[World, list[Committed]]]:
+    """A world whose store tells what it has committed."""
+    news: list[Committed] = []
+    store = open_store(store_url, clock=clock, told=news.append)
+    yield World(store, clock), news
+    store.close()
+
+
+def test_what_is_committed_is_told_once(told: tuple[World, list[Committed]]) -> None:
+    world, news = told
+    fence = executing(world)
+    assert [(c.status, c.source, c.lag_ms) for n in news for c in n.changes] == [
+        ("PENDING", "deploy", None),
+        ("RUNNING", "look", 0),
+    ]
+    assert [n.corrections for n in news] == [[], []]
+    when = world.clock.forward(10)
+    world.clock.forward(5)
+    end = observed(world, fence, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=when))
+    world.look(fence, [end], "wake")
+    [*_, last] = news
+    assert (last.run_id, last.attempt, len(news)) == (fence.run_id, 1, 3)
+    assert [(c.status, c.source, c.lag_ms) for c in last.changes] == [("FAILED", "wake", 5_000)]
+    [wrong] = last.corrections
+    assert wrong.row == only(world, fence)
+    assert wrong.cause == "Killed by SIGKILL, exit 137, which we did not send"
+    world.store.apply_findings(fence, "wake")
+    world.end(fence)
+    assert len(news) == 3
+
+
+def test_what_is_rolled_back_is_not_told(told: tuple[World, list[Committed]], monkeypatch: pytest.MonkeyPatch) -> None:
+    world, news = told
+    fence = executing(world)
+    before = len(news)
+    staged(world, fence, observed(world, fence, Phase.ENDED, uid="uid-1-0"), "killed", None)
+    with monkeypatch.context() as cut:
+        cut.delattr(Unit, "announce")
+        with pytest.raises(AttributeError, match="announce"):
+            world.store.apply_findings(fence, "look")
+    assert len(news) == before
+    world.store.apply_findings(fence, "look")
+    assert len(news) == before + 1
