@@ -10,20 +10,15 @@ from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReus
 from temporalio.service import RPCError, RPCStatusCode
 
 from .domain import names
-from .domain.errors import LifecycleError
+from .domain.errors import TemporalUnavailable
 from .domain.run import RunRequest, RunResult, RunSnapshot, StopRequest
 from .ports import Fence
 from .workflows.exports import ExportOrder, RunExportWorkflow
 from .workflows.lifecycle import CrawlerLifecycleWorkflow
 
+__all__ = ["Lifecycle", "TemporalUnavailable"]
+
 T = TypeVar("T")
-
-
-class TemporalUnavailable(LifecycleError):
-    """Temporal cannot be reached or cannot take the call now."""
-
-    code = "TemporalUnavailable"
-    retryable = True
 
 
 class Lifecycle:

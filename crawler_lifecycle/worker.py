@@ -35,7 +35,7 @@ from crawler_lifecycle.adapters.temporal import (
 )
 from crawler_lifecycle.client import Lifecycle
 from crawler_lifecycle.codec import codec_of
-from crawler_lifecycle.compose import ROLES, WORKFLOWS, Parts, activities_of, build_observer, build_parts
+from crawler_lifecycle.compose import ROLES, Parts, activities_of, build_observer, build_parts, workflows_of
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from crawler_lifecycle.observability import logs, tracing
 from crawler_lifecycle.observability.metrics import build

@@ -19,6 +19,8 @@ class CreateHistory:
     request: RunRequest
     request_id: str
     owner: Owner
+    repair: bool = False
+    """Whether the run is claimed in place of a workflow that was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class InitiationActivities:
         Second execution: the same owner gets the same answer, nothing is inserted again.
         """
         if order.request.run_id is not None:
-            return self.store.claim_run(order.request, order.owner, self.directory.is_open)
+            return self.store.claim_run(order.request, order.owner, self.directory.is_open, repair=order.repair)
         crawler = self.catalogue.get(order.request.crawler or "")
         request = with_limits(order.request, crawler.limits) if crawler is not None else order.request
         return self.store.create_run(request, order.request_id, order.owner)

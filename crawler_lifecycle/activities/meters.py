@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -18,7 +19,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, CancelledError
 
 from crawler_lifecycle.domain.errors import LifecycleError, codes
-from crawler_lifecycle.ports import Committed
+from crawler_lifecycle.ports import Committed, CorrectionRow
 
 log = logging.getLogger(__name__)
 
@@ -70,9 +71,13 @@ FAILURES = Instrument(
     "lifecycle_activity_failures", "Failed tries of activities, waiting for a start excepted", ("activity", "error")
 )
 
+AUDIT_FINDINGS = Instrument(
+    "lifecycle_audit_findings", "What audits found, each time that they found it", ("kind", "repaired")
+)
+
 INSTRUMENTS = (
     *(RUNS_STARTED, RUNS_ENDED, LOOKS, LOOK_TIME, TASKS_CHANGED, CORRECTIONS, TRUTH_LAG, STOPS),
-    *(EXPORTS, EXPORT_BYTES, EXPORT_TIME, DELIVERIES, FAILURES),
+    *(EXPORTS, EXPORT_BYTES, EXPORT_TIME, DELIVERIES, FAILURES, AUDIT_FINDINGS),
 )
 
 
@@ -130,6 +135,12 @@ def committed(news: Committed) -> None:
             *(who, wrong.believed, wrong.truth, wrong.kind, untrue, corrected.cause or "see its evidence"),
             extra={"run_id": news.run_id, "task_id": wrong.task_id, "correction": wrong.kind},
         )
+
+
+def corrected(written: Sequence[CorrectionRow]) -> None:
+    """Corrections that came into the ledger by another way than a look."""
+    for one in written:
+        count(CORRECTIONS, kind=str(one.kind))
 
 
 def delivered(sink: str, error: str | None = None) -> None:

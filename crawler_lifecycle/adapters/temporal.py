@@ -3,23 +3,51 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
 
 from temporalio.api.enums.v1 import IndexedValueType, WorkflowExecutionStatus
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
-from temporalio.client import Client
+from temporalio.client import (
+    Client,
+    Schedule,
+    ScheduleActionStartWorkflow,
+    ScheduleAlreadyRunningError,
+    ScheduleIntervalSpec,
+    ScheduleOverlapPolicy,
+    SchedulePolicy,
+    ScheduleSpec,
+    ScheduleState,
+    ScheduleUpdate,
+    ScheduleUpdateInput,
+    WorkflowExecutionDescription,
+)
+from temporalio.common import Priority, SearchAttributeKey, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError, RPCStatusCode
 
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.audit import OpenWorkflow, WorkflowState
+from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.names import SEARCH_ATTRIBUTES
-from crawler_lifecycle.ports import Owner
+from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.ports import Fence, Owner
+
+T = TypeVar("T")
 
 #: Workflows in these states may still act.
 OPEN = (
     WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING,
     WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_PAUSED,
 )
+
+#: An audit that is still not over after that is given up; the next one finds the same.
+AUDIT_LIFE = timedelta(hours=2)
+#: A scheduled audit that could not start within this time is left out.
+CATCH_UP = timedelta(seconds=60)
 
 
 async def chain_is_open(client: Client, workflow_id: str, first_run_id: str | None = None) -> bool:
@@ -52,13 +80,159 @@ class TemporalDirectory:
     timeout_s: float = 10.0
 
     def is_open(self, owner: Owner) -> bool:
-        """Whether the owner's chain of executions is still open. Raises ``RuntimeError`` before there is a client."""
-        if self.client is None:
-            raise RuntimeError("not connected to Temporal yet")
-        call: Future[bool] = asyncio.run_coroutine_threadsafe(
-            chain_is_open(self.client, owner.workflow_id, owner.first_run_id), self.loop
+        """Whether the owner's chain of executions is still open."""
+        return self._ask(lambda client: chain_is_open(client, owner.workflow_id, owner.first_run_id))
+
+    def state(self, workflow_id: str, first_run_id: str | None = None) -> WorkflowState:
+        """Whether the workflow is open, and when and how it closed."""
+        return self._ask(lambda client: _state(client, workflow_id, first_run_id))
+
+    def open_runs(self, after: str | None = None, limit: int = 100) -> tuple[list[OpenWorkflow], str | None]:
+        """A page of the lifecycle workflows that are open, as the visibility store lists them."""
+        return self._ask(lambda client: _open_page(client, after, limit))
+
+    def confirm(self, workflow: OpenWorkflow) -> OpenWorkflow | None:
+        """The same as its own execution says; ``None`` when it is no longer open."""
+        return self._ask(lambda client: _confirmed(client, workflow))
+
+    def begin(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> None:
+        """Start a workflow for a stored run, or find it open."""
+        args: list[object] = [request, {"repair": True}] if repair else [request]
+        self._start(
+            names.LIFECYCLE_WORKFLOW,
+            args,
+            workflow_id,
+            priority=Priority(priority_key=request.priority, fairness_key=request.crawler),
         )
-        return call.result(self.timeout_s)
+
+    def deliver_again(self, fence: Fence, *, event: bool, files: bool) -> None:
+        """Start the workflow that delivers an attempt again, or find it open."""
+        order = {"fence": asdict(fence), "event": event, "files": files}
+        self._start(names.EXPORT_WORKFLOW, [order], names.export_workflow_id(fence.run_id, fence.attempt))
+
+    def end(self, workflow: OpenWorkflow, reason: str) -> None:
+        """Terminate this chain of executions and no later one of the same id."""
+
+        async def terminate(client: Client) -> None:
+            handle = client.get_workflow_handle(workflow.workflow_id, first_execution_run_id=workflow.first_run_id)
+            try:
+                await handle.terminate(reason=reason[:1000])
+            except RPCError as error:
+                if error.status != RPCStatusCode.NOT_FOUND:
+                    raise
+
+        self._ask(terminate)
+
+    def _start(self, kind: str, args: list[object], workflow_id: str, *, priority: Priority = Priority.default) -> None:
+        async def start(client: Client) -> None:
+            await client.start_workflow(
+                kind,
+                args=args,
+                id=workflow_id,
+                task_queue=names.QUEUE_MAIN,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                priority=priority,
+            )
+
+        self._ask(start)
+
+    def _ask(self, question: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        """The answer. Raises ``TemporalUnavailable`` for anything but an answer."""
+        if self.client is None:
+            raise TemporalUnavailable("not connected to Temporal yet")
+        call: Future[T] = asyncio.run_coroutine_threadsafe(question(self.client), self.loop)
+        try:
+            return call.result(self.timeout_s)
+        except TimeoutError:
+            call.cancel()
+            raise TemporalUnavailable(f"Temporal did not answer within {self.timeout_s:g} s") from None
+        except RPCError as error:
+            raise TemporalUnavailable(f"Temporal did not take the call ({error.status.name}): {error}") from error
+
+
+_RUN_ID = SearchAttributeKey.for_int("CrawlRunId")
+_OPEN_RUNS = f"WorkflowType = '{names.LIFECYCLE_WORKFLOW}' AND ExecutionStatus = 'Running'"
+
+
+async def _described(client: Client, workflow_id: str) -> WorkflowExecutionDescription | None:
+    try:
+        return await client.get_workflow_handle(workflow_id).describe()
+    except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND:
+            return None
+        raise
+
+
+async def _state(client: Client, workflow_id: str, first_run_id: str | None) -> WorkflowState:
+    found = await _described(client, workflow_id)
+    if found is None:
+        return WorkflowState(open=False)
+    info = found.raw_description.workflow_execution_info
+    if first_run_id is not None and (info.first_run_id or found.run_id) != first_run_id:
+        return WorkflowState(open=False, how="followed by another one")
+    if info.status in OPEN:
+        return WorkflowState(open=True)
+    how = found.status.name.lower().replace("_", " ") if found.status is not None else None
+    return WorkflowState(open=False, closed_at=found.close_time, how=how)
+
+
+async def _open_page(client: Client, after: str | None, limit: int) -> tuple[list[OpenWorkflow], str | None]:
+    token = base64.b64decode(after) if after else None
+    pages = client.list_workflows(_OPEN_RUNS, page_size=limit, next_page_token=token)
+    await pages.fetch_next_page()
+    found = [
+        OpenWorkflow(row.id, row.run_id, row.start_time, row.typed_search_attributes.get(_RUN_ID))
+        for row in pages.current_page or ()
+    ]
+    after = base64.b64encode(pages.next_page_token).decode() if pages.next_page_token else None
+    return found, after
+
+
+async def _confirmed(client: Client, workflow: OpenWorkflow) -> OpenWorkflow | None:
+    found = await _described(client, workflow.workflow_id)
+    if found is None or found.raw_description.workflow_execution_info.status not in OPEN:
+        return None
+    first = found.raw_description.workflow_execution_info.first_run_id or found.run_id
+    return OpenWorkflow(found.id, first, found.start_time, found.typed_search_attributes.get(_RUN_ID))
+
+
+async def keep_audit_schedule(client: Client, every_s: float, repair: bool) -> None:
+    """Make the Temporal Schedule of audits what the settings say; without ``every_s`` there is none.
+
+    Whoever paused it finds it paused. Audits never overlap, and those that were missed are not made up for: the next
+    one finds the same. Raises ``RPCError`` when the right to do so is missing.
+    """
+    handle = client.get_schedule_handle(names.AUDIT_SCHEDULE)
+    if every_s <= 0:
+        try:
+            await handle.delete()
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND:
+                raise
+        return
+    wanted = Schedule(
+        action=ScheduleActionStartWorkflow(
+            names.AUDIT_WORKFLOW,
+            {"repair": repair},
+            id=names.AUDIT_SCHEDULE,
+            task_queue=names.QUEUE_AUDIT,
+            execution_timeout=AUDIT_LIFE,
+        ),
+        spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=timedelta(seconds=every_s))]),
+        policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=CATCH_UP),
+        state=ScheduleState(note="compares database, cluster and Temporal; kept by the workers of the role audit"),
+    )
+
+    def renewed(found: ScheduleUpdateInput) -> ScheduleUpdate:
+        wanted.state.paused = found.description.schedule.state.paused
+        wanted.state.note = found.description.schedule.state.note or wanted.state.note
+        return ScheduleUpdate(wanted)
+
+    try:
+        await client.create_schedule(names.AUDIT_SCHEDULE, wanted)
+    except ScheduleAlreadyRunningError:
+        await handle.update(renewed)
 
 
 async def register_search_attributes(client: Client) -> list[str]:

@@ -132,6 +132,13 @@ class RowEdited(RowUnreadable, Fenced):
     code = "RowEdited"
 
 
+class TemporalUnavailable(LifecycleError):
+    """Temporal cannot be reached or cannot take the call now."""
+
+    code = "TemporalUnavailable"
+    retryable = True
+
+
 class NotDelivered(LifecycleError):
     """A notification, event or archive could not be delivered now; it stays recorded and is sent again."""
 

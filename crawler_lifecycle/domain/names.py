@@ -12,6 +12,10 @@ import re
 LIFECYCLE_WORKFLOW = "CrawlerLifecycleWorkflow"
 #: Sends again what an ended run has to deliver; started by a person, hours or months after the run.
 EXPORT_WORKFLOW = "RunExportWorkflow"
+#: Compares database, cluster and Temporal.
+AUDIT_WORKFLOW = "CrawlAuditWorkflow"
+#: The Temporal Schedule that starts it, and the id of the workflow of an audit on demand.
+AUDIT_SCHEDULE = "crawl-audit"
 
 #: Workflows, database and notification steps.
 QUEUE_MAIN = "crawler-lifecycle"
@@ -21,6 +25,8 @@ QUEUE_CLUSTER = "crawler-lifecycle-cluster"
 QUEUE_CONTROL = "crawler-lifecycle-control"
 #: Zip and upload.
 QUEUE_EXPORT = "crawler-lifecycle-export"
+#: Audits: workflow and activities, with threads and connections of their own, so that they never hold up a run.
+QUEUE_AUDIT = "crawler-lifecycle-audit"
 
 SIGNAL_STOP = "stop"
 SIGNAL_FORCE_STOP = "force_stop"
@@ -63,6 +69,11 @@ TASKS_PER_RUN_MAX = 100_000
 def workflow_id(crawler: str, request_id: str) -> str:
     """The workflow id of a run that we start ourselves: ``crawl/<crawler>/<request_id>``."""
     return f"crawl/{crawler}/{request_id}"
+
+
+def attempt_workflow_id(crawler: str, request_id: str, attempt: int) -> str:
+    """The workflow id of one attempt of a run, where the plain one may still be taken by an earlier attempt."""
+    return f"{workflow_id(crawler, request_id)}/{attempt}"
 
 
 def export_workflow_id(run_id: int, attempt: int) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from crawler_lifecycle.domain.audit import ClusterTask
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, effective_args
 from crawler_lifecycle.domain.errors import DeploymentExpired, InvalidRequest
 from crawler_lifecycle.domain.names import cluster_name
@@ -108,7 +109,7 @@ class FakeCluster:
     def fail_with(self, error: Exception | None, *methods: str) -> None:
         """From now on these methods (all, when none is named) raise the error; ``None`` heals them."""
         with self._lock:
-            for method in methods or ("deploy", "look", "details", "stop", "kill", "files"):
+            for method in methods or ("deploy", "look", "details", "stop", "kill", "files", "inventory"):
                 if error is None:
                     self._errors.pop(method, None)
                 else:
@@ -134,13 +135,14 @@ class FakeCluster:
             task = self._tasks.get((run_id, index, attempt))
             return 0 if task is None else task.signals
 
-    def alive(self) -> list[tuple[int, int, int]]:
-        """What waits or executes now, as (run_id, index, attempt)."""
+    def alive(self, run_id: int | None = None) -> list[tuple[int, int, int]]:
+        """What waits or executes now, of all runs or of one, as (run_id, index, attempt)."""
         with self._lock:
             now = self.clock()
-            for task in self._tasks.values():
+            tasks = {key: task for key, task in self._tasks.items() if run_id in (None, key[0])}
+            for task in tasks.values():
                 task.settle(now)
-            return [key for key, task in self._tasks.items() if task.ended is None and not task.gone]
+            return [key for key, task in tasks.items() if task.ended is None and not task.gone]
 
     def phases(self) -> dict[tuple[int, int, int], Phase]:
         """What each task that was ever deployed does now, by (run_id, index, attempt)."""
@@ -230,6 +232,23 @@ class FakeCluster:
                 for ref in tasks
                 if (run_id, ref.index) in self.folders
             ]
+
+    def inventory(
+        self, *, run_id: int | None = None, after: tuple[int, int, int] | None = None, limit: int = 500
+    ) -> list[ClusterTask]:
+        with self._called("inventory"):
+            now = self.clock()
+            found = []
+            for (run, index, attempt), task in sorted(self._tasks.items()):
+                task.settle(now)
+                if task.ended is not None or task.gone or run_id not in (None, run):
+                    continue
+                started = task.started_at()
+                executing = started <= now
+                if after is None or (run, index, attempt) > after:
+                    when = started if executing else None
+                    found.append(ClusterTask(run, index, attempt, executing, None, task.uid, when, "fake"))
+            return found[:limit]
 
     # --- inside
 

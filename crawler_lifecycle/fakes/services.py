@@ -16,6 +16,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from crawler_lifecycle.cloudevents import bus_text
+from crawler_lifecycle.domain.audit import OpenWorkflow, WorkflowState
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, effective_args
 from crawler_lifecycle.domain.errors import (
     ClusterUnavailable,
@@ -27,8 +28,8 @@ from crawler_lifecycle.domain.errors import (
     SchedulerUnavailable,
 )
 from crawler_lifecycle.domain.names import cluster_name
-from crawler_lifecycle.domain.run import ExportResult
-from crawler_lifecycle.ports import Deployed, Deployer, Deployment, Event, FileSource, Owner, QueuedTask
+from crawler_lifecycle.domain.run import ExportResult, RunRequest
+from crawler_lifecycle.ports import Deployed, Deployer, Deployment, Event, Fence, FileSource, Owner, QueuedTask
 
 
 class Faults:
@@ -148,11 +149,44 @@ class FakeDirectory:
 
     def __init__(self, *owners: Owner) -> None:
         self.open = set(owners)
+        self.closed: dict[str, datetime] = {}
+        self.workflows: list[OpenWorkflow] = []
+        self.begun: dict[str, tuple[RunRequest, bool]] = {}
+        self.delivered: dict[Fence, tuple[bool, bool]] = {}
+        self.ended: dict[str, str] = {}
         self.faults = Faults()
 
     def is_open(self, owner: Owner) -> bool:
         self.faults.strike()
         return owner in self.open
+
+    def state(self, workflow_id: str, first_run_id: str | None = None) -> WorkflowState:
+        self.faults.strike()
+        opened = any(o.workflow_id == workflow_id and first_run_id in (None, o.first_run_id) for o in self.open)
+        return WorkflowState(open=True) if opened else WorkflowState(False, self.closed.get(workflow_id), "terminated")
+
+    def open_runs(self, after: str | None = None, limit: int = 100) -> tuple[list[OpenWorkflow], str | None]:
+        self.faults.strike()
+        begin = int(after or 0)
+        page = self.workflows[begin : begin + limit]
+        return list(page), str(begin + limit) if len(self.workflows) > begin + limit else None
+
+    def confirm(self, workflow: OpenWorkflow) -> OpenWorkflow | None:
+        self.faults.strike()
+        return workflow if workflow in self.workflows else None
+
+    def begin(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> None:
+        self.faults.strike()
+        self.begun[workflow_id] = (request, repair)
+
+    def deliver_again(self, fence: Fence, *, event: bool, files: bool) -> None:
+        self.faults.strike()
+        self.delivered[fence] = (event, files)
+
+    def end(self, workflow: OpenWorkflow, reason: str) -> None:
+        self.faults.strike()
+        self.ended[workflow.workflow_id] = reason
+        self.workflows = [one for one in self.workflows if one != workflow]
 
 
 class FakeNotifier:

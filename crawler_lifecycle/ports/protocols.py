@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
+from crawler_lifecycle.domain.audit import (
+    AuditReport,
+    ClusterTask,
+    EndedRun,
+    LiveRun,
+    Noted,
+    OpenWorkflow,
+    RecordedTask,
+    WorkflowState,
+)
+from crawler_lifecycle.domain.audit import Finding as AuditFinding
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.run import (
     EndedTasks,
@@ -30,6 +41,7 @@ from .values import (
     Fence,
     FileSource,
     Finding,
+    FindingRow,
     FoundState,
     LogPart,
     Look,
@@ -71,11 +83,16 @@ class RunStore(Protocol):
         """``reserve_run`` and claim in one transaction. Raises ``DuplicateRequest`` when another workflow owns it."""
         ...
 
-    def claim_run(self, request: RunRequest, owner: Owner, former_is_open: Callable[[Owner], bool]) -> RunHandle:
+    def claim_run(
+        self, request: RunRequest, owner: Owner, former_is_open: Callable[[Owner], bool], *, repair: bool = False
+    ) -> RunHandle:
         """Claim the run ``request.run_id``: a reserved one as it is, any other with its attempt raised.
 
         The same owner again gets the same answer. ``former_is_open`` is asked, outside of the transaction, whether the
         former owner still lives. Raises ``RunNotFound``, ``RunIsLive``, ``AlreadyCompleted``, ``InvalidRequest``.
+
+        ``repair`` claims in place of a workflow that was lost: the ended tasks of its attempt count as judged, as they
+        did for it, and a run that has ended meanwhile is not claimed (``NotInThisState``).
         """
         ...
 
@@ -322,6 +339,57 @@ class RunStore(Protocol):
         """Who is to be woken for these runs, at most 500, and what their last look saw. Unknown runs are left out."""
         ...
 
+    # audits
+    def open_runs(self, after_run_id: int = 0, limit: int = 500) -> list[LiveRun]:
+        """Runs that have not ended, by id, with what in their rows cannot be."""
+        ...
+
+    def ended_runs(
+        self, since: datetime, after: tuple[datetime, int] | None = None, limit: int = 500
+    ) -> list[EndedRun]:
+        """Runs that ended at ``since`` or later, in the order of their end and id; ``after`` is the last one seen."""
+        ...
+
+    def ended_run(self, run_id: int) -> EndedRun | None:
+        """One of them; ``None`` when the run has not ended or does not exist."""
+        ...
+
+    def recorded_tasks(self, keys: Collection[tuple[int, int, int]]) -> list[RecordedTask]:
+        """The rows of these tasks (run, index, attempt), those that there are."""
+        ...
+
+    def unproved_ends(self, run_ids: Collection[int], since: datetime, limit: int = 500) -> list[RecordedTask]:
+        """Tasks of these runs whose end was recorded at ``since`` or later without evidence of how it came about."""
+        ...
+
+    def existing_runs(self, run_ids: Collection[int]) -> set[int]:
+        """Those of these runs that there are."""
+        ...
+
+    def note_findings(self, findings: Sequence[AuditFinding]) -> dict[str, Noted]:
+        """Keep what an audit found; what is on record about each subject. Again: only the last sight moves."""
+        ...
+
+    def note_repair(self, subject: str, text: str, *, done: bool = True) -> None:
+        """What was done about a finding. Unless it is ``done`` it stays open."""
+        ...
+
+    def forget_findings(self, kinds: Collection[str], seen_before: datetime) -> int:
+        """Open findings of these kinds that no audit has seen since then are gone; how many."""
+        ...
+
+    def audit_findings(self, status: str = "open", limit: int = 500) -> list[FindingRow]:
+        """Findings in this status (open, repaired, gone), the one seen last first."""
+        ...
+
+    def record_audit(self, report: AuditReport) -> None:
+        """Keep a report, and forget those that are older than 30 days. Again: it is kept already."""
+        ...
+
+    def last_audit(self, audit_id: str | None = None) -> AuditReport | None:
+        """The newest report, or that of the audit that is named."""
+        ...
+
     def ping(self) -> None:
         """Raise ``StoreUnavailable`` unless the database answers and has the schema version of this build."""
         ...
@@ -353,6 +421,15 @@ class Cluster(Protocol):
 
     def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]:
         """The folders that hold the supporting files of these tasks (those that exist)."""
+        ...
+
+    def inventory(
+        self, *, run_id: int | None = None, after: tuple[int, int, int] | None = None, limit: int = 500
+    ) -> list[ClusterTask]:
+        """Everything of ours that waits or executes, in the order of run, index and attempt, whoever it belongs to.
+
+        ``run_id`` asks for one run; ``after`` is the last one of the page before.
+        """
         ...
 
 
@@ -414,10 +491,37 @@ class SchedulerClient(Protocol):
 
 
 class WorkflowDirectory(Protocol):
-    """Which workflows are open."""
+    """Which workflows are open, and what an audit does about them. Raises ``TemporalUnavailable``."""
 
     def is_open(self, owner: Owner) -> bool:
         """Whether the chain of executions that began with ``owner.first_run_id`` is still open."""
+        ...
+
+    def state(self, workflow_id: str, first_run_id: str | None = None) -> WorkflowState:
+        """Whether the workflow is open, and how it closed; of the chain that began with ``first_run_id``, if given."""
+        ...
+
+    def open_runs(self, after: str | None = None, limit: int = 100) -> tuple[list[OpenWorkflow], str | None]:
+        """A page of the lifecycle workflows that are open, and where the next one begins (``None``: nowhere).
+
+        It may lag behind by seconds: ``confirm`` each one before anything is decided.
+        """
+        ...
+
+    def confirm(self, workflow: OpenWorkflow) -> OpenWorkflow | None:
+        """The same as it is now; ``None`` when it is no longer open."""
+        ...
+
+    def begin(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> None:
+        """Start a workflow for a stored run, or find it open. ``repair``: in place of one that was lost."""
+        ...
+
+    def deliver_again(self, fence: Fence, *, event: bool, files: bool) -> None:
+        """Have what an ended attempt has to deliver sent again, or find that going on."""
+        ...
+
+    def end(self, workflow: OpenWorkflow, reason: str) -> None:
+        """Terminate this execution, with its reason on record. One that is closed is no error."""
         ...
 
 

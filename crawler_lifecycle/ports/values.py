@@ -286,6 +286,26 @@ class CorrectionSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class FindingRow:
+    """One row of ``audit_finding``: what audits found, and what became of it."""
+
+    id: int
+    subject: str
+    kind: str
+    status: str
+    """``open``, ``repaired``, or ``gone`` without our doing."""
+    run_id: int | None
+    task_id: int | None
+    workflow_id: str | None
+    detail: str
+    evidence: Mapping[str, object]
+    first_seen: datetime
+    last_seen: datetime
+    repair: str | None
+    repaired_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class TaskCounts:
     """Tasks of a run that are not superseded, by status."""
 

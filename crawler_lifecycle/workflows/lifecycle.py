@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from temporalio import workflow
@@ -49,10 +49,16 @@ from crawler_lifecycle.ports import Owner
 from .calls import Interrupted, call, pause
 from .requests import read_request, read_tasks
 from .state import RunState
-from .steps import ask_to_end, courtesy, gap, look_round, publish, tell_parent, wait_for_look
+from .steps import ask_to_end, courtesy, gap, gap_left, look_round, publish, tell_parent, wait_for_look
 
 A = TypeVar("A")
 R = TypeVar("R")
+
+#: Seconds that ``look_now`` leaves a deployment call before it is made again: by then it is void, or waits for a retry.
+#: A deployment is full of changes that wake the run, and interrupting it for each would only make it slower.
+DEPLOYMENT_HOLD_S = 30.0
+#: Where executions of earlier versions did not keep a gap.
+PATCH_GAP_AT_START, PATCH_GAP_IN_STOPS = "gap-at-start", "gap-in-stops"
 
 
 @workflow.defn(name=names.LIFECYCLE_WORKFLOW)
@@ -145,7 +151,7 @@ class CrawlerLifecycleWorkflow:
     async def _initiate(self, request: RunRequest) -> None:
         s, info = self._s, workflow.info()
         owner = Owner(info.workflow_id, info.first_execution_run_id)
-        order = CreateHistory(request, request.request_id or info.first_execution_run_id, owner)
+        order = CreateHistory(request, request.request_id or info.first_execution_run_id, owner, s.repair)
         s.adopt(await call(InitiationActivities.create_history_id, order), owner.first_run_id)
         registration = AddWorkflowId(s.run_id, s.attempt, info.workflow_id)
         await call(InitiationActivities.add_workflow_id, registration)
@@ -154,7 +160,7 @@ class CrawlerLifecycleWorkflow:
     async def _look_back(self) -> None:
         """Resume: what ended meanwhile gets its end, what executes is adopted, the rest is queued anew."""
         s = self._s
-        await look_round(s, "resume", gap(s), gap(s), resumed=True)
+        await look_round(s, "sweep" if s.repair else "resume", gap(s), gap(s), resumed=True)
         if s.inbox.stop is not None:
             return
         s.counts = await call(DeploymentActivities.requeue_ended_tasks, Requeue(s.fence, s.rerun), wake=s.stop_wanted)
@@ -187,7 +193,7 @@ class CrawlerLifecycleWorkflow:
     async def _deploy_wave(self, method: Callable[[DeploymentActivities, Deploy], DeployReport]) -> DeployReport:
         s = self._s
         order = Deploy(s.fence, s.max_parallel, resume=s.attempt > 1 and not s.rerun)
-        report = await self._starting(method, order)
+        report = await self._starting(method, order, DEPLOYMENT_HOLD_S)
         s.counts = report.counts
         return report
 
@@ -198,7 +204,7 @@ class CrawlerLifecycleWorkflow:
         publish(s)
         await pause(s.limits.start_check_s, s.woken, "first check of the start")
         order = MainJob(s.fence, s.limits.start_check_s)
-        main = await self._starting(DeploymentActivities.get_main_job_status, order)
+        main = await self._starting(DeploymentActivities.get_main_job_status, order, cadence.MIN_GAP_SECONDS)
         s.waiting_for = s.start_deadline = None
         s.next_look_at = workflow.now() + timedelta(seconds=0 if main.ended else gap(s))
         started = Started(s.fence, main.started_at, s.next_look_at)
@@ -208,14 +214,25 @@ class CrawlerLifecycleWorkflow:
             s.run_deadline = workflow.now() + timedelta(seconds=s.limits.run_timeout_s)
         await courtesy(s, DeploymentActivities.signal_pusher_started)
 
-    async def _starting(self, method: Callable[[DeploymentActivities, A], R], arg: A) -> R:
-        """An activity that a stop and ``start_timeout_s`` end, and that ``look_now`` makes try again at once."""
+    async def _starting(self, method: Callable[[DeploymentActivities, A], R], arg: A, hold_s: float) -> R:
+        """An activity that a stop and ``start_timeout_s`` end, and that ``look_now`` makes try again.
+
+        It does so ``hold_s`` after the last try began at the earliest, however often it comes.
+        """
         s = self._s
         while True:
             s.inbox.look_now = False
-            left = (s.start_deadline - workflow.now()).total_seconds() if s.start_deadline else None
+            began = workflow.now()
+            left = (s.start_deadline - began).total_seconds() if s.start_deadline else None
+
+            def hold(began: datetime = began, most: float = hold_s if left is None else min(hold_s, left)) -> float:
+                if s.stop_wanted() or not s.inbox.look_now:
+                    return 0.0
+                seconds = most - (workflow.now() - began).total_seconds()
+                return seconds if seconds > 0 and workflow.patched(PATCH_GAP_AT_START) else 0.0
+
             try:
-                return await call(method, arg, wake=s.woken, seconds=left)
+                return await call(method, arg, wake=s.woken, seconds=left, hold=hold)
             except Interrupted:
                 if s.start_deadline is not None and workflow.now() >= s.start_deadline:
                     s.inbox.want_stop(StopIntent(workflow.now(), limit="start_timeout"), None)
@@ -234,7 +251,7 @@ class CrawlerLifecycleWorkflow:
             return
         led_by, source = gap(s), "wake" if s.inbox.look_now else "look"
         s.inbox.look_now = False
-        s.rung += 1
+        s.rung += source == "look"  # a look for which it was woken is beside the ladder
         await look_round(s, source, led_by, gap(s))
         if s.room and not s.stop_wanted():
             await self._deploy_wave(DeploymentActivities.deploy_queued_tasks)
@@ -269,6 +286,9 @@ class CrawlerLifecycleWorkflow:
             s.stage = Stage.COMPLETION
             return
         await pause(s.until_force(wait), lambda: s.stop_changed() or s.inbox.look_now, "proof of the stop")
+        left = s.until_force(gap_left(s)) if s.inbox.look_now else 0.0
+        if left > 0 and workflow.patched(PATCH_GAP_IN_STOPS):
+            await pause(left, s.stop_changed)
         s.inbox.look_now = False
 
     # --- 4. completion ---------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityConfig
 
 from crawler_lifecycle.domain.errors import not_retryable
-from crawler_lifecycle.domain.names import QUEUE_CLUSTER, QUEUE_CONTROL, QUEUE_EXPORT, QUEUE_MAIN
+from crawler_lifecycle.domain.names import QUEUE_AUDIT, QUEUE_CLUSTER, QUEUE_CONTROL, QUEUE_EXPORT, QUEUE_MAIN
 
 
 def _retry(first_s: float, most_s: float, *, factor: float = 2.0, tries: int = 0) -> RetryPolicy:
@@ -52,6 +52,10 @@ ARCHIVE = Policy(QUEUE_EXPORT, 6 * 3600, _retry(2, 900), heartbeat_s=30, total_s
 STOP = Policy(QUEUE_CONTROL, 60, _retry(1, 15), heartbeat_s=20)
 RECORD_STOP = Policy(QUEUE_CONTROL, 16, _retry(0.5, 15))
 
+#: A page that cannot be compared is told in the report; the next audit finds the same.
+AUDIT = Policy(QUEUE_AUDIT, 600, _retry(1, 30, tries=5), heartbeat_s=30)
+CLOSE_AUDIT = Policy(QUEUE_AUDIT, 16, _retry(1, 30))
+
 POLICIES: dict[str, Policy] = {
     "create_history_id": DATABASE,
     "add_workflow_id": DATABASE,
@@ -80,6 +84,11 @@ POLICIES: dict[str, Policy] = {
     "initiate_export_signal": EVENT,
     "export_supporting_files": ARCHIVE,
     "resend_pushes": PUSHES_AGAIN,
+    "audit_cluster": AUDIT,
+    "audit_runs": AUDIT,
+    "audit_workflows": AUDIT,
+    "audit_ended": AUDIT,
+    "close_audit": CLOSE_AUDIT,
 }
 
 

@@ -119,6 +119,8 @@ class RunState:
     multi: bool = False
     resumed: bool = False
     rerun: bool = False
+    repair: bool = False
+    """Whether this workflow stands in for one that was lost: it comes to the verdict that the lost one would have."""
     looked_back: bool = False
     """On resume: whether the complete look at what is left of the earlier attempt is done."""
     limits: Limits = field(default_factory=Limits)

@@ -19,7 +19,7 @@ from temporalio.worker import Replayer, Worker
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.adapters.database import open_store, upgrade
 from crawler_lifecycle.adapters.temporal import TemporalDirectory
-from crawler_lifecycle.compose import ROLES, WORKFLOWS, Parts, activities_of
+from crawler_lifecycle.compose import ROLES, WORKFLOWS, Parts, activities_of, workflows_of
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition
 from crawler_lifecycle.domain.errors import DeploymentRefused, SchedulerUnavailable
@@ -269,17 +269,20 @@ async def _laboratory(
         store.close()
 
 
-async def start_workers(stack: AsyncExitStack, lab: Lab) -> None:
-    """One worker for each role, as in production, in this process."""
-    for role, queue in ROLES.items():
-        threads = stack.enter_context(ThreadPoolExecutor(8))
+async def start_workers(
+    stack: AsyncExitStack, lab: Lab, *, threads: int = 8, roles: Sequence[str] = tuple(ROLES)
+) -> None:
+    """One worker for each of these roles, as in production, in this process, with so many threads each."""
+    for role in roles:
+        queue = ROLES[role]
+        executor = stack.enter_context(ThreadPoolExecutor(threads))
         worker = Worker(
             lab.client,
             task_queue=queue,
-            workflows=WORKFLOWS if role == "workflows" else [],
+            workflows=workflows_of(role),
             activities=[with_clock(a) for a in activities_of(role, lab.parts)],
-            activity_executor=threads,
-            max_concurrent_activities=8,
+            activity_executor=executor,
+            max_concurrent_activities=threads,
         )
         await stack.enter_async_context(worker)
 

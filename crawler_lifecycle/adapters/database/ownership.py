@@ -13,6 +13,7 @@ from crawler_lifecycle.domain.errors import (
     AlreadyCompleted,
     DuplicateRequest,
     InvalidRequest,
+    NotInThisState,
     RunIsLive,
     StoreUnavailable,
 )
@@ -159,7 +160,9 @@ class OwnershipPart(StorePart):
         unit.note_transition(None, RunStatus.INITIALIZING, "deploy", {"tasks": len(own), "trigger": row["trigger"]})
         return unit
 
-    def claim_run(self, request: RunRequest, owner: Owner, former_is_open: Callable[[Owner], bool]) -> RunHandle:
+    def claim_run(
+        self, request: RunRequest, owner: Owner, former_is_open: Callable[[Owner], bool], *, repair: bool = False
+    ) -> RunHandle:
         """Claim an existing run: a reserved one as it is, any other as a new attempt. Again: the same handle.
 
         ``former_is_open`` may call another system, so it is asked between two transactions; the second one decides
@@ -171,7 +174,7 @@ class OwnershipPart(StorePart):
         known_closed: tuple[int, Owner] | None = None
         for _ in range(_CLAIM_ROUNDS):
             with self._unit(request.run_id) as unit:
-                former = self._claim(unit, request, owner, known_closed)
+                former = self._claim(unit, request, owner, known_closed, repair)
                 if former is None:
                     return run_handle(unit.run)
                 attempt = unit.attempt
@@ -184,7 +187,9 @@ class OwnershipPart(StorePart):
         raise StoreUnavailable(f"Run {request.run_id} changed its owner again and again while it was claimed")
 
     @staticmethod
-    def _claim(unit: Unit, request: RunRequest, owner: Owner, known_closed: tuple[int, Owner] | None) -> Owner | None:
+    def _claim(
+        unit: Unit, request: RunRequest, owner: Owner, known_closed: tuple[int, Owner] | None, repair: bool
+    ) -> Owner | None:
         """Claim the run, or name the former owner about whom must be asked first."""
         run = unit.run
         if request.crawler is not None and request.crawler != run["crawler"]:
@@ -200,11 +205,13 @@ class OwnershipPart(StorePart):
                 owner_workflow_id=owner.workflow_id, owner_run_id=owner.first_run_id, **_renewed(run, request)
             )
             return None
+        if repair and unit.status.terminal:
+            raise NotInThisState(f"Run {unit.run_id} is {unit.status} by now, so nothing of it is left to repair")
         if unit.status is RunStatus.COMPLETED and not request.rerun:
             raise AlreadyCompleted(f"Run {unit.run_id} is COMPLETED; only rerun: true executes it again")
         if not unit.status.terminal and known_closed != (unit.attempt, former):
             return former
-        _take_over(unit, request, owner)
+        _take_over(unit, request, owner, repair)
         return None
 
     def set_property(self, run_id: int, attempt: int, name: str, value: str) -> None:
@@ -251,7 +258,7 @@ def _renewed(run: Row, request: RunRequest) -> dict[str, Any]:
     return {"request": stored, "requested_by": stored["requested_by"]}
 
 
-def _take_over(unit: Unit, request: RunRequest, owner: Owner) -> None:
+def _take_over(unit: Unit, request: RunRequest, owner: Owner, repair: bool) -> None:
     """Begin the next attempt under a new owner. The row is locked, so this is the compare-and-set on both."""
     run, before = unit.run, unit.status
     values: dict[str, Any] = {
@@ -284,6 +291,10 @@ def _take_over(unit: Unit, request: RunRequest, owner: Owner) -> None:
             "cause": None,
             "ended_at": None,
         }
+    elif repair:
+        # What the lost workflow had begun goes on: tasks that it had queued again are not queued a second time.
+        if run["requeued_attempt"] == unit.attempt:
+            values["requeued_attempt"] = unit.attempt + 1
     else:
         # An attempt that was lost before it queued the ended tasks again leaves that to this one.
         values["claim_rerun"] = run["claim_rerun"] and run["requeued_attempt"] != run["attempt"]
@@ -291,6 +302,7 @@ def _take_over(unit: Unit, request: RunRequest, owner: Owner) -> None:
     after = RunStatus.STOPPING if stopped else RunStatus.INITIALIZING
     unit.update_run(status=after.value, **values)
     if before is not after:
-        unit.note_transition(before.value, after, "resume", {"attempt": unit.attempt, "owner": owner.workflow_id})
+        source = "sweep" if repair else "resume"
+        unit.note_transition(before.value, after, source, {"attempt": unit.attempt, "owner": owner.workflow_id})
     # What the former owner found and did not apply, the first look of this attempt finds again.
     forget_staged(unit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from crawler_lifecycle.domain.errors import StoreUnavailable
 
 from .additions import AdditionPart
+from .audits import AuditPart
 from .completion import CompletionPart
 from .deployment import DeploymentPart
 from .engine import Database, open_engine, parse_url
@@ -18,7 +19,7 @@ from .unit import Clock, Told, utc_now
 
 
 class SqlRunStore(
-    OwnershipPart, AdditionPart, DeploymentPart, LookPart, StopPart, CompletionPart, LedgerPart, ReaderPart
+    OwnershipPart, AdditionPart, DeploymentPart, LookPart, StopPart, CompletionPart, LedgerPart, AuditPart, ReaderPart
 ):
     """``RunStore`` on SQLite, MySQL or MariaDB; one part per stage of the lifecycle. Safe to share between threads."""
 

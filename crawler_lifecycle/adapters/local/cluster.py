@@ -17,6 +17,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from crawler_lifecycle.domain.audit import ClusterTask
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, NotInThisState
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase
@@ -26,6 +27,7 @@ from . import cgroup, live
 from . import folder as files
 from .evidence import TaskFolder
 from .identity import Identity, boot_id, kill_all
+from .inventory import inventory
 from .launch import Launcher, default_python
 from .retention import REMOVED, remove_old
 
@@ -251,6 +253,18 @@ class LocalCluster:
                 "they are kept (LIFECYCLE_CLUSTER__KEEP_DAYS)"
             )
         return found
+
+    def inventory(
+        self, *, run_id: int | None = None, after: tuple[int, int, int] | None = None, limit: int = 500
+    ) -> list[ClusterTask]:
+        """Everything of ours that waits or executes here. Raises ``ClusterUnavailable``."""
+        now, tasks = self._clock(), self._state / "tasks"
+        try:
+            self._check_readable(run_id or 0)
+            observe = lambda run, task: self._observe(run, task, now)  # noqa: E731
+            return inventory(tasks, observe, self._node, run_id=run_id, after=after, limit=limit)
+        except OSError as error:
+            raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
 
     def remove_old(self, keep_s: float) -> list[int]:
         """Remove what is left of runs whose last task ended more than ``keep_s`` seconds ago; their ids.

@@ -1,0 +1,480 @@
+"""The audit: what database, cluster and Temporal say about the same runs, compared in pages and put right.
+
+Everything here runs on a task queue of its own, with threads and connections of its own: an audit that hangs, or has a
+million rows to compare, never holds up a run. Each activity compares one page of one source, keeps what it found, and
+repairs what is due by then (``domain.audit``). What is read first is read again before anything is decided, because
+runs go on while an audit reads.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from temporalio import activity
+
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.audit import (
+    AuditReport,
+    AuditRules,
+    ClusterTask,
+    EndedRun,
+    Finding,
+    FindingKind,
+    LiveRun,
+    Noted,
+    OpenWorkflow,
+    Reported,
+    WorkflowState,
+    due,
+    judge_deliveries,
+    judge_end,
+    judge_live,
+    judge_task,
+    judge_workflow,
+    most_urgent,
+    ready_at,
+    reportable,
+)
+from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, RowUnreadable, RunNotFound
+from crawler_lifecycle.domain.ledger import CorrectionKind
+from crawler_lifecycle.domain.run import RunRequest, StopIntent
+from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.ports import Cluster, Correction, Fence, RunStore, TaskRef, WorkflowDirectory
+
+from . import meters
+from .shared import Clock, alive, beating, utc_now
+
+log = logging.getLogger(__name__)
+
+PAGE = 200
+#: Between asking a task that nobody owns to end and ending it by force, in seconds.
+STOP_S = 10.0
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPage:
+    """Input of the comparing activities: one page of one source. ``after`` is where it begins."""
+
+    repair: bool = False
+    after: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPart:
+    """What one page showed. ``next`` is where the following page begins, ``None`` at the end."""
+
+    looked: int = 0
+    found: dict[str, int] = field(default_factory=dict)
+    repaired: dict[str, int] = field(default_factory=dict)
+    findings: list[Reported] = field(default_factory=list)
+    next: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CloseAudit:
+    """Input of ``close_audit``. ``complete`` names the kinds of which everything was compared."""
+
+    report: AuditReport
+    complete: list[FindingKind] = field(default_factory=list)
+
+
+#: Carries out one repair; what was done, in words. Raises an error of the domain when it could not.
+Mend = Callable[[], str]
+
+
+@dataclass
+class AuditActivities:
+    """Activities of an audit."""
+
+    store: RunStore
+    cluster: Cluster
+    directory: WorkflowDirectory
+    rules: AuditRules = field(default_factory=AuditRules)
+    clock: Clock = utc_now
+
+    # --- the cluster ------------------------------------------------------------------------------------------------
+
+    @activity.defn(name="audit_cluster", no_thread_cancel_exception=True)
+    def audit_cluster(self, page: AuditPage) -> AuditPart:
+        """Compare a page of what waits and executes on the cluster with the rows; end what nobody owns.
+
+        Second execution: what was ended is not there any more.
+        """
+        with beating():
+            after = _key(page.after)
+            seen = self.cluster.inventory(after=after, limit=PAGE)
+            rows = {task.key: task for task in self.store.recorded_tasks([task.key for task in seen])}
+            suspects = [task for task in seen if judge_task(task, rows.get(task.key)) is not None]
+            # A task may have ended, and been recorded, between the two readings: who still executes now is wrong.
+            still = {
+                (task.key, task.uid)
+                for run_id in sorted({task.run_id for task in suspects})
+                for task in self.cluster.inventory(run_id=run_id, limit=len(suspects) + PAGE)
+            }
+            pairs = [(task, rows.get(task.key)) for task in suspects if (task.key, task.uid) in still]
+            found: list[tuple[Finding, ClusterTask]] = []
+            for task, row in pairs:
+                finding = judge_task(task, row)
+                if finding is not None:
+                    self._still_alive(finding, task)
+                    found.append((finding, task))
+            ending = _Ending(self.cluster, {finding.subject: (finding, task) for finding, task in found})
+            findings = [finding for finding, _ in found]
+            part = self._settle(findings, page.repair, len(seen), ending.of, ending.ask)
+        return _paged(part, _text(seen[-1].key) if len(seen) >= PAGE else None)
+
+    def _still_alive(self, finding: Finding, task: ClusterTask) -> None:
+        """The correction of a task that is recorded as ended and executes."""
+        if finding.kind is not FindingKind.STILL_ALIVE or finding.run_id is None:
+            return
+        recorded = str(finding.evidence["recorded"])
+        about_task = recorded in {s.value for s in TaskStatus if s.terminal}
+        self._correct(
+            finding.run_id,
+            Correction(
+                CorrectionKind.STILL_ALIVE,
+                believed=recorded if about_task else str(finding.evidence["run"]),
+                truth=str(TaskStatus.RUNNING if task.executing else TaskStatus.PENDING),
+                task_id=finding.task_id if about_task else None,
+                attempt=finding.attempt,
+                evidence=finding.evidence,
+            ),
+        )
+
+    # --- runs that are open -----------------------------------------------------------------------------------------
+
+    @activity.defn(name="audit_runs", no_thread_cancel_exception=True)
+    def audit_runs(self, page: AuditPage) -> AuditPart:
+        """Compare a page of the runs that have not ended with their workflows; start and take over what has none.
+
+        Second execution: finds the workflows that the first one started.
+        """
+        with beating():
+            runs = self.store.open_runs(int(page.after or 0), PAGE)
+            since = self.clock() - timedelta(seconds=self.rules.recent_s)
+            mends: dict[str, Mend] = {}
+            findings = self._late_evidence({run.run_id: run.stop for run in runs if run.unreadable is None}, since)
+            for finding in findings:
+                mends[finding.subject] = self._recorder(finding)
+            for run in runs:
+                alive()
+                judged = self._judged(run)
+                if judged is not None:
+                    findings.append(judged)
+                    mends[judged.subject] = self._resumer(judged, run)
+            part = self._settle(findings, page.repair, len(runs), lambda finding: mends[finding.subject])
+        return _paged(part, str(runs[-1].run_id) if len(runs) >= PAGE else None)
+
+    def _judged(self, run: LiveRun) -> Finding | None:
+        if run.unreadable is not None:
+            return judge_live(run, WorkflowState(open=False))
+        state = self._state(run)
+        if state.open:
+            return None
+        # It may have come to its end, or been resumed, between the two readings.
+        now = next(iter(self.store.open_runs(run.run_id - 1, 1)), None)
+        return judge_live(run, state) if now == run else None
+
+    def _state(self, run: LiveRun) -> WorkflowState:
+        """Whether anybody works for the run: its owner, or a workflow that is about to claim it."""
+        own = names.workflow_id(run.crawler, run.request_id)
+        state = WorkflowState(open=False)
+        if run.owner_workflow_id is not None:
+            state = self.directory.state(run.owner_workflow_id, run.owner_run_id)
+        if state.open:
+            return state
+        coming = [names.attempt_workflow_id(run.crawler, run.request_id, run.attempt + 1)]
+        # Under the plain id an earlier attempt may still be busy with its deliveries; that one claims nothing.
+        if run.attempt == 1 or run.owner_workflow_id == own:
+            coming.append(own)
+        opened = any(self.directory.state(workflow_id).open for workflow_id in coming)
+        return WorkflowState(open=True) if opened else state
+
+    def _resumer(self, finding: Finding, run: LiveRun) -> Mend:
+        def begin() -> str:
+            request = RunRequest(crawler=run.crawler, run_id=run.run_id, priority=_priority(run.priority))
+            if finding.kind is FindingKind.NOT_STARTED:
+                workflow_id = names.workflow_id(run.crawler, run.request_id)
+                self.directory.begin(request, workflow_id)
+                return f"started as workflow {workflow_id}"
+            workflow_id = names.attempt_workflow_id(run.crawler, run.request_id, run.attempt + 1)
+            self._correct(
+                run.run_id,
+                Correction(
+                    CorrectionKind.REPAIR,
+                    believed=run.status,
+                    truth="no workflow",
+                    attempt=run.attempt,
+                    truth_since=finding.since,
+                    evidence={**finding.evidence, "taken_over_by": workflow_id},
+                ),
+            )
+            self.directory.begin(request, workflow_id, repair=True)
+            return f"taken over by workflow {workflow_id}"
+
+        return begin
+
+    # --- workflows that are open ------------------------------------------------------------------------------------
+
+    @activity.defn(name="audit_workflows", no_thread_cancel_exception=True)
+    def audit_workflows(self, page: AuditPage) -> AuditPart:
+        """Compare a page of the open workflows with the rows; end those whose run is not there.
+
+        Second execution: what was ended is not open any more.
+        """
+        with beating():
+            listed, following = self.directory.open_runs(page.after, PAGE)
+            there = self.store.existing_runs([w.run_id for w in listed if w.run_id is not None])
+            suspects = [w for w in listed if judge_workflow(w, w.run_id in there) is not None]
+            found: list[tuple[Finding, OpenWorkflow]] = []
+            for listed_one in suspects:
+                alive()
+                # The list lags behind: the workflow itself says whether it is open and what it works for.
+                workflow = self.directory.confirm(listed_one)
+                if workflow is None:
+                    continue
+                exists = workflow.run_id is not None and bool(self.store.existing_runs([workflow.run_id]))
+                finding = judge_workflow(workflow, exists)
+                if finding is not None:
+                    found.append((finding, workflow))
+            mends = {finding.subject: self._terminator(finding, workflow) for finding, workflow in found}
+            findings = [finding for finding, _ in found]
+            part = self._settle(findings, page.repair, len(listed), lambda finding: mends[finding.subject])
+        return _paged(part, following)
+
+    def _terminator(self, finding: Finding, workflow: OpenWorkflow) -> Mend:
+        def end() -> str:
+            self.directory.end(workflow, f"audit: {finding.detail}")
+            return "terminated"
+
+        return end
+
+    # --- runs that ended lately -------------------------------------------------------------------------------------
+
+    @activity.defn(name="audit_ended", no_thread_cancel_exception=True)
+    def audit_ended(self, page: AuditPage) -> AuditPart:
+        """Compare a page of the runs that ended lately with what was delivered, and unproved ends with the cluster.
+
+        Second execution: what is being delivered again is found so, and a correction is written once.
+        """
+        with beating():
+            since = self.clock() - timedelta(seconds=self.rules.recent_s)
+            runs = self.store.ended_runs(since, _moment(page.after), PAGE)
+            mends: dict[str, Mend] = {}
+            findings: list[Finding] = []
+            for run in runs:
+                alive()
+                undelivered = self._undelivered(run)
+                if undelivered is not None:
+                    findings.append(undelivered)
+                    mends[undelivered.subject] = self._deliverer(run)
+            for finding in self._late_evidence({run.run_id: run.stop for run in runs}, since):
+                findings.append(finding)
+                mends[finding.subject] = self._recorder(finding)
+            part = self._settle(findings, page.repair, len(runs), lambda finding: mends[finding.subject])
+        last = runs[-1] if len(runs) >= PAGE else None
+        return _paged(part, f"{last.ended_at.isoformat()} {last.run_id}" if last is not None else None)
+
+    def _undelivered(self, run: EndedRun) -> Finding | None:
+        finding = judge_deliveries(run, busy=False)
+        if finding is None or not reportable(finding, self.clock(), self.rules):
+            return None
+        owner = run.owner_workflow_id
+        if owner is not None and self.directory.state(owner, run.owner_run_id).open:
+            return None
+        if self.directory.state(names.export_workflow_id(run.run_id, run.attempt)).open:
+            return None
+        # It may have delivered the last of it and closed between the two readings.
+        now = self.store.ended_run(run.run_id)
+        return judge_deliveries(run, busy=False) if now == run else None
+
+    def _deliverer(self, run: EndedRun) -> Mend:
+        def deliver() -> str:
+            fence = Fence(run.run_id, run.attempt, run.owner_run_id or "")
+            event = not (run.event_delivered and run.pushes_delivered)
+            self.directory.deliver_again(fence, event=event, files=not run.exported)
+            return f"sent again by workflow {names.export_workflow_id(run.run_id, run.attempt)}"
+
+        return deliver
+
+    def _late_evidence(self, stops: Mapping[int, StopIntent | None], since: datetime) -> list[Finding]:
+        """What the cluster says now about ends that were recorded without evidence. ``stops`` are those of the runs."""
+        found = []
+        ends: dict[int, list[TaskRef]] = {}
+        recorded = {}
+        for task in self.store.unproved_ends(list(stops), since):
+            recorded[task.key] = task
+            ends.setdefault(task.run_id, []).append(TaskRef(task.task_id, task.index, task.attempt, task.uid))
+        for run_id, refs in ends.items():
+            alive()
+            for seen in self.cluster.look(run_id, refs).observations:
+                task = recorded[run_id, seen.index, seen.attempt]
+                finding = judge_end(task, seen, stops[run_id])
+                if finding is not None:
+                    found.append(finding)
+        return found
+
+    def _recorder(self, finding: Finding) -> Mend:
+        def record() -> str:
+            if finding.run_id is not None:
+                correction = Correction(
+                    CorrectionKind.LATE_EVIDENCE,
+                    believed=str(finding.evidence["recorded"]),
+                    truth=str(finding.evidence["truth"]),
+                    task_id=finding.task_id,
+                    attempt=finding.attempt,
+                    truth_since=finding.since,
+                    evidence=finding.evidence,
+                )
+                self._correct(finding.run_id, correction)
+            return "written down as a correction; the recorded status stays"
+
+        return record
+
+    # --- the end of an audit ----------------------------------------------------------------------------------------
+
+    @activity.defn(name="close_audit", no_thread_cancel_exception=True)
+    def close_audit(self, order: CloseAudit) -> int:
+        """Keep the report; findings that were not seen again are gone. How many those were.
+
+        Second execution: the report is kept already, and nothing else is gone.
+        """
+        gone = self.store.forget_findings([str(kind) for kind in order.complete], order.report.started_at)
+        self.store.record_audit(order.report)
+        return gone
+
+    # --- shared -----------------------------------------------------------------------------------------------------
+
+    def _settle(
+        self,
+        findings: Iterable[Finding],
+        repair: bool,
+        looked: int,
+        mend_of: Callable[[Finding], Mend],
+        prepare: Callable[[Sequence[Finding]], None] | None = None,
+    ) -> AuditPart:
+        """Keep the findings, repair those that are due, and say what became of each."""
+        now = self.clock()
+        worth = [finding for finding in findings if reportable(finding, now, self.rules)]
+        noted = self.store.note_findings(worth) if worth else {}
+        wanted = {f.subject for f in worth if repair and due(f, noted[f.subject], now, self.rules)}
+        if prepare is not None and wanted:
+            prepare([finding for finding in worth if finding.subject in wanted])
+        found: dict[str, int] = {}
+        repaired: dict[str, int] = {}
+        told = []
+        for finding in worth:
+            on_record = noted[finding.subject]
+            if on_record.settled:
+                continue
+            one = self._tell(finding, on_record, mend_of(finding) if finding.subject in wanted else None)
+            told.append(one)
+            found[finding.kind] = found.get(finding.kind, 0) + 1
+            if one.repaired:
+                repaired[finding.kind] = repaired.get(finding.kind, 0) + 1
+            meters.count(meters.AUDIT_FINDINGS, kind=str(finding.kind), repaired=str(one.repaired).lower())
+            log.warning("audit: %s%s", finding.detail, f"; {one.repair}" if one.repair else "", extra=_about(finding))
+        return AuditPart(looked, found, repaired, most_urgent(told))
+
+    def _tell(self, finding: Finding, noted: Noted, mend: Mend | None) -> Reported:
+        words, done = None, False
+        if mend is not None:
+            try:
+                words, done = mend(), True
+            except LifecycleError as error:
+                words = f"could not be repaired: {error}"
+            self.store.note_repair(finding.subject, words, done=done)
+        left = None if done or finding.kind.repair is None else ready_at(finding, noted, self.rules)
+        return Reported(
+            finding.kind, finding.detail, finding.run_id, finding.task_id, finding.workflow_id, words, done, left
+        )
+
+    def _correct(self, run_id: int, correction: Correction) -> None:
+        try:
+            written = self.store.record_corrections(run_id, [correction], "sweep")
+        except (RunNotFound, InvalidRequest, RowUnreadable) as error:  # what is audited may be gone or spoilt by now
+            log.warning("audit: a correction of run %d could not be written: %s", run_id, error)
+            return
+        meters.corrected(written)
+
+
+class _Ending:
+    """Ends tasks that nobody owns: all are asked first, and then each has the rest of the same time."""
+
+    def __init__(self, cluster: Cluster, tasks: Mapping[str, tuple[Finding, ClusterTask]]) -> None:
+        self._cluster = cluster
+        self._tasks = tasks
+        self._until = 0.0
+
+    def ask(self, findings: Sequence[Finding]) -> None:
+        """Ask all of these to end."""
+        for finding in findings:
+            task, ref = self._ref(finding)
+            self._cluster.stop(task.run_id, ref)
+        self._until = time.monotonic() + STOP_S
+
+    def of(self, finding: Finding) -> Mend:
+        """What sees to the end of this one."""
+        return lambda: self._end(finding)
+
+    def _ref(self, finding: Finding) -> tuple[ClusterTask, TaskRef]:
+        _, task = self._tasks[finding.subject]
+        return task, TaskRef(finding.task_id or task.task_id or 0, task.index, task.attempt, task.uid)
+
+    def _end(self, finding: Finding) -> str:
+        """Wait for its end, then end it by force; proved by its absence."""
+        task, ref = self._ref(finding)
+        while self._there(task):
+            alive()
+            if time.monotonic() >= self._until:
+                self._cluster.kill(task.run_id, ref)
+                if self._there(task):
+                    raise _Undone("asked to end and killed, and it is still there")
+                return f"asked to end, and killed after {STOP_S:g} s"
+            time.sleep(_POLL_S)
+        return "asked to end, and it ended"
+
+    def _there(self, task: ClusterTask) -> bool:
+        return any((t.key, t.uid) == (task.key, task.uid) for t in self._cluster.inventory(run_id=task.run_id))
+
+
+class _Undone(LifecycleError):
+    """A repair that did not come to its proof."""
+
+    code = "Undone"
+
+
+def _about(finding: Finding) -> dict[str, object]:
+    known = {"run_id": finding.run_id, "task_id": finding.task_id, "finding": str(finding.kind)}
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _paged(part: AuditPart, following: str | None) -> AuditPart:
+    return AuditPart(part.looked, part.found, part.repaired, part.findings, following)
+
+
+def _key(text: str | None) -> tuple[int, int, int] | None:
+    if text is None:
+        return None
+    run_id, index, attempt = (int(part) for part in text.split("/"))
+    return run_id, index, attempt
+
+
+def _text(key: tuple[int, int, int]) -> str:
+    return "/".join(map(str, key))
+
+
+def _moment(text: str | None) -> tuple[datetime, int] | None:
+    if text is None:
+        return None
+    moment, _, run_id = text.rpartition(" ")
+    return datetime.fromisoformat(moment), int(run_id)
+
+
+def _priority(value: int) -> int:
+    return min(max(value, 1), 5)

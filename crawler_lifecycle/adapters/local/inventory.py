@@ -1,0 +1,163 @@
+"""Everything that waits or executes on the local cluster, whoever it belongs to.
+
+Two sources, because each can be missing: the folders of tasks without an end, and the processes whose environment names
+a folder of ours. A process that outlived its recorded end, or whose folder was taken away, is in the second alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from crawler_lifecycle.domain.audit import ClusterTask
+from crawler_lifecycle.domain.task import Observation, Phase
+from crawler_lifecycle.ports import TaskRef
+
+from . import folder as files
+from .identity import Stat, all_processes
+
+Key = tuple[int, int, int]
+#: How a look sees one task.
+Observe = Callable[[int, TaskRef], Observation]
+
+
+def inventory(
+    tasks: Path, observe: Observe, node: str, *, run_id: int | None, after: Key | None, limit: int
+) -> list[ClusterTask]:
+    """One page, in the order of run, index and attempt. Raises ``OSError`` when anything cannot be read."""
+    begin = after or (0, -1, 0)
+    processes = _processes(tasks)
+    keys = {key for key in processes if key > begin and run_id in (None, key[0])}
+    found: list[ClusterTask] = []
+    folders = _unended(tasks, run_id, begin)
+    following = next(folders, None)
+    for key in _merged(sorted(keys), folders, following):
+        one = _task(key, tasks, observe, processes.get(key), node)
+        if one is not None:
+            found.append(one)
+        if len(found) >= limit:
+            break
+    return found
+
+
+def _merged(keys: list[Key], folders: Iterator[Key], following: Key | None) -> Iterator[Key]:
+    """Both in order, each key once, without reading more folders than are wanted."""
+    waiting = list(reversed(keys))
+    while waiting or following is not None:
+        if following is None or (waiting and waiting[-1] < following):
+            yield waiting.pop()
+            continue
+        if waiting and waiting[-1] == following:
+            waiting.pop()
+        yield following
+        following = next(folders, None)
+
+
+def _task(key: Key, tasks: Path, observe: Observe, process: Stat | None, node: str) -> ClusterTask | None:
+    run_id, index, attempt = key
+    folder = _folder(tasks, key)
+    environment = _environment(process.pid) if process is not None else {}
+    spec = _spec(folder)
+    task_id = _number(environment.get("CRAWL_TASK_ID")) or _number(spec.get("task_id"))
+    seen = observe(run_id, TaskRef(task_id or 0, index, attempt))
+    uid = spec.get("uid")
+    if seen.phase in (Phase.WAITING, Phase.EXECUTING):
+        executing = seen.phase is Phase.EXECUTING
+        started = seen.started_at
+    elif process is not None and process.pid and _lives(process):
+        executing, started = True, _modified(process.pid)
+    else:
+        return None
+    if not isinstance(uid, str):
+        # Its folder is gone: what names it now is the process.
+        uid = f"{process.pid}@{process.start}" if process is not None else None
+    return ClusterTask(run_id, index, attempt, executing, task_id, uid, started, node)
+
+
+def _processes(tasks: Path) -> dict[Key, Stat]:
+    """One living process of each task that has any, by what its environment says. Raises ``OSError``."""
+    found: dict[Key, Stat] = {}
+    for stat in all_processes():
+        if stat.ended:
+            continue
+        place = _environment(stat.pid).get("CRAWL_FILES_DIR")
+        key = _key_of(tasks, place) if place else None
+        if key is not None:
+            found.setdefault(key, stat)
+    return found
+
+
+def _environment(pid: int) -> dict[str, str]:
+    """The variables of the contract with which the process was executed; none when it is gone or another user's."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            entries = [entry.partition(b"=") for entry in file.read().split(b"\0") if entry.startswith(b"CRAWL_")]
+    except OSError:
+        return {}
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in entries}
+
+
+def _key_of(tasks: Path, files_dir: str) -> Key | None:
+    try:
+        parts = Path(files_dir).relative_to(tasks).parts
+    except ValueError:
+        return None
+    numbers = [_number(part) for part in parts[:3]]
+    if len(parts) != 4 or parts[3] != files.FILES:
+        return None
+    run_id, index, attempt = numbers
+    return None if run_id is None or index is None or attempt is None else (run_id, index, attempt)
+
+
+def _lives(process: Stat) -> bool:
+    return any(stat.start == process.start and not stat.ended for stat in all_processes() if stat.pid == process.pid)
+
+
+def _modified(pid: int) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(os.stat(f"/proc/{pid}").st_mtime, UTC)
+    except OSError:
+        return None
+
+
+def _unended(tasks: Path, run_id: int | None, begin: Key) -> Iterator[Key]:
+    """The tasks whose folder has a spec and no end. Raises ``OSError``."""
+    runs = _numbers(tasks) if run_id is None else [run_id]
+    for run in runs:
+        if run < begin[0]:
+            continue
+        for index in _numbers(tasks / str(run)):
+            for attempt in _numbers(tasks / str(run) / str(index)):
+                key = (run, index, attempt)
+                folder = _folder(tasks, key)
+                if key > begin and not files.exists(str(folder / files.END)) and files.exists(str(folder / files.SPEC)):
+                    yield key
+
+
+def _folder(tasks: Path, key: Key) -> Path:
+    return tasks / str(key[0]) / str(key[1]) / str(key[2])
+
+
+def _numbers(folder: Path) -> list[int]:
+    """The folders in it whose names are numbers, in order; nothing else there is ours."""
+    try:
+        with os.scandir(folder) as entries:
+            named = [_number(entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(number for number in named if number is not None)
+
+
+def _number(text: object) -> int | None:
+    if isinstance(text, int):
+        return text
+    return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() else None
+
+
+def _spec(folder: Path) -> dict[str, object]:
+    try:
+        return files.read(str(folder / files.SPEC)) or {}
+    except files.Garbage:
+        return {}

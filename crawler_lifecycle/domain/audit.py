@@ -1,0 +1,468 @@
+"""The rules of an audit: what database, cluster and Temporal say about the same runs, and what to do where they differ.
+
+Everything here is pure. An audit reads facts, judges each of them alone (so their order means nothing), keeps what it
+found with the moment it first saw it, and repairs a finding once its grace is over: whoever is just about to put
+something right (a starter, an operator who resumes, a deployment on its way) is never overtaken. Facts that agree give
+no finding, and a repair makes them agree, so that an audit after an audit finds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from .run import RunStatus, StopIntent
+from .task import Observation, Phase, TaskStatus, read_end
+
+#: Findings that a report lists; all of them are counted.
+REPORTED_MAX = 100
+
+
+class FindingKind(StrEnum):
+    """What an audit finds, in the order in which a report lists it: what executes unowned comes first."""
+
+    ORPHAN = "orphan"
+    STILL_ALIVE = "still_alive"
+    NO_WORKFLOW = "no_workflow"
+    NOT_STARTED = "not_started"
+    NO_ROW = "no_row"
+    UNRECORDED = "unrecorded"
+    UNDELIVERED = "undelivered"
+    LATE_EVIDENCE = "late_evidence"
+    UNREADABLE = "unreadable"
+
+    @property
+    def meaning(self) -> str:
+        """One sentence for people."""
+        return MEANINGS[self]
+
+    @property
+    def repair(self) -> str | None:
+        """What a repair does; ``None`` where only a person can."""
+        return REPAIRS.get(self)
+
+
+MEANINGS: Mapping[FindingKind, str] = {
+    FindingKind.ORPHAN: "A task executes that no row of the database knows.",
+    FindingKind.STILL_ALIVE: "A task executes that is recorded as ended, or whose run is.",
+    FindingKind.NO_WORKFLOW: "A run is open and its workflow is not.",
+    FindingKind.NOT_STARTED: "A run was accepted and no workflow ever took it up.",
+    FindingKind.NO_ROW: "A workflow is open whose run is not in the database.",
+    FindingKind.UNRECORDED: "A workflow is open and has not recorded its run.",
+    FindingKind.UNDELIVERED: "A run has ended and something of it was not delivered.",
+    FindingKind.LATE_EVIDENCE: "There is evidence now that a task ended differently than was recorded.",
+    FindingKind.UNREADABLE: "A row holds what cannot be.",
+}
+
+REPAIRS: Mapping[FindingKind, str] = {
+    FindingKind.ORPHAN: "ended",
+    FindingKind.STILL_ALIVE: "ended",
+    FindingKind.NO_WORKFLOW: "taken over by a new workflow",
+    FindingKind.NOT_STARTED: "started",
+    FindingKind.NO_ROW: "workflow terminated",
+    FindingKind.UNDELIVERED: "sent again",
+    FindingKind.LATE_EVIDENCE: "written down as a correction",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRules:
+    """How long an audit waits before it repairs, and how far back it looks. Seconds."""
+
+    grace_s: float = 120.0
+    """From the close of a run's workflow, or the first sight of what else is wrong, to the repair."""
+    orphan_grace_s: float = 300.0
+    """From the first sight of a task that nobody owns to its end."""
+    start_grace_s: float = 30.0
+    """From the acceptance of a run to the start of a workflow for it."""
+    record_grace_s: float = 120.0
+    """From the start of a workflow to the time by which it should have recorded its run."""
+    resend_s: float = 3600.0
+    """From one order to deliver again to the next."""
+    recent_s: float = 3 * 86400.0
+    """Runs that ended longer ago are settled: their deliveries and evidence are no longer compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """A row of a run that has not ended."""
+
+    run_id: int
+    attempt: int
+    status: str
+    crawler: str
+    request_id: str
+    created_at: datetime
+    owner_workflow_id: str | None = None
+    owner_run_id: str | None = None
+    priority: int = 3
+    stop: StopIntent | None = None
+    unreadable: str | None = None
+    """What in the row cannot be; then nobody may go by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRun:
+    """A row of a run that has ended, with what of its deliveries is on record."""
+
+    run_id: int
+    attempt: int
+    status: str
+    crawler: str
+    ended_at: datetime
+    owner_workflow_id: str | None = None
+    owner_run_id: str | None = None
+    stop: StopIntent | None = None
+    event_delivered: bool = False
+    pushes_delivered: bool = True
+    exported: bool = False
+    unreadable: str | None = None
+    """What in the row cannot be; then nobody may go by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowState:
+    """What Temporal says about one chain of executions."""
+
+    open: bool
+    closed_at: datetime | None = None
+    how: str | None = None
+    """How it closed (``terminated``, ``failed`` …); ``None``: open, or forgotten by the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWorkflow:
+    """A lifecycle workflow that is open."""
+
+    workflow_id: str
+    first_run_id: str
+    started_at: datetime
+    run_id: int | None = None
+    """The run that it says it works for; ``None`` before it has recorded one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTask:
+    """A task that waits or executes on the cluster, whoever it belongs to."""
+
+    run_id: int
+    index: int
+    attempt: int
+    executing: bool
+    """Whether its crawler executes; otherwise it waits for room."""
+    task_id: int | None = None
+    uid: str | None = None
+    started_at: datetime | None = None
+    node: str | None = None
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Run, index and attempt: the order of an inventory."""
+        return (self.run_id, self.index, self.attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTask:
+    """What the database says about one task and its run."""
+
+    task_id: int
+    run_id: int
+    index: int
+    attempt: int
+    status: str
+    run_status: str
+    uid: str | None = None
+    exit_code: int | None = None
+    exit_signal: int | None = None
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        return (self.run_id, self.index, self.attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that does not agree. ``subject`` names it, the same at every audit."""
+
+    subject: str
+    kind: FindingKind
+    detail: str
+    run_id: int | None = None
+    attempt: int | None = None
+    task_id: int | None = None
+    workflow_id: str | None = None
+    evidence: dict[str, object] = field(default_factory=dict)
+    since: datetime | None = None
+    """When it came to be, where that is known; otherwise its grace begins when it is first seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What is on record about a finding."""
+
+    first_seen: datetime
+    repaired_at: datetime | None = None
+    settled: bool = False
+    """Whether the same was found and repaired before and is nothing new."""
+
+
+# --- judging
+
+
+def judge_live(run: LiveRun, workflow: WorkflowState) -> Finding | None:
+    """A run that has not ended. ``workflow`` is its owner, or whichever other workflow of it is open."""
+    if run.unreadable is not None:
+        return _unreadable(run.run_id, run.unreadable)
+    if workflow.open:
+        return None
+    evidence: dict[str, object] = {"status": run.status, "attempt": run.attempt}
+    if run.owner_run_id is None:
+        detail = f"run {run.run_id} ({run.crawler}) is {run.status} and was never taken up by a workflow"
+        return _of_run(FindingKind.NOT_STARTED, run, detail, evidence, run.created_at)
+    how = f"was {workflow.how}" if workflow.how else "is no longer known to Temporal"
+    detail = f"run {run.run_id} ({run.crawler}) is {run.status}, but its workflow {run.owner_workflow_id!r} {how}"
+    evidence |= {"workflow": run.owner_workflow_id, "closed": workflow.how}
+    return _of_run(FindingKind.NO_WORKFLOW, run, detail, evidence, workflow.closed_at)
+
+
+def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> Finding | None:
+    """A task that waits or executes on the cluster, and its row (``None``: there is none)."""
+    does = "executes" if seen.executing else "waits on the cluster"
+    name = f"task {seen.index} of run {seen.run_id}, attempt {seen.attempt},"
+    subject = f"task/{seen.run_id}/{seen.index}/{seen.attempt}/{seen.uid or '-'}"[:180]
+    evidence: dict[str, object] = {
+        "executing": seen.executing,
+        "uid": seen.uid,
+        "node": seen.node,
+        "started_at": seen.started_at.isoformat() if seen.started_at else None,
+    }
+    if recorded is None:
+        detail = f"{name} {does}, and the database knows no such task"
+        kind, task_id = FindingKind.ORPHAN, seen.task_id
+    else:
+        ended = recorded.status in _ENDS
+        if not ended and recorded.run_status not in _OVER:
+            return None
+        believed = f"recorded as {recorded.status}" if ended else f"its run is {recorded.run_status}"
+        detail = f"{name} {does}, and {'it is ' if ended else ''}{believed}"
+        kind, task_id = FindingKind.STILL_ALIVE, recorded.task_id
+        evidence |= {"recorded": recorded.status, "run": recorded.run_status}
+    return Finding(
+        f"{kind}/{subject}", kind, detail, seen.run_id, seen.attempt, task_id, evidence=_without_none(evidence)
+    )
+
+
+def judge_workflow(workflow: OpenWorkflow, row_exists: bool) -> Finding | None:
+    """An open workflow; ``row_exists`` is about the run it says it works for."""
+    more = {"workflow": workflow.workflow_id, "started_at": workflow.started_at.isoformat()}
+    if workflow.run_id is None:
+        detail = f"workflow {workflow.workflow_id!r} is open and has not recorded its run"
+        return Finding(
+            f"{FindingKind.UNRECORDED}/workflow/{workflow.first_run_id}"[:200],
+            FindingKind.UNRECORDED,
+            detail,
+            workflow_id=workflow.workflow_id,
+            evidence=dict(more),
+            since=workflow.started_at,
+        )
+    if row_exists:
+        return None
+    detail = f"workflow {workflow.workflow_id!r} works for run {workflow.run_id}, which is not in the database"
+    return Finding(
+        f"{FindingKind.NO_ROW}/workflow/{workflow.first_run_id}"[:200],
+        FindingKind.NO_ROW,
+        detail,
+        run_id=workflow.run_id,
+        workflow_id=workflow.workflow_id,
+        evidence=dict(more),
+    )
+
+
+def judge_deliveries(run: EndedRun, busy: bool) -> Finding | None:
+    """A run that has ended; ``busy``: a workflow is still at its deliveries."""
+    if run.unreadable is not None:
+        return _unreadable(run.run_id, run.unreadable)
+    missing = [
+        name
+        for name, done in (
+            ("the event run.ended", run.event_delivered),
+            ("pushes", run.pushes_delivered),
+            ("the supporting files", run.exported),
+        )
+        if not done
+    ]
+    if busy or not missing:
+        return None
+    detail = f"run {run.run_id} ({run.crawler}) is {run.status}, and not delivered: {', '.join(missing)}"
+    return Finding(
+        f"{FindingKind.UNDELIVERED}/run/{run.run_id}/{run.attempt}",
+        FindingKind.UNDELIVERED,
+        detail,
+        run.run_id,
+        run.attempt,
+        workflow_id=run.owner_workflow_id,
+        evidence={"missing": missing, "status": run.status},
+        since=run.ended_at,
+    )
+
+
+def judge_end(recorded: RecordedTask, seen: Observation, stop: StopIntent | None) -> Finding | None:
+    """The recorded end of a task beside what the cluster says about it now.
+
+    Only evidence contradicts: an end on the cluster where none was found before, or another exit than was written down.
+    A stop that was recorded later may judge the same end differently and is no contradiction.
+    """
+    if seen.phase is not Phase.ENDED or seen.end is None or recorded.status not in _ENDS:
+        return None
+    if recorded.uid is not None and seen.uid is not None and seen.uid != recorded.uid:
+        return None
+    end, known = seen.end, (recorded.exit_code, recorded.exit_signal)
+    ending = read_end(end, stop)
+    if known != (None, None):
+        contradicts = known != (end.exit_code, end.signal)
+    elif recorded.status == TaskStatus.LOST:
+        contradicts = True
+    else:
+        contradicts = (ending.status is TaskStatus.SUCCEEDED) != (recorded.status == TaskStatus.SUCCEEDED)
+    if not contradicts:
+        return None
+    detail = (
+        f"task {recorded.index} of run {recorded.run_id} is recorded as {recorded.status}, and the cluster says now: "
+        f"{ending.status} ({ending.cause})"
+    )
+    evidence: dict[str, object] = {
+        "recorded": recorded.status,
+        "truth": str(ending.status),
+        "outcome": ending.outcome,
+        "cause": ending.cause,
+        "exit_code": end.exit_code,
+        "signal": end.signal,
+        "finished_at": end.finished_at.isoformat() if end.finished_at else None,
+    }
+    return Finding(
+        f"{FindingKind.LATE_EVIDENCE}/task/{recorded.task_id}/{ending.status}",
+        FindingKind.LATE_EVIDENCE,
+        detail,
+        recorded.run_id,
+        recorded.attempt,
+        recorded.task_id,
+        evidence=_without_none(evidence),
+        since=end.finished_at,
+    )
+
+
+_ENDS = frozenset(s.value for s in TaskStatus if s.terminal)
+_OVER = frozenset(s.value for s in RunStatus if s.terminal)
+
+
+def _unreadable(run_id: int, why: str) -> Finding:
+    subject = f"{FindingKind.UNREADABLE}/run/{run_id}"
+    return Finding(subject, FindingKind.UNREADABLE, why, run_id, evidence={"problem": why})
+
+
+def _of_run(
+    kind: FindingKind, run: LiveRun, detail: str, evidence: dict[str, object], since: datetime | None
+) -> Finding:
+    subject = f"{kind}/run/{run.run_id}/{run.attempt}"
+    return Finding(
+        subject,
+        kind,
+        detail,
+        run.run_id,
+        run.attempt,
+        workflow_id=run.owner_workflow_id,
+        evidence=_without_none(evidence),
+        since=since,
+    )
+
+
+def _without_none(values: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+# --- when to repair
+
+
+def reportable(finding: Finding, now: datetime, rules: AuditRules) -> bool:
+    """Whether a finding is worth a word yet: what is only just beginning or only just over is no finding at all."""
+    if finding.kind in (FindingKind.NOT_STARTED, FindingKind.UNRECORDED, FindingKind.UNDELIVERED):
+        return finding.since is None or now - finding.since >= _grace(finding.kind, rules)
+    return True
+
+
+def due(finding: Finding, noted: Noted, now: datetime, rules: AuditRules) -> bool:
+    """Whether a finding is to be repaired now. Never before its grace is over, and never where only a person can."""
+    if finding.kind not in REPAIRS or noted.settled:
+        return False
+    if finding.kind is FindingKind.UNDELIVERED and noted.repaired_at is not None:
+        return now - noted.repaired_at >= timedelta(seconds=rules.resend_s)
+    return now >= ready_at(finding, noted, rules)
+
+
+def ready_at(finding: Finding, noted: Noted, rules: AuditRules) -> datetime:
+    """The end of the grace."""
+    begin = noted.first_seen
+    if finding.since is not None and finding.kind not in (FindingKind.ORPHAN, FindingKind.STILL_ALIVE):
+        begin = min(begin, finding.since)
+    return begin + _grace(finding.kind, rules)
+
+
+def _grace(kind: FindingKind, rules: AuditRules) -> timedelta:
+    seconds = {
+        FindingKind.ORPHAN: rules.orphan_grace_s,
+        FindingKind.STILL_ALIVE: rules.orphan_grace_s,
+        FindingKind.NOT_STARTED: rules.start_grace_s,
+        FindingKind.UNRECORDED: rules.record_grace_s,
+        FindingKind.LATE_EVIDENCE: 0.0,
+    }.get(kind, rules.grace_s)
+    return timedelta(seconds=seconds)
+
+
+# --- the report
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A finding as a report tells it. ``repair`` says what was done about it; ``None``: nothing yet."""
+
+    kind: FindingKind
+    detail: str
+    run_id: int | None = None
+    task_id: int | None = None
+    workflow_id: str | None = None
+    repair: str | None = None
+    repaired: bool = False
+    due_at: datetime | None = None
+    """When it will be repaired at the earliest; ``None``: done, or a person has to."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What one audit looked at, found and did."""
+
+    audit_id: str
+    started_at: datetime
+    ended_at: datetime
+    repair: bool
+    looked: dict[str, int] = field(default_factory=dict)
+    """How many live runs, tasks on the cluster, open workflows and runs that ended lately were compared."""
+    found: dict[str, int] = field(default_factory=dict)
+    repaired: dict[str, int] = field(default_factory=dict)
+    findings: list[Reported] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+    """What could not be compared at all, and why."""
+
+    @property
+    def left(self) -> int:
+        """How many findings were not repaired."""
+        return sum(self.found.values()) - sum(self.repaired.values())
+
+
+_ORDER = {kind: number for number, kind in enumerate(FindingKind)}
+
+
+def most_urgent(findings: Iterable[Reported], limit: int = REPORTED_MAX) -> list[Reported]:
+    """The first ``limit`` findings: what executes unowned before all else, then by kind and run."""
+    return sorted(findings, key=lambda f: (_ORDER[f.kind], f.run_id or 0, f.task_id or 0, f.detail))[:limit]

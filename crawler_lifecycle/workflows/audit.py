@@ -1,0 +1,137 @@
+"""``CrawlAuditWorkflow``: one audit, page by page.
+
+1. What waits and executes on the cluster, compared with the rows: tasks that nobody owns.
+2. The runs that are open, compared with their workflows.
+3. The open workflows, compared with the runs.
+4. The runs that ended lately: what was delivered, and what evidence says now.
+
+Each source is compared alone. One that cannot be read is told in the report, and the others are compared all the same.
+Only counts and the first findings travel through here; everything found is in the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, ClassVar
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from crawler_lifecycle.activities.audit import AuditActivities, AuditPage, AuditPart, CloseAudit
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.audit import AuditReport, FindingKind, Reported, most_urgent
+
+from .calls import call, reason
+
+#: A source, how it is called in a report, and the kinds of findings of which it shows all.
+_SOURCES: tuple[tuple[str, Callable[[AuditActivities, AuditPage], AuditPart], tuple[FindingKind, ...]], ...] = (
+    ("cluster_tasks", AuditActivities.audit_cluster, (FindingKind.ORPHAN, FindingKind.STILL_ALIVE)),
+    (
+        "open_runs",
+        AuditActivities.audit_runs,
+        (FindingKind.NO_WORKFLOW, FindingKind.NOT_STARTED, FindingKind.UNREADABLE),
+    ),
+    ("open_workflows", AuditActivities.audit_workflows, (FindingKind.NO_ROW, FindingKind.UNRECORDED)),
+    ("ended_runs", AuditActivities.audit_ended, (FindingKind.UNDELIVERED, FindingKind.LATE_EVIDENCE)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditOrder:
+    """What is asked of an audit. Without ``repair`` it only tells."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    repair: bool = False
+
+
+@dataclass
+class AuditState:
+    """How far an audit has come; travels over continue-as-new. Fields are only ever added, with defaults."""
+
+    audit_id: str = ""
+    started_at: datetime | None = None
+    source: int = 0
+    after: str | None = None
+    pages: int = 0
+    looked: dict[str, int] = field(default_factory=dict)
+    found: dict[str, int] = field(default_factory=dict)
+    repaired: dict[str, int] = field(default_factory=dict)
+    findings: list[Reported] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+    complete: list[FindingKind] = field(default_factory=list)
+
+    def add(self, name: str, part: AuditPart) -> None:
+        """Take in what one page showed."""
+        self.pages += 1
+        self.after = part.next
+        self.looked = {**self.looked, name: self.looked.get(name, 0) + part.looked}
+        self.found = _sum(self.found, part.found)
+        self.repaired = _sum(self.repaired, part.repaired)
+        self.findings = most_urgent([*self.findings, *part.findings])
+
+
+@workflow.defn(name=names.AUDIT_WORKFLOW)
+class CrawlAuditWorkflow:
+    """One audit. Returns its report, also when something could not be compared."""
+
+    @workflow.init
+    def __init__(self, order: AuditOrder | None = None, carried: AuditState | None = None) -> None:
+        self._s = carried or AuditState()
+
+    @workflow.run
+    async def run(self, order: AuditOrder | None = None, carried: AuditState | None = None) -> AuditReport:
+        """Compare all sources, page by page."""
+        s, order = self._s, _read(order)
+        if s.started_at is None:
+            s.audit_id, s.started_at = workflow.info().first_execution_run_id, workflow.now()
+        while s.source < len(_SOURCES):
+            if workflow.info().is_continue_as_new_suggested():
+                workflow.continue_as_new(args=[order, s])
+            await self._compare(order)
+        report = AuditReport(
+            audit_id=s.audit_id,
+            started_at=s.started_at,
+            ended_at=workflow.now(),
+            repair=order.repair,
+            looked=s.looked,
+            found=s.found,
+            repaired=s.repaired,
+            findings=s.findings,
+            troubles=s.troubles,
+        )
+        await call(AuditActivities.close_audit, CloseAudit(report, s.complete))
+        return report
+
+    async def _compare(self, order: AuditOrder) -> None:
+        """One page of the present source, or on to the next one."""
+        s = self._s
+        name, method, kinds = _SOURCES[s.source]
+        try:
+            part = await call(method, AuditPage(order.repair, s.after), summary=f"{name}, page {s.pages + 1}")
+        except (ActivityError, ApplicationError) as error:
+            s.troubles = [*s.troubles, f"{name.replace('_', ' ')} could not be compared: {reason(error)}"[:500]]
+            s.source, s.after = s.source + 1, None
+            return
+        s.add(name, part)
+        if part.next is None:
+            s.complete = [*s.complete, *kinds]
+            s.source += 1
+
+
+def _read(order: Any) -> AuditOrder:
+    """The order of a start that may have come without one, or with one payload of two."""
+    if isinstance(order, AuditOrder):
+        return order
+    if isinstance(order, dict) and set(order) <= {"repair"} and isinstance(order.get("repair", False), bool):
+        return AuditOrder(**order)
+    if order is None:
+        return AuditOrder()
+    text = f'order: {str(order)[:100]!r} is not allowed; give {{"repair": true}} or nothing'
+    raise ApplicationError(text, type="InvalidRequest", non_retryable=True)
+
+
+def _sum(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in sorted({*one, *other})}

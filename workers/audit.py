@@ -1,0 +1,11 @@
+"""A worker for audits: database, cluster and Temporal compared.
+
+``python -m workers.audit``; see ``crawler_lifecycle.worker``.
+"""
+
+import sys
+
+from crawler_lifecycle.cli.main import main
+
+if __name__ == "__main__":
+    main(["worker", "audit", *sys.argv[1:]])
