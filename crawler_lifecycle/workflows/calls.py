@@ -39,8 +39,11 @@ async def call(
     summary: str | None = None,
     wake: Callable[[], bool] | None = None,
     seconds: float | None = None,
+    hold: Callable[[], float] | None = None,
 ) -> R:
     """The activity's answer. Raises ``Interrupted`` as soon as ``wake()`` holds or ``seconds`` have passed.
+
+    ``hold()`` says for how many seconds from now the activity is left alone although ``wake()`` holds.
 
     An interrupted activity is asked to cancel and its answer is not awaited: it may hang, and it is idempotent and
     fenced, so that it can do no harm later. An error of the domain keeps its own type.
@@ -51,6 +54,8 @@ async def call(
     if wake is None and seconds is None:
         return await _answer(handle)
     await pause(seconds, lambda: handle.done() or (wake is not None and wake()))
+    if hold is not None and not handle.done() and (left := hold()) > 0:
+        await pause(left, lambda: handle.done() or hold() <= 0)
     if not handle.done():
         abandon([handle])
         raise Interrupted

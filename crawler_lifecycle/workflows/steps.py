@@ -29,14 +29,21 @@ def gap(s: RunState) -> float:
     return cadence.poll_interval(s.rung, s.poll_minutes, s.last_look_s)
 
 
+def gap_left(s: RunState) -> float:
+    """Seconds until the run may be looked at again, however often it is woken."""
+    if s.last_look_at is None:
+        return 0.0
+    least = max(cadence.MIN_GAP_SECONDS, 2 * s.last_look_s)
+    return least - (workflow.now() - s.last_look_at).total_seconds()
+
+
 async def wait_for_look(s: RunState) -> None:
     """Wait for the next look or the run's time limit; a stop or ``look_now`` ends the wait."""
     if s.next_look_at is not None:
         until = min(s.next_look_at, s.run_deadline or s.next_look_at)
         await pause((until - workflow.now()).total_seconds(), s.woken, f"look {s.looks + 1}")
-    if s.inbox.look_now and s.last_look_at is not None:
-        least = max(cadence.MIN_GAP_SECONDS, 2 * s.last_look_s)
-        await pause(least - (workflow.now() - s.last_look_at).total_seconds(), s.stop_wanted)
+    if s.inbox.look_now:
+        await pause(gap_left(s), s.stop_wanted)
 
 
 async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *, resumed: bool = False) -> None:
