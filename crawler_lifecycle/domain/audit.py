@@ -398,7 +398,8 @@ def due(finding: Finding, noted: Noted, now: datetime, rules: AuditRules) -> boo
         return False
     if finding.kind is FindingKind.UNDELIVERED and noted.repaired_at is not None:
         return now - noted.repaired_at >= timedelta(seconds=rules.resend_s)
-    return now >= ready_at(finding, noted, rules)
+    # The clock that kept the first sight may be a little ahead of ours.
+    return max(now, noted.first_seen) >= ready_at(finding, noted, rules)
 
 
 def ready_at(finding: Finding, noted: Noted, rules: AuditRules) -> datetime:

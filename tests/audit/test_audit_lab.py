@@ -308,7 +308,7 @@ async def test_what_was_not_delivered_is_sent_again(lab: Lab) -> None:
     lab.outside.fail["send"] = NotDelivered("the bus is away")
     lab.cluster.folders[1, 0] = lab.folder
     handle = await lab.start({"crawler": "books", **QUICK})
-    await lab.until(lambda: lab.store.deliveries(1, keyed=True)[-1]["status"] == "failed")
+    await until_refused(lab, 1)
     await handle.terminate("by an operator")
     lab.outside.fail.clear()
     report = await audit(lab)
@@ -327,7 +327,7 @@ async def test_what_cannot_be_delivered_is_not_ordered_again_at_every_audit(idle
         lab.cluster.behaviour = Behaviour(executes=0)
         handle = await lab.start({"crawler": "books", **QUICK})
         lab.outside.fail["send"] = NotDelivered("the bus is away")
-        await lab.until(lambda: lab.store.deliveries(1, keyed=True)[-1]["status"] == "failed")
+        await until_refused(lab, 1)
         await handle.terminate("by an operator")
         assert (await audit(lab)).repaired == {"undelivered": 1}
         again = lab.client.get_workflow_handle(names.export_workflow_id(1, 1))
@@ -420,7 +420,7 @@ async def test_two_audits_at_once_over_every_kind_of_damage_repair_it_once(lab: 
     lab.outside.fail["send"] = NotDelivered("away")
     undelivered = await lab.start({"crawler": "books", **QUICK})
     await lab.until(lambda: lab.store.get_run(4) and lab.store.get_run(4).status == "COMPLETED")
-    await lab.until(lambda: any(d["status"] == "failed" for d in lab.store.deliveries(4, keyed=True)))
+    await until_refused(lab, 4)
     for handle in (terminated, undelivered):
         await handle.terminate("by an operator")
     lab.outside.fail.clear()
@@ -495,13 +495,18 @@ def read(lab: Lab, statement: str) -> list[tuple[Any, ...]]:
 
 def forget_run(lab: Lab, run_id: int) -> None:
     """Somebody deletes all rows of a run."""
-    events = f"(SELECT seq FROM outbox_event WHERE run_id = {run_id})"  # noqa: S608
+    events = f"(SELECT seq FROM outbox_event WHERE run_id = {run_id})"
     tables = ("task_observation", "task_finding", "status_transition", "history_property", "task_history")
     write(
         lab,
-        f"DELETE FROM outbox_delivery WHERE seq IN {events}",  # noqa: S608
-        *(f"DELETE FROM {table} WHERE run_id = {run_id}" for table in ("outbox_event", *tables, "run_history")),  # noqa: S608
+        f"DELETE FROM outbox_delivery WHERE seq IN {events}",
+        *(f"DELETE FROM {table} WHERE run_id = {run_id}" for table in ("outbox_event", *tables, "run_history")),
     )
+
+
+async def until_refused(lab: Lab, run_id: int) -> None:
+    """Something of the run could not be delivered."""
+    await lab.until(lambda: any(d["status"] == "failed" for d in lab.store.deliveries(run_id, keyed=True)))
 
 
 async def until_listed(lab: Lab, workflow_id: str) -> None:
