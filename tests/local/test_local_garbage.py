@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_bench import RUN, SLEEP, STUBBORN, Bench
+from local_bench import POLITE, RUN, SLEEP, STUBBORN, Bench
 
 from crawler_lifecycle.adapters.local import folder as files
+from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import Phase, read_end
 
@@ -125,6 +126,28 @@ def test_a_missing_state_folder_is_an_outage(bench: Bench) -> None:
     with pytest.raises(ClusterUnavailable):
         bench.look()
     bench.state.with_name("elsewhere").rename(bench.state)
+
+
+def test_a_missing_folder_of_tasks_is_an_outage_for_everybody(bench: Bench) -> None:
+    """As when its disk is not mounted: nothing is concluded from it, and nothing takes its place."""
+    bench.start(POLITE)
+    tasks, away = bench.state / "tasks", bench.state / "tasks.away"
+    tasks.rename(away)
+    again = LocalCluster(bench.state, 2)
+    for call in (
+        lambda: again.look(RUN, [bench.ref()]),
+        lambda: again.stop(RUN, bench.ref()),
+        lambda: again.files(RUN, [bench.ref()]),
+        lambda: bench.deploy(SLEEP, range(1, 2)),
+    ):
+        with pytest.raises(ClusterUnavailable, match="tasks"):
+            call()
+    assert not tasks.exists()
+    away.rename(tasks)
+    assert bench.look().phase is Phase.EXECUTING
+    again.stop(RUN, bench.ref())
+    bench.until(Phase.ENDED)
+    assert bench.signals() == 1
 
 
 @pytest.mark.parametrize("level", ["tasks", "run", "index", "attempt"])

@@ -6,6 +6,7 @@ may use one state folder at the same time, and any of them may die at any moment
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -97,7 +98,10 @@ class LocalCluster:
         self._state = Path(state_dir).absolute()
         self._clock = clock
         self._node = socket.gethostname()
-        for name in ("tasks", "state", "slots", "waiting", live.LIVE, live.ENDED):
+        others = ("state", "slots", "waiting", live.LIVE, live.ENDED)
+        # Beside the others, a missing folder of tasks is a disk that is not mounted, and must not become an empty one.
+        used = any((self._state / name).exists() for name in others)
+        for name in others if used else ("tasks", *others):
             (self._state / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         self._launcher = Launcher(
             state=self._state,
@@ -148,7 +152,10 @@ class LocalCluster:
         """Ask the task to end. One stop signal reaches the crawler, however often this is called."""
         folder = self._folder(run_id, task)
         try:
-            if not folder.has(files.SPEC) or folder.has(files.END) or self._is_foreign(folder, task):
+            if not folder.has(files.SPEC):
+                self._check_readable(run_id)  # a stop that found no disk must come again
+                return
+            if folder.has(files.END) or self._is_foreign(folder, task):
                 return
             files.create(folder.file(files.STOP), {"at": files.utc(time.time())})
             supervisor = folder.identity(files.SUPERVISOR)
@@ -239,8 +246,12 @@ class LocalCluster:
     def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]:
         """The folders with supporting files of these tasks, those that exist; a prefix for each index and attempt.
 
-        Raises ``NotInThisState`` when they were all removed because the run is old.
+        Raises ``NotInThisState`` when they were all removed because the run is old, and ``ClusterUnavailable``.
         """
+        try:
+            self._check_readable(run_id)
+        except OSError as error:
+            raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
         found = []
         for task in tasks:
             path = self._folder(run_id, task).path / files.FILES
@@ -294,10 +305,15 @@ class LocalCluster:
 
         Raises ``OSError``.
         """
-        with os.scandir(self._state / "tasks"):
-            pass
+        tasks = self._state / "tasks"
         try:
-            with os.scandir(self._state / "tasks" / str(run_id)):
+            with os.scandir(tasks):
+                pass
+        except FileNotFoundError:
+            cure = "the folder of tasks is missing: mount its disk, or make it anew if they are lost for good"
+            raise FileNotFoundError(errno.ENOENT, cure, str(tasks)) from None
+        try:
+            with os.scandir(tasks / str(run_id)):
                 pass
         except FileNotFoundError:
             pass

@@ -109,6 +109,8 @@ class Launcher:
             if len(os.listdir(waiting)) >= self.max_waiting and self._count_waiting() >= self.max_waiting:
                 return "deferred"
             self._check_expiry(expires_at)
+            # Never the folder of all tasks: where it is missing, so is its disk, and an empty one would lose every run.
+            folder.parents[1].mkdir(exist_ok=True)
             os.makedirs(folder / files.FILES, exist_ok=True)
             os.makedirs(str(spec["state_dir"]), exist_ok=True)
             (waiting / name).touch()
