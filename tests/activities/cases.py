@@ -41,7 +41,9 @@ class Case:
 
 
 #: A look that is taken again is a younger look.
-LOOKED_AGAIN = frozenset({"run_history.verified_at", "run_history.next_look_at", "run_history.updated_at"})
+LOOKED_AGAIN = frozenset(
+    f"run_history.{name}" for name in ("verified_at", "next_look_at", "updated_at", "look_ordered_at")
+)
 #: Every try of a delivery is on record; what was delivered stays so.
 DELIVERED_AGAIN = frozenset({"outbox_delivery.tries"})
 

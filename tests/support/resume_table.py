@@ -1,0 +1,141 @@
+"""The tables of ``docs/resuming.md``, read as cells: what is documented is what is tested.
+
+``cells()`` is the whole cross product: each former attempt, with everything that may happen meanwhile, in both shapes,
+resumed once and twice at once. It raises ``ValueError``, naming line or cell, when the page cannot be read that way.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "resuming.md"
+
+SHAPES = ("single-process", "multi-process")
+WAYS = ("once", "twice at once")
+ANY = "any"
+_FORMER = "the former attempt", "leaves"
+_MEANWHILE = ("meanwhile",)
+_ENDS = "left", "meanwhile", "answer", *SHAPES, "corrections"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One situation and what must come of it."""
+
+    former: str
+    left: str
+    meanwhile: str
+    shape: str
+    way: str
+    attempt: int
+    """The attempt that the resume begins; 0 when it is refused."""
+    refused: str | None
+    """The error's type when it is refused."""
+    status: str | None
+    outcome: str | None
+    """How the run ends; ``None`` for a run that goes on as if nobody had asked."""
+    deployed: tuple[tuple[int, ...], ...]
+    """For each task the attempts under which it came to be on the cluster."""
+    corrections: frozenset[str]
+
+    @property
+    def id(self) -> str:
+        """A name for tests."""
+        return "-".join(re.sub(r"\W+", "_", part) for part in (self.former, self.meanwhile, self.shape, self.way))
+
+
+def tables(text: str) -> dict[tuple[str, ...], list[tuple[str, ...]]]:
+    """Every table of a page, by its headings."""
+    found: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    rows: list[tuple[str, ...]] | None = None
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if not line.startswith("|"):
+            rows = None
+            continue
+        parts = tuple(part.strip() for part in line.strip().strip("|").split("|"))
+        if rows is not None:
+            if not all(set(part) <= set("-:") for part in parts):
+                rows.append(parts)
+        elif number + 1 < len(lines) and lines[number + 1].startswith("|-"):
+            rows = found.setdefault(parts, [])
+    return found
+
+
+def _end(text: str, tasks: int) -> tuple[str | None, str | None, tuple[tuple[int, ...], ...]]:
+    """``COMPLETED / finished: 1, 1+2`` as status, outcome and attempts of each task."""
+    end, colon, attempts = text.partition(": ")
+    deployed = tuple(
+        () if part.strip() == "–" else tuple(int(one) for one in part.strip().split("+"))
+        for part in attempts.split(",")
+    )
+    if not colon or len(deployed) != tasks:
+        raise ValueError(f"{PAGE.name}: {text!r} names no end and attempts of {tasks} tasks")
+    status, slash, outcome = end.partition(" / ")
+    return (status, outcome, deployed) if slash else (None, None, deployed)
+
+
+@cache
+def cells() -> tuple[Cell, ...]:
+    """The whole table. Raises ``ValueError``."""
+    found = tables(PAGE.read_text())
+    for headings in (_FORMER, _MEANWHILE, _ENDS):
+        if not found.get(headings):
+            raise ValueError(f"{PAGE.name}: there is no table with the columns {', '.join(headings)}")
+    whiles = [row[0] for row in found[_MEANWHILE]]
+    ends: dict[tuple[str, str], tuple[str, ...]] = {}
+    for row in found[_ENDS]:
+        left, meanwhile, *rest = row
+        for one in whiles if meanwhile == ANY else [meanwhile]:
+            if one not in whiles or (left, one) in ends:
+                raise ValueError(
+                    f"{PAGE.name}: {left!r}, {meanwhile!r} stands there twice, or for nothing that happens"
+                )
+            ends[left, one] = tuple(rest)
+    unused = {left for left, _ in ends} - {left for _, left in found[_FORMER]}
+    if unused:
+        raise ValueError(f"{PAGE.name}: nothing leaves {', '.join(sorted(unused))}")
+    return tuple(
+        _cell(former, left, meanwhile, shape, way, ends.get((left, meanwhile)))
+        for (former, left), meanwhile, shape, way in product(found[_FORMER], whiles, SHAPES, WAYS)
+    )
+
+
+def _cell(former: str, left: str, meanwhile: str, shape: str, way: str, end: tuple[str, ...] | None) -> Cell:
+    if end is None:
+        raise ValueError(f"{PAGE.name}: no line says what comes of {left!r} when {meanwhile}")
+    answer, single, multi, corrections = end
+    match = re.fullmatch(r"attempt (\d+)|refused: (\w+)", answer)
+    if match is None:
+        raise ValueError(f"{PAGE.name}: {answer!r} is neither an attempt nor a refusal")
+    status, outcome, deployed = _end(single, 1) if shape == SHAPES[0] else _end(multi, 4)
+    return Cell(
+        former,
+        left,
+        meanwhile,
+        shape,
+        way,
+        int(match[1] or 0),
+        match[2],
+        status,
+        outcome,
+        deployed,
+        frozenset() if corrections == "none" else frozenset(corrections.split(", ")),
+    )
+
+
+def sampled() -> frozenset[Cell]:
+    """A quarter of the table in which each former attempt meets everything that happens, and both shapes and ways."""
+    whole = cells()
+    formers = list(dict.fromkeys(cell.former for cell in whole))
+    whiles = list(dict.fromkeys(cell.meanwhile for cell in whole))
+
+    def chosen(cell: Cell) -> bool:
+        place, other = formers.index(cell.former), whiles.index(cell.meanwhile)
+        return SHAPES.index(cell.shape) == (place + other) % 2 and WAYS.index(cell.way) == (place // 2 + other) % 2
+
+    return frozenset(filter(chosen, whole))

@@ -1,0 +1,80 @@
+"""The resume matrix, made from the tables in ``docs/resuming.md``, under time skipping; every history is replayed.
+
+A quarter of it in every run of the tests, in which each former attempt meets everything that happens meanwhile; all of
+it in ``make test-all``.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from tests.support import resume_table
+from tests.support.lab import laboratory
+from tests.support.resume_drill import FORMER, MEANWHILE, Drill, Forward
+from tests.support.resume_table import SHAPES, WAYS, Cell, cells, sampled
+
+#: What the matrix has to hold at least, in the words of its table.
+DEMANDED = {
+    *(f"terminated {when}" for when in (
+        "before the first workflow task", "after the history row",
+        "during the deployment call, which never went through", "during the deployment call, which went through",
+        "between deployment and the first look", "while a task waits for a slot", "while a task executes", "in a look",
+        "under a stop", "in completion, before the verdict", "after the verdict FAILED, during the export",
+        "after the verdict COMPLETED, during the export",
+    )),
+    "workflow failed while a task executes", "run failed", "run stopped", "run stopped by force", "run completed",
+    "run completed, and rerun asked for", "run still live",
+}  # fmt: skip
+
+CASES = [
+    pytest.param(cell, id=cell.id, marks=() if cell in sampled() else pytest.mark.slow)
+    for cell in sorted(cells(), key=lambda cell: cell.id)
+]
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("cell", CASES)
+async def test_a_resume_ends_as_the_table_says(
+    skipping: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: Cell
+) -> None:
+    clock = Forward()
+    monkeypatch.setattr("tests.support.lab.workflow_clock", clock)
+    async with laboratory(skipping.client, tmp_path, clock=clock) as lab:
+        await Drill(lab, cell).play()
+
+
+def test_no_row_of_the_cross_product_is_missing() -> None:
+    assert set(FORMER) >= DEMANDED
+    whole = set(product(FORMER, MEANWHILE, SHAPES, WAYS))
+    assert {(cell.former, cell.meanwhile, cell.shape, cell.way) for cell in cells()} == whole
+    assert len(CASES) == len(cells()) == len(whole), "none twice"
+    assert len({case.id for case in CASES}) == len(whole)
+
+
+def test_the_sample_meets_everything() -> None:
+    chosen = sampled()
+    assert {(cell.former, cell.meanwhile) for cell in chosen} == set(product(FORMER, MEANWHILE))
+    assert {(cell.former, cell.shape) for cell in chosen} == set(product(FORMER, SHAPES))
+    assert {(cell.meanwhile, cell.shape, cell.way) for cell in chosen} == set(product(MEANWHILE, SHAPES, WAYS))
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [
+    ("| a failed run | any |", "| a failed run | it is killed |", "no line says what comes of 'a failed run'"),
+    ("| a live run | any |", "| a lively run | any |", "nothing leaves a lively run"),
+    ("| refused: RunIsLive |", "| perhaps |", "'perhaps' is neither an attempt nor a refusal"),
+    ("FAILED / cancelled: 1, 1, 1, –", "FAILED / cancelled: 1", "attempts of 4 tasks"),
+    ("| left | meanwhile |", "| left | then |", "there is no table with the columns left"),
+])  # fmt: skip
+def test_a_page_that_cannot_be_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, words: str
+) -> None:
+    page = resume_table.PAGE.read_text()
+    assert old in page
+    (tmp_path / "page.md").write_text(page.replace(old, new))
+    monkeypatch.setattr(resume_table, "PAGE", tmp_path / "page.md")
+    with pytest.raises(ValueError, match=words):
+        cells.__wrapped__()
