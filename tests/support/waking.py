@@ -1,0 +1,77 @@
+"""Wake-ups in a lab, as they should come and in every way in which they should not."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from crawler_lifecycle.client import Lifecycle
+from crawler_lifecycle.fakes.observer import FakeObserver
+from crawler_lifecycle.ports import Observer, ObserverHealth
+from crawler_lifecycle.waking import Waker
+from tests.support.lab import Lab
+
+Changed = Callable[[int, datetime], None]
+
+MODES = ("off", "on", "duplicated", "late", "wrong run", "storm")
+LATE_S = 0.7
+#: Runs that are told of besides: no lab has so many.
+NOBODYS = (77, 10**6, 10**12)
+
+
+@dataclass
+class Unruly:
+    """An observer that tells what another one notices in the way of its mode."""
+
+    seeing: FakeObserver
+    mode: str
+    timers: list[threading.Timer] = field(default_factory=list)
+
+    def watch(self, changed: Changed, over: threading.Event) -> None:
+        if self.mode == "storm":
+            threading.Thread(target=self._storm, args=(changed, over), daemon=True).start()
+        self.seeing.watch(lambda run_id, at: self._tell(changed, run_id, at), over)
+        for timer in self.timers:
+            timer.cancel()
+            timer.join()
+
+    def health(self) -> ObserverHealth:
+        return self.seeing.health()
+
+    def _tell(self, changed: Changed, run_id: int, at: datetime) -> None:
+        if self.mode == "late":
+            timer = threading.Timer(LATE_S, changed, (run_id, at))
+            timer.start()
+            self.timers.append(timer)
+        elif self.mode == "wrong run":
+            for other in {*NOBODYS, *(key[0] for key in self.seeing.cluster.phases())} - {run_id}:
+                changed(other, at)
+        else:
+            for _ in range(3 if self.mode == "duplicated" else 1):
+                changed(run_id, at)
+
+    def _storm(self, changed: Changed, over: threading.Event) -> None:
+        while not over.wait(0.001):
+            known = [key[0] for key in self.seeing.cluster.phases()]
+            changed(random.choice([*known, *NOBODYS]), datetime.now(UTC))
+
+
+@asynccontextmanager
+async def waking(lab: Lab, mode: str) -> AsyncIterator[list[Waker]]:
+    """The wakers of this mode at work; none when it is ``off``, two that know nothing of each other when duplicated."""
+    assert mode in MODES
+    count = {"off": 0, "duplicated": 2}.get(mode, 1)
+    observers: list[Observer] = [Unruly(FakeObserver(lab.cluster), mode) for _ in range(count)]
+    wakers = [Waker(observer, lab.store, Lifecycle(lab.client).look_now) for observer in observers]
+    over = asyncio.Event()
+    tasks = [asyncio.create_task(waker.run(over)) for waker in wakers]
+    try:
+        yield wakers
+    finally:
+        over.set()
+        await asyncio.gather(*tasks)

@@ -1,0 +1,188 @@
+"""The same ends whatever becomes of wake-ups, and a gap between looks however many come."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.domain.task import End
+from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
+from crawler_lifecycle.ports import Deployment
+from tests.support.lab import Lab
+from tests.support.waking import MODES, waking
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+#: Runs that are looked at every 1.2 s, so that a suite without wake-ups does not take for ever.
+QUICK: dict[str, Any] = {"crawler": "books", "poll_minutes": [0.02], "limits": {"start_check_s": 0.2}}
+UNTIL_STOPPED = Behaviour(executes=None, heeds_stop_after=0.3)
+Scenario = Callable[[Lab], Awaitable[int]]
+
+
+async def good_path(lab: Lab) -> int:
+    lab.cluster.behaviour = Behaviour(waits=0.3, executes=0.7)
+    return (await lab.run(QUICK)).run_id
+
+
+async def waves(lab: Lab) -> int:
+    bad = End(exit_code=18, reason="Error")
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
+        executes=0.2 + 0.1 * index, end=bad if index == 3 else FINISHED
+    )
+    return (await lab.run({**QUICK, "tasks": [{}] * 5, "max_parallel_tasks": 2})).run_id
+
+
+async def stop(lab: Lab) -> int:
+    lab.cluster.behaviour = UNTIL_STOPPED
+    handle = await lab.start({**QUICK, "tasks": [{}] * 4, "max_parallel_tasks": 2})
+    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
+    await handle.signal("stop", {"requested_by": "ada", "request_id": "s1"})
+    return (await handle.result()).run_id
+
+
+async def resume(lab: Lab) -> int:
+    """Terminated while two tasks execute; one ends before the run is resumed, one after it."""
+    lab.cluster.behaviour = UNTIL_STOPPED
+    handle = await lab.start({**QUICK, "tasks": [{}] * 2})
+    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
+    await handle.terminate("gone")
+    lab.cluster.end_now(1, 0, end=FINISHED)
+    again = await lab.start({"run_id": 1}, id="again")
+    await lab.snapshot_where(again, lambda s: s.stage == "reconciliation")
+    lab.cluster.end_now(1, 1, end=FINISHED)
+    return (await again.result()).run_id
+
+
+async def correction(lab: Lab) -> int:
+    lab.cluster.behaviour = UNTIL_STOPPED
+    handle = await lab.start({**QUICK, "tasks": [{}] * 2})
+    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
+    lab.cluster.end_now(1, 0)
+    await lab.until(lambda: lab.tasks(1)[0] == "FAILED")
+    lab.cluster.vanish(1, 1)
+    return (await handle.result()).run_id
+
+
+def truth(lab: Lab, run_id: int) -> Mapping[str, Any]:
+    """What the database says about a run that ended, without times."""
+    run = lab.store.get_run(run_id)
+    return {
+        "run": (str(run.status), run.outcome, run.attempt),
+        "tasks": [(t.task_index, t.attempt, str(t.status), t.outcome) for t in lab.store.list_tasks(run_id)],
+        "corrections": sorted((c.kind, c.believed, c.truth) for c in lab.store.corrections(run_id)),
+        "cancellations": [c["request_id"] for c in lab.store.cancellations(run_id)],
+        "ended": sum(e.type == "run.ended" for e in lab.store.events_after(0, run_id=run_id)),
+    }
+
+
+CANCELLED, DONE = ("CANCELLED", "cancelled"), ("SUCCEEDED", "finished")
+EXPECTED: dict[Scenario, dict[str, Any]] = {
+    good_path: {"run": ("COMPLETED", "finished", 1), "tasks": [(0, 1, *DONE)]},
+    waves: {
+        "run": ("FAILED", "partial", 1),
+        "tasks": [(n, 1, *(("FAILED", "banned") if n == 3 else DONE)) for n in range(5)],
+    },
+    stop: {
+        "run": ("FAILED", "cancelled", 1),
+        "tasks": [(n, 1, *CANCELLED) for n in range(4)],
+        "cancellations": ["s1"],
+    },
+    resume: {"run": ("COMPLETED", "finished", 2), "tasks": [(n, 1, *DONE) for n in range(2)]},
+    correction: {
+        "run": ("FAILED", "failed", 1),
+        "tasks": [(0, 1, "FAILED", "failed"), (1, 1, "LOST", "lost")],
+        "corrections": [("killed", "RUNNING", "FAILED"), ("vanished", "RUNNING", "LOST")],
+    },
+}
+NOTHING: dict[str, Any] = {"corrections": [], "cancellations": [], "ended": 1}
+ALWAYS = {(good_path, "wrong run"), (stop, "late"), (resume, "duplicated"), (waves, "on")}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "mode"),
+    [
+        pytest.param(
+            *(scenario, mode),
+            marks=[] if mode == "storm" or (scenario, mode) in ALWAYS else pytest.mark.slow,
+            id=f"{scenario.__name__}, {mode}",
+        )
+        for scenario in EXPECTED
+        for mode in MODES
+    ],
+)
+async def test_the_end_is_the_same_whatever_becomes_of_wake_ups(real_lab: Lab, scenario: Scenario, mode: str) -> None:
+    async with waking(real_lab, mode) as wakers:
+        run_id = await scenario(real_lab)
+        assert truth(real_lab, run_id) == {**NOTHING, **EXPECTED[scenario]}
+        looks = real_lab.cluster.calls["look"]
+        assert looks < 40, f"{looks} looks within seconds"
+    for waker in wakers:
+        assert waker.counts["sent"] <= 40
+        assert waker.counts["failed"] == 0
+
+
+async def test_with_wake_ups_nobody_waits_for_the_ladder(real_lab: Lab) -> None:
+    lab = real_lab
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(waits=0.2 * index, executes=0.3 + 0.3 * index)
+    async with waking(lab, "on"):
+        result = await lab.run({"crawler": "books", "tasks": [{}] * 4})
+    assert result.status == "COMPLETED"
+    ends = [t for t in lab.store.transitions(result.run_id) if t.task_id and t.to_status == "SUCCEEDED"]
+    assert {t.source for t in ends} <= {"wake", "look"}
+    assert any(t.source == "wake" for t in ends)
+    assert lab.store.corrections(result.run_id) == []
+
+
+async def _storm(handle: Any, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        await asyncio.gather(*(handle.signal("look_now") for _ in range(10)))
+
+
+async def test_a_storm_while_the_start_is_awaited_keeps_the_gap(real_lab: Lab) -> None:
+    lab = real_lab
+    lab.cluster.behaviour = Behaviour(waits=1e7)
+    handle = await lab.start({"crawler": "books", "limits": {"start_check_s": 0.1}})
+    await lab.until(lambda: lab.cluster.calls["look"] >= 1)
+    before, began = lab.cluster.calls["look"], time.monotonic()
+    await _storm(handle, 2.5)
+    asked = (await lab.events(handle)).count("get_main_job_status")
+    assert asked <= time.monotonic() - began + 2
+    assert lab.cluster.calls["look"] > before
+    await handle.signal("stop")
+    assert (await handle.result()).outcome == "cancelled"
+
+
+async def test_a_storm_under_a_stop_keeps_the_gap(real_lab: Lab) -> None:
+    lab = real_lab
+    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=4)
+    handle = await lab.start(QUICK)
+    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
+    await handle.signal("stop")
+    await lab.snapshot_where(handle, lambda s: s.status == "STOPPING")
+    before, began = lab.cluster.calls["look"], time.monotonic()
+    await _storm(handle, 2.5)
+    assert lab.cluster.calls["look"] - before <= time.monotonic() - began + 2
+    assert (await handle.result()).outcome == "cancelled"
+    assert lab.cluster.signals(1) == 1
+
+
+async def test_a_storm_while_it_is_deployed_makes_no_second_call(real_lab: Lab) -> None:
+    lab = real_lab
+
+    def slow(_: Deployment) -> None:
+        time.sleep(1.5)
+
+    lab.scheduler.before = slow
+    lab.cluster.behaviour = UNTIL_STOPPED
+    handle = await lab.start(QUICK)
+    await lab.until(lambda: lab.scheduler.calls)
+    await _storm(handle, 1)
+    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
+    assert len(lab.scheduler.calls) == 1
+    await handle.signal("stop")
+    await handle.result()
