@@ -58,7 +58,8 @@ class CancellationActivities:
 
     @activity.defn(name="cancel_queued_tasks", no_thread_cancel_exception=True)
     def cancel_queued_tasks(self, fence: Fence) -> Counts:
-        """Cancel the tasks that were never deployed; one whose deployment call may be on its way is left for a look.
+        """Cancel the tasks that were never deployed; one that a deployment call may have brought to the cluster is left
+        until a look has proved that it did not.
 
         Second execution: they are CANCELLED already.
         """

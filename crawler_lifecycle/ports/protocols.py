@@ -202,7 +202,10 @@ class RunStore(Protocol):
         ...
 
     def cancel_queued(self, fence: Fence, now: datetime) -> TaskCounts:
-        """QUEUED tasks become CANCELLED, except those whose deployment call may still be on its way."""
+        """QUEUED tasks become CANCELLED, except those offered by a call that no look has proved to be without effect.
+
+        That takes a look from after the moment at which the call is void; its answer may be lost for ever.
+        """
         ...
 
     def mark_stopping(self, fence: Fence, task_ids: Sequence[int]) -> None: ...

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import insert, or_, select, update
+from sqlalchemy import and_, false, insert, or_, select, update
 
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import TaskStatus
@@ -42,15 +42,18 @@ class StopPart(StorePart):
             return run_row(unit.run)
 
     def cancel_queued(self, fence: Fence, now: datetime) -> TaskCounts:
-        """QUEUED tasks become CANCELLED, except those whose deployment call may still be on its way at ``now``."""
+        """QUEUED tasks become CANCELLED, except those that a deployment call may have brought to the cluster.
+
+        Such a call has no answer yet, perhaps never will (it was lost), and is void only at ``offered_until``. So a
+        task that was offered needs a look from after that moment, and before ``now``, which did not see it.
+        """
         with self._unit(fence.run_id, fence) as unit:
             t = task_history.c
+            never_offered, looked_at = t.offered_until.is_(None), unit.run["verified_at"]
+            not_there = and_(t.offered_until < min(looked_at, now), ~t.ever_seen) if looked_at else false()
             queued = unit.conn.execute(
                 current_tasks(unit.run_id, t.task_id)
-                .where(
-                    t.status == TaskStatus.QUEUED,
-                    or_(t.offered_until.is_(None), t.offered_until < now),
-                )
+                .where(t.status == TaskStatus.QUEUED, or_(never_offered, not_there))
                 .order_by(t.task_index)
             ).scalars()
             outcome = (unit.run["stop_limit"] or "cancelled") if unit.stop else "cancelled"

@@ -65,16 +65,32 @@ def test_a_stop_of_nothing(world: World) -> None:
         world.store.record_stop(10**9, world.stop(), "s1")
 
 
-def test_queued_tasks_are_cancelled_when_no_call_can_be_on_its_way(world: World) -> None:
+def test_queued_tasks_are_cancelled_when_a_look_proves_that_no_call_brought_them_to_the_cluster(world: World) -> None:
     fence = world.run(tasks=3)
     world.store.offer_tasks(fence, 1, None, START + timedelta(seconds=25))
     world.store.record_stop(fence.run_id, world.stop(), "s1")
     for _ in range(2):
         assert world.store.cancel_queued(fence, START).by_status == {"QUEUED": 1, "CANCELLED": 2}
-    later = START + timedelta(seconds=26)
+    world.look(fence, [])
+    later = world.clock.forward(26)
+    assert world.store.cancel_queued(fence, later).by_status == {"QUEUED": 1, "CANCELLED": 2}, "looked at too early"
+    world.look(fence, [])
     assert world.store.cancel_queued(fence, later).by_status == {"CANCELLED": 3}
     task = world.store.list_tasks(fence.run_id)[0]
     assert (task.outcome, task.cause) == ("cancelled", "Stopped by ann before it was deployed")
+
+
+def test_an_offered_task_that_a_look_has_seen_is_not_cancelled_before_that_is_applied(world: World) -> None:
+    """The call's answer was lost, the stop interrupts the look that finds the task, and then takes its next turn."""
+    fence = world.run()
+    world.store.offer_tasks(fence, 1, None, START + timedelta(seconds=25))
+    world.store.record_stop(fence.run_id, world.stop(), "s1")
+    later = world.clock.forward(60)
+    (task,) = world.store.found_state(fence).tasks
+    world.stage(fence, [seen(task, Phase.EXECUTING, later, changed_at=later, uid="u", name="n")])
+    assert world.store.cancel_queued(fence, later).by_status == {"QUEUED": 1}
+    world.store.apply_findings(fence, "stop")
+    assert world.store.cancel_queued(fence, later).by_status == {"RUNNING": 1}
 
 
 def test_queued_tasks_under_a_limit(world: World) -> None:
