@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
+from datetime import timedelta
 from typing import TypeVar
 
-from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError, WorkflowQueryRejectedError
+from temporalio.client import (
+    Client,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
+)
 from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError, RPCStatusCode
 
 from .domain import names
+from .domain.audit import AuditReport
 from .domain.errors import TemporalUnavailable
 from .domain.run import RunRequest, RunResult, RunSnapshot, StopRequest
 from .ports import Fence
+from .workflows.audit import AuditOrder, CrawlAuditWorkflow
 from .workflows.exports import ExportOrder, RunExportWorkflow
 from .workflows.lifecycle import CrawlerLifecycleWorkflow
 
 __all__ = ["Lifecycle", "TemporalUnavailable"]
 
 T = TypeVar("T")
+
+#: An audit on demand that is still not over after that is given up.
+AUDIT_LIFE = timedelta(hours=2)
 
 
 class Lifecycle:
@@ -61,6 +74,28 @@ class Lifecycle:
             )
         )
         return workflow_id
+
+    async def audit(self, repair: bool, wait_s: float) -> tuple[str, AuditReport | None]:
+        """Have an audit made, or find one of the same kind going on; its id, and its report if it ends in time."""
+        workflow_id = f"{names.AUDIT_SCHEDULE}/{'repair' if repair else 'tell'}"
+        handle = await self._rpc(
+            self._client.start_workflow(
+                CrawlAuditWorkflow.run,
+                args=[AuditOrder(repair)],
+                id=workflow_id,
+                task_queue=names.QUEUE_AUDIT,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                execution_timeout=AUDIT_LIFE,
+            )
+        )
+        audit_id = handle.first_execution_run_id or handle.result_run_id or ""
+        try:
+            return audit_id, await asyncio.wait_for(self._rpc(handle.result()), wait_s)
+        except TimeoutError:
+            return audit_id, None
+        except WorkflowFailureError as error:
+            raise TemporalUnavailable(f"the audit came to no end ({error.cause}); ask for another one") from error
 
     async def stop(self, workflow_id: str, stop: StopRequest) -> bool:
         """Signal a stop; ``False`` when no such workflow is open."""

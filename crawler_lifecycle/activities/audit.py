@@ -39,7 +39,13 @@ from crawler_lifecycle.domain.audit import (
     ready_at,
     reportable,
 )
-from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, RowUnreadable, RunNotFound
+from crawler_lifecycle.domain.errors import (
+    ClusterUnavailable,
+    InvalidRequest,
+    LifecycleError,
+    RowUnreadable,
+    RunNotFound,
+)
 from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
 from crawler_lifecycle.domain.task import TaskStatus
@@ -434,19 +440,13 @@ class _Ending:
             if time.monotonic() >= self._until:
                 self._cluster.kill(task.run_id, ref)
                 if self._there(task):
-                    raise _Undone("asked to end and killed, and it is still there")
+                    raise ClusterUnavailable("asked to end and killed, and it is still there")
                 return f"asked to end, and killed after {STOP_S:g} s"
             time.sleep(_POLL_S)
         return "asked to end, and it ended"
 
     def _there(self, task: ClusterTask) -> bool:
         return any((t.key, t.uid) == (task.key, task.uid) for t in self._cluster.inventory(run_id=task.run_id))
-
-
-class _Undone(LifecycleError):
-    """A repair that did not come to its proof."""
-
-    code = "Undone"
 
 
 def _about(finding: Finding) -> dict[str, object]:

@@ -153,6 +153,22 @@ class Gateway:
         """Have the cluster asked about a run now."""
         return self._send("POST", f"/v1/runs/{run_id}/look")
 
+    # --- audits ---------------------------------------------------------------------------------------------------
+
+    def audit(self, *, repair: bool) -> Document:
+        """Have an audit made: its id, and its report unless it takes longer."""
+        return self._send("POST", "/v1/audit", json={"repair": repair})
+
+    def audit_report(self, audit_id: str) -> Document | None:
+        """The report of this audit; ``None`` as long as it is going on."""
+        try:
+            found: Document | None = self._send("GET", "/v1/audit", params={"audit_id": audit_id}).get("report")
+        except CommandFailed as failure:
+            if failure.code is Exit.NOT_FOUND:
+                return None
+            raise
+        return found
+
     # --- crawlers ------------------------------------------------------------------------------------------------
 
     def crawlers(self) -> list[Document]:

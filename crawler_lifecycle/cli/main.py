@@ -31,6 +31,7 @@ RUNS = {
     "export": ("export:export", "Show what was exported of a run; send it again, or fetch it."),
 }
 SERVICES = {
+    "audit": ("audit:audit", "Compare database, cluster and Temporal, and put right what differs."),
     "dev": ("dev:dev", "Run everything on this machine until Ctrl-C."),
     "worker": ("services:worker", "Run a worker."),
     "gateway": ("services:gateway_app", "Run the gateway (HTTP API); gateway token new makes tokens."),

@@ -88,6 +88,8 @@ ACCESS: Mapping[str, Access] = {
     "resumeRun": _OPERATE,
     "lookAtRun": _OPERATE,
     "resendExport": _OPERATE,
+    "getAudit": _READ,
+    "audit": _OPERATE,
 }
 #: For paths that do not exist and methods they do not take: whoever may read learns so, nobody else.
 _UNKNOWN = Access(Role.READ)

@@ -62,6 +62,10 @@ EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "addTasks": {
         "two": {"summary": "Two more tasks", "value": {"tasks": [{"args": {"max_pages": "2"}}, {"args": {}}]}}
     },
+    "audit": {
+        "tell": {"summary": "Say what does not agree", "value": {}},
+        "repair": {"summary": "Put right what is due", "value": {"repair": True}},
+    },
     "resendExport": {"event": {"summary": "The event alone", "value": {"event": True, "files": False}}},
 }
 

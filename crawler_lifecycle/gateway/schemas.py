@@ -9,9 +9,10 @@ from typing import Any, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
+from crawler_lifecycle.domain.audit import AuditReport, Reported
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX, workflow_id
 from crawler_lifecycle.domain.run import ChildTask, Limits, Resources, RunRequest, RunStatus, StopIntent, Trigger
-from crawler_lifecycle.ports import AddedTask, CorrectionRow, Resumption, RunRow, TaskRow
+from crawler_lifecycle.ports import AddedTask, CorrectionRow, FindingRow, Resumption, RunRow, TaskRow
 
 #: Tasks of one run that the gateway takes; it stores them, so that none of them has to travel through Temporal.
 TASKS_MAX = 10_000
@@ -138,6 +139,7 @@ class Run(BaseModel):
     verified_ago_s: float | None
     next_look_at: datetime | None
     stale: bool
+    blocked: str | None = None
     last_progress_at: datetime | None
     pages: int | None
     items: int | None
@@ -208,6 +210,46 @@ class CorrectionPage(BaseModel):
 
     corrections: list[CorrectionRow]
     next_page_token: str | None
+
+
+class AuditBody(_Body):
+    """Body of ``POST /v1/audit``; all of it may be left out."""
+
+    repair: bool = False
+
+
+class Audit(BaseModel):
+    """What one audit looked at, found and did. ``left`` is how many findings were not repaired."""
+
+    audit_id: str
+    started_at: datetime
+    ended_at: datetime
+    repair: bool
+    looked: dict[str, int]
+    found: dict[str, int]
+    repaired: dict[str, int]
+    left: int
+    findings: list[Reported]
+    troubles: list[str]
+
+    @classmethod
+    def of(cls, report: AuditReport) -> Self:
+        return cls(left=report.left, **{name: getattr(report, name) for name in AuditReport.__dataclass_fields__})
+
+
+class AuditAnswer(BaseModel):
+    """The audit that was asked for; without a report it is still going on."""
+
+    audit_id: str
+    report: Audit | None
+    note: str | None
+
+
+class AuditState(BaseModel):
+    """The newest report, or the one that was asked for, and everything that audits found and nobody has repaired."""
+
+    report: Audit | None
+    findings: list[FindingRow]
 
 
 class CrawlerList(BaseModel):

@@ -12,9 +12,12 @@ from temporalio.service import RPCError
 
 from crawler_lifecycle.adapters.temporal import chain_is_open
 from crawler_lifecycle.client import Lifecycle, TemporalUnavailable
+from crawler_lifecycle.domain.audit import AuditReport
 from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.ports import Fence
 from crawler_lifecycle.temporal import connect as connect_to_temporal
+
+from .troubles import Trouble, trouble_of, troubled
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +43,20 @@ class Workflows(Protocol):
         """Start the workflow that delivers an attempt again, or find it open; its id."""
         ...
 
+    async def audit(self, repair: bool, wait_s: float) -> tuple[str, AuditReport | None]:
+        """Have an audit made, or find it going on; its id, and its report if it ends within ``wait_s`` seconds."""
+        ...
+
     async def is_open(self, workflow_id: str, first_run_id: str | None = None) -> bool:
         """Whether the workflow is open, and (when given) still the chain that began with ``first_run_id``."""
+        ...
+
+    async def trouble(self, workflow_id: str) -> Trouble | None:
+        """Why this workflow does not go on; ``None`` when it does, or is not open."""
+        ...
+
+    async def troubled(self) -> dict[str, str]:
+        """The open workflows whose next step fails again and again, with the server's words for it."""
         ...
 
     async def ping(self) -> None:
@@ -91,8 +106,17 @@ class LateTemporal:
     async def export_again(self, fence: Fence, *, event: bool, files: bool) -> str:
         return await self._call(lambda client: Lifecycle(client).export_again(fence, event=event, files=files))
 
+    async def audit(self, repair: bool, wait_s: float) -> tuple[str, AuditReport | None]:
+        return await self._call(lambda client: Lifecycle(client).audit(repair, min(wait_s, self._timeout_s / 2)))
+
     async def is_open(self, workflow_id: str, first_run_id: str | None = None) -> bool:
         return await self._call(lambda client: chain_is_open(client, workflow_id, first_run_id))
+
+    async def trouble(self, workflow_id: str) -> Trouble | None:
+        return await self._call(lambda client: trouble_of(client, workflow_id))
+
+    async def troubled(self) -> dict[str, str]:
+        return await self._call(troubled)
 
     async def ping(self) -> None:
         await self._call(lambda client: Lifecycle(client).ping())

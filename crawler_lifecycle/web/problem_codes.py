@@ -158,6 +158,12 @@ CODES: Mapping[str, Kind] = {
         "There is no zip of supporting files for this attempt: it is not exported yet, or there were no files.",
         "`exports` of `GET /v1/runs/{id}` says how the export goes. `POST /v1/runs/{id}/export` does it again.",
     ),
+    "audit_not_found": Kind(
+        (404,),
+        "Audit not found",
+        "No report of this audit is kept: it is still going on, or its report is older than 30 days.",
+        "Ask again in a few seconds. `GET /v1/audit` without an id has the newest report.",
+    ),
     "unknown_crawler": Kind(
         (422,),
         "Unknown crawler",

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import respx
 from cli_answers import (
+    AUDIT,
     COMPLETED,
     CORRECTION,
     CRAWLER,
@@ -47,6 +48,7 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
     "logs 7": [("GET", "/v1/runs/7/logs", "first\nlast words\n")],
     "export 7": [("GET", "/v1/runs/7", EXPORTED)],
     "export 7 --resend": [("POST", "/v1/runs/7/export", COMPLETED | {"note": "Event and files are sent again."})],
+    "audit": [("POST", "/v1/audit", {"audit_id": "0190-audit", "report": AUDIT, "note": None})],
     "crawler list": [("GET", "/v1/crawlers", {"crawlers": [CRAWLER]})],
     "crawler describe operations": [("GET", "/v1/crawlers", {"crawlers": [CRAWLER]})],
     "start operations --request-id k": [

@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.adapters.database import SqlRunStore
 from crawler_lifecycle.client import TemporalUnavailable
+from crawler_lifecycle.domain.audit import AuditReport
 from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.names import export_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopRequest, Verdict
@@ -24,6 +25,7 @@ from crawler_lifecycle.gateway.auth import Entrance
 from crawler_lifecycle.gateway.commands import Commands
 from crawler_lifecycle.gateway.crawlers import Crawlers
 from crawler_lifecycle.gateway.sweep import Sweep
+from crawler_lifecycle.gateway.troubles import Trouble
 from crawler_lifecycle.ports import Deployed, Fence, Owner, RunHandle
 
 BASE = "http://127.0.0.1:8500"
@@ -61,6 +63,10 @@ class FakeWorkflows:
     started: list[tuple[str, RunRequest]] = field(default_factory=list)
     signals: list[tuple[str, StopRequest | None]] = field(default_factory=list)
     exports: list[tuple[Fence, bool, bool]] = field(default_factory=list)
+    troubles: dict[str, Trouble] = field(default_factory=dict)
+    listed: dict[str, str] = field(default_factory=dict)
+    audits: list[bool] = field(default_factory=list)
+    report: AuditReport | None = None
     down: bool = False
     lose_answers: int = 0
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -91,10 +97,23 @@ class FakeWorkflows:
         self.exports.append((fence, event, files))
         return export_workflow_id(fence.run_id, fence.attempt)
 
+    async def audit(self, repair: bool, wait_s: float) -> tuple[str, AuditReport | None]:
+        await self._reach()
+        self.audits.append(repair)
+        return "audit-1", self.report
+
     async def is_open(self, workflow_id: str, first_run_id: str | None = None) -> bool:
         await self._reach()
         found = self.open.get(workflow_id)
         return found is not None and first_run_id in (None, found)
+
+    async def trouble(self, workflow_id: str) -> Trouble | None:
+        await self._reach()
+        return self.troubles.get(workflow_id)
+
+    async def troubled(self) -> dict[str, str]:
+        await self._reach()
+        return dict(self.listed)
 
     async def ping(self) -> None:
         await self._reach()
