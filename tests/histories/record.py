@@ -14,7 +14,8 @@ import re
 import socket
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from crawler_lifecycle.client import Lifecycle
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run import RunResult
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
-from crawler_lifecycle.ports import Fence
+from crawler_lifecycle.ports import Fence, Look, TaskRef
 from tests.support.lab import Lab, laboratory
 from tests.support.temporal import temporal_server
 
@@ -138,8 +139,41 @@ async def exported(lab: Lab) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+async def woken(lab: Lab) -> Handle:
+    """Woken in the middle of looks: while the start is awaited, while it executes, and under a stop.
+
+    ``woken_before.json`` is the same by a version that kept no gap there; it is not made again.
+    """
+    lab.cluster.behaviour = Behaviour(waits=20, executes=None, heeds_stop_after=8)
+    entered, gate, look = threading.Event(), threading.Event(), lab.cluster.look
+
+    def held(run_id: int, tasks: Sequence[TaskRef]) -> Look:
+        entered.set()
+        gate.wait(20)
+        return look(run_id, tasks)
+
+    async def wake_in_a_look() -> None:
+        gate.clear()
+        entered.clear()
+        await lab.until(entered.is_set)
+        await handle.signal("look_now")
+        await asyncio.sleep(0.3)
+        gate.set()
+
+    lab.cluster.look = held  # type: ignore[method-assign]
+    handle = await lab.start({"crawler": "books"})
+    await wake_in_a_look()
+    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
+    await wake_in_a_look()
+    await handle.signal("stop")
+    await lab.until(lambda: lab.cluster.signals(1))
+    await wake_in_a_look()
+    return await _ended(handle, "cancelled")
+
+
 SCENARIOS: list[Callable[[Lab], Awaitable[Handle]]] = [
     completed, waves, stopped, force_stopped, resumed, refused, corrected, continued, grown, pushed, exported,
+    woken,
 ]  # fmt: skip
 
 

@@ -83,7 +83,7 @@ def test_the_histories_cover_what_a_run_may_go_through() -> None:
     names = {re.sub(r"-\d+$", "", file.stem) for file in HISTORIES}
     assert names == {
         "completed", "waves", "stopped", "force_stopped", "resumed", "refused", "corrected", "continued",
-        "grown", "pushed", "exported",
+        "grown", "pushed", "exported", "woken", "woken_before",
     }  # fmt: skip
     assert len([f for f in HISTORIES if f.stem.startswith("continued")]) > 1, "a chain of executions"
     called = {name for file in HISTORIES for name in activities(read(file.stem))}
