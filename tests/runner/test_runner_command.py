@@ -21,6 +21,7 @@ from runner_bench import RUNNER, RunnerBench, wait_until
 
 from crawler_lifecycle.runner import contract
 from crawler_lifecycle.runner.main import Runner
+from crawler_lifecycle.runner.state import ANEW, NOT_ASKED, UNKNOWN, WENT_ON
 
 READY = "import os; open(os.environ['CRAWL_FILES_DIR'] + '/ready', 'w').close()\n"
 STATS = """
@@ -287,3 +288,25 @@ def test_one_that_finishes_although_it_was_stopped_has_finished(bench: RunnerBen
 def test_a_deadline_that_is_none_is_refused(bench: RunnerBench, name: str, value: str) -> None:
     assert bench.python("pass", **{name: value}) == 4
     assert bench.summary()["message"].startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize(
+    ("said", "attempt", "resume", "told"),
+    [
+        ("", "2", "1", {"resume_note": UNKNOWN}),
+        ('write({"pages": 1, "resumed": True})', "2", "1", {"resumed": True, "resume_note": WENT_ON}),
+        ('write({"pages": 1, "resumed": False})', "2", "1", {"resumed": False, "resume_note": ANEW}),
+        ('write({"pages": 1, "resumed": "yes"})', "2", "1", {"resume_note": UNKNOWN}),
+        ("", "2", "0", {"resumed": False, "resume_note": NOT_ASKED}),
+        ('write({"pages": 1, "resumed": False})', "1", "0", {}),
+        ("", "many", "1", {}),
+    ],
+)
+def test_it_tells_whether_a_later_attempt_went_on(
+    bench: RunnerBench, said: str, attempt: str, resume: str, told: dict[str, Any]
+) -> None:
+    assert bench.python(f"{STATS}\n{said}", CRAWL_ATTEMPT=attempt, CRAWL_RESUME=resume) == 0
+    names = ("resumed", "resume_note")
+    assert {name: value for name, value in bench.summary().items() if name in names} == told
+    if attempt == "2":
+        assert bench.progress()[0]["resume_note"], "told at the start"

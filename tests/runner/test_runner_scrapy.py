@@ -12,6 +12,7 @@ import pytest
 from runner_bench import wait_until
 from scrapy_project import ScrapyBench
 
+from crawler_lifecycle.runner.state import NOT_ASKED, NOT_CLEAN, WENT_ON
 from crawler_lifecycle.runner.verdict import BEFORE_START
 
 
@@ -46,21 +47,26 @@ def test_one_stop_then_resumption_then_an_unclean_end(scrapy_bench: ScrapyBench)
     assert bench.signals() == 1
     assert 0 < first["pages"] < 12
     # Resumed: the rest and nothing else.
-    process = bench.start_spider("slow", {"n": "12"}, CRAWL_RESUME="1")
+    process = bench.start_spider("slow", {"n": "12"}, CRAWL_RESUME="1", CRAWL_ATTEMPT="2")
     wait_until(lambda: len(bench.paths) >= first["pages"] + 2)
+    assert (bench.stats()["resumed"], bench.stats()["resume_note"]) == (True, WENT_ON)
     # Killed in the middle of it: the state is no longer to be trusted.
     os.killpg(process.pid, signal.SIGKILL)
     bench.finish(process)
     assert b"Resuming with the state of the clean stop at 2" in bench.output
     assert not set(bench.paths[: first["pages"]]) & set(bench.paths[first["pages"] :])
     bench.paths.clear()
-    assert bench.crawl("pages", {"n": "4"}, CRAWL_RESUME="1") == 0
-    assert b"not from a clean stop, so it was set aside and the crawl starts anew." in bench.output
+    assert bench.crawl("pages", {"n": "4"}, CRAWL_RESUME="1", CRAWL_ATTEMPT="3") == 0
+    assert b"not from a clean stop, so it was set aside and the crawl began anew." in bench.output
     assert bench.summary()["pages"] == 4
+    assert (bench.summary()["resumed"], bench.summary()["resume_note"]) == (False, NOT_CLEAN)
     assert (bench.state / "job.aside").is_dir()
-    assert bench.crawl("pages", {"n": "4"}) == 0
+    assert bench.crawl("pages", {"n": "4"}, CRAWL_ATTEMPT="4") == 0
     assert b"It was not to go on" in bench.output
     assert bench.summary()["pages"] == 4
+    assert (bench.summary()["resumed"], bench.summary()["resume_note"]) == (False, NOT_ASKED)
+    assert bench.crawl("pages", {"n": "4"}) == 0
+    assert "resumed" not in bench.summary(), "nobody resumes a first attempt"
 
 
 def test_a_clean_stop_is_resumed_to_the_end(scrapy_bench: ScrapyBench) -> None:

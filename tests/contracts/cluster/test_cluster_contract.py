@@ -146,6 +146,31 @@ def test_ending_what_is_gone_is_no_error_and_changes_nothing(harness: Harness, g
     assert replace(after, observed_at=before.observed_at) == before
 
 
+@pytest.mark.parametrize("gesture", ["stop", "kill"])
+def test_another_object_under_the_name_is_left_alone(harness: Harness, gesture: str) -> None:
+    """A call for a task that is gone comes late, when another object has its name."""
+    [created] = harness.deploy()
+    harness.until_counted()
+    former = replace(harness.ref(), uid="11111111-1111-1111-1111-111111111111")
+    getattr(harness.cluster, gesture)(RUN, former)
+    assert harness.look().phase is Phase.EXECUTING
+    getattr(harness.cluster, gesture)(RUN, replace(harness.ref(), uid=created.uid))
+    seen = harness.until(Phase.ENDED)
+    assert seen.end is not None
+    assert (seen.end.finish_reason == "shutdown") == (gesture == "stop")
+    assert harness.signals() == (gesture == "stop"), "the one stop that was meant for it"
+
+
+@pytest.mark.parametrize("gesture", ["stop", "kill"])
+def test_the_next_attempt_is_another_object(harness: Harness, gesture: str) -> None:
+    harness.deploy(seconds=0.2)
+    harness.until(Phase.ENDED)
+    harness.deploy(attempt=2)
+    harness.until(Phase.EXECUTING, attempt=2)
+    getattr(harness.cluster, gesture)(RUN, harness.ref(attempt=1))
+    assert harness.look(attempt=2).phase is Phase.EXECUTING
+
+
 def test_counters_and_log_can_be_read(harness: Harness) -> None:
     harness.deploy()
     harness.until_counted()
