@@ -59,6 +59,7 @@ R = TypeVar("R")
 DEPLOYMENT_HOLD_S = 30.0
 #: Where executions of earlier versions did not keep a gap.
 PATCH_GAP_AT_START, PATCH_GAP_IN_STOPS = "gap-at-start", "gap-in-stops"
+PATCH_STOP_BEFORE_VERDICT, PATCH_NOTHING_TO_PROVE = "stop-before-verdict", "nothing-to-prove"
 
 
 @workflow.defn(name=names.LIFECYCLE_WORKFLOW)
@@ -106,6 +107,9 @@ class CrawlerLifecycleWorkflow:
         read_tasks(page)
         if self._s.outcome is not None:
             text = f"run {self._s.run_id} has ended; resume it or start another run"
+            raise ApplicationError(text, type=NotInThisState.code, non_retryable=True)
+        if self._s.stop_wanted():
+            text = f"run {self._s.run_id} was asked to stop and takes no more tasks; wait for its end and resume it"
             raise ApplicationError(text, type=NotInThisState.code, non_retryable=True)
 
     @workflow.query(name=names.QUERY_STATUS, description="The run as its workflow sees it now")
@@ -279,6 +283,9 @@ class CrawlerLifecycleWorkflow:
         if s.stop_rung == 0 or heard:
             await call(CancellationActivities.add_cancellation_log_to_db, RecordStop(s.fence, s.stop_log))
             s.stop_log = []
+        if not s.counts.alive and workflow.patched(PATCH_NOTHING_TO_PROVE):
+            s.stage = Stage.COMPLETION
+            return
         wait = cadence.stop_interval(s.stop_rung, s.last_look_s)
         s.stop_rung += 1
         await look_round(s, "stop", wait, cadence.stop_interval(s.stop_rung, s.last_look_s))
@@ -294,15 +301,34 @@ class CrawlerLifecycleWorkflow:
     # --- 4. completion ---------------------------------------------------------------------------------------------
 
     async def _judge(self) -> None:
-        s = self._s
+        s, late = self._s, False
+        if s.inbox.heard and workflow.patched(PATCH_STOP_BEFORE_VERDICT):
+            await self._record_late_stop()
+        verdict = call(CompletionActivities.update_run_status, s.fence, control=s.stopped, wake=lambda: late)
+        judging = asyncio.create_task(verdict)
+        await workflow.wait_condition(lambda: judging.done() or bool(s.inbox.heard))
+        # A stop that comes before the verdict is on record before it; whether the crawl had finished is judged then.
+        late = not judging.done() and workflow.patched(PATCH_STOP_BEFORE_VERDICT)
         try:
-            ended = await call(CompletionActivities.update_run_status, s.fence, control=s.stopped)
+            ended = await judging
         except ApplicationError as error:
             if error.type != NotInThisState.code:
                 raise
             s.stage, s.next_look_at = Stage.RECONCILIATION, workflow.now()  # a task came to life: look again
             return
         s.judged(ended)
+
+    async def _record_late_stop(self) -> None:
+        """Put stops on record that came when no task was alive any more, unless the verdict came before them."""
+        s = self._s
+        heard, s.inbox.heard = s.inbox.heard, []
+        recorded = await call(CancellationActivities.record_stop, RecordStop(s.fence, heard))
+        if recorded is None:
+            return
+        s.inbox.recorded_stop(recorded)
+        s.stopped, s.status = True, RunStatus.STOPPING
+        await call(CancellationActivities.add_cancellation_log_to_db, RecordStop(s.fence, s.stop_log + heard))
+        s.stop_log = []
 
     async def _complete(self) -> RunResult:
         s = self._s
