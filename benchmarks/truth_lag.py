@@ -1,0 +1,234 @@
+"""How late a status is: from the end of a process, by its own clock, to the commit of the row that says so.
+
+On the real stack with real processes. The crawler waits for a word in a pipe and writes down the time as the last
+thing it does, so that a hundred of them cost nothing while they wait and end exactly when they are told to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client
+
+from benchmarks.truth_faults import Bench
+from crawler_lifecycle.cli.stack import Stack
+from crawler_lifecycle.domain import names
+
+RUNS, IDLE, SECONDS = 100, 50, 60.0
+TASKS = 100
+LADDER_S, UNWATCHED = 5.0, 20
+#: Beyond anything here, so that nothing is found by the ladder.
+NEVER: dict[str, Any] = {"poll_minutes": [600]}
+
+_CRAWLER = """
+pipe="$1/$CRAWL_RUN_ID-$CRAWL_TASK_INDEX"
+mkfifo "$pipe"
+read -r word < "$pipe"
+date +%s.%N > "$CRAWL_FILES_DIR/ended"
+"""
+
+Task = tuple[int, int]
+
+
+@dataclass
+class Steps:
+    """Where the time went, in seconds from the process's own end."""
+
+    written: list[float] = field(default_factory=list)
+    signalled: list[float] = field(default_factory=list)
+    looked: list[float] = field(default_factory=list)
+    committed: list[float] = field(default_factory=list)
+
+    def show(self) -> None:
+        """One line of medians."""
+        parts = (("end on file", self.written), ("signal", self.signalled), ("look begins", self.looked))
+        text = ", ".join(f"{name} {statistics.median(values):.3f}" for name, values in parts if values)
+        print(f"    where it goes, medians from the end of the process: {text}, commit", end=" ")
+        print(f"{statistics.median(self.committed):.3f} s; load average {os.getloadavg()[0]:.1f}", flush=True)
+
+
+class World(Bench):
+    """The stack with crawlers that end when they are told to."""
+
+    def __init__(self, stack: Stack, pipes: Path) -> None:
+        super().__init__(stack)
+        self._pipes = pipes
+
+    def ready(self, tasks: Sequence[Task]) -> None:
+        """Wait until every crawler waits for its word and its run knows that it executes."""
+        self.until(lambda: len(list(self._pipes.iterdir())) >= len(tasks))
+        self.executing(sorted({run_id for run_id, _ in tasks}))
+        self.until(lambda: not self.query("SELECT 1 FROM task_history WHERE status IN ('QUEUED', 'PENDING') LIMIT 1"))
+        time.sleep(2.0)
+
+    def end(self, task: Task) -> None:
+        """Tell one crawler to end."""
+        pipe = os.open(self._pipes / f"{task[0]}-{task[1]}", os.O_WRONLY | os.O_NONBLOCK)
+        os.write(pipe, b"end\n")
+        os.close(pipe)
+
+    def end_all(self, tasks: Sequence[Task], seconds: float) -> None:
+        """End these at random moments within so many seconds."""
+        chosen = random.Random(7)
+        moments = sorted((chosen.uniform(0, seconds), task) for task in tasks)
+        began = time.monotonic()
+        for moment, task in moments:
+            time.sleep(max(0.0, began + moment - time.monotonic()))
+            self.end(task)
+
+    def ended(self, task: Task) -> float:
+        """The process's own time of its end (epoch seconds)."""
+        folder = self.stack.state_dir / "cluster" / "tasks" / str(task[0]) / str(task[1]) / "1"
+        return float((folder / "files" / "ended").read_text())
+
+    def steps(self, tasks: Sequence[Task]) -> Steps:
+        """What the database has about these ends; waits until it has all."""
+        steps, rows = Steps(), dict[Task, tuple[float, float]]()
+
+        def known() -> bool:
+            for run, index, at, committed in self.query(
+                "SELECT t.run_id, h.task_index, t.cluster_time, t.committed_at FROM status_transition t "
+                "JOIN task_history h ON h.task_id = t.task_id WHERE t.to_status = 'SUCCEEDED'"
+            ):
+                rows[run, index] = (_epoch(at), _epoch(committed))
+            return set(tasks) <= set(rows)
+
+        self.until(known, 120)
+        for task in tasks:
+            own = self.ended(task)
+            steps.written.append(rows[task][0] - own)
+            steps.committed.append(rows[task][1] - own)
+        return steps
+
+    async def trace(self, tasks: Sequence[Task], steps: Steps) -> None:
+        """Add what Temporal's histories say: the first signal after the end, and the look that followed."""
+        client = await Client.connect(str(self.stack.addresses["temporal"]))
+        for task in tasks[:30]:
+            own = self.ended(task)
+            ((workflow_id,),) = self.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", task[0])
+            history = await client.get_workflow_handle(str(workflow_id)).fetch_history()
+            signals, looks = [], []
+            for event in history.events:
+                at = event.event_time.ToMicroseconds() / 1e6 - own
+                if at > 0 and event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
+                    signals.append(at)
+                if at > 0 and event.HasField("activity_task_scheduled_event_attributes"):
+                    name = event.activity_task_scheduled_event_attributes.activity_type.name
+                    looks += [at] if name == "get_history_statuses_to_sync" else []
+            steps.signalled += signals[:1]
+            steps.looked += looks[:1]
+
+
+def _epoch(text: object) -> float:
+    return datetime.fromisoformat(str(text)).replace(tzinfo=UTC).timestamp()
+
+
+@contextlib.contextmanager
+def world(*, wake_ups: bool) -> Iterator[World]:
+    """A stack of real processes."""
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        folder = Path(name)
+        pipes = folder / "pipes"
+        pipes.mkdir()
+        script = folder / "held.sh"
+        script.write_text(_CRAWLER)
+        catalogue = f"- {{name: held, kind: command, command: [sh, {script}, {pipes}]}}\n"
+        (folder / "crawlers.yaml").write_text(catalogue)
+        patch.setenv("LIFECYCLE_CLUSTER__SLOTS", "256")
+        patch.setenv("LIFECYCLE_GATEWAY__WRITES_PER_S", "1000")
+        patch.setenv("LIFECYCLE_WORKER__WAKE_UPS", str(wake_ups).lower())
+        stack = Stack(folder / "state", only_free_ports=True, crawlers=folder / "crawlers.yaml")
+        stack.start()
+        try:
+            yield World(stack, pipes)
+        finally:
+            stack.stop(kill_crawls=True)
+
+
+def _line(what: str, values: Sequence[float], reach: str) -> None:
+    ordered = sorted(values)
+    p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
+    print(
+        f"{what}: p50 {statistics.median(ordered):.2f} s, p99 {p99:.2f} s, worst {ordered[-1]:.2f} s "
+        f"of {len(ordered)} (reach: {reach})",
+        flush=True,
+    )
+
+
+def single_runs(runs: int = RUNS, idle: int = IDLE, seconds: float = SECONDS) -> None:
+    """Runs of one process that end at random moments, beside others that go on."""
+    with world(wake_ups=True) as bench:
+        held = [(run_id, 0) for run_id in bench.start(runs + idle, "held", **NEVER)]
+        bench.ready(held)
+        ending = held[:runs]
+        bench.end_all(ending, seconds)
+        steps = bench.steps(ending)
+        asyncio.run(bench.trace(ending, steps))
+        _line(f"end of a process -> row and event, {runs} runs beside {idle}", steps.committed, "0.3 / 1 s")
+        steps.show()
+        verdicts = _verdicts(bench, ending)
+        _line("the same -> verdict of the run", verdicts, "none set")
+
+
+def _verdicts(bench: World, tasks: Sequence[Task]) -> list[float]:
+    found = dict[int, float]()
+
+    def known() -> bool:
+        sql = "SELECT run_id, committed_at FROM status_transition WHERE task_id IS NULL AND to_status = 'COMPLETED'"
+        found.update((int(run_id), _epoch(at)) for run_id, at in bench.query(sql))
+        return {run_id for run_id, _ in tasks} <= set(found)
+
+    bench.until(known, 120)
+    return [found[task[0]] - bench.ended(task) for task in tasks]
+
+
+def one_run(count: int = TASKS, seconds: float = SECONDS) -> None:
+    """The tasks of one run end at random moments."""
+    with world(wake_ups=True) as bench:
+        (run_id,) = bench.start(1, "held", tasks=[{"args": {}}] * count, **NEVER)
+        tasks = [(run_id, index) for index in range(count)]
+        bench.ready(tasks)
+        bench.end_all(tasks, seconds)
+        steps = bench.steps(tasks)
+        _line(f"the same within one run of {count} tasks", steps.committed, "p99 3 s")
+        ((workflow_id,),) = bench.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id)
+        asyncio.run(_signals(str(bench.stack.addresses["temporal"]), str(workflow_id)))
+
+
+async def _signals(address: str, workflow_id: str) -> None:
+    history = await (await Client.connect(address)).get_workflow_handle(workflow_id).fetch_history()
+    woken = sum(
+        event.workflow_execution_signaled_event_attributes.signal_name == names.SIGNAL_LOOK_NOW
+        for event in history.events
+        if event.HasField("workflow_execution_signaled_event_attributes")
+    )
+    print(f"    {woken} signals; load average {os.getloadavg()[0]:.1f}", flush=True)
+
+
+def unwatched(count: int = UNWATCHED, seconds: float = 4 * LADDER_S) -> None:
+    """Without an observer, looks every ``LADDER_S``."""
+    with world(wake_ups=False) as bench:
+        held = [(run_id, 0) for run_id in bench.start(count, "held", poll_minutes=[LADDER_S / 60])]
+        bench.ready(held)
+        bench.end_all(held, seconds)
+        steps = bench.steps(held)
+        _line(f"observer off, a look every {LADDER_S:g} s", steps.committed, f"never later than {LADDER_S + 2:g} s")
+
+
+async def main() -> None:
+    """All three."""
+    for measure in (single_runs, one_run, unwatched):
+        await asyncio.to_thread(measure)
