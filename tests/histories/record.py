@@ -1,13 +1,16 @@
-"""``python -m tests.histories.record``: record the golden histories anew, by hand, when a change is meant.
+"""``python -m tests.histories.record [NAME …]``: record golden histories, by hand, when the workflows have a new form.
 
-Each history is a promise: a run that is at any of its points when a new version is deployed goes on. Record anew only
-what no living run can depend on any more; a change that must keep them is made with ``workflow.patched``.
+Each history is a promise: a run that is at any of its points when a new version is deployed goes on. So a recording is
+never changed or removed; a new form gets a scenario of its own below, and a change that must keep the old ones is made
+with ``workflow.patched``. Without names, what has no recording yet is recorded. ``--again`` replaces a recording: right
+only for one that no released version has made. ``SHA256SUMS`` keeps the promise visible, and a test compares.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -15,21 +18,23 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from temporalio.client import WorkflowHandle, WorkflowHistory, WorkflowUpdateFailedError
+from temporalio.client import WorkflowFailureError, WorkflowHandle, WorkflowHistory, WorkflowUpdateFailedError
 
 from crawler_lifecycle.client import Lifecycle
-from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.errors import NotDelivered, SchedulerUnavailable
 from crawler_lifecycle.domain.run import RunResult
-from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
+from crawler_lifecycle.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from crawler_lifecycle.ports import Fence, Look, TaskRef
 from tests.support.lab import Lab, laboratory
 from tests.support.temporal import temporal_server
 
 FOLDER = Path(__file__).parent
+SUMS = FOLDER / "SHA256SUMS"
 SIZE_MAX = 150_000
 #: How this machine names its workers and their own task queues: ``pid@host``, ``pid@host-…``.
 MACHINE = re.compile(rf"{os.getpid()}@{re.escape(socket.gethostname())}")
@@ -171,9 +176,134 @@ async def woken(lab: Lab) -> Handle:
     return await _ended(handle, "cancelled")
 
 
+async def never_started(lab: Lab) -> Handle:
+    """The main task waits for longer than ``start_timeout_s``."""
+    lab.cluster.behaviour = Behaviour(waits=10_000)
+    handle = await lab.start({"crawler": "books", "limits": {"start_timeout_s": 120}})
+    return await _ended(handle, "start_timeout")
+
+
+async def timed_out(lab: Lab) -> Handle:
+    """Still executing at ``run_timeout_s``."""
+    lab.cluster.behaviour = Behaviour(executes=None)
+    return await _ended(await lab.start({"crawler": "books", "limits": {"run_timeout_s": 600}}), "timed_out")
+
+
+async def stalled(lab: Lab) -> Handle:
+    """Executing without counting anything."""
+    lab.cluster.behaviour = Behaviour(executes=None, counts_for=120)
+    handle = await lab.start({"crawler": "books", "limits": {"stall_timeout_s": 600}})
+    return await _ended(handle, "cancelled (stalled)")
+
+
+async def escalated(lab: Lab) -> Handle:
+    """A plain stop that is ignored until its time for force has come."""
+    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
+    handle = await lab.start({"crawler": "books", "limits": {"force_stop_after_s": 20}})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await handle.signal("stop", {"requested_by": "ada"})
+    return await _ended(handle, "cancelled")
+
+
+async def cancelled(lab: Lab) -> Handle:
+    """Temporal's cancel, which is a graceful stop."""
+    lab.cluster.behaviour = Behaviour(executes=None)
+    handle = await lab.start({"crawler": "books"})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await handle.cancel()
+    return await _ended(handle, "cancelled")
+
+
+async def stopped_at_once(lab: Lab) -> Handle:
+    """A stop that is there before the first step."""
+    handle = await lab.start({"crawler": "books", "tasks": [{}] * 2}, start_signal="stop")
+    return await _ended(handle, "cancelled")
+
+
+async def stopped_deploying(lab: Lab) -> Handle:
+    """A stop while the scheduler service is away."""
+    lab.cluster.fail_with(SchedulerUnavailable("not now"), "deploy")
+    handle = await lab.start({"crawler": "books"})
+    await lab.until(lambda: lab.scheduler.calls)
+    await handle.signal("stop", {"requested_by": "ada"})
+    return await _ended(handle, "cancelled")
+
+
+async def stopped_waiting(lab: Lab) -> Handle:
+    """A stop while the main task has not started."""
+    lab.cluster.behaviour = Behaviour(waits=10_000)
+    handle = await lab.start({"crawler": "books"})
+    await lab.snapshot_where(handle, lambda s: s.waiting_for == names.WAITING_FOR_START)
+    await handle.signal("force_stop", {"requested_by": "ada"})
+    return await _ended(handle, "cancelled")
+
+
+async def looked_at_once(lab: Lab) -> Handle:
+    """Asked to look at once: while it waits for the start, and between two looks."""
+    lab.cluster.behaviour = Behaviour(waits=30, executes=None)
+    handle = await lab.start({"crawler": "books"})
+    await lab.snapshot_where(handle, lambda s: s.waiting_for == names.WAITING_FOR_START)
+    await handle.signal("look_now")
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    lab.cluster.end_now(1, 0, end=FINISHED)
+    await handle.signal("look_now")
+    return await _ended(handle, "finished")
+
+
+async def many(lab: Lab) -> Handle:
+    """More tasks than one deployment call takes."""
+    lab.cluster.behaviour = Behaviour(executes=200)
+    return await _to_its_end(lab, {"crawler": "books", "tasks": [{}] * 130})
+
+
+async def confused(lab: Lab) -> Handle:
+    """Signals that nobody knows, with payloads that cannot be read; they become notes."""
+    lab.cluster.behaviour = Behaviour(executes=100)
+    handle = await lab.start({"crawler": "books"})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await handle.signal("dance", args=[1, "two"])
+    await handle.signal("look_now", args=[{"surplus": True}])
+    return await _ended(handle, "finished")
+
+
+async def rejected(lab: Lab) -> Handle:
+    """A request that cannot be read: the workflow fails at once."""
+    return await _failed(await lab.start({"crawler": "books", "colour": "red"}))
+
+
+async def not_ours(lab: Lab) -> Handle:
+    """A run that another workflow owns: the workflow fails, the run does not notice."""
+    lab.cluster.behaviour = Behaviour(executes=None)
+    owner = await lab.start({"crawler": "books"})
+    await lab.snapshot_where(owner, lambda s: s.looks >= 1)
+    return await _failed(await lab.start({"run_id": 1}))
+
+
+async def rerun(lab: Lab) -> Handle:
+    """A COMPLETED run once more."""
+    await _to_its_end(lab, {"crawler": "books", "tasks": [{}] * 2})
+    return await _to_its_end(lab, {"run_id": 1, "rerun": True})
+
+
+async def stop_taken_over(lab: Lab) -> Handle:
+    """A run whose workflow was terminated in the middle of a stop: the next one carries it out."""
+    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
+    first = await lab.start({"crawler": "books", "tasks": [{}] * 2})
+    await lab.snapshot_where(first, lambda s: s.looks >= 1)
+    await first.signal("stop", {"requested_by": "ada"})
+    await lab.until(lambda: lab.cluster.signals(1))
+    await first.terminate("by an operator")
+    again = await lab.start({"run_id": 1})
+    await lab.until(lambda: lab.store.get_run(1).attempt == 2)
+    for index in (0, 1):
+        lab.cluster.end_now(1, index, end=SHUTDOWN)
+    return await _ended(again, "cancelled")
+
+
 SCENARIOS: list[Callable[[Lab], Awaitable[Handle]]] = [
     completed, waves, stopped, force_stopped, resumed, refused, corrected, continued, grown, pushed, exported,
-    woken,
+    never_started, timed_out, stalled, escalated, cancelled, stopped_at_once, stopped_deploying, stopped_waiting,
+    woken, looked_at_once, many, confused, rejected, not_ours, rerun, stop_taken_over,
 ]  # fmt: skip
 
 
@@ -181,6 +311,14 @@ async def _to_its_end(lab: Lab, request: dict[str, Any]) -> Handle:
     handle = await lab.start(request)
     await lab.client.get_workflow_handle(handle.id, result_type=RunResult).result()
     return handle
+
+
+async def _failed(handle: Handle) -> Handle:
+    try:
+        result = await handle.result()
+    except WorkflowFailureError:
+        return handle
+    raise AssertionError(f"did not fail: {result}")
 
 
 async def _ended(handle: Handle, outcome: str) -> Handle:
@@ -207,6 +345,29 @@ def scrubbed(history: WorkflowHistory) -> History:
     return cleaned
 
 
+def fingerprint(file: Path) -> str:
+    """What ``sha256sum`` says of a recording."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def promised() -> dict[str, str]:
+    """The recordings that were made, by name: their fingerprints."""
+    lines = SUMS.read_text().splitlines() if SUMS.exists() else []
+    return {name: digest for digest, name in (line.split("  ") for line in lines)}
+
+
+def promise(files: Iterable[Path]) -> None:
+    """Write down the fingerprints of these recordings beside those of the others that are there."""
+    known = {name: digest for name, digest in promised().items() if (FOLDER / name).exists()}
+    known |= {file.name: fingerprint(file) for file in files}
+    SUMS.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(known.items())))
+
+
+def recordings(name: str) -> list[Path]:
+    """The files of a scenario; one for each execution of a chain."""
+    return [f for f in sorted(FOLDER.glob(f"{name}*.json")) if re.fullmatch(rf"{name}(-\d+)?", f.stem)]
+
+
 def write(name: str, histories: list[WorkflowHistory]) -> Iterator[str]:
     """One file for each execution of a chain; says what was written."""
     for number, history in enumerate(histories, 1):
@@ -218,22 +379,35 @@ def write(name: str, histories: list[WorkflowHistory]) -> Iterator[str]:
         yield f"{file.name}: {len(history.events)} events, {len(text):,} bytes"
 
 
-async def main(names: list[str]) -> None:
-    """Record the named scenarios, or all."""
-    for scenario in SCENARIOS:
-        name = scenario.__name__
-        if names and name not in names:
-            continue
-        few = {"limit.historyCount.suggestContinueAsNew": "60"} if scenario is continued else None
-        async with temporal_server(skipping=True, dynamic=few) as env:
-            with tempfile.TemporaryDirectory() as folder:
-                async with laboratory(env.client, Path(folder)) as lab:
-                    handle = await scenario(lab)
-                    for old in FOLDER.glob(f"{name}*.json"):
-                        old.unlink()
-                    for line in write(name, await lab.chain(handle)):
-                        print(line)
+async def main(words: list[str]) -> int:
+    """Record the named scenarios, or those without a recording; the exit code."""
+    again, wanted = "--again" in words, [word for word in words if word != "--again"]
+    known = {scenario.__name__: scenario for scenario in SCENARIOS}
+    for name in wanted:
+        if name not in known:
+            print(f"{name}: no such scenario; there are {', '.join(known)}", file=sys.stderr)
+            return 2
+        if recordings(name) and not again:
+            print(f"{name}: recorded already, and runs may depend on it; a new form needs a name of its own, and "
+                  "--again is for recordings that were never released", file=sys.stderr)  # fmt: skip
+            return 2
+    for name in wanted or [name for name in known if not recordings(name)]:
+        await _record(name, known[name])
+    return 0
+
+
+async def _record(name: str, scenario: Callable[[Lab], Awaitable[Handle]]) -> None:
+    few = {"limit.historyCount.suggestContinueAsNew": "60"} if scenario is continued else None
+    async with temporal_server(skipping=True, dynamic=few) as env:
+        with tempfile.TemporaryDirectory() as folder:
+            async with laboratory(env.client, Path(folder)) as lab:
+                handle = await scenario(lab)
+                for old in recordings(name):
+                    old.unlink()
+                for line in write(name, await lab.chain(handle)):
+                    print(line)
+                promise(recordings(name))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1:]))
+    sys.exit(asyncio.run(main(sys.argv[1:])))

@@ -1,0 +1,46 @@
+"""Other builds of this project: a copy of its code with a change, run by processes of their own.
+
+A copy is what a deployment is. Patching a module in a running process would not reach the workflows, whose sandbox
+executes their modules anew.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Text of one file (its path below ``crawler_lifecycle/``) that another build has differently."""
+
+    file: str
+    old: str
+    new: str
+
+
+def build(folder: Path, *changes: Change) -> Path:
+    """A build with these changes in ``folder``; a process that starts there with ``python -m`` executes it."""
+    for package in ("crawler_lifecycle", "workers"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for change in changes:
+        file = folder / "crawler_lifecycle" / change.file
+        text = file.read_text()
+        assert text.count(change.old) == 1, f"{change.file} has not once: {change.old!r}"
+        file.write_text(text.replace(change.old, change.new))
+    return folder
+
+
+def command(*words: str) -> Sequence[str]:
+    """``crawlctl`` of whatever build the working directory has."""
+    return (sys.executable, "-m", "crawler_lifecycle.cli", *words)
+
+
+def environment(env: Mapping[str, str], **more: str) -> dict[str, str]:
+    """An environment that lets the working directory decide which build is executed."""
+    return {key: value for key, value in env.items() if key not in ("PYTHONPATH", "PYTHONSAFEPATH")} | more

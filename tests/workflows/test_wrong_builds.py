@@ -1,0 +1,137 @@
+"""The replay gate on real other builds: wrong changes of the workflows are refused, right ones pass.
+
+Each case is a copy of the code with one edit, replayed in a process of its own, as a deployment would execute it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.builds import ROOT, Change, build, environment
+
+HISTORIES = ROOT / "tests" / "histories"
+
+#: Replays every recording with the code of the working directory; prints what was wrong with each of the refused ones.
+REPLAY = """
+import asyncio, json, os, pathlib, sys
+from temporalio.client import WorkflowHistory
+from temporalio.worker import Replayer
+import crawler_lifecycle
+from crawler_lifecycle.compose import WORKFLOWS
+from crawler_lifecycle.temporal import plugin
+
+async def main():
+    refused = {}
+    replayer = Replayer(workflows=WORKFLOWS, plugins=[plugin()])
+    for file in sorted(pathlib.Path(sys.argv[1]).glob("*.json")):
+        if sys.argv[2:] and file.stem not in sys.argv[2:]:
+            continue
+        history = json.loads(file.read_text())
+        try:
+            await replayer.replay_workflow(WorkflowHistory.from_json(history["workflowId"], history))
+        except Exception as error:
+            refused[file.stem] = f"{type(error).__name__}: {error}"
+    build = pathlib.Path(crawler_lifecycle.__file__).parents[1]
+    print(json.dumps({"build": str(build), "refused": refused}), flush=True)
+
+asyncio.run(main())
+os._exit(0)  # the SDK's threads do not like an interpreter that ends while they let go of workflows
+"""
+
+LIFECYCLE, STEPS = "workflows/lifecycle.py", "workflows/steps.py"
+
+REGISTERED = """        registration = AddWorkflowId(s.run_id, s.attempt, info.workflow_id)
+        await call(InitiationActivities.add_workflow_id, registration)
+"""
+FIRST_CHECK = '        await pause(s.limits.start_check_s, s.woken, "first check of the start")\n'
+LOOKED = "        await look_round(s, source, led_by, gap(s))\n"
+WRITTEN = "        await call(rec.reconcile_tasks, fence, control=control, wake=wake)\n"
+SYNCED = "        synced = await call(rec.sync_statuses, Sync(fence, source), control=control, wake=wake)\n"
+ASKED = "        await ask_to_end(s)\n"
+LOGGED = """        if s.stop_rung == 0 or heard:
+            await call(CancellationActivities.add_cancellation_log_to_db, RecordStop(s.fence, s.stop_log))
+            s.stop_log = []
+"""
+EXPORTED = "        await courtesy(s, CompletionActivities.initiate_export_signal)\n"
+TOLD = "        await tell_parent(s, result)\n"
+CHANGED = "        workflow.upsert_search_attributes(changed)\n"
+
+#: A wrong change -> the edits, and a recording that must notice.
+WRONG: dict[str, tuple[list[Change], str]] = {
+    "an activity is gone": ([Change(LIFECYCLE, REGISTERED, "")], "completed"),
+    "two activities change places": (
+        [Change(STEPS, WRITTEN, ""), Change(STEPS, SYNCED, SYNCED + WRITTEN)],
+        "completed",
+    ),
+    "a timer is added": ([Change(LIFECYCLE, LOOKED, "        await workflow.sleep(1)\n" + LOOKED)], "continued-2"),
+    "a timer is gone": ([Change(LIFECYCLE, FIRST_CHECK, "")], "waves"),
+    "an activity is added": ([Change(LIFECYCLE, EXPORTED, EXPORTED * 2)], "refused"),
+    "an activity became another one": (
+        [
+            Change(
+                LIFECYCLE,
+                "CancellationActivities.signal_pusher_stopped",
+                "ReconciliationActivities.signal_pusher_changed",
+            )
+        ],
+        "stopped",
+    ),
+    "a stop is logged before it asks": (
+        [Change(LIFECYCLE, ASKED, ""), Change(LIFECYCLE, LOGGED, LOGGED + ASKED)],
+        "stopped",
+    ),
+    "the parent is not told": ([Change(LIFECYCLE, TOLD, "")], "completed"),
+    "search attributes are not set": ([Change(STEPS, CHANGED, "        pass\n")], "completed"),
+}
+FAST = ("an activity is gone", "two activities change places", "a timer is added")
+
+DATABASE = "DATABASE = Policy(QUEUE_MAIN, 9, _retry(3, 9))"
+
+#: A right change -> its edits.
+RIGHT: dict[str, list[Change]] = {
+    "nothing": [],
+    "a step for new runs alone": [
+        Change(LIFECYCLE, LOOKED, '        if workflow.patched("a"):\n            await workflow.sleep(1)\n' + LOOKED)
+    ],
+    "other timeouts and retries": [
+        Change("workflows/policies.py", "DATABASE = Policy(QUEUE_MAIN, 16, _retry(1, 30))", DATABASE)
+    ],
+    "another length of a timer": [Change(LIFECYCLE, "pause(s.limits.start_check_s, s.woken", "pause(77.0, s.woken")],
+}  # fmt: skip
+
+
+def refused(folder: Path, changes: list[Change], *only: str) -> dict[str, str]:
+    """The recordings (all, or only these) that this build cannot continue, each with the reason."""
+    built = build(folder / "build", *changes)
+    done = subprocess.run(
+        [sys.executable, "-c", REPLAY, str(HISTORIES), *only],
+        cwd=built, env=environment(os.environ), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["build"] == str(built), "not our own code was replayed"
+    found: dict[str, str] = said["refused"]
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, id=n, marks=() if n in FAST else pytest.mark.slow) for n in WRONG]
+)  # fmt: skip
+def test_a_wrong_build_is_refused(name: str, tmp_path: Path) -> None:
+    changes, notices = WRONG[name]
+    found = refused(tmp_path, changes, *((notices,) if name in FAST else ()))
+    assert notices in found, f"the gate let pass: {name}"
+    assert all("NondeterminismError" in reason for reason in found.values()), found
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, id=n, marks=() if n.startswith("a step") else pytest.mark.slow) for n in RIGHT]
+)  # fmt: skip
+def test_a_right_build_passes(name: str, tmp_path: Path) -> None:
+    assert refused(tmp_path, RIGHT[name], *(("completed", "stopped") if name.startswith("a step") else ())) == {}
