@@ -37,7 +37,9 @@ RUNS = (
     Column("TAGS", lambda row: clean(" ".join(row.get("tags") or ())) or "-", wide=True),
     Column("BY", of("requested_by"), wide=True),
     Column("WORKFLOW", lambda row: clean(row.get("workflow_id") or row.get("owner_workflow_id")) or "-", wide=True),
-    Column("WHY", lambda row: clean(row.get("cause") or row.get("waiting_for")) or "-", wide=True),
+    Column(
+        "WHY", lambda row: clean(row.get("blocked") or row.get("cause") or row.get("waiting_for")) or "-", wide=True
+    ),
 )
 TASKS = (
     Column("TASK", of("task_id"), right=True),

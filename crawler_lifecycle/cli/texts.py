@@ -19,6 +19,7 @@ def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) ->
         ("run", f"{run.get('run_id')}, attempt {run.get('attempt')}, crawler {clean(run.get('crawler'))}"),
         ("status", f"{run.get('status')}{outcome}, stage {run.get('stage')}"),
         ("cause", clean(run.get("cause"))),
+        ("blocked", clean(run.get("blocked"))),
         ("truth", truth_words(run)),
         ("look error", clean(run.get("look_error"))),
         ("waiting for", "" if ended else waiting_words(run)),
@@ -59,6 +60,8 @@ def run_line(run: Mapping[str, Any]) -> str:
         words += f" attempt {run['attempt']}"
     if run.get("outcome"):
         words += f" {clean(run['outcome'])}"
+    if run.get("blocked"):
+        words += f", blocked: {clean(run['blocked'])}"
     if run.get("status") not in TERMINAL:
         if run.get("waiting_for"):
             words += f", waiting for {waiting_words(run)}"

@@ -18,6 +18,7 @@ from crawler_lifecycle.web.problems import install
 from crawler_lifecycle.web.serving import Bodies, Guard
 
 from .auth import Callers, Door, Entrance, Operations, caller_name
+from .blocked import Blocked
 from .commands import Commands
 from .conditional import NOT_MODIFIED, conditional
 from .crawlers import Crawlers
@@ -49,19 +50,21 @@ def create_app(
     archive: FileArchive | None = None,
     logs: TaskLogs | None = None,
     sweep_s: float | None = 15.0,
+    blocked_s: float = 5.0,
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> FastAPI:
     """The gateway over its ports, open to whom the entrance lets in.
 
     ``logs`` is what tasks print, where this gateway can read that. ``sweep_s`` is the pause between sweeps (``None``:
-    no sweep); ``background`` runs while the app does.
+    no sweep), ``blocked_s`` that between searches for runs that cannot go on; ``background`` runs while the app does.
     """
     crawlers = Crawlers(scheduler)
     commands = Commands(store, workflows, crawlers, clock)
     metrics = Metrics()
     feed, reader = Feed(store, metrics, clock), LogReader(store, logs, metrics)
-    tasks = [*background, feed.run]
+    blocked = Blocked(workflows, metrics, every_s=blocked_s)
+    tasks = [*background, feed.run, blocked.run]
     if sweep_s is not None:
         tasks.append(Sweep(store, workflows, commands, every_s=sweep_s, clock=clock).run)
 
@@ -92,7 +95,7 @@ def create_app(
     install(app, describe)
     add_commands(app, commands, clock)
     add_deliveries(app, Deliveries(store, workflows, archive), clock)
-    add_readers(app, store, clock)
+    add_readers(app, store, blocked, clock)
     add_logs(app, reader, store)
     add_stream(app, feed, store)
     _add_rest(app, store, workflows, crawlers, entrance.callers, metrics)

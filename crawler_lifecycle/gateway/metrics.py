@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -52,6 +53,12 @@ class Metrics:
             f"{name}_available", "Whether what the gateway needs answers (1) or not (0)", ["part"],
             registry=self.registry,
         )  # fmt: skip
+        self.blocked = Gauge(
+            "lifecycle_runs_blocked",
+            "Open workflows whose next step fails again and again; NaN while nobody can tell",
+            registry=self.registry,
+        )
+        self.blocked.set(math.nan)
         for stream in ("events", "log"):
             self.readers.labels(stream)
             self.dropped.labels(stream)

@@ -1,4 +1,4 @@
-"""Routes that only read runs. They are plain functions, which FastAPI runs in threads: the store blocks."""
+"""Routes that only read runs. Plain functions are run in threads by FastAPI: the store blocks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Path, Query, Request
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.ports import RunRow, RunStore
 
+from .blocked import Blocked
 from .conditional import NOT_MODIFIED, conditional
 from .paging import ID_MAX, CorrectionFilters, Paging, RunFilters, TaskFilters, cut, decode, id_before
 from .schemas import CorrectionPage, Run, RunDetail, RunPage, TaskPage
@@ -20,9 +22,9 @@ from .timeline import TimelinePage, timeline_page
 RunId = Annotated[int, Path(ge=1, le=ID_MAX)]
 
 
-def add_readers(app: FastAPI, store: RunStore, clock: Callable[[], datetime]) -> None:
+def add_readers(app: FastAPI, store: RunStore, blocked: Blocked, clock: Callable[[], datetime]) -> None:
     """Add lists, details, timelines and corrections."""
-    _add_runs(app, store, clock)
+    _add_runs(app, store, blocked, clock)
     _add_histories(app, store)
 
 
@@ -34,7 +36,7 @@ def found(store: RunStore, run_id: int) -> RunRow:
     return row
 
 
-def _add_runs(app: FastAPI, store: RunStore, clock: Callable[[], datetime]) -> None:
+def _add_runs(app: FastAPI, store: RunStore, blocked: Blocked, clock: Callable[[], datetime]) -> None:
     @app.get("/v1/runs", operation_id="listRuns", response_model=RunPage, responses=NOT_MODIFIED)
     def list_runs(filters: Annotated[RunFilters, Query()], request: Request) -> Response:
         """Runs, newest first, that fit every given filter; ``status`` may be given several times."""
@@ -54,15 +56,21 @@ def _add_runs(app: FastAPI, store: RunStore, clock: Callable[[], datetime]) -> N
         )
         page, token = cut("run", rows, filters.page_size, lambda row: row.run_id)
         now = clock()
-        return conditional(request, RunPage(runs=[Run.of(row, now) for row in page], next_page_token=token))
+        runs = [Run.of(row, now, blocked=blocked.listed(row)) for row in page]
+        return conditional(request, RunPage(runs=runs, next_page_token=token))
 
     @app.get("/v1/runs/{run_id}", operation_id="getRun", response_model=RunDetail, responses=NOT_MODIFIED)
-    def get_run(run_id: RunId, request: Request) -> Response:
+    async def get_run(run_id: RunId, request: Request) -> Response:
         """One run: its state, when that was last verified, its tasks by status, its stops, exports and deliveries."""
-        row = found(store, run_id)
-        detail = RunDetail.of(
+        row = await run_in_threadpool(found, store, run_id)
+        return conditional(request, await run_in_threadpool(detail_of, row, await blocked.of(row)))
+
+    def detail_of(row: RunRow, why_blocked: str | None) -> RunDetail:
+        run_id = row.run_id
+        return RunDetail.of(
             row,
             clock(),
+            blocked=why_blocked,
             request=row.request,
             tasks={str(status): n for status, n in store.count_tasks(run_id).by_status.items() if n},
             exports=[_public(entry) for entry in store.exports(run_id)],
@@ -70,7 +78,6 @@ def _add_runs(app: FastAPI, store: RunStore, clock: Callable[[], datetime]) -> N
             deliveries=[_public(entry) for entry in store.deliveries(run_id, keyed=True)],
             resumption=store.resumption(run_id) if row.attempt > 1 else [],
         )
-        return conditional(request, detail)
 
     @app.get("/v1/runs/{run_id}/tasks", operation_id="listTasks", response_model=TaskPage, responses=NOT_MODIFIED)
     def list_tasks(run_id: RunId, filters: Annotated[TaskFilters, Query()], request: Request) -> Response:

@@ -18,8 +18,10 @@ from crawler_lifecycle.cli import processes, temporal_server
 from crawler_lifecycle.cli.gateway import Gateway
 from crawler_lifecycle.cli.problems import CommandFailed
 from crawler_lifecycle.cli.stack import Stack
+from crawler_lifecycle.cli.supervise import Part
 from crawler_lifecycle.domain import names
 from examples.story_checks import CHECKS, Places, query
+from tests.support.builds import command, environment
 
 T = TypeVar("T")
 
@@ -97,6 +99,31 @@ class World:
             with suppress(CommandFailed):
                 self.gateway.stop(run_id, force=True, reason="left by an earlier test")
         until(lambda: not self.open_runs(), "the end of earlier runs")
+
+    def deploy(self, folder: Path, name: str = "worker", **settings: str) -> None:
+        """Replace a worker by one of the build in ``folder``, or start another one, and wait until it is ready."""
+        usual = self.stack._supervisor._kept["worker"].part
+        env = environment(usual.env, **settings)
+        health = usual.health
+        if name != "worker":
+            port, metrics = processes.free_port(), processes.free_port()
+            env |= {"LIFECYCLE_WORKER__HEALTH_PORT": str(port), "LIFECYCLE_WORKER__METRICS_PORT": str(metrics)}
+            health = f"http://127.0.0.1:{port}/readyz"
+        self.undeploy(name)
+        part = Part(name, command("worker"), health, env, cwd=folder, grace_s=25.0)
+        self.stack._supervisor.start([part])
+        self.stack.wait_healthy(name)
+
+    def undeploy(self, name: str = "worker") -> None:
+        """End a worker as a deployment does, and do not start it again."""
+        self.stack._supervisor.stop([name])
+
+    def crawlctl(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """``crawlctl`` over the gateway of this stack."""
+        env = {**os.environ, "LIFECYCLE_GATEWAY__URL": str(self.stack.addresses["gateway"])}
+        done = subprocess.run([*command(*words)], capture_output=True, text=True, timeout=60, env=env)
+        assert done.returncode == 0, done.stderr
+        return done
 
     # --- asking ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,133 @@
+"""A bug in workflow code stops no crawl and fails no run: it is told, and a build that mends it lets the run go on."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.world import ENDLESS, QUICK, World, until
+from tests.support.builds import ROOT, Change, build
+
+#: Far more than it takes; how long it took is printed and written down in docs/deployment.md.
+SHOWN_S = 150.0
+
+BUG = Change(
+    "workflows/lifecycle.py",
+    '        led_by, source = gap(s), "wake" if s.inbox.look_now else "look"\n',
+    '        raise RuntimeError("a bug in this build")\n',
+)
+#: A step less: right for new runs, wrong for those that have taken it.
+MISFIT = Change(
+    "workflows/lifecycle.py", "        await call(InitiationActivities.add_workflow_id, registration)\n", ""
+)
+
+
+@pytest.fixture
+def ours(world: World) -> Iterator[World]:
+    """The stack; whatever a test deployed, afterwards it has our own build again."""
+    yield world
+    world.deploy(ROOT)
+
+
+def blocked(world: World, run_id: int) -> str | None:
+    found: str | None = world.gateway.run(run_id)["blocked"]
+    return found
+
+
+def gauge(world: World) -> float:
+    with urllib.request.urlopen(f"{world.stack.addresses['gateway']}/metrics", timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith("lifecycle_runs_blocked ")))
+
+
+def listed(world: World, run_id: int) -> str | None:
+    return next((row["blocked"] for row in world.gateway.runs(limit=20) if row["run_id"] == run_id), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("bug", BUG, "RuntimeError: a bug in this build; deploy a build that mends this"),
+        ("misfit", MISFIT, "this build does not continue what an earlier one began"),
+    ],
+)
+def test_a_blocked_run_is_told_and_goes_on_with_a_build_that_mends_it(
+    ours: World, tmp_path: Path, capsys: Any, name: str, change: Change, words: str
+) -> None:
+    request = {"crawler": "plain", "args": ENDLESS, **QUICK}
+    run_id = ours.gateway.start(request, f"blocked-{name}")["run_id"]
+    until(lambda: ours.tasks(run_id).get("RUNNING"), "a task that runs")
+    looked = ours.gateway.run(run_id)["verified_at"]
+    until(lambda: ours.gateway.run(run_id)["verified_at"] != looked, "two looks")
+    assert blocked(ours, run_id) is None
+    assert listed(ours, run_id) is None
+
+    ours.deploy(build(tmp_path / "build", change))
+    begun = time.monotonic()
+    text = until(lambda: blocked(ours, run_id), "the run shown as blocked", SHOWN_S)
+    shown = time.monotonic() - begun
+    assert words in text
+    assert "its crawl goes on meanwhile" in text
+    assert ours.tasks(run_id) == {"RUNNING": 1}
+    until(lambda: gauge(ours) >= 1, "the figure", SHOWN_S)
+    counted = time.monotonic() - begun
+    assert words in str(until(lambda: listed(ours, run_id), "it in the list"))
+    with capsys.disabled():
+        print(f"\nblocked by a {name}: told of the run after {shown:.0f} s, counted and listed after {counted:.0f} s")
+    # A stop is recorded and acknowledged whatever the workflow can do, and carried out as soon as it can.
+    ours.gateway.stop(run_id, requested_by="ada")
+
+    ours.deploy(ROOT)
+    until(lambda: ours.closed([run_id]), "the end of the run")
+    ours.prove(run_id, "FAILED", "cancelled")
+    until(lambda: gauge(ours) == 0, "the figure")
+    assert blocked(ours, run_id) is None
+    assert listed(ours, run_id) is None
+
+
+def test_a_crawl_that_ends_while_its_run_is_blocked_is_found_by_the_next_build(ours: World, tmp_path: Path) -> None:
+    """With nothing done by anybody but the deployment."""
+    request = {"crawler": "plain", "args": {"max_pages": "12", "delay": "0.3"}, **QUICK}
+    run_id = ours.gateway.start(request, "blocked-end")["run_id"]
+    until(lambda: ours.tasks(run_id).get("RUNNING"), "a task that runs")
+    ours.deploy(build(tmp_path / "build", BUG))
+    until(lambda: blocked(ours, run_id), "the run shown as blocked", SHOWN_S)
+    ends = ours.folder / "cluster" / "tasks" / str(run_id)
+    until(lambda: list(ends.glob("*/*/end.json")), "the end of the crawl")
+    assert ours.status(run_id) == "PROCESSING", "nobody looked"
+    ours.deploy(ROOT)
+    until(lambda: ours.closed([run_id]), "the end of the run")
+    ours.prove(run_id, "COMPLETED", "finished", late=True)
+
+
+def test_without_a_worker_a_run_says_so(ours: World) -> None:
+    """Its next step is not failing, it is not taken up: another cure."""
+    run_id = ours.gateway.start({"crawler": "plain", "args": ENDLESS, **QUICK}, "blocked-nobody")["run_id"]
+    until(lambda: ours.tasks(run_id).get("RUNNING"), "a task that runs")
+    ours.undeploy()
+    text = until(lambda: blocked(ours, run_id), "the run shown as blocked", SHOWN_S)
+    assert "no worker has taken up its next step since" in text
+    ours.deploy(ROOT)
+    until(lambda: blocked(ours, run_id) is None, "that it goes on")
+    ours.gateway.stop(run_id, force=True)
+    until(lambda: ours.closed([run_id]), "the end of the stop")
+
+
+def test_describe_shows_it(ours: World, tmp_path: Path) -> None:
+    run_id = ours.gateway.start({"crawler": "plain", "args": ENDLESS, **QUICK}, "blocked-shown")["run_id"]
+    until(lambda: ours.tasks(run_id).get("RUNNING"), "a task that runs")
+    ours.deploy(build(tmp_path / "build", BUG))
+    until(lambda: blocked(ours, run_id), "the run shown as blocked", SHOWN_S)
+    done = ours.crawlctl("describe", str(run_id))
+    line = next(line for line in done.stdout.splitlines() if line.startswith("blocked"))
+    assert "RuntimeError: a bug in this build" in line
+    assert json.loads(ours.crawlctl("get", str(run_id), "-o", "json").stdout)["blocked"] is not None
+    ours.deploy(ROOT)
+    ours.gateway.stop(run_id, force=True)
+    until(lambda: ours.closed([run_id]), "the end of the stop")
