@@ -52,7 +52,7 @@ REGISTERED = """        registration = AddWorkflowId(s.run_id, s.attempt, info.w
 FIRST_CHECK = '        await pause(s.limits.start_check_s, s.woken, "first check of the start")\n'
 LOOKED = "        await look_round(s, source, led_by, gap(s))\n"
 WRITTEN = "        await call(rec.reconcile_tasks, fence, control=control, wake=wake)\n"
-SYNCED = "        synced = await call(rec.sync_statuses, Sync(fence, source), control=control, wake=wake)\n"
+FETCHED = "        await call(rec.get_bulk_task_history_data, fence, control=control, wake=wake, summary=text)\n"
 ASKED = "        await ask_to_end(s)\n"
 LOGGED = """        if s.stop_rung == 0 or heard:
             await call(CancellationActivities.add_cancellation_log_to_db, RecordStop(s.fence, s.stop_log))
@@ -66,7 +66,7 @@ CHANGED = "        workflow.upsert_search_attributes(changed)\n"
 WRONG: dict[str, tuple[list[Change], str]] = {
     "an activity is gone": ([Change(LIFECYCLE, REGISTERED, "")], "completed"),
     "two activities change places": (
-        [Change(STEPS, WRITTEN, ""), Change(STEPS, SYNCED, SYNCED + WRITTEN)],
+        [Change(STEPS, WRITTEN, ""), Change(STEPS, FETCHED, WRITTEN + FETCHED)],
         "completed",
     ),
     "a timer is added": ([Change(LIFECYCLE, LOOKED, "        await workflow.sleep(1)\n" + LOOKED)], "continued-2"),
