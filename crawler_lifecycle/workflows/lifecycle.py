@@ -302,7 +302,7 @@ class CrawlerLifecycleWorkflow:
 
     async def _judge(self) -> None:
         s, late = self._s, False
-        if s.inbox.heard and workflow.patched(PATCH_STOP_BEFORE_VERDICT):
+        while s.inbox.heard and workflow.patched(PATCH_STOP_BEFORE_VERDICT):
             await self._record_late_stop()
         verdict = call(CompletionActivities.update_run_status, s.fence, control=s.stopped, wake=lambda: late)
         judging = asyncio.create_task(verdict)
