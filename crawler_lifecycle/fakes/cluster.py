@@ -292,7 +292,8 @@ class FakeCluster:
         told = (task.behaviour.resumed, task.behaviour.resume_note) if ref.attempt > 1 else (None, None)
         started = task.started_at()
         if task.gone:
-            return seen
+            # Without its uid nobody knows that there ever was one.
+            return seen if ref.uid is not None else Observation(ref.index, ref.attempt, Phase.ABSENT, now)
         if task.ended is not None:
             when, end = task.ended
             ran = end.reason != NEVER_RAN.reason

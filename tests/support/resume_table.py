@@ -124,8 +124,15 @@ def _cell(former: str, left: str, meanwhile: str, shape: str, way: str, end: tup
         status,
         outcome,
         deployed,
-        frozenset() if corrections == "none" else frozenset(corrections.split(", ")),
+        _kinds(corrections, shape),
     )
+
+
+def _kinds(text: str, shape: str) -> frozenset[str]:
+    """``killed``, ``none``, or ``killed; multi-process: vanished``."""
+    usual, _, multi = text.partition("; multi-process: ")
+    chosen = multi if multi and shape == SHAPES[1] else usual
+    return frozenset() if chosen == "none" else frozenset(chosen.split(", "))
 
 
 def sampled() -> frozenset[Cell]:

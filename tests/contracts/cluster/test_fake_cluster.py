@@ -59,13 +59,14 @@ def test_a_deployment_can_be_turned_down(answer: str) -> None:
 
 def test_things_happen_behind_our_back() -> None:
     bench = Bench(Behaviour(executes=None))
-    bench.deploy()
+    uid = bench.deploy().uid
     bench.cluster.end_now(1)
     seen = bench.cluster.look(1, [TaskRef(9, 0, 1)]).observations[0]
     assert seen.end is not None
     assert (seen.end.signal, seen.end.finished_at) == (9, bench.now)
     bench.cluster.vanish(1)
-    assert bench.phase_after(0) is Phase.GONE
+    assert bench.phase_after(0) is Phase.ABSENT, "nobody knew that there was one"
+    assert bench.cluster.look(1, [TaskRef(9, 0, 1, uid)]).observations[0].phase is Phase.GONE
 
 
 def test_outages_begin_and_end_and_calls_are_counted() -> None:
