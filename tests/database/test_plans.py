@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
 from crawler_lifecycle.adapters.database.tables import metadata, outbox_event, run_history, task_history
+from crawler_lifecycle.domain.audit import AuditReport, Finding, FindingKind
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
@@ -41,6 +42,8 @@ RUNS, EACH, LARGE = 20_000, 5, 10_000
 #: (method, what, table) -> why it may.
 MAY = {
     ("list_runs", "scan", "run_history"): "the newest runs are read in the order of the key, until a page is full",
+    ("last_audit", "scan", "audit_report"): "the newest report is read in the order of the key",
+    ("record_audit", "scan", "audit_report"): "the oldest reports are read in the order of the key, 100 of them",
     ("found_state", "sort", "task_history"): "a look compares all unsettled tasks of its run, and needs them all",
     ("record_look", "sort", "task_history"): "a look compares all unsettled tasks of its run, and needs them all",
     ("cancel_queued", "sort", "task_history"): "all queued tasks of the run are cancelled, and read for that",
@@ -115,6 +118,7 @@ def _explain(url: str) -> tuple[Plans, set[str]]:
             large_life(watched, filled)  # type: ignore[arg-type]
             short_lives(World(watched, filled.clock))  # type: ignore[arg-type]
             readers(watched, filled)  # type: ignore[arg-type]
+            audits(watched, filled)  # type: ignore[arg-type]
             plans.doing = "control"
             with filled.store._db.reading() as connection:
                 for statement in SLOW:
@@ -207,6 +211,30 @@ def readers(store: RunStore, filled: Filled) -> None:
     store.unheard_stops(START + timedelta(days=1))
     store.wake_targets(range(1, 501))
     store.ping()
+
+
+def audits(store: RunStore, filled: Filled) -> None:
+    """Everything that an audit asks and keeps."""
+    run_id, since = filled.large.run_id, FILLED_FROM + timedelta(days=1)
+    store.open_runs()
+    store.open_runs(after_run_id=RUNS // 2, limit=200)
+    page = store.ended_runs(since, limit=200)
+    store.ended_runs(since, (page[-1].ended_at, page[-1].run_id), limit=200)
+    store.ended_run(page[0].run_id)
+    store.recorded_tasks([(run_id, index, 1) for index in range(500)] + [(n, 0, 1) for n in range(1, 200)])
+    store.unproved_ends([run.run_id for run in page] + [run_id], since)
+    store.existing_runs(range(1, 500))
+    found = [Finding(f"orphan/{n}", FindingKind.ORPHAN, "it executes", n) for n in range(200)]
+    store.note_findings(found)
+    store.note_findings(found)
+    store.note_repair("orphan/7", "ended")
+    store.audit_findings()
+    store.forget_findings(["orphan"], filled.clock.forward(1))
+    report = AuditReport("a1", filled.clock.now, filled.clock.now, repair=True)
+    store.record_audit(report)
+    store.record_audit(report)
+    store.last_audit()
+    store.last_audit("a1")
 
 
 LIVE = [status.value for status in RunStatus if not status.terminal]

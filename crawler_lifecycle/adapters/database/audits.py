@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, Select, delete, insert, select, tuple_, union, update
+from sqlalchemy import Connection, Select, and_, delete, insert, or_, select, union, update
 from sqlalchemy.exc import IntegrityError
 
 from crawler_lifecycle.domain.audit import (
@@ -62,8 +62,8 @@ class AuditPart(StorePart):
         """Runs that have not ended, by id, with what in their rows cannot be."""
         r = run_history.c
         # By status and by the missing end: what another hand wrote into one of them shows in the other.
-        pages = [_page(r.status == status, after_run_id, limit) for status in _LIVE]
-        pages.append(_page(r.ended_at.is_(None), after_run_id, limit))
+        conditions = [*(r.status == status for status in _LIVE), r.ended_at.is_(None)]
+        pages = [_page(condition, after_run_id, limit, f"page_{n}") for n, condition in enumerate(conditions)]
         ids = union(*(select(page.c.run_id) for page in pages)).subquery("page_of_all")
         query = select(run_history).join(ids, ids.c.run_id == r.run_id).order_by(r.run_id).limit(limit)
         with self._db.reading() as conn:
@@ -96,17 +96,21 @@ class AuditPart(StorePart):
 
     def recorded_tasks(self, keys: Collection[tuple[int, int, int]]) -> list[RecordedTask]:
         """The rows of these tasks (run, index, attempt), those that there are."""
-        t = task_history.c
+        t, wanted = task_history.c, set(keys)
+        runs: dict[int, set[int]] = {}
+        for run_id, index, _ in wanted:
+            runs.setdefault(run_id, set()).add(index)
         found: list[RecordedTask] = []
         with self._db.reading() as conn:
-            for chunk in chunks(sorted(set(keys)), 200):
+            # Not by tuples: SQLite would read the whole table for those.
+            for chunk in chunks(sorted(runs), 50):
                 query = (
                     _recorded()
-                    .where(tuple_(t.run_id, t.task_index, t.attempt).in_(chunk))
+                    .where(or_(*(and_(t.run_id == run_id, t.task_index.in_(sorted(runs[run_id]))) for run_id in chunk)))
                     .with_hint(task_history, "FORCE INDEX (uq_task_history_run_id_task_index_attempt)", "mysql")
                 )
                 found += [_recorded_task(row) for row in conn.execute(query).mappings()]
-        return found
+        return [task for task in found if task.key in wanted]
 
     def unproved_ends(self, run_ids: Collection[int], since: datetime, limit: int = 500) -> list[RecordedTask]:
         """Tasks of these runs whose end was recorded at ``since`` or later without evidence of how it came about."""
@@ -199,8 +203,10 @@ class AuditPart(StorePart):
                 row = {"audit_id": report.audit_id, "started_at": report.started_at, "ended_at": report.ended_at}
                 told = _REPORT.dump_python(report, mode="json")
                 conn.execute(insert(audit_report).values(**row, report=told))
-            old = select(a.id).where(a.ended_at < report.ended_at - REPORTS_KEPT).order_by(a.id).limit(100)
-            conn.execute(delete(audit_report).where(a.id.in_(conn.execute(old).scalars().all())))
+            oldest = conn.execute(select(a.id, a.ended_at).order_by(a.id).limit(100)).all()
+            old = [found for found, ended_at in oldest if ended_at < report.ended_at - REPORTS_KEPT]
+            if old:
+                conn.execute(delete(audit_report).where(a.id.in_(old)))
 
     def last_audit(self, audit_id: str | None = None) -> AuditReport | None:
         """The newest report, or that of the audit that is named."""
@@ -213,7 +219,7 @@ class AuditPart(StorePart):
             return None if found is None else _REPORT.validate_python(found)
 
 
-def _page(condition: Any, after: int, limit: int) -> Any:
+def _page(condition: Any, after: int, limit: int, name: str) -> Any:
     r = run_history.c
     return (
         select(r.run_id)
@@ -221,7 +227,7 @@ def _page(condition: Any, after: int, limit: int) -> Any:
         .order_by(r.run_id)
         .limit(limit)
         .with_hint(run_history, "FORCE INDEX (ix_run_history_status_run_id, ix_run_history_ended_at_run_id)", "mysql")
-        .subquery()
+        .subquery(name)
     )
 
 

@@ -192,3 +192,36 @@ def test_an_outage_is_an_error_and_no_observation(harness: Harness) -> None:
     harness.break_it()
     with pytest.raises(ClusterUnavailable):
         harness.look()
+
+
+def test_the_inventory_holds_what_waits_and_executes_and_nothing_else(harness: Harness) -> None:
+    assert harness.cluster.inventory() == []
+    answers = harness.deploy(tasks=2)
+    running = harness.until(Phase.EXECUTING)
+    first, second = harness.cluster.inventory()
+    assert [first.key, second.key] == [(RUN, 0, 1), (RUN, 1, 1)]
+    assert [first.executing, second.executing] == [True, False]
+    assert [first.uid, second.uid] == [answer.uid for answer in answers]
+    assert (first.started_at, first.node) == (running.started_at, running.node)
+    harness.cluster.kill(RUN, harness.ref(0))
+    harness.cluster.kill(RUN, harness.ref(1))
+    assert harness.cluster.inventory() == []
+
+
+def test_the_inventory_comes_in_pages_of_all_runs_or_of_one(harness: Harness) -> None:
+    harness.deploy(tasks=3)
+    harness.until(Phase.EXECUTING)
+    keys = [(RUN, index, 1) for index in range(3)]
+    assert [task.key for task in harness.cluster.inventory(limit=2)] == keys[:2]
+    assert [task.key for task in harness.cluster.inventory(after=keys[1], limit=2)] == keys[2:]
+    assert [task.key for task in harness.cluster.inventory(run_id=RUN)] == keys
+    assert harness.cluster.inventory(run_id=RUN + 1) == []
+    assert harness.cluster.inventory(after=(RUN + 1, 0, 0)) == []
+
+
+def test_a_cluster_that_cannot_be_read_has_no_inventory(harness: Harness) -> None:
+    harness.deploy()
+    harness.until(Phase.EXECUTING)
+    harness.break_it()
+    with pytest.raises(ClusterUnavailable):
+        harness.cluster.inventory()
