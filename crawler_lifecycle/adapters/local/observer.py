@@ -12,8 +12,8 @@ Nothing here is evidence. What is told leads to a look, and the look decides.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
+import math
 import os
 import resource
 import selectors
@@ -29,8 +29,9 @@ from crawler_lifecycle.ports import ObserverHealth, TaskRef
 
 from . import folder as files
 from . import live
-from .evidence import TaskFolder
+from .evidence import END_SECONDS, TaskFolder
 from .identity import Identity
+from .listing import Listing, Place, numbers_in, task_of
 
 logger = logging.getLogger(__name__)
 
@@ -47,11 +48,8 @@ CATCH_UP_S = 3600.0
 #: Folders of runs that are read at a time while catching up, so that nothing new waits behind them.
 CATCH_UP_RUNS = 20
 RETRY_S, RETRY_MAX_S = 0.5, 10.0
-#: The time a folder shows is the kernel's clock at its last tick; a listing this young may lack a change of that tick.
-TICK_NS = 20_000_000
 #: The end's file gets its name a moment after its time.
 SLACK_S = 1.0
-PLACES = 64
 
 Changed = Callable[[int, datetime], None]
 
@@ -111,6 +109,10 @@ class _Task:
     pin: int | None = None
     held: str = ""
     """The process whose end is awaited: ``supervisor``, ``crawler``, ``rest``; empty while there is none yet."""
+    ahead: int | None = None
+    """The crawler's process, while the supervisor's is held: its end comes a moment before it is on file."""
+    told_at: float = -math.inf
+    """When the end of the crawler was told, before the end of the task."""
     folder_gone: bool = False
 
 
@@ -123,7 +125,7 @@ class _Watch:
         self._tasks: dict[str, _Task] = {}
         self._told: dict[str, float] = {}
         """Tasks whose end was told, and when: their marks may come to light later."""
-        self._listings = {name: _Listing(str(state / name)) for name in (live.LIVE, "waiting", live.ENDED)}
+        self._listings = {name: Listing(str(state / name)) for name in (live.LIVE, "waiting", live.ENDED)}
         self._pins_max = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._scan_at = self._tidy_at = 0.0
 
@@ -131,14 +133,15 @@ class _Watch:
         for name in self._listings:
             (self._state / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         self._selector = selectors.DefaultSelector()
-        self._place = _Place(self._state / "observers")
+        self._place = Place(self._state / "observers")
         self._past = self._catch_up()
         return self
 
     def __exit__(self, *_: object) -> None:
         for task in self._tasks.values():
-            if task.pin is not None:
-                os.close(task.pin)
+            for pin in (task.pin, task.ahead):
+                if pin is not None:
+                    os.close(pin)
         self._selector.close()
         self._place.close()
 
@@ -153,7 +156,10 @@ class _Watch:
     def turn(self) -> None:
         """Wait for the end of a process, at most until the next reading is due, then see to what is due."""
         for key, _ in self._selector.select(max(0.0, self._scan_at - time.monotonic())):
-            self._process_ended(key.data)
+            if key.fd == key.data.ahead:
+                self._crawler_ended(key.data)
+            elif key.fd == key.data.pin:  # not so when this very turn has let it go
+                self._process_ended(key.data)
         now = time.monotonic()
         if now < self._scan_at:
             return
@@ -185,19 +191,20 @@ class _Watch:
             task = self._tasks.get(name)
             if task is not None and task.waiting:
                 task.waiting, task.appeared = False, True
+                self._look_ahead(task, self._folder(task))
                 self._tell(task.run_id)
 
     def _mark_ended(self, name: str, now: float) -> None:
         task = self._tasks.get(name)
         if task is not None:
             self._end(task)
-        elif name not in self._told and (parts := _parts(name)) is not None:
+        elif name not in self._told and (parts := task_of(name)) is not None:
             self._told[name] = now
             self._tell(parts[0], self._time_of(self._state / live.ENDED / name))
 
     def _adopt(self, name: str, now: float) -> _Task | None:
         """Begin to watch a task. What it did before somebody watched is told as of the time its folder shows."""
-        parts = _parts(name)
+        parts = task_of(name)
         if parts is None:
             return None
         run_id, index, attempt = parts
@@ -212,6 +219,28 @@ class _Watch:
         return task
 
     # --- the processes
+
+    def _folder(self, task: _Task) -> TaskFolder:
+        return TaskFolder(task.path, task.run_id, TaskRef(0, task.index, task.attempt))
+
+    def _look_ahead(self, task: _Task, folder: TaskFolder) -> None:
+        """Hold the crawler beside its living supervisor. A look that comes meanwhile waits until the end is on file."""
+        crawler = folder.identity(files.PROCESS)
+        if task.held == "supervisor" and task.ahead is None and crawler is not None:
+            task.ahead = self._open(crawler)
+            if task.ahead is not None:
+                self._selector.register(task.ahead, selectors.EVENT_READ, task)
+
+    def _crawler_ended(self, task: _Task) -> None:
+        self._forget_ahead(task)
+        task.told_at = time.monotonic()
+        self._tell(task.run_id)
+
+    def _forget_ahead(self, task: _Task) -> None:
+        if task.ahead is not None:
+            self._selector.unregister(task.ahead)
+            os.close(task.ahead)
+            task.ahead = None
 
     def _process_ended(self, task: _Task) -> None:
         held = task.held
@@ -235,14 +264,14 @@ class _Watch:
 
     def _hold(self, task: _Task) -> None:
         """Find the process whose end is the task's next change and hold it; without any, the task is over."""
-        folder = TaskFolder(task.path, task.run_id, TaskRef(0, task.index, task.attempt))
+        folder = self._folder(task)
         if folder.has(files.END):
             return self._end(task)
         if task.pin is not None:
             return None
         supervisor = folder.identity(files.SUPERVISOR)
         if supervisor is not None and self._pin(task, supervisor, "supervisor"):
-            return None
+            return self._look_ahead(task, folder)
         crawler = folder.identity(files.PROCESS)
         if crawler is not None and self._pin(task, crawler, "crawler"):
             return None
@@ -270,24 +299,31 @@ class _Watch:
         return bool(named.processes(crawler))
 
     def _pin(self, task: _Task, process: Identity, what: str) -> bool:
-        """Hold this process; ``False`` when it has ended. Without file descriptors to spare it is asked after instead.
-
-        The descriptor is opened before the start time is compared, so no reuse of the number can slip in between.
-        """
-        pin = None
-        if len(self._selector.get_map()) < self._pins_max:
-            with contextlib.suppress(OSError):
-                pin = os.pidfd_open(process.pid)
-        if not process.alive():
-            if pin is not None:
-                os.close(pin)
+        """Hold this process; ``False`` when it has ended. Without a file descriptor it is asked after instead."""
+        pin = self._open(process)
+        if pin is None and not process.alive():
             return False
         task.pin, task.held = pin, what
         if pin is not None:
             self._selector.register(pin, selectors.EVENT_READ, task)
         return True
 
+    def _open(self, process: Identity) -> int | None:
+        """A descriptor of this process, if it lives and there is one to spare.
+
+        It is opened before the start time is compared, so no reuse of the number can slip in between.
+        """
+        pin = None
+        if len(self._selector.get_map()) < self._pins_max:
+            with contextlib.suppress(OSError):
+                pin = os.pidfd_open(process.pid)
+        if pin is not None and not process.alive():
+            os.close(pin)
+            return None
+        return pin
+
     def _let_go(self, task: _Task) -> None:
+        self._forget_ahead(task)
         if task.pin is not None:
             self._selector.unregister(task.pin)
             os.close(task.pin)
@@ -297,8 +333,9 @@ class _Watch:
         """The task is over: tell it once, and see that its mark says so too."""
         self._let_go(task)
         del self._tasks[task.name]
-        self._told[task.name] = time.monotonic()
-        self._tell(task.run_id)
+        now = self._told[task.name] = time.monotonic()
+        if now - task.told_at >= END_SECONDS or not files.exists(str(task.path / files.END)):
+            self._tell(task.run_id)  # no look has waited so long for the end's file
         live.end(str(self._state / live.LIVE / task.name))
 
     # --- the past
@@ -306,16 +343,16 @@ class _Watch:
     def _catch_up(self) -> Iterator[bool]:
         """Once, a run at a time: ends of the last hour, and tasks without a mark that are not over."""
         since = time.time() - CATCH_UP_S
-        for run in _numbers(self._state / "tasks"):
-            for index in _numbers(self._state / "tasks" / str(run)):
-                for attempt in _numbers(self._state / "tasks" / str(run) / str(index)):
+        for run in numbers_in(self._state / "tasks"):
+            for index in numbers_in(self._state / "tasks" / str(run)):
+                for attempt in numbers_in(self._state / "tasks" / str(run) / str(index)):
                     name = cluster_name(run, index, attempt)
                     if name not in self._tasks and name not in self._told:
                         self._past_task(name, since)
             yield False
 
     def _past_task(self, name: str, since: float) -> None:
-        run_id, index, attempt = _parts(name) or (0, 0, 0)
+        run_id, index, attempt = task_of(name) or (0, 0, 0)
         folder = self._state / "tasks" / str(run_id) / str(index) / str(attempt)
         try:
             ended = os.lstat(folder / files.END).st_ctime
@@ -344,76 +381,3 @@ class _Watch:
         shown = self._listings[live.ENDED].names
         self._told = {n: t for n, t in self._told.items() if n in shown or now - t < 2 * live.KEEP_ENDED_S}
         self._place.improve()
-
-
-class _Listing:
-    """The names in a folder, read again only when the folder changed."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._changed = -1
-        self._read_at = 0
-        self.names: frozenset[str] = frozenset()
-        self.added: frozenset[str] = frozenset()
-        self.removed: frozenset[str] = frozenset()
-
-    def read(self) -> None:
-        """Find out what was added and removed since the last call. Raises ``OSError``."""
-        changed = os.stat(self._path).st_mtime_ns
-        if changed == self._changed and self._read_at - changed > TICK_NS:
-            self.added = self.removed = frozenset()
-            return
-        self._changed, self._read_at = changed, time.time_ns()
-        names = frozenset(os.listdir(self._path))
-        self.added, self.removed, self.names = names - self.names, self.names - names, names
-
-
-class _Place:
-    """Which of the observers of this machine we are: the lowest number that no other one holds by a lock.
-
-    The kernel gives the number back when its holder dies, however that happens.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(exist_ok=True, mode=0o700)
-        self._folder = folder
-        self._handle: int | None = None
-        self.number = PLACES
-        self.improve()
-
-    def improve(self) -> None:
-        """Move up to a place that became free. Raises ``OSError``."""
-        for number in range(self.number):
-            handle = os.open(self._folder / str(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(handle)
-                continue
-            self.close()
-            self._handle, self.number = handle, number
-            return
-
-    def close(self) -> None:
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
-
-
-def _parts(name: str) -> tuple[int, int, int] | None:
-    """Run, index and attempt of a task's name; ``None`` for any other name."""
-    parts = name.split("-")
-    if len(parts) != 4 or parts[0] != "crawl" or not all(p.isascii() and p.isdecimal() for p in parts[1:]):
-        return None
-    run_id, index, attempt = (int(part) for part in parts[1:])
-    return (run_id, index, attempt) if cluster_name(run_id, index, attempt) == name else None
-
-
-def _numbers(folder: Path) -> list[int]:
-    """The folders in it whose name is a number, the newest runs first."""
-    try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:
-        return []
-    return sorted((int(name) for name in names if name.isascii() and name.isdecimal()), reverse=True)
