@@ -19,6 +19,7 @@ from crawler_lifecycle.domain.errors import (
 )
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import ALIVE, Observation, Phase, TaskStatus
+from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, SCHEDULER_WAIT
 from crawler_lifecycle.ports import Cluster, Deployment, Fence, Notifier, RunStore, SchedulerClient
 
 from .reconciliation import compare, ref_of
@@ -150,14 +151,15 @@ class DeploymentActivities:
                 counts = self.store.refuse_queued(fence, str(error))
                 return DeployReport(Counts.of(counts), len(tasks), refused=str(error))
             except SchedulerUnavailable as error:
-                self.store.note_waiting(fence, f"scheduler service: {error}")
+                self.store.note_waiting(fence, f"{SCHEDULER_WAIT}{error}")
                 raise
             counts = self.store.record_deployed(fence, self.cluster.kind, answers, self.clock())
         deferred = [a for a in answers if a.state == "deferred"]
         refused = next((a.reason for a in answers if a.state == "refused"), None)
-        if deferred and not counts.active:
-            why = deferred[0].reason or "no room on the cluster"
+        why = next((a.reason for a in deferred if a.reason), "no room on the cluster")
+        if deferred:
             self.store.note_waiting(fence, why)
+        if deferred and not counts.active:
             raise NothingDeployed(f"the cluster takes no task of this run yet: {why}")
         return DeployReport(Counts.of(counts), len(tasks), len(deferred), refused)
 
@@ -193,7 +195,7 @@ class DeploymentActivities:
             try:
                 look = self.cluster.look(fence.run_id, [ref_of(main)])
             except ClusterUnavailable as error:
-                self.store.note_waiting(fence, f"cluster: {error}")
+                self.store.note_waiting(fence, f"{CLUSTER_WAIT}{error}")
                 raise self._again(error, order.start_check_s) from error
             seen = look.observations[0]
             if seen.phase in (Phase.ABSENT, Phase.WAITING):

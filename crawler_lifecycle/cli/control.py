@@ -13,6 +13,7 @@ from crawler_lifecycle.cli.output import Column, Document, clean, emit, of, show
 from crawler_lifecycle.cli.polling import Polling
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current, user
+from crawler_lifecycle.cli.waiting import ageless, waiting_clause
 
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.gateway import Gateway
@@ -172,10 +173,11 @@ def wait_for(
         if code is not None:
             return run, code
         state = f"run {run_id} {run.get('status')}, {run.get('stage')}"
-        waiting = f", waiting for {clean(run['waiting_for'])}" if run.get("waiting_for") else _next_look(run)
-        if state + waiting != shown:
-            shown = state + waiting
-            session.say(shown)
+        words = waiting_clause(run)
+        told = state + (f", {words}" if words else _next_look(run))
+        if ageless(told) != ageless(shown):
+            session.say(told)
+        shown = told
     raise gave_up(run_id, timeout_s, shown.partition(f"run {run_id} ")[2])
 
 

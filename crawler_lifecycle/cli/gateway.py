@@ -104,12 +104,16 @@ class Gateway:
         return self._pages(f"/v1/runs/{run_id}/timeline", "timeline", {}, limit)
 
     def corrections(
-        self, run_id: int | None = None, *, limit: int | None = None, since: str | None = None
+        self, run_id: int | None = None, *, limit: int | None = None, since: str | None = None, kind: str | None = None
     ) -> list[Document]:
-        """Recorded statuses that were untrue, of one run or of all (from ``since`` on)."""
-        if run_id is not None:
-            return self._pages(f"/v1/runs/{run_id}/corrections", "corrections", {}, limit)
-        return self._pages("/v1/corrections", "corrections", {"since": since} if since else {}, limit)
+        """Recorded statuses that were untrue, of one run or of all (from ``since`` on), of one kind or of all."""
+        filters = {name: value for name, value in (("since", since), ("kind", kind)) if value is not None}
+        path = "/v1/corrections" if run_id is None else f"/v1/runs/{run_id}/corrections"
+        return self._pages(path, "corrections", filters, limit)
+
+    def correction_summary(self, since: str | None = None) -> Document:
+        """For how long recorded statuses were untrue, over all runs: in the last seven days, or from ``since`` on."""
+        return self._send("GET", "/v1/corrections/summary", params={"since": since} if since else {})
 
     def logs(self, run_id: int, task_id: int | None = None, *, tail: int | None = None) -> str:
         """The end of a task's log (default: the main task's), at most ``tail`` lines of it."""

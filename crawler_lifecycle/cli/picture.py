@@ -9,7 +9,8 @@ from typing import Any
 from crawler_lifecycle.cli.control import TERMINAL
 from crawler_lifecycle.cli.output import STYLES, Document, clean, milliseconds, number
 from crawler_lifecycle.cli.session import Session
-from crawler_lifecycle.cli.texts import counters, counts_of, stop_words, truth_words, waiting_words, why_of
+from crawler_lifecycle.cli.texts import counters, counts_of, stop_words, truth_words, why_of
+from crawler_lifecycle.cli.waiting import waiting_clause
 
 STAGES = ("initiation", "deployment", "reconciliation", "completion")
 #: Lines that everything but the tasks needs.
@@ -48,8 +49,8 @@ def draw(session: Session, seen: Seen, height: int) -> Any:
         over = status in TERMINAL or place < reached
         word = "done" if over else "now" if place == reached else "-"
         branch = tree.add(Text(stage.ljust(15)).append(word, style="cyan" if word == "now" else "dim"))
-        if word == "now" and run.get("waiting_for"):
-            branch.add(Text(f"waiting for {waiting_words(run)}"))
+        if word == "now" and waiting_clause(run):
+            branch.add(Text(waiting_clause(run)))
         if stage == "reconciliation" and seen.tasks:
             _add_tasks(branch, seen, max(1, height - FRAME))
     return Group(tree, *(Text(line) for line in _below(run, seen.corrections)))
@@ -82,8 +83,8 @@ def _below(run: Mapping[str, Any], corrections: Sequence[Document]) -> list[str]
         lines.append(clean(run["cause"]))
     if run.get("status") not in TERMINAL:
         lines.append(truth_words(run))
-        if run.get("look_error"):
-            lines.append(f"the last look failed: {clean(run['look_error'])}")
+    elif waiting_clause(run):
+        lines.append(waiting_clause(run))
     for wrong in list(corrections)[-3:]:
         untrue = f"{clean(wrong.get('believed'))} was untrue for {milliseconds(wrong.get('lag_ms'))}"
         lines.append(f"correction: {untrue}: {clean(wrong.get('kind'))}")

@@ -7,13 +7,16 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import columns, output
-from crawler_lifecycle.cli.output import emit, emit_list, show_facts, show_rows
+from crawler_lifecycle.cli.output import clean, emit, emit_list, show_facts, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, time_of
-from crawler_lifecycle.cli.texts import facts, next_steps, plain
+from crawler_lifecycle.cli.texts import facts, next_steps, nothing_wrong, plain
 
 RunId = Annotated[int, Parameter(help="the run's id")]
 Limit = Annotated[int, Parameter(help="at most so many")]
+KIND = Literal[
+    "killed", "vanished", "not_ours", "still_alive", "never_existed", "late", "late_evidence", "repair"
+]  # domain/ledger.py
 Stage = Literal["initiation", "deployment", "reconciliation", "completion"]
 
 #: Tasks and corrections on the one screen of ``describe``.
@@ -79,16 +82,25 @@ def corrections(
     /,
     *,
     since: Annotated[str | None, Parameter(help="found in the last 24h, 7d …, or since a time; for all runs")] = None,
+    kind: Annotated[KIND | None, Parameter(help="only those of this kind")] = None,
     limit: Limit = 200,
 ) -> int:
-    """List recorded statuses that turned out to be untrue, and for how long they were."""
+    """List recorded statuses that turned out to be untrue, and for how long at most any was."""
     session = current()
     if run is not None and since is not None:
         raise CommandFailed(Exit.USAGE, "--since goes with the corrections of all runs", None, f"corrections {run}")
     begin = None if since is None else time_of("--since", since, output.now())
     with session.gateway() as gateway:
-        rows = gateway.corrections(run, limit=limit, since=begin)
-    emit_list(session, "corrections", rows, columns.CORRECTIONS, name="id", empty="no recorded status was untrue")
+        rows = gateway.corrections(run, limit=limit, since=begin, kind=kind)
+        summary = gateway.correction_summary(begin) if run is None else None
+
+    def table() -> None:
+        show_rows(session, rows, columns.CORRECTIONS, empty=nothing_wrong(run, kind, since))
+        if summary is not None:
+            print(clean(summary.get("text")))
+
+    document = {"corrections": rows} | ({} if summary is None else {"summary": summary})
+    emit(session, document, names=[row.get("id") for row in rows], table=table, rows=rows)
     return Exit.DONE
 
 

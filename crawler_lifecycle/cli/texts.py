@@ -9,11 +9,11 @@ from typing import Any
 from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.control import TERMINAL
 from crawler_lifecycle.cli.output import Document, ago, clean, moment, number, span
+from crawler_lifecycle.cli.waiting import waiting_clause, waiting_words
 
 
 def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) -> list[tuple[str, str]]:
     """The lines of ``describe``; what does not apply is left out."""
-    ended = run.get("status") in TERMINAL
     outcome = f" ({clean(run['outcome'])})" if run.get("outcome") else ""
     facts = [
         ("run", f"{run.get('run_id')}, attempt {run.get('attempt')}, crawler {clean(run.get('crawler'))}"),
@@ -21,8 +21,7 @@ def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) ->
         ("cause", clean(run.get("cause"))),
         ("blocked", clean(run.get("blocked"))),
         ("truth", truth_words(run)),
-        ("look error", clean(run.get("look_error"))),
-        ("waiting for", "" if ended else waiting_words(run)),
+        ("waiting", waiting_words(run)),
         ("tasks", counts_of(run, rows)),
         *resumptions(run),
         ("counters", counters(run)),
@@ -48,9 +47,10 @@ def truth_words(run: Mapping[str, Any]) -> str:
     return f"{words}, next look {'due ' if due <= output.now() else ''}{ago(run['next_look_at'])}"
 
 
-def waiting_words(run: Mapping[str, Any]) -> str:
-    """What a run waits for; schedulers may begin their reason with the word that our lines have already."""
-    return clean(run.get("waiting_for")).removeprefix("waiting: ")
+def nothing_wrong(run: int | None, kind: str | None, since: str | None) -> str:
+    """That a list of corrections is empty, and of what."""
+    words = "no corrections" if kind is None else f"no corrections of kind {kind}"
+    return words + (f" of run {run}" if run is not None else "") + (f" since {since}" if since else "")
 
 
 def run_line(run: Mapping[str, Any]) -> str:
@@ -63,11 +63,9 @@ def run_line(run: Mapping[str, Any]) -> str:
     if run.get("blocked"):
         words += f", blocked: {clean(run['blocked'])}"
     if run.get("status") not in TERMINAL:
-        if run.get("waiting_for"):
-            words += f", waiting for {waiting_words(run)}"
-        if run.get("look_error"):
-            words += f", the last look failed: {clean(run['look_error'])}"
-        if run.get("stop"):
+        if waiting_clause(run):
+            words += f", {waiting_clause(run)}"
+        elif run.get("stop"):
             by = run["stop"].get("requested_by")
             words += f", {'force-stop' if run['stop'].get('force') else 'stop'} asked for" + (
                 f" by {clean(by)}" if by else ""

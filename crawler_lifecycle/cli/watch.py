@@ -21,6 +21,7 @@ from crawler_lifecycle.cli.polling import Polling
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current
 from crawler_lifecycle.cli.texts import counts_of, run_line, task_line
+from crawler_lifecycle.cli.waiting import ageless
 
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.gateway import Gateway
@@ -102,8 +103,8 @@ def _told(session: Session, seen: Seen) -> list[str]:
         truth = f"{clean(wrong.get('kind'))}, it was {clean(wrong.get('truth'))}"
         entries.append((f"correction {wrong.get('id')}", f"correction: {where}{believed}: {truth}"))
     for key, line in entries:
-        if seen.told.get(key) != line:
-            seen.told[key] = line
+        if seen.told.get(key) != ageless(line):
+            seen.told[key] = ageless(line)
             lines.append(line)
     return lines
 
@@ -210,7 +211,7 @@ def _changed(
 ) -> list[Document]:
     changed = []
     for row in rows:
-        text = line(row)
+        text = ageless(line(row))
         if told.get(row.get(key)) != text:
             told[row.get(key)] = text
             changed.append(row)

@@ -6,6 +6,7 @@ that is lag, and each transition tells its own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -59,3 +60,22 @@ def untrue_since(believed_since: datetime | None, truth_since: datetime | None) 
 def untrue_ms(now: datetime, since: datetime | None) -> int | None:
     """Milliseconds from ``since`` to ``now``. Clocks of clusters may be ahead of ours: never negative."""
     return None if since is None else max(0, round((now - since) / timedelta(milliseconds=1)))
+
+
+def wrong_words(worst_ms: int | None, kinds: Mapping[str, int], period: str) -> str:
+    """The ledger in a sentence: ``wrong for at most 41.3 s this week: 3 corrections (killed 2, late 1)``."""
+    count = sum(kinds.values())
+    if not count:
+        return f"no recorded status was untrue {period}"
+    told = ", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items()) if number)
+    many = f"{count} correction{'' if count == 1 else 's'} ({told})"
+    if worst_ms is None:
+        return f"wrong for an unknown time {period}: {many}"
+    return f"wrong for at most {_seconds(worst_ms)} s {period}: {many}"
+
+
+def _seconds(milliseconds: int) -> str:
+    """Rounded up to tenths, so that "at most" stays true, and from a minute on to whole seconds."""
+    if milliseconds >= 60_000:
+        return str(-(-milliseconds // 1000))
+    return f"{-(-milliseconds // 100) / 10:g}"

@@ -360,6 +360,10 @@ class RunSnapshot:
     next_look_at: datetime | None = None
     looks: int = 0
     waiting_for: str | None = None
+    waiting: str | None = None
+    """What it waits for, in a sentence without ages; the gateway's has them."""
+    verified_at: datetime | None = None
+    """When a look last saw the cluster completely."""
     notes: list[str] = field(default_factory=list)
 
 

@@ -131,6 +131,8 @@ class TaskState:
     counters: Counters = field(default_factory=Counters)
     offered_until: datetime | None = None
     """A deployment call is on its way until then; before that, its absence proves nothing."""
+    reason: str | None = None
+    """Why it waits, in words for a person."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from .limits import Limits, Serving
 from .metrics import Measured, Metrics, add_metrics
 from .openapi import describe
 from .routes_commands import add_commands, add_deliveries
+from .routes_ledger import add_ledger
 from .routes_logs import add_logs
 from .routes_reading import add_readers
 from .routes_stream import add_stream
@@ -95,6 +96,7 @@ def create_app(
     install(app, describe)
     add_commands(app, commands, clock)
     add_deliveries(app, Deliveries(store, workflows, archive), clock)
+    add_ledger(app, store, metrics, clock)
     add_readers(app, store, blocked, clock)
     add_logs(app, reader, store)
     add_stream(app, feed, store)

@@ -78,6 +78,7 @@ ACCESS: Mapping[str, Access] = {
     "getTimeline": _READ,
     "listCorrections": _READ,
     "listCorrectionsOfRun": _READ,
+    "summarizeCorrections": _READ,
     "getLog": Access(Role.READ, stream="when followed"),
     "streamEvents": Access(Role.READ, stream="always"),
     "downloadArchive": Access(Role.READ, stream="always"),

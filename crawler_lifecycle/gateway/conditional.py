@@ -20,7 +20,12 @@ from starlette.responses import Response
 NOT_MODIFIED: dict[int | str, dict[str, Any]] = {304: {"description": "What If-None-Match names is still the answer"}}
 
 #: What is left out of a validator, in pydantic's notation, wherever it occurs.
-RELATIVE: Mapping[str, Any] = {"verified_ago_s": True, "runs": {"__all__": {"verified_ago_s"}}}
+RELATIVE: Mapping[str, Any] = {
+    "verified_ago_s": True,
+    "waiting": True,
+    "until": True,
+    "runs": {"__all__": {"verified_ago_s", "waiting"}},
+}
 
 _TAG = re.compile(r'(?:W/)?"([^"]*)"')
 

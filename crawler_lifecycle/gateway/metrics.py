@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -59,6 +60,8 @@ class Metrics:
             registry=self.registry,
         )
         self.blocked.set(math.nan)
+        self.refreshed_by: list[Callable[[], None]] = []
+        """What brings other figures up to date before they are told; may block, never raises."""
         for stream in ("events", "log"):
             self.readers.labels(stream)
             self.dropped.labels(stream)
@@ -112,4 +115,6 @@ def add_metrics(app: FastAPI, metrics: Metrics, checks: Checks) -> None:
             asked_at = now
             for part, answer in (await checks()).items():
                 metrics.available.labels(part).set(answer == "ok")
+        for refresh in metrics.refreshed_by:
+            await run_in_threadpool(refresh)
         return Response(metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)

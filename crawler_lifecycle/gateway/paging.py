@@ -12,6 +12,7 @@ from typing import Annotated, TypeVar
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.ports import CorrectionRow, RunStore
 from crawler_lifecycle.web.problems import FieldError, Problem
@@ -71,6 +72,21 @@ class TaskFilters(Paging):
 
 class CorrectionFilters(Paging):
     """Filters of ``GET /v1/corrections``."""
+
+    since: Moment | None = None
+    kind: CorrectionKind | None = None
+
+
+class CorrectionsOfRunFilters(Paging):
+    """Filters of ``GET /v1/runs/{run_id}/corrections``."""
+
+    kind: CorrectionKind | None = None
+
+
+class SummaryChoice(BaseModel):
+    """Parameters of ``GET /v1/corrections/summary``; without ``since`` the last seven days are meant."""
+
+    model_config = ConfigDict(extra="forbid")
 
     since: Moment | None = None
 

@@ -15,9 +15,20 @@ from crawler_lifecycle.ports import RunRow, RunStore
 
 from .blocked import Blocked
 from .conditional import NOT_MODIFIED, conditional
-from .paging import ID_MAX, CorrectionFilters, Paging, RunFilters, TaskFilters, cut, decode, id_before
+from .paging import (
+    ID_MAX,
+    CorrectionFilters,
+    CorrectionsOfRunFilters,
+    Paging,
+    RunFilters,
+    TaskFilters,
+    cut,
+    decode,
+    id_before,
+)
 from .schemas import CorrectionPage, Run, RunDetail, RunPage, TaskPage
 from .timeline import TimelinePage, timeline_page
+from .waiting import told_by_tasks
 
 RunId = Annotated[int, Path(ge=1, le=ID_MAX)]
 
@@ -71,6 +82,7 @@ def _add_runs(app: FastAPI, store: RunStore, blocked: Blocked, clock: Callable[[
             row,
             clock(),
             blocked=why_blocked,
+            known=told_by_tasks(store, row),
             request=row.request,
             tasks={str(status): n for status, n in store.count_tasks(run_id).by_status.items() if n},
             exports=[_public(entry) for entry in store.exports(run_id)],
@@ -107,12 +119,14 @@ def _add_histories(app: FastAPI, store: RunStore) -> None:
         response_model=CorrectionPage,
         responses=NOT_MODIFIED,
     )
-    def list_corrections_of_run(run_id: RunId, paging: Annotated[Paging, Query()], request: Request) -> Response:
+    def list_corrections_of_run(
+        run_id: RunId, filters: Annotated[CorrectionsOfRunFilters, Query()], request: Request
+    ) -> Response:
         """What was recorded about a run and turned out to be untrue."""
-        after = decode("correction", paging.page_token)
+        after = decode("correction", filters.page_token)
         if after is None:
             found(store, run_id)
-        return conditional(request, _corrections(store, run_id, after or 0, paging.page_size))
+        return conditional(request, _corrections(store, run_id, after or 0, filters))
 
     @app.get("/v1/corrections", operation_id="listCorrections", response_model=CorrectionPage, responses=NOT_MODIFIED)
     def list_corrections(filters: Annotated[CorrectionFilters, Query()], request: Request) -> Response:
@@ -120,12 +134,14 @@ def _add_histories(app: FastAPI, store: RunStore) -> None:
         after = decode("correction", filters.page_token)
         if after is None:
             after = id_before(store, filters.since) if filters.since else 0
-        return conditional(request, _corrections(store, None, after, filters.page_size))
+        return conditional(request, _corrections(store, None, after, filters))
 
 
-def _corrections(store: RunStore, run_id: int | None, after: int, size: int) -> CorrectionPage:
-    rows = store.corrections(run_id, after, size + 1)
-    page, token = cut("correction", rows, size, lambda row: row.id)
+def _corrections(
+    store: RunStore, run_id: int | None, after: int, filters: CorrectionsOfRunFilters | CorrectionFilters
+) -> CorrectionPage:
+    rows = store.corrections(run_id, after, filters.page_size + 1, kind=filters.kind)
+    page, token = cut("correction", rows, filters.page_size, lambda row: row.id)
     return CorrectionPage(corrections=page, next_page_token=token)
 
 

@@ -12,8 +12,13 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validato
 from crawler_lifecycle.domain.audit import AuditReport, Reported
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX, workflow_id
 from crawler_lifecycle.domain.run import ChildTask, Limits, Resources, RunRequest, RunStatus, StopIntent, Trigger
+from crawler_lifecycle.domain.waiting import waiting
 from crawler_lifecycle.ports import AddedTask, CorrectionRow, FindingRow, Resumption, RunRow, TaskRow
 
+from .waiting import standing_of, undelivered
+
+#: Days whose corrections the summary tells when nothing else is asked for.
+WEEK = timedelta(days=7)
 #: Tasks of one run that the gateway takes; it stores them, so that none of them has to travel through Temporal.
 TASKS_MAX = 10_000
 #: A live run whose next look is overdue by more than this shows a status that nobody vouches for any more.
@@ -133,8 +138,12 @@ class Run(BaseModel):
     flow_id: str | None
     parent: str | None
     stop: Stop | None
+    waiting: str | None
+    """What the run waits for at this moment, in a sentence; null when it waits for nothing but its next look."""
     waiting_for: str | None
+    waiting_since: datetime | None
     look_error: str | None
+    look_error_since: datetime | None
     verified_at: datetime | None
     verified_ago_s: float | None
     next_look_at: datetime | None
@@ -152,8 +161,8 @@ class Run(BaseModel):
     """In a list: what cannot be in the run's row, because another program wrote it, and the cure."""
 
     @classmethod
-    def of(cls, row: RunRow, now: datetime, **more: Any) -> Self:
-        """The row as it is at ``now``."""
+    def of(cls, row: RunRow, now: datetime, *, known: Mapping[str, Any] | None = None, **more: Any) -> Self:
+        """The row as it is at ``now``; ``known`` is what its tasks and deliveries add to what it waits for."""
         overdue = row.next_look_at is not None and now - row.next_look_at > STALE_AFTER
         same = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
         requested_by, tags = row.request.get("requested_by"), row.request.get("tags")
@@ -164,6 +173,7 @@ class Run(BaseModel):
                 "requested_by": requested_by if isinstance(requested_by, str) else None,
                 "tags": tags if isinstance(tags, list) else [],
                 "stop": Stop.of(row.stop) if row.stop else None,
+                "waiting": waiting(standing_of(row, now, **(known or {}))),
                 "verified_ago_s": (
                     round(max((now - row.verified_at).total_seconds(), 0.0), 3) if row.verified_at else None
                 ),
@@ -183,6 +193,12 @@ class RunDetail(Run):
     deliveries: list[dict[str, Any]]
     resumption: list[Resumption]
     """Of a resumed run: how many tasks went on with saved state, and why others could not."""
+
+    @classmethod
+    def of(cls, row: RunRow, now: datetime, *, known: Mapping[str, Any] | None = None, **more: Any) -> Self:
+        """As for a list, with what tasks and deliveries tell about the run's waiting."""
+        told = {"tasks": more["tasks"], "undelivered": undelivered(row.attempt, more["exports"], more["deliveries"])}
+        return super().of(row, now, known={**told, **(known or {})}, **more)
 
 
 class Accepted(Run):
@@ -250,6 +266,28 @@ class AuditState(BaseModel):
 
     report: Audit | None
     findings: list[FindingRow]
+
+
+class CorrectionTotals(BaseModel):
+    """Corrections of one kind: how many, and for how long at most a recorded status was untrue."""
+
+    count: int
+    worst_s: float | None
+    meaning: str | None
+    """One sentence about the kind; null for one that this build does not know."""
+
+
+class LedgerSummary(BaseModel):
+    """For how long recorded statuses were untrue, over all runs, by the ledger."""
+
+    since: datetime
+    until: datetime
+    count: int
+    worst_s: float | None
+    """Seconds; null when no recorded status was untrue, or nobody can say for how long."""
+    kinds: dict[str, CorrectionTotals]
+    text: str
+    """The same in one sentence."""
 
 
 class CrawlerList(BaseModel):

@@ -22,7 +22,7 @@ LIST = "timeline"
 TEXT_MAX = 500
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-Kind = Literal["attempt", "status", "task", "correction", "stop", "export", "delivery"]
+Kind = Literal["attempt", "status", "task", "correction", "stop", "export", "delivery", "look"]
 
 
 class TimelineEntry(BaseModel):
@@ -109,6 +109,7 @@ def _rest(store: RunStore, run: RunRow) -> list[tuple[tuple[int, int, int], Time
         *((1, _id(row), _of_stop(row)) for row in store.cancellations(run.run_id)),
         *((2, _id(row), _of_export(row)) for row in store.exports(run.run_id)),
         *((3, n, _of_delivery(row, run)) for n, row in enumerate(store.deliveries(run.run_id, keyed=True))),
+        *((4, run.attempt, entry) for entry in _of_failing_looks(run)),
     ]
     ranked = [(((entry.at - _EPOCH) // timedelta(microseconds=1), kind, n), entry) for kind, n, entry in entries]
     return sorted(ranked, key=lambda item: item[0])
@@ -246,6 +247,18 @@ def _of_delivery(row: Mapping[str, Any], run: RunRow) -> TimelineEntry:
         # What was not delivered has no time of its own; it is told where the run ended, or stands now.
         at=row.get("delivered_at") or run.ended_at or run.updated_at,
         kind="delivery", attempt=row["attempt"], record=_record(row), text=_sentence(text),
+    )  # fmt: skip
+
+
+def _of_failing_looks(run: RunRow) -> Iterator[TimelineEntry]:
+    """One entry for as long as looks fail: nothing is known since then, and so nothing else can be told."""
+    since, error = run.look_error_since, run.look_error
+    if since is None or error is None or run.status in (RunStatus.COMPLETED, RunStatus.FAILED):
+        return
+    yield TimelineEntry(
+        key=f"look:{run.attempt}:{since.isoformat()}", at=since, kind="look", attempt=run.attempt,
+        text=_sentence(f"Looks fail from here on, so that nothing is known since then: {error}"),
+        record={"look_error": error, "verified_at": run.verified_at},
     )  # fmt: skip
 
 

@@ -85,6 +85,10 @@ class RunRow:
     parent: str | None = None
     stop: StopIntent | None = None
     waiting_for: str | None = None
+    waiting_since: datetime | None = None
+    """When it began to wait for what it waits for."""
+    stop_acted_at: datetime | None = None
+    """When a workflow acted on the recorded stop."""
     look_error: str | None = None
     look_error_since: datetime | None = None
     """When looks began to fail, as long as they do."""

@@ -25,6 +25,7 @@ from crawler_lifecycle.domain.run import (
     StopIntent,
     Trigger,
 )
+from crawler_lifecycle.domain.waiting import Standing, waiting
 from crawler_lifecycle.ports import Fence, RunHandle
 
 NOTES_MAX = 20
@@ -211,8 +212,24 @@ class RunState:
             next_look_at=self.next_look_at,
             looks=self.looks,
             waiting_for=self.waiting_for,
+            waiting=self.waiting(),
+            verified_at=self.last_look_at,
             notes=list(self.inbox.notes),
         )
+
+    def waiting(self) -> str | None:
+        """What the run waits for, as far as its workflow knows."""
+        stop = self.inbox.stop
+        known = Standing(
+            status=self.status.value,
+            waiting_for=self.waiting_for,
+            stop_at=stop.requested_at if stop else None,
+            stop_by=(stop.limit or stop.requested_by) if stop else None,
+            stop_force=stop.force if stop else False,
+            tasks=self.counts.by_status or None,
+            max_parallel=self.max_parallel,
+        )
+        return waiting(known)
 
     def search_attributes(self) -> list[tuple[SearchAttributeKey[Any], object]]:
         """What the run is found by in Temporal."""
@@ -234,8 +251,9 @@ class RunState:
             f"- **{self.status}** in {self.stage}" + (f", {self.outcome}: {self.cause}" if self.outcome else ""),
             f"- tasks: {', '.join(f'{k} {v}' for k, v in sorted(self.counts.by_status.items())) or 'not deployed yet'}",
         ]
-        if self.waiting_for:
-            rows.append(f"- waiting for {self.waiting_for}")
+        sentence = self.waiting()
+        if sentence:
+            rows.append(f"- waiting: {sentence}")
         if self.last_look_at:
             rows.append(f"- look {self.looks} at {self.last_look_at:%Y-%m-%d %H:%M:%S} UTC")
         if self.next_look_at and not self.status.terminal:

@@ -25,6 +25,14 @@ from syrupy.assertion import SnapshotAssertion
 
 RUNS = {"runs": [RUN, FAILED | {"run_id": 6}, COMPLETED | {"run_id": 5}]}
 ADDED = {"run_id": 7, "tasks": [{"task_id": 80, "index": 2}], "note": "They are deployed after the next look."}
+SUMMARY = {
+    "since": "2026-11-13T12:00:00Z",
+    "until": "2026-11-20T12:00:00Z",
+    "count": 1,
+    "worst_s": 1.8,
+    "kinds": {"killed": {"count": 1, "worst_s": 1.8, "meaning": "It was ended from outside."}},
+    "text": "wrong for at most 1.8 s this week: 1 correction (killed 1)",
+}
 EXPORTED = COMPLETED | {"exports": [EXPORT], "deliveries": [DELIVERY]}
 
 #: What a verb asks for (method, path, answer), by the words of the call.
@@ -32,7 +40,7 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
     "list": [("GET", "/v1/runs", RUNS)],
     "get": [("GET", "/v1/runs", RUNS)],
     "describe 7": [
-        ("GET", "/v1/runs/7", RUN | {"waiting_for": "4 of 4 slots in use"}),
+        ("GET", "/v1/runs/7", RUN | {"waiting": "2 tasks PENDING: 4 of 4 slots in use"}),
         ("GET", "/v1/runs/7/tasks", {"tasks": TASKS}),
         ("GET", "/v1/runs/7/corrections", {"corrections": [CORRECTION]}),
     ],
@@ -44,7 +52,11 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
     "tasks 7": [("GET", "/v1/runs/7/tasks", {"tasks": TASKS})],
     "tasks add 7 -a letters=a-f": [("GET", "/v1/runs/7", RUN), ("POST", "/v1/runs/7/tasks", ADDED)],
     "timeline 7": [("GET", "/v1/runs/7/timeline", {"timeline": [TRANSITION, HAPPENED]})],
-    "corrections": [("GET", "/v1/corrections", {"corrections": [CORRECTION]})],
+    "corrections": [
+        ("GET", "/v1/corrections", {"corrections": [CORRECTION]}),
+        ("GET", "/v1/corrections/summary", SUMMARY),
+    ],
+    "corrections 7 --kind killed": [("GET", "/v1/runs/7/corrections", {"corrections": [CORRECTION]})],
     "logs 7": [("GET", "/v1/runs/7/logs", "first\nlast words\n")],
     "export 7": [("GET", "/v1/runs/7", EXPORTED)],
     "export 7 --resend": [("POST", "/v1/runs/7/export", COMPLETED | {"note": "Event and files are sent again."})],

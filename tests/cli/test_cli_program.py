@@ -240,10 +240,12 @@ def test_values_that_are_not_allowed(crawlctl: Crawlctl, words: tuple[str, ...])
 def test_times(gateway: respx.MockRouter, crawlctl: Crawlctl, text: str, expected: str) -> None:
     runs = gateway.get("/v1/runs").respond(json={"runs": []})
     corrections = gateway.get("/v1/corrections").respond(json={"corrections": []})
+    summary = gateway.get("/v1/corrections/summary").respond(json={"text": "no recorded status was untrue"})
     crawlctl("list", "--since", text)
     assert runs.calls.last.request.url.params["created_from"] == expected
     crawlctl("corrections", "--since", text)
     assert corrections.calls.last.request.url.params["since"] == expected
+    assert summary.calls.last.request.url.params["since"] == expected
 
 
 def test_kubectl_finds_its_plugin_by_name() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import httpx
 import pytest
@@ -82,8 +83,21 @@ def test_describe_tells_every_stop_by_whom_and_why(gateway: respx.MockRouter, cr
 
 
 def test_what_a_run_waits_for_reads_as_a_sentence(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
-    _run_page(gateway, RUN | {"waiting_for": "waiting: 4 of 4 slots in use"})
-    assert "waiting for  4 of 4 slots in use\n" in crawlctl("describe", "7").out
+    _run_page(gateway, RUN | {"waiting": "the cluster has not answered for 4 min: 503", "look_error": "503"})
+    out = crawlctl("describe", "7").out
+    assert re.search(r"^waiting +the cluster has not answered for 4 min: 503$", out, re.M)
+    assert out.count("503") == 1, "told once"
+
+
+def test_a_gateway_of_an_earlier_version_is_understood(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    old = {name: value for name, value in RUN.items() if not name.startswith(("waiting", "look_error"))}
+    _run_page(gateway, old | {"waiting_for": "waiting: 4 of 4 slots in use", "look_error": None})
+    assert re.search(r"^waiting +4 of 4 slots in use$", crawlctl("describe", "7").out, re.M)
+
+
+def test_an_end_may_wait_for_its_delivery(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    _run_page(gateway, COMPLETED | {"waiting": "the supporting files are not archived yet: disk full"})
+    assert "the supporting files are not archived yet: disk full" in crawlctl("describe", "7").out
 
 
 def test_control_characters_of_data_never_reach_the_terminal(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:

@@ -33,14 +33,15 @@ def _answers(gateway: respx.MockRouter, runs: list[Any], tasks: list[list[dict[s
 
 
 def test_a_line_for_each_change_and_none_for_the_rest(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
-    begin = RUN | {"status": "INITIALIZING", "stage": "deployment", "waiting_for": "4 of 4 slots in use\x1b[2J"}
+    begin = RUN | {"status": "INITIALIZING", "stage": "deployment", "waiting": "waiting for 3 s: 4 of 4 slots\x1b[2J"}
     later = RUN | {"verified_at": "2026-11-20T11:59:59Z", "pages": 9999}
-    _answers(gateway, [begin, begin, RUN, later, COMPLETED], [QUEUED, QUEUED, RUNNING, RUNNING, [TASKS[0]]])
+    older = begin | {"waiting": "waiting for 4 s: 4 of 4 slots\x1b[2J"}
+    _answers(gateway, [begin, older, RUN, later, COMPLETED], [QUEUED, QUEUED, RUNNING, RUNNING, [TASKS[0]]])
     result = crawlctl("watch", "7")
     assert result.code == 0
     moment = "2026-11-20T12:00:00Z"
     assert result.out.splitlines() == [
-        f"{moment} run 7 operations INITIALIZING deployment, waiting for 4 of 4 slots in use\\x1b[2J",
+        f"{moment} run 7 operations INITIALIZING deployment, waiting for 3 s: 4 of 4 slots\\x1b[2J",
         f"{moment} task 70 (index 0) QUEUED quota",
         f"{moment} run 7 operations PROCESSING reconciliation",
         f"{moment} task 70 (index 0) RUNNING",
@@ -214,7 +215,7 @@ def _on_a_terminal(served: Served, *words: str, env: dict[str, str] | None = Non
 
 
 def test_a_picture_in_place_on_a_terminal(served: Served) -> None:
-    served.runs = [RUN | {"waiting_for": "a slot"}, RUN, FAILED]
+    served.runs = [RUN | {"waiting": "waiting for a slot"}, RUN, FAILED]
     code, text = _on_a_terminal(served, "watch", "7")
     assert code == 5
     assert "\x1b[2K" in text, "redrawn"

@@ -245,6 +245,7 @@ def task_state(task: Row) -> TaskState:
         ever_seen=task["ever_seen"],
         counters=counters_of(task),
         offered_until=task["offered_until"],
+        reason=task["reason"],
     )
 
 

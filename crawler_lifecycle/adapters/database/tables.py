@@ -85,6 +85,7 @@ run_history = Table(
     Column("stop_escalated", Boolean, nullable=False),
     Column("stop_acted_at", UtcTime),
     Column("waiting_for", _Long),
+    Column("waiting_since", UtcTime),
     Column("look_error", _Long),
     Column("look_error_since", UtcTime),
     Column("verified_at", UtcTime),

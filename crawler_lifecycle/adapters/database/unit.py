@@ -14,6 +14,7 @@ from sqlalchemy import BindParameter, Connection, Select, bindparam, func, inser
 from crawler_lifecycle.domain.errors import Fenced, RowEdited, RunNotFound
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, run_may_become
 from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.domain.waiting import Standing, waiting
 from crawler_lifecycle.ports import Committed, Corrected, Event, Fence, TaskChanged, TaskCounts
 
 from .engine import Database
@@ -144,9 +145,19 @@ class Unit:
         new = {name: value for name, value in values.items() if self.run[name] != value}
         if not new:
             return
+        if "waiting_for" in new:
+            new["waiting_since"] = self._waiting_since(new["waiting_for"])
         new["updated_at"] = self.now
         self.conn.execute(update(run_history).where(run_history.c.run_id == self.run_id).values(**new))
         self.run.update(new)
+
+    def _waiting_since(self, wait: str | None) -> datetime | None:
+        """Since when the run waits for this. What stands before the colon says for what; the rest may change."""
+        before = self.run["waiting_for"]
+        if wait is None:
+            return None
+        same = before is not None and before.partition(":")[0] == wait.partition(":")[0]
+        return self.run["waiting_since"] if same else self.now
 
     def move_run(
         self,
@@ -191,9 +202,11 @@ class Unit:
         """The event that tells what the run looks like now."""
         names = ("run_id", "attempt", "crawler", "trigger", "status", "stage", "outcome", "pages", "items", "errors")
         body = {name: self.run[name] for name in names}
-        verified = self.run["verified_at"]
-        body["tasks"] = dict(self.counts().by_status)
-        body["verified_at"] = verified.isoformat() if verified else None
+        body["tasks"] = tasks = dict(self.counts().by_status)
+        for name in ("verified_at", "next_look_at", "look_error_since"):
+            body[name] = self.run[name].isoformat() if self.run[name] else None
+        body["look_error"] = self.run["look_error"]
+        body["waiting"] = waiting(standing(self.run, tasks))
         self.append_event(RUN_CHANGED, None, body)
 
     def append_event(self, type: str, key: str | None, body: Mapping[str, Any]) -> Event:
@@ -215,6 +228,25 @@ class Unit:
         }
         self.conn.execute(insert(outbox_event).values(**row))
         return event_row(row)
+
+
+def standing(run: Row, tasks: Mapping[str, int]) -> Standing:
+    """Where the run stands, without ages: an event is read at any later time."""
+    return Standing(
+        status=str(run["status"]),
+        created_at=run["created_at"],
+        owned=run["owner_run_id"] is not None,
+        waiting_for=run["waiting_for"],
+        waiting_since=run["waiting_since"],
+        look_error=run["look_error"],
+        look_error_since=run["look_error_since"],
+        stop_at=run["stop_requested_at"],
+        stop_by=run["stop_limit"] or run["stop_requested_by"],
+        stop_force=run["stop_force"],
+        stop_heard=run["stop_acted_at"] is not None,
+        tasks=tasks,
+        max_parallel=run["request"].get("max_parallel_tasks"),
+    )
 
 
 class StorePart:

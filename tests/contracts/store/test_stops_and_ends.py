@@ -284,6 +284,10 @@ def test_events_have_numbers_without_gaps(world: World) -> None:
         "items": 5,
         "errors": 0,
         "verified_at": START.isoformat(),
+        "next_look_at": None,
+        "look_error": None,
+        "look_error_since": None,
+        "waiting": None,
     }
 
 

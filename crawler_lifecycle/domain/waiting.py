@@ -1,0 +1,175 @@
+"""What a run waits for, in one sentence: the same one in the gateway's answers, the command line and Temporal's UI.
+
+It is made of what is on record and nothing else. A look that fails says nothing about any task, so the sentence says
+that the cluster does not answer, for how long, and why; a look that is overdue is called overdue with its age.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+#: How a wait that activities write down begins: who does not answer, then a colon and the error.
+SCHEDULER_WAIT = "scheduler service: "
+CLUSTER_WAIT = "cluster: "
+#: A look is under way for some seconds after it was due; later it is overdue.
+OVERDUE_S = 15.0
+#: Tasks that are named before the rest is only counted.
+NAMED_MAX = 5
+
+#: How errors begin that are of a row of ours and not of the cluster.
+_ROWS = ("run_history ", "task_history ", "task_observation ", "task_finding ")
+_ACTIVE = ("PENDING", "RUNNING", "STOPPING")
+_ENDED = ("COMPLETED", "FAILED")
+_SPAN = re.compile(r"\b(for|since|ago) (\d+ (?:s|min|h|d)|\d\d\d\d-\S+)|\b\d+ (?:s|min|h|d) (ago)")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a run stands, as far as whoever asks knows it. ``now`` None: no ages, but the moments themselves."""
+
+    status: str
+    now: datetime | None = None
+    created_at: datetime | None = None
+    owned: bool = True
+    """Whether a workflow has taken the run up."""
+    waiting_for: str | None = None
+    waiting_since: datetime | None = None
+    look_error: str | None = None
+    look_error_since: datetime | None = None
+    next_look_at: datetime | None = None
+    stop_at: datetime | None = None
+    stop_by: str | None = None
+    """The person or limit that stopped it."""
+    stop_force: bool = False
+    stop_heard: bool = True
+    """Whether a workflow has acted on the stop."""
+    tasks: Mapping[str, int] | None = None
+    """Number of tasks by status; ``None``: unknown here."""
+    unproved: Sequence[int] = ()
+    """Indexes of tasks that are active, or the first of them."""
+    reason: str | None = None
+    """Why one of the tasks that wait does so."""
+    max_parallel: int | None = None
+    undelivered: Sequence[str] = field(default_factory=tuple)
+    """Of an ended run: what has not got through yet, in words."""
+
+
+def waiting(s: Standing) -> str | None:
+    """The sentence; ``None`` when the run waits for nothing but the next look that is planned."""
+    if s.status in _ENDED:
+        return "; ".join(s.undelivered) or None
+    parts = [_stop(s), _look(s)]
+    if s.stop_at is None and parts[1] is None:
+        parts.append(_start(s) or _places(s))
+    return "; ".join(part for part in parts if part) or None
+
+
+def ageless(sentence: str) -> str:
+    """The sentence without its ages: another one as soon as something else than the time has changed."""
+    return _SPAN.sub(r"\1\3", sentence)
+
+
+def span(seconds: float) -> str:
+    """A length of time in its largest unit: ``40 s``, ``4 min``, ``3 h``, ``2 d``."""
+    whole = max(0, int(seconds))
+    for size, name in ((86400, "d"), (3600, "h"), (60, "min")):
+        if whole >= 2 * size or (size == 60 and whole >= size):
+            return f"{whole // size} {name}"
+    return f"{whole} s"
+
+
+def _for(s: Standing, since: datetime | None) -> str:
+    if since is None:
+        return ""
+    if s.now is None:
+        return f" since {since:%Y-%m-%dT%H:%M:%SZ}"
+    return f" for {span((s.now - since).total_seconds())}"
+
+
+def _ago(s: Standing, when: datetime | None) -> str:
+    if when is None:
+        return ""
+    if s.now is None:
+        return f" since {when:%Y-%m-%dT%H:%M:%SZ}"
+    return f" {span((s.now - when).total_seconds())} ago"
+
+
+def _look(s: Standing) -> str | None:
+    """Whether nobody knows at present how the run is, and why."""
+    if s.look_error is not None and s.look_error.startswith(_ROWS):
+        return f"looks have failed{_for(s, s.look_error_since)}: {s.look_error}"
+    if s.look_error is not None:
+        return f"the cluster has not answered{_for(s, s.look_error_since)}: {s.look_error}"
+    late = s.now is not None and s.next_look_at is not None and (s.now - s.next_look_at).total_seconds() > OVERDUE_S
+    if late:
+        return f"the look that was due{_ago(s, s.next_look_at)} has not come: no worker takes it up, or it hangs"
+    return None
+
+
+def _stop(s: Standing) -> str | None:
+    if s.stop_at is None:
+        return None
+    who = f" by {s.stop_by}" if s.stop_by else ""
+    what = f"{'forced stop' if s.stop_force else 'stop'}{who} asked for{_ago(s, s.stop_at)}"
+    if not s.stop_heard:
+        return f"{what}: no workflow has acted on it yet"
+    if s.tasks is None:
+        return f"{what}: until its tasks are proved to have ended"
+    active = sum(s.tasks.get(status, 0) for status in _ACTIVE)
+    if not active:
+        queued = s.tasks.get("QUEUED", 0)
+        return f"{what}: {_tasks(queued)} may still be on the way to the cluster" if queued else f"{what}: the verdict"
+    named = [str(index) for index in s.unproved[:NAMED_MAX]]
+    which = f" (index {', '.join(named)}{' …' if active > len(named) else ''})" if named else ""
+    return f"{what}: {_tasks(active)}{which} not yet proved to have ended"
+
+
+def _start(s: Standing) -> str | None:
+    """What keeps the run from starting, or its next tasks from being deployed."""
+    if s.waiting_for is None:
+        if s.status != "INITIALIZING":
+            return None
+        if not s.owned:
+            return f"no workflow has taken the run up{_for(s, s.created_at)}; it needs a worker"
+        return "its first tasks are being deployed"
+    since = _for(s, s.waiting_since)
+    if s.waiting_for.startswith(SCHEDULER_WAIT):
+        return f"the scheduler service has taken no deployment{since}: {s.waiting_for.removeprefix(SCHEDULER_WAIT)}"
+    if s.waiting_for.startswith(CLUSTER_WAIT):
+        return f"the cluster has not answered{since}: {s.waiting_for.removeprefix(CLUSTER_WAIT)}"
+    queued = (s.tasks or {}).get("QUEUED", 0)
+    if s.status != "INITIALIZING" and s.tasks is not None and not queued:
+        return None  # the word of a try that was overtaken
+    what = s.waiting_for.removeprefix("waiting: ")
+    if s.status != "INITIALIZING":
+        return f"{_tasks(queued)} QUEUED{since}: {what}" if queued else what
+    return f"waiting for {what}{since}" if _noun(what) else f"waiting{since}: {what}"
+
+
+def _noun(text: str) -> bool:
+    """Whether the reason is a thing to wait for and no sentence of its own."""
+    return text.startswith(("the ", "a ", "an "))
+
+
+def _places(s: Standing) -> str | None:
+    """What the tasks wait for that do not execute yet, in a run that has started."""
+    if s.tasks is None:
+        return None
+    queued, pending = s.tasks.get("QUEUED", 0), s.tasks.get("PENDING", 0)
+    active = sum(s.tasks.get(status, 0) for status in _ACTIVE)
+    parts = []
+    if queued and s.max_parallel is not None and active >= s.max_parallel:
+        parts.append(f"{_tasks(queued)} QUEUED: at most {s.max_parallel} at once (max_parallel_tasks)")
+    elif queued:
+        parts.append(f"{_tasks(queued)} QUEUED until the next look")
+    if pending:
+        why = f": {s.reason.removeprefix('waiting: ')}" if s.reason else " on the cluster"
+        parts.append(f"{_tasks(pending)} PENDING{why}")
+    return "; ".join(parts) or None
+
+
+def _tasks(count: int) -> str:
+    return "1 task" if count == 1 else f"{count} tasks"

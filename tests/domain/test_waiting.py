@@ -1,0 +1,181 @@
+"""What a run waits for, in one sentence: true of what is on record, with ages that are those of the record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.domain.waiting import Standing, ageless, span, waiting
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+LIVE = Standing("PROCESSING", NOW, tasks={"RUNNING": 2})
+NEW = Standing("INITIALIZING", NOW, created_at=NOW - timedelta(seconds=95))
+STOPPED = replace(LIVE, status="STOPPING", stop_at=NOW - timedelta(seconds=40), stop_by="ann")
+
+
+def before(seconds: float) -> datetime:
+    return NOW - timedelta(seconds=seconds)
+
+
+CASES: dict[str, tuple[Standing, str | None]] = {
+    "a run that executes": (replace(LIVE, next_look_at=NOW + timedelta(minutes=1)), None),
+    "a look that is due now": (replace(LIVE, next_look_at=before(5)), None),
+    "a look that is overdue": (
+        replace(LIVE, next_look_at=before(245)),
+        "the look that was due 4 min ago has not come: no worker takes it up, or it hangs",
+    ),
+    "a cluster that does not answer": (
+        replace(LIVE, look_error="503", look_error_since=before(250), next_look_at=before(250)),
+        "the cluster has not answered for 4 min: 503",
+    ),
+    "a row of ours that cannot be": (
+        replace(LIVE, look_error="task_history task_id 7: status is 'X'", look_error_since=before(30)),
+        "looks have failed for 30 s: task_history task_id 7: status is 'X'",
+    ),
+    "the scheduler service": (
+        replace(NEW, waiting_for="scheduler service: 503", waiting_since=before(190)),
+        "the scheduler service has taken no deployment for 3 min: 503",
+    ),
+    "the cluster, before the start": (
+        replace(NEW, waiting_for="cluster: timed out", waiting_since=before(61)),
+        "the cluster has not answered for 1 min: timed out",
+    ),
+    "slots": (
+        replace(NEW, waiting_for="waiting: 4 of 4 slots in use", waiting_since=before(20)),
+        "waiting for 20 s: 4 of 4 slots in use",
+    ),
+    "a quota": (
+        replace(NEW, waiting_for="Cluster quota full: cpu", waiting_since=before(8000)),
+        "waiting for 2 h: Cluster quota full: cpu",
+    ),
+    "the start": (
+        replace(NEW, waiting_for="the main task's start", waiting_since=before(3)),
+        "waiting for the main task's start for 3 s",
+    ),
+    "nothing yet": (NEW, "its first tasks are being deployed"),
+    "no workflow": (replace(NEW, owned=False), "no workflow has taken the run up for 1 min; it needs a worker"),
+    "max_parallel_tasks": (
+        replace(LIVE, tasks={"RUNNING": 2, "QUEUED": 7}, max_parallel=2),
+        "7 tasks QUEUED: at most 2 at once (max_parallel_tasks)",
+    ),
+    "the next look": (replace(LIVE, tasks={"RUNNING": 1, "QUEUED": 1}), "1 task QUEUED until the next look"),
+    "deferred": (
+        replace(LIVE, tasks={"RUNNING": 1, "QUEUED": 3}, waiting_for="quota: pods", waiting_since=before(70)),
+        "3 tasks QUEUED for 1 min: quota: pods",
+    ),
+    "a word that nobody took back": (replace(LIVE, waiting_for="quota: pods", waiting_since=before(70)), None),
+    "tasks that wait on the cluster": (
+        replace(LIVE, tasks={"RUNNING": 4, "PENDING": 2}, reason="waiting: 4 of 4 slots in use"),
+        "2 tasks PENDING: 4 of 4 slots in use",
+    ),
+    "a stop that nobody heard": (
+        replace(STOPPED, stop_heard=False),
+        "stop by ann asked for 40 s ago: no workflow has acted on it yet",
+    ),
+    "a stop": (
+        replace(STOPPED, unproved=[0, 3]),
+        "stop by ann asked for 40 s ago: 2 tasks (index 0, 3) not yet proved to have ended",
+    ),
+    "a stop of many": (
+        replace(STOPPED, tasks={"STOPPING": 9, "CANCELLED": 5}, unproved=[0, 1, 2, 3, 4], stop_force=True),
+        "forced stop by ann asked for 40 s ago: 9 tasks (index 0, 1, 2, 3, 4 …) not yet proved to have ended",
+    ),
+    "a stop during a deployment": (
+        replace(STOPPED, tasks={"QUEUED": 1}),
+        "stop by ann asked for 40 s ago: 1 task may still be on the way to the cluster",
+    ),
+    "a stop that is proved": (replace(STOPPED, tasks={"CANCELLED": 1}), "stop by ann asked for 40 s ago: the verdict"),
+    "a stop in a list": (
+        replace(STOPPED, tasks=None),
+        "stop by ann asked for 40 s ago: until its tasks are proved to have ended",
+    ),
+    "a stop while the cluster is away": (
+        replace(STOPPED, look_error="503", look_error_since=before(35)),
+        "stop by ann asked for 40 s ago: 2 tasks not yet proved to have ended; "
+        "the cluster has not answered for 35 s: 503",
+    ),
+    "an end": (Standing("COMPLETED", NOW, waiting_for="x", look_error="y", next_look_at=before(999)), None),
+    "an export": (
+        Standing("FAILED", NOW, undelivered=["run.ended is not delivered after 3 tries: 500", "the files: full"]),
+        "run.ended is not delivered after 3 tries: 500; the files: full",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sentences(name: str) -> None:
+    standing, sentence = CASES[name]
+    assert waiting(standing) == sentence
+
+
+def test_without_a_clock_it_names_the_moment() -> None:
+    standing = replace(CASES["a cluster that does not answer"][0], now=None)
+    assert waiting(standing) == "the cluster has not answered since 2026-03-01T11:55:50Z: 503"
+    overdue = replace(CASES["a look that is overdue"][0], now=None)
+    assert waiting(overdue) is None, "whether a look is overdue is a question of now"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ages_alone_make_no_other_sentence(name: str) -> None:
+    standing = CASES[name][0]
+    later = replace(
+        standing, now=NOW + timedelta(hours=5), next_look_at=None if "due now" in name else standing.next_look_at
+    )
+    first, second = waiting(replace(standing, next_look_at=later.next_look_at)), waiting(later)
+    if standing.next_look_at is None or "overdue" in name:
+        assert (first is None) == (second is None)
+        assert ageless(first or "") == ageless(second or "")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(-3, "0 s"), (0.9, "0 s"), (59, "59 s"), (60, "1 min"), (7199, "119 min"), (7200, "2 h"), (172_800, "2 d")],
+)
+def test_spans(seconds: float, words: str) -> None:
+    assert span(seconds) == words
+
+
+moments = st.none() | st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1), timezones=st.just(UTC))
+texts = st.none() | st.text(max_size=30)
+
+
+@given(
+    st.builds(
+        Standing,
+        status=st.sampled_from([str(status) for status in RunStatus]),
+        now=moments,
+        created_at=moments,
+        owned=st.booleans(),
+        waiting_for=texts,
+        waiting_since=moments,
+        look_error=texts,
+        look_error_since=moments,
+        next_look_at=moments,
+        stop_at=moments,
+        stop_by=texts,
+        stop_force=st.booleans(),
+        stop_heard=st.booleans(),
+        tasks=st.none() | st.dictionaries(st.sampled_from([str(s) for s in TaskStatus]), st.integers(0, 9)),
+        unproved=st.lists(st.integers(0, 9), max_size=7),
+        reason=texts,
+        max_parallel=st.none() | st.integers(1, 9),
+        undelivered=st.lists(st.text(min_size=1, max_size=9), max_size=2),
+    )
+)
+def test_every_standing_has_one(standing: Standing) -> None:
+    sentence = waiting(standing)
+    assert sentence is None or sentence
+    live = standing.status not in ("COMPLETED", "FAILED")
+    if live and standing.look_error is not None:
+        assert sentence is not None
+        assert standing.look_error in sentence
+    if live and standing.stop_at is not None:
+        assert "stop" in (sentence or "")
+    if not live:
+        assert sentence == ("; ".join(standing.undelivered) or None)
