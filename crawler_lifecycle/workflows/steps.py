@@ -15,13 +15,15 @@ from crawler_lifecycle.domain.run import RunResult, StopIntent
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Fence
 
-from .calls import call, neglect, pause, reason, settle, start
+from .calls import Interrupted, call, neglect, pause, reason, settle, start
 from .state import RunState
 
 R = TypeVar("R")
 
 #: Stops of a multi-process run that are under way at once, and how long one such window is waited for, in seconds.
 STOP_WINDOW, STOP_WINDOW_S = 100, 30.0
+
+PATCH_STOP_BEFORE_COURTESY = "stop-before-courtesy"
 
 
 def gap(s: RunState) -> float:
@@ -97,9 +99,18 @@ async def ask_to_end(s: RunState) -> None:
 
 
 async def courtesy(s: RunState, method: Callable[[Any, Fence], R]) -> R | None:
-    """An activity whose failure is on record elsewhere and never changes the run."""
+    """An activity whose failure is on record elsewhere and never changes the run.
+
+    A stop of a live run does not wait for it: its queue may be stuck for as long as what runs there hangs.
+    """
+
+    def overtaken() -> bool:
+        return s.outcome is None and s.stop_wanted() and workflow.patched(PATCH_STOP_BEFORE_COURTESY)
+
     try:
-        return await call(method, s.fence)
+        return await call(method, s.fence, wake=overtaken)
+    except Interrupted:
+        return None
     except (ActivityError, ApplicationError) as error:
         s.inbox.note(f"{method.__name__} gave up: {reason(error)}")
         return None

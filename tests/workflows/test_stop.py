@@ -291,3 +291,27 @@ async def test_a_person_outweighs_a_limit(lab: Lab) -> None:
     await handle.signal("force_stop", {"requested_by": "ada"})
     result = await handle.result()
     assert (result.outcome, result.cause) == ("cancelled", "Stopped by ada")
+
+
+async def test_a_stop_does_not_wait_for_a_push(lab: Lab) -> None:
+    """The push of the start hangs, or stands in a queue that is stuck: the crawler gets its signal all the same."""
+    lab.cluster.behaviour = UNTIL_STOPPED
+    begun, over = threading.Event(), threading.Event()
+    push = lab.outside.push
+
+    def hang(event: Any) -> None:
+        if event.type == "run.started":
+            begun.set()
+            over.wait(20)
+        push(event)
+
+    lab.outside.push = hang  # type: ignore[method-assign]
+    handle = await lab.start({"crawler": "books"})
+    try:
+        await lab.until(begun.is_set)
+        await handle.signal("stop", {"request_id": "r1", "requested_by": "ada"})
+        await lab.until(lambda: lab.store.get_run(1).status.terminal)
+        assert not over.is_set()
+    finally:
+        over.set()
+    _checked(lab, await handle.result())
