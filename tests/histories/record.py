@@ -19,18 +19,23 @@ import sys
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from temporalio.client import WorkflowFailureError, WorkflowHandle, WorkflowHistory, WorkflowUpdateFailedError
 
+from crawler_lifecycle.activities import audit
 from crawler_lifecycle.client import Lifecycle
 from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.audit import AuditReport
 from crawler_lifecycle.domain.errors import NotDelivered, SchedulerUnavailable
-from crawler_lifecycle.domain.run import RunResult
+from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunResult
+from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
-from crawler_lifecycle.ports import Fence, Look, TaskRef
-from tests.support.lab import Lab, laboratory
+from crawler_lifecycle.ports import Deployment, Fence, Look, QueuedTask, TaskRef
+from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
+from tests.support.lab import CRAWLERS, Lab, laboratory
 from tests.support.temporal import temporal_server
 
 FOLDER = Path(__file__).parent
@@ -300,10 +305,68 @@ async def stop_taken_over(lab: Lab) -> Handle:
     return await _ended(again, "cancelled")
 
 
+async def repaired(lab: Lab) -> Handle:
+    """In place of a workflow that was lost: one task failed, one ended unseen, one executes, one waits its turn."""
+    lab.cluster.behaviour = lambda run, index, attempt: (
+        Behaviour(end=End(exit_code=1, reason="Error"))
+        if index == 0
+        else Behaviour(executes=30 if attempt > 1 else None)
+    )
+    first = await lab.start({"crawler": "books", "tasks": [{}] * 4, "max_parallel_tasks": 2})
+    await lab.until(lambda: lab.tasks(1) == dict(enumerate(("FAILED", "RUNNING", "RUNNING", "QUEUED"))))
+    await first.terminate("by an operator")
+    lab.cluster.end_now(1, 1, end=FINISHED)
+    await asyncio.to_thread(lab.parts.directory.begin, RunRequest(run_id=1), "lab/repair", repair=True)
+    info = (await lab.client.get_workflow_handle("lab/repair").describe()).raw_description.workflow_execution_info
+    handle: Handle = lab.client.get_workflow_handle_for(
+        CrawlerLifecycleWorkflow.run, "lab/repair", first_execution_run_id=info.first_run_id
+    )
+    await lab.until(lambda: lab.tasks(1)[3] == "SUCCEEDED")
+    lab.cluster.end_now(1, 2, end=FINISHED)
+    return await _ended(handle, "partial")
+
+
+async def audited(lab: Lab) -> WorkflowHandle[Any, Any]:
+    """One audit that finds what nobody owns, beside a sound run and one that has ended."""
+    lab.cluster.behaviour = Behaviour(executes=20)
+    await _to_its_end(lab, {"crawler": "books"})
+    lab.cluster.behaviour = Behaviour(executes=None)
+    handle = await lab.start({"crawler": "books"})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    task = QueuedTask(99, 0, {})
+    soon = lab.cluster.clock() + timedelta(minutes=1)
+    lab.cluster.deploy(Deployment(99, 1, "books", {}, {}, [task], Resources(), Limits(), soon), CRAWLERS["books"])
+    report = await _audit(lab)
+    assert report.found == {"orphan": 1}, report
+    return lab.handles[-1]
+
+
+async def audited_long(lab: Lab) -> WorkflowHandle[Any, Any]:
+    """An audit of so many pages that it continues as new."""
+    for n in range(30):
+        lab.store.reserve_run(RunRequest(crawler="books"), f"r{n}")
+    audit.PAGE, page = 1, audit.PAGE
+    try:
+        report = await _audit(lab)
+    finally:
+        audit.PAGE = page
+    assert report.looked["open_runs"] == 30, report
+    return lab.handles[-1]
+
+
+async def _audit(lab: Lab) -> AuditReport:
+    handle: WorkflowHandle[Any, AuditReport] = await lab.client.start_workflow(
+        names.AUDIT_WORKFLOW, {"repair": True}, id="lab/audit", task_queue=names.QUEUE_AUDIT, result_type=AuditReport
+    )
+    lab.handles.append(handle)
+    return await handle.result()
+
+
 SCENARIOS: list[Callable[[Lab], Awaitable[Handle]]] = [
     completed, waves, stopped, force_stopped, resumed, refused, corrected, continued, grown, pushed, exported,
     never_started, timed_out, stalled, escalated, cancelled, stopped_at_once, stopped_deploying, stopped_waiting,
     woken, looked_at_once, many, confused, rejected, not_ours, rerun, stop_taken_over,
+    repaired, audited, audited_long,
 ]  # fmt: skip
 
 
@@ -397,7 +460,7 @@ async def main(words: list[str]) -> int:
 
 
 async def _record(name: str, scenario: Callable[[Lab], Awaitable[Handle]]) -> None:
-    few = {"limit.historyCount.suggestContinueAsNew": "60"} if scenario is continued else None
+    few = {"limit.historyCount.suggestContinueAsNew": "60"} if scenario in (continued, audited_long) else None
     async with temporal_server(skipping=True, dynamic=few) as env:
         with tempfile.TemporaryDirectory() as folder:
             async with laboratory(env.client, Path(folder)) as lab:
