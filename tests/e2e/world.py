@@ -59,10 +59,18 @@ class World:
     folder: Path
     said: list[str] = field(default_factory=list)
     database: str | None = None
+    crawlers: Path | None = None
 
     def __post_init__(self) -> None:
         self._open = ExitStack()
-        self.stack = Stack(self.folder, services=6, only_free_ports=True, database=self.database, say=self.said.append)
+        self.stack = Stack(
+            self.folder,
+            services=6,
+            only_free_ports=True,
+            database=self.database,
+            crawlers=self.crawlers,
+            say=self.said.append,
+        )
 
     # --- life --------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,33 @@
+"""A crawler for tests of stops: waits, says every stop signal it gets, and ends in order a moment after the first.
+
+The moment lets a second signal be seen. With ``deaf`` it says what it got and goes on. What it says goes to its log,
+which stays open whatever happens to its folder.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+args = json.loads(os.environ.get("CRAWL_ARGS") or "{}")
+heard = []
+
+
+def note(number, frame):
+    heard.append(number)
+    print(f"signal {number} at {time.time():.6f}", flush=True)
+
+
+signal.signal(signal.SIGTERM, note)
+print("begins", flush=True)
+with open(os.path.join(os.environ["CRAWL_FILES_DIR"], "items.jsonl"), "w") as file:
+    file.write("{}\n")
+end = time.monotonic() + float(args.get("seconds") or 3600)
+while time.monotonic() < end and (not heard or args.get("deaf")):
+    time.sleep(min(1.0, max(end - time.monotonic(), 0.01)))
+if heard and not args.get("deaf"):
+    time.sleep(0.3)
+    print("shutdown", flush=True)
+    sys.exit(11)
+print("finished", flush=True)

@@ -1,0 +1,487 @@
+"""Cells of the stop matrix on real processes: several runs, each in its phase, through one outage at the same time."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from crawler_lifecycle.domain import names
+from examples.story_checks import CHECKS
+from tests.e2e.stopping import BREAK, QUICK, StopWorld
+from tests.e2e.world import TERMINAL, Row, until
+from tests.support.stop_table import PHASES, STATES, Cell, pairwise
+
+(
+    BEFORE_FIRST_TASK,
+    AFTER_ROW,
+    DEPLOYING,
+    BEFORE_FIRST_LOOK,
+    WAITING,
+    SINGLE,
+    MULTI,
+    ADDING,
+    LOOKING,
+    COMPLETING,
+    EXPORTING,
+    ENDED,
+) = PHASES
+
+#: The call that hangs while a run is kept in this phase.
+HELD = {
+    AFTER_ROW: "workflows.store.set_property.before",
+    DEPLOYING: "cluster.scheduler.deploy.after",
+    ADDING: "workflows.store.add_tasks.after",
+    LOOKING: "cluster.cluster.look.before",
+    COMPLETING: "workflows.store.end_run.before",
+    EXPORTING: "export.archive.store.before",
+}
+#: Phases in which a deaf crawler gets the plain stop before the forced one comes.
+EXECUTING = (BEFORE_FIRST_LOOK, SINGLE, MULTI, ADDING, LOOKING)
+#: Phases in which nothing of the run may be on the cluster, or nothing has to be asked of it any more.
+WITHOUT_CLUSTER = (BEFORE_FIRST_TASK, AFTER_ROW, COMPLETING, EXPORTING, ENDED)
+
+_numbers = itertools.count(1)
+
+
+@dataclass
+class Drill:
+    """One cell: its run, the stops that were promised to somebody, and what was seen on the way."""
+
+    world: StopWorld
+    cell: Cell
+    name: str = ""
+    run_id: int = 0
+    promised: list[str] = field(default_factory=list)
+    """Ids of the stops that were acknowledged."""
+
+    def __post_init__(self) -> None:
+        self.name = f"stop-{next(_numbers)}"
+        self.workflow_id = f"crawl/patient/{self.name}"
+
+    @property
+    def phase(self) -> str:
+        return self.cell.phase
+
+    @property
+    def by_gateway(self) -> bool:
+        """Whether its stops go through the gateway: half of those that can, spread over phases and kinds."""
+        cell = self.cell
+        if cell.gateway:
+            return True
+        if cell.state == "database down" or cell.kind == "Temporal cancel":
+            return False
+        return (len(cell.phase) + len(cell.kind)) % 2 == 0
+
+    # --- into the phase ----------------------------------------------------------------------------------------------
+
+    def request(self) -> Row:
+        args, more = {}, {}
+        limits = dict(QUICK["limits"])
+        if self.phase in (COMPLETING, EXPORTING, ENDED):
+            args["seconds"] = "0.1"
+        if self.cell.group == "insisting":
+            args["deaf"] = "1"
+        if self.phase == BEFORE_FIRST_LOOK:
+            limits["start_check_s"] = 600
+        if self.phase == MULTI:
+            more = {"tasks": [{"args": {}}] * 4, "max_parallel_tasks": 2}
+        if self.phase == ADDING:
+            more = {"tasks": [{"args": {}}], "max_parallel_tasks": 1}
+        return {"crawler": "patient", "args": args, **QUICK, "limits": limits, **more}
+
+    def start(self) -> None:
+        """Start it; half of those that wait for their first workflow task are unknown to the gateway."""
+        if self.phase == BEFORE_FIRST_TASK and not self.by_gateway:
+            self.world.start_by_temporal(self.workflow_id, self.request())
+            return
+        self.run_id = int(self.world.gateway.start(self.request(), self.name)["run_id"])
+        if self.phase == DEPLOYING and self.cell.state == "scheduler service down":
+            self.world.points.hold(self.run_id, "cluster.scheduler.deploy.before")
+        elif self.phase in HELD and self.phase not in (LOOKING, ADDING):
+            self.world.points.hold(self.run_id, HELD[self.phase])
+
+    def go_in(self) -> None:
+        """Wait until the run is in its phase, and stays there."""
+        world, run_id = self.world, self.run_id
+        if self.phase == WAITING:
+            until(lambda: self._reads("waiting.json") == 1, "a task that waits for a slot")
+            until(lambda: "slots in use" in str(self._row("waiting_for")), "that the run says so")
+            return
+        if self.phase == BEFORE_FIRST_LOOK:
+            until(lambda: self._row("waiting_for") == names.WAITING_FOR_START, "the answer of the scheduler service")
+        if self.phase in EXECUTING and self.phase != BEFORE_FIRST_LOOK:
+            active = 2 if self.phase == MULTI else 1
+            until(
+                lambda: world.tasks(run_id).get("RUNNING") == active and self._row("status") == "PROCESSING", "a start"
+            )
+        if self.phase == LOOKING:
+            world.points.hold(run_id, HELD[LOOKING])
+        if self.phase == ADDING:
+            world.points.hold(run_id, HELD[ADDING])
+            world.add_by_temporal(self.workflow_id, f"{self.name}-more")
+        if self.phase == ENDED:
+            until(lambda: world.closed([run_id]), "the end of the run")
+        if self.phase in HELD:
+            until(lambda: world.points.held(run_id), f"{self.cell.id}: a call that hangs")
+        if self.phase in EXECUTING or (self.phase == DEPLOYING and self.cell.on_cluster):
+            until(lambda: self._says("begins") == (2 if self.phase == MULTI else 1), "crawlers that execute")
+        if self.phase == EXPORTING:
+            assert self._row("status") == "COMPLETED"
+
+    def _row(self, column: str) -> Any:
+        found = self.world.rows(f"SELECT {column} FROM run_history WHERE run_id = ?", self.run_id)
+        return found[0][0] if found else None
+
+    def _reads(self, file: str) -> int:
+        return sum((folder / file).exists() for folder in self.world.task_folders(self.run_id))
+
+    def _says(self, line: str) -> int:
+        logs = [folder / "log" for folder in self.world.task_folders(self.run_id)]
+        return sum(line in log.read_text().splitlines() for log in logs if log.exists())
+
+    # --- the stop ----------------------------------------------------------------------------------------------------
+
+    def stops(self) -> list[tuple[str, bool]]:
+        """Id and force of what is sent at once."""
+        kind, name = self.cell.kind, self.name
+        if kind == "stop twice":
+            return [(name, False)] * 2
+        if kind == "100 stops at once":
+            return [(f"{name}-{n % 50}", False) for n in range(100)]
+        if kind == "force_stop":
+            return [(name, True)]
+        if kind == "force_stop, then stop":
+            return [(f"{name}-f", True), (f"{name}-s", False)]
+        if kind == "stop, then force_stop":
+            return [(f"{name}-s", False), (f"{name}-f", True)]
+        return [(name, False)]
+
+    @property
+    def one_after_the_other(self) -> bool:
+        """Whether the crawler is to get the plain stop before the forced one comes."""
+        return self.cell.group == "insisting" and self.cell.signals > 0
+
+    def stop(self) -> None:
+        if self.cell.kind == "Temporal cancel":
+            self.world.talk(lambda client: client.get_workflow_handle(self.workflow_id).cancel())
+        else:
+            self.send(self.stops()[:1] if self.one_after_the_other else self.stops())
+
+    def force(self) -> None:
+        """The second stop of somebody who saw that the first did not help."""
+        folders = self.world.task_folders(self.run_id)
+        until(lambda: all(self.world.signals(f) for f in folders), f"{self.cell.id}: the plain stop")
+        self.send(self.stops()[1:])
+
+    def send(self, stops: Sequence[tuple[str, bool]]) -> None:
+        if self.by_gateway:
+            with ThreadPoolExecutor(20) as pool:
+                answers = list(pool.map(lambda stop: self.post(*stop), stops))
+            assert all(answer.status_code in (200, 202) for answer in answers), [a.text for a in answers]
+        elif len({force for _, force in stops}) > 1:
+            for one in stops:  # in this order
+                self.world.talk(self._signal(*one))
+        else:
+            self.world.talk(*(self._signal(*one) for one in stops))
+        self.promised += [request_id for request_id, _ in stops]
+
+    def _signal(self, request_id: str, force: bool) -> Callable[[Any], Any]:
+        name = names.SIGNAL_FORCE_STOP if force else names.SIGNAL_STOP
+        payload = {"request_id": request_id, "requested_by": "ada"}
+        return lambda client: client.get_workflow_handle(self.workflow_id).signal(name, payload)
+
+    def post(self, request_id: str, force: bool) -> httpx.Response:
+        """One stop through the gateway, whatever it answers."""
+        body = {"request_id": request_id, "force": force, "requested_by": "ada"}
+        url = f"{self.world.stack.addresses['gateway']}/v1/runs/{self.run_id}/stop"
+        return httpx.post(url, json=body, timeout=30, trust_env=False)
+
+    def heard(self) -> bool:
+        """Whether the workflow knows of the stop, or is over."""
+
+        async def ask(client: Any) -> Any:
+            return await client.get_workflow_handle(self.workflow_id).query(names.QUERY_STATUS)
+
+        snapshot: Row | None
+        (snapshot,) = self.world.talk(ask)
+        return bool(snapshot is None or snapshot["stop"] or snapshot["outcome"])
+
+    # --- the proof ---------------------------------------------------------------------------------------------------
+
+    def find_run(self) -> None:
+        self.run_id = self.run_id or until(lambda: self.world.run_of(self.workflow_id) or 0, "the run")
+
+    def prove(self) -> None:
+        """The end is what the table says, at every source."""
+        world, cell, run_id = self.world, self.cell, self.run_id
+        run = world.gateway.run(run_id)
+        assert (run["status"], run["outcome"], run["attempt"]) == (cell.status, cell.outcome, 1), run["cause"]
+        for check in CHECKS.values():
+            check(world.places, run)
+        assert world.tasks(run_id) == dict(cell.tasks)
+        self._prove_tasks()
+        self._prove_log()
+        told = [e for e in self._told() if e["id"] == f"{run_id}/1/run.ended"]
+        assert {e["data"]["status"] for e in told} == {cell.export_status}
+        events = world.query("SELECT type, COUNT(*) FROM outbox_event WHERE run_id = ? GROUP BY type", run_id)
+        counted = {**{"run.ended": 0, "run.stopped": 0}, **dict(events)}
+        assert (counted["run.ended"], counted["run.stopped"]) == (1, cell.stopped_events)
+        kinds = {kind for (kind,) in world.query("SELECT kind FROM correction WHERE run_id = ?", run_id)}
+        assert kinds <= {"late"}, kinds
+        (exported,) = world.query("SELECT status FROM export_record WHERE run_id = ?", run_id)
+        assert exported == ("exported" if cell.on_cluster else "empty",)
+
+    def _prove_tasks(self) -> None:
+        """What is on the cluster, which signals its crawlers got, and that nothing was started or ended twice."""
+        world, cell, run_id = self.world, self.cell, self.run_id
+        folders = world.task_folders(run_id)
+        assert len(folders) == cell.on_cluster, folders
+        signals = [len(world.signals(folder)) for folder in folders]
+        assert sorted(signals) == [0] * (len(folders) - cell.signals) + [1] * cell.signals
+        assert sum(_killed(folder) for folder in folders) == cell.killed
+        begun = [(folder / "log").read_text().count("begins\n") for folder in folders if (folder / "log").exists()]
+        assert set(begun) <= {0, 1}
+        rows = world.query("SELECT task_index, status, cluster_uid FROM task_history WHERE run_id = ?", run_id)
+        uids = {json.loads((folder / "spec.json").read_text())["uid"] for folder in folders}
+        assert {uid for _, _, uid in rows if uid} == uids
+        twice = "SELECT task_id, to_status FROM status_transition WHERE run_id = ? GROUP BY task_id, to_status"
+        assert world.query(f"{twice} HAVING COUNT(*) > 1", run_id) == []
+
+    def _prove_log(self) -> None:
+        """One row for each request that was promised, with the time it was acted on."""
+        sql = "SELECT request_id, acted_at IS NOT NULL, attempt FROM cancellation_log WHERE run_id = ?"
+        logged = self.world.query(sql, self.run_id)
+        assert len(logged) == self.cell.log_rows, logged
+        assert {(acted, attempt) for _, acted, attempt in logged} <= {(1, 1)}
+        if logged and self.cell.kind != "Temporal cancel":
+            assert sorted(request_id for request_id, *_ in logged) == sorted(set(self.promised))
+
+    def _told(self) -> list[Row]:
+        return [json.loads(line) for line in self.world.places.path("events").read_text().splitlines()]
+
+
+def _killed(folder: Path) -> bool:
+    """Whether the cluster was told to delete this task by force, by the mark or by the end that it left."""
+    mark, end = folder / "signalled.json", folder / "end.json"
+    if mark.exists() and json.loads(mark.read_text())["by"] == "kill":
+        return True
+    if not end.exists():  # killed while its folder was away, so that nobody could write how it ended
+        return (folder / "process.json").exists()
+    return bool(json.loads(end.read_text())["signal"] == signal.SIGKILL)
+
+
+@dataclass
+class Batch:
+    """Drills of one state at once: with a worker that is frozen while they are stopped, or (``killed``) with none."""
+
+    world: StopWorld
+    state: str
+    killed: bool
+    drills: list[Drill]
+
+    def run(self) -> None:
+        """All the way; on failure everything is put back in order for the next batch."""
+        with ExitStack() as undo:
+            undo.callback(self._tidy)
+            self._take_places()
+            outage = ExitStack()
+            undo.push(outage)
+            self._stop_worker()
+            self._start_those_without_a_task()
+            outage.enter_context(BREAK[self.state](self.world))
+            if self.state == "scheduler service down":
+                self._call_the_dead_service()
+            self._stop_all()
+            if any(drill.cell.refused for drill in self.drills):
+                outage.close()
+                self._ask_again()
+            self._start_worker()
+            self._watch_the_outage()
+            outage.close()
+            self._all_closed()
+
+    def _take_places(self) -> None:
+        """Everybody into the phase, those last who need a full cluster."""
+        world = self.world
+        first = [d for d in self.drills if d.phase not in (BEFORE_FIRST_TASK, WAITING)]
+        world.freeze_worker()
+        for drill in first:
+            drill.start()
+        world.thaw("worker")
+        for drill in first:
+            drill.go_in()
+        waiting = [d for d in self.drills if d.phase == WAITING]
+        if waiting:
+            world.fill_slots()
+        for drill in waiting:
+            drill.start()
+        for drill in waiting:
+            drill.go_in()
+
+    def _stop_worker(self) -> None:
+        if self.killed:
+            self.world.kill("worker")
+        else:
+            self.world.freeze_worker()
+
+    def _start_worker(self) -> None:
+        if self.killed:
+            for drill in self.drills:  # what hung in the dead worker hangs no more
+                self.world.points.release(drill.run_id)
+            self.world.bring_back("worker", wait=False)
+        else:
+            self.world.thaw("worker")
+
+    def _start_those_without_a_task(self) -> None:
+        for drill in self.drills:
+            if drill.phase == BEFORE_FIRST_TASK:
+                drill.start()
+
+    def _call_the_dead_service(self) -> None:
+        """The call that a run is about to make goes out now, and is not answered."""
+        for drill in self.drills:
+            if drill.phase == DEPLOYING:
+                self.world.points.release(drill.run_id)
+
+    def _stop_all(self) -> None:
+        for drill in self.drills:
+            if drill.cell.refused:
+                answer = drill.post(drill.name, False)
+                assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable"), answer.text
+            else:
+                drill.stop()
+
+    def _watch_the_outage(self) -> None:
+        """What can be done without the dependency is done now; what cannot is neither done nor claimed."""
+        world = self.world
+        if not self.killed:
+            for drill in self.drills:
+                until(drill.heard, f"{drill.cell.id}: that the workflow hears the stop")
+            for drill in self.drills:
+                if drill.phase in (AFTER_ROW, COMPLETING, EXPORTING):
+                    world.points.release(drill.run_id)
+        if self.state in ("all well", "scheduler service down"):
+            for drill in self.drills:
+                if drill.one_after_the_other:
+                    drill.force()
+            self._all_closed()
+        elif self.state == "cluster answering errors":
+            time.sleep(3)
+            for drill in self.drills:
+                if drill.phase not in WITHOUT_CLUSTER:
+                    assert world.status(drill.run_id) == "STOPPING", f"{drill.cell.id}: shown until proved gone"
+        else:
+            time.sleep(3)
+
+    def _ask_again(self) -> None:
+        """What the gateway refused was never promised; it is asked for again, and still no worker is up."""
+        for drill in self.drills:
+            until(lambda d=drill: d.post(d.name, False).status_code == 202, "a gateway that works again")  # type: ignore[misc]
+            drill.promised.append(drill.name)
+
+    def _all_closed(self) -> None:
+        """The verdicts come while the calls still hang; then these may be answered, too late to change anything."""
+        for drill in self.drills:
+            drill.find_run()
+        ids = [drill.run_id for drill in self.drills]
+        marks = ", ".join("?" * len(ids))
+        sql = f"SELECT run_id, status, stage, waiting_for FROM run_history WHERE run_id IN ({marks})"
+        left = f"AND status NOT IN {TERMINAL}"
+        self._until(
+            lambda: self.world.rows(sql, *ids) and not self.world.rows(f"{sql} {left}", *ids), "verdicts", sql, ids
+        )
+        for drill in self.drills:
+            self.world.points.release(drill.run_id)
+        self._until(lambda: self.world.closed(ids), "closed workflows", sql, ids)
+
+    def _until(self, condition: Callable[[], object], what: str, sql: str, ids: list[int]) -> None:
+        try:
+            until(condition, f"{self.state}: {what}")
+        except AssertionError as error:
+            cells = {drill.run_id: drill.cell.id for drill in self.drills}
+            found = [(cells[row[0]], *row) for row in self.world.rows(sql, *ids)]
+            held = self.world.points.held()
+            raise AssertionError(f"{error}: {found}; held are {held}") from None
+
+    def _tidy(self) -> None:
+        world = self.world
+        world.points.release()
+        world.free_slots()
+        if world.worker_is_up:
+            world.thaw("worker")
+        else:
+            world.bring_back("worker")
+        world.healthy()
+
+
+# --- the choice of cells ---------------------------------------------------------------------------------------------
+
+#: How many cells run on real processes; the whole table runs under time skipping.
+REAL_CELLS = 40
+#: States whose cells (without those that need the worker dead) are in every run of the tests, on SQLite.
+SAMPLED = ("all well",)
+
+
+def batch_of(cell: Cell) -> tuple[str, bool]:
+    """Cells that can share an outage: its state, and whether the worker is dead meanwhile."""
+    return cell.state, cell.gateway
+
+
+def cells_of(database: str) -> list[Any]:
+    """This database's half of the cells as parameters, those of one batch next to each other."""
+    ordered = sorted(pairwise(REAL_CELLS), key=lambda cell: (STATES.index(cell.state), cell.gateway))
+    mine = ordered[("sqlite", "mariadb").index(database) :: 2]
+    sampled = database == "sqlite"
+    return [
+        pytest.param(
+            cell,
+            id=cell.id,
+            marks=() if sampled and cell.state in SAMPLED else pytest.mark.slow,
+        )
+        for cell in mine
+    ]
+
+
+@dataclass
+class Matrix:
+    """The drills of the cells that this session asks for; a batch runs when its first cell is asked for."""
+
+    world: StopWorld
+    cells: list[Cell]
+    drills: dict[str, Drill] = field(default_factory=dict)
+    failures: dict[tuple[str, bool], BaseException] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, request: pytest.FixtureRequest, world: StopWorld) -> Matrix:
+        """Of the cells that were selected from the fixture's module."""
+        items = [item for item in request.session.items if item.fspath == request.path]
+        return cls(world, [item.callspec.params["cell"] for item in items if hasattr(item, "callspec")])
+
+    def drill(self, cell: Cell) -> Drill:
+        """The drill of this cell, after everything. Raises what made its batch fail."""
+        key = batch_of(cell)
+        if cell.id not in self.drills:
+            mine = [Drill(self.world, c) for c in self.cells if batch_of(c) == key]
+            self.drills |= {drill.cell.id: drill for drill in mine}
+            began = time.monotonic()
+            try:
+                Batch(self.world, *key, mine).run()
+            except BaseException as error:
+                self.failures[key] = error
+                raise
+            dead = ", no worker" if cell.gateway else ""
+            print(f"\n{cell.state}{dead}: {len(mine)} cells in {time.monotonic() - began:.1f} s")
+        if key in self.failures:
+            raise AssertionError(f"its batch failed: {self.failures[key]}")
+        return self.drills[cell.id]

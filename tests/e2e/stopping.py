@@ -1,0 +1,308 @@
+"""Runs brought into any phase of their life on real processes, what they depend on broken, and stops of every kind.
+
+A phase is reached and kept in one of three ways: the run really waits there (a full cluster, a first check that is far
+away, a crawler that goes on), the worker is frozen at that moment (SIGSTOP), or one call of that run hangs in the
+worker (``failpoints/sitecustomize.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import re
+import signal
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pymysql
+from temporalio.client import Client, WorkflowUpdateStage
+from temporalio.service import RPCError, RPCStatusCode
+
+from crawler_lifecycle.cli import processes
+from crawler_lifecycle.domain import names
+from tests.e2e.world import TERMINAL, Row, World, until
+from tests.support.mariadb import MariaDb
+
+HERE = Path(__file__).resolve().parent
+SLOTS = 16
+#: Looks come about once a second.
+QUICK: Row = {"poll_minutes": [0.017], "limits": {"start_check_s": 0.2}}
+CATALOGUE = """
+- name: patient
+  kind: command
+  project: {project}
+  command: ["python", "-S", "patient.py"]
+  args:
+    seconds: {{required: false}}
+    deaf: {{required: false}}
+"""
+
+
+class Failpoints:
+    """Holds single calls of single runs inside of the worker; see ``failpoints/sitecustomize.py``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "held").mkdir(parents=True)
+
+    def hold(self, run: int | str, point: str) -> None:
+        """Hold this call of the run (``any``: of every run) from now on."""
+        (self.folder / f"{run}.{point}").touch()
+
+    def release(self, run: int | str | None = None) -> None:
+        """Let everything go that is held for this run, or for any."""
+        for file in self.folder.glob("*" if run is None else f"{run}.*"):
+            if file.is_file():
+                file.unlink(missing_ok=True)
+
+    def held(self, run: int | str = "*", point: str = "*") -> list[str]:
+        """The calls that are held now by processes that live."""
+        marks = [file.name for file in (self.folder / "held").glob(f"{run}.{point}@*")]
+        return [name for name in marks if processes.start_time(int(name.rpartition("@")[2].partition("-")[0]))]
+
+
+@dataclass
+class StopWorld(World):
+    """The stack with failpoints, a patient crawler, and every part of it at our mercy."""
+
+    server: MariaDb | None = None
+    _slots: list[int] = field(default_factory=list)
+    _parts: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        self.crawlers = self.folder.parent / "crawlers.yaml"
+        self.crawlers.write_text(CATALOGUE.format(project=json.dumps(str(HERE))))
+        self.points = Failpoints(self.folder.parent / "failpoints")
+        super().__post_init__()
+
+    @classmethod
+    @contextmanager
+    def up(cls, folder: Path, database: str | None = None, **settings: str) -> Iterator[StopWorld]:
+        """A stack that is up; everything of it is ended afterwards."""
+        import pytest
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("LIFECYCLE_CLUSTER__SLOTS", str(SLOTS))
+            patch.setenv("PYTHONPATH", str(HERE / "failpoints"))
+            patch.setenv("LIFECYCLE_TEST_FAILPOINTS", str(folder.parent / "failpoints"))
+            patch.setenv("LIFECYCLE_GATEWAY__WRITES_PER_S", "1000")
+            patch.setenv("LIFECYCLE_GATEWAY__REQUESTS_AT_ONCE", "200")
+            patch.setenv("LIFECYCLE_GATEWAY__SWEEP_S", "2")
+            for name, value in settings.items():
+                patch.setenv(name, value)
+            world = cls(folder, database=database)
+            try:
+                world.start()
+                yield world
+            finally:
+                world.points.release()
+                world.free_slots()
+                world.end()
+
+    # --- parts -------------------------------------------------------------------------------------------------------
+
+    def freeze(self, part: str) -> None:
+        """SIGSTOP, and wait until the kernel says that no thread of it runs."""
+        pid = self.stack.kill_part(part, signal.SIGSTOP)
+        until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", f"a frozen {part}")
+
+    def thaw(self, part: str) -> None:
+        self.stack.kill_part(part, signal.SIGCONT)
+
+    def kill(self, *parts: str) -> None:
+        """``kill -9``, and keep them down until ``bring_back``."""
+        supervisor = self.stack._supervisor
+        for part in parts:
+            supervisor._kept[part].wanted = False
+            with contextlib.suppress(ProcessLookupError):
+                supervisor.kill(part)
+        supervisor.stop(parts)
+
+    def bring_back(self, *parts: str, wait: bool = True) -> None:
+        for part in parts:
+            self.stack._supervisor._kept[part].wanted = True
+        if wait:
+            for part in parts:
+                self.stack.wait_healthy(part)
+
+    @property
+    def worker_is_up(self) -> bool:
+        return "worker" in self.stack.pids
+
+    def fill_slots(self) -> None:
+        """Take every free slot of the cluster."""
+        for number in range(SLOTS):
+            file = os.open(
+                self.folder / "cluster" / "slots" / str(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._slots.append(file)
+            except BlockingIOError:
+                os.close(file)
+
+    def free_slots(self) -> None:
+        while self._slots:
+            os.close(self._slots.pop())
+
+    # --- Temporal ----------------------------------------------------------------------------------------------------
+
+    def talk(self, *calls: Callable[[Client], Any]) -> list[Any]:
+        """Make these calls of Temporal at the same time; their answers. An ended workflow answers ``None``."""
+
+        async def one(client: Client, call: Callable[[Client], Any]) -> Any:
+            try:
+                return await call(client)
+            except RPCError as error:
+                if error.status is not RPCStatusCode.NOT_FOUND:
+                    raise
+                return None
+
+        async def talk() -> list[Any]:
+            client = await Client.connect(str(self.stack.addresses["temporal"]))
+            return list(await asyncio.gather(*(one(client, call) for call in calls)))
+
+        return asyncio.run(talk())
+
+    def start_by_temporal(self, workflow_id: str, request: Row) -> None:
+        """Start a run as a stranger would."""
+        more = {"id": workflow_id, "task_queue": names.QUEUE_MAIN}
+        self.talk(lambda client: client.start_workflow(names.LIFECYCLE_WORKFLOW, request, **more))
+
+    def add_by_temporal(self, workflow_id: str, key: str) -> None:
+        """Send a page of child tasks; returns when the workflow has taken it, before anything was done about it."""
+        page = {"tasks": [{"args": {}}] * 2, "request_id": key}
+        stage = WorkflowUpdateStage.ACCEPTED
+        self.talk(
+            lambda client: client.get_workflow_handle(workflow_id).start_update(
+                names.UPDATE_ADD_TASKS, page, wait_for_stage=stage
+            )
+        )
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        """As ``query``; nothing when the database cannot answer now."""
+        with contextlib.suppress(sqlite3.OperationalError, pymysql.err.OperationalError):
+            return self.query(sql, *values)
+        return []
+
+    def task_folders(self, run_id: int) -> list[Path]:
+        found = (self.folder / "cluster" / "tasks" / str(run_id)).glob("*/*/spec.json")
+        return sorted(file.parent for file in found)
+
+    def signals(self, folder: Path) -> list[float]:
+        """When the crawler of this task got stop signals, by its own word."""
+        log = folder / "log"
+        text = log.read_text() if log.exists() else ""
+        return [float(at) for at in re.findall(r"^signal \d+ at ([\d.]+)$", text, re.MULTILINE)]
+
+    def open_workflow(self, workflow_id: str) -> bool:
+        (described,) = self.talk(lambda client: client.get_workflow_handle(workflow_id).describe())
+        return described is not None and described.status.name == "RUNNING"
+
+    def closed(self, run_ids: Sequence[int]) -> bool:
+        """Whether these runs have their verdict and everything that follows it, and their workflows are over."""
+        marks = ", ".join("?" * len(run_ids))
+        done = self.rows(
+            "SELECT DISTINCT r.run_id, r.owner_workflow_id FROM run_history r JOIN export_record x ON "
+            "x.run_id = r.run_id AND x.attempt = r.attempt "
+            f"WHERE r.run_id IN ({marks}) AND r.status IN {TERMINAL}",
+            *run_ids,
+        )
+        return len(done) == len(run_ids) and not any(self.open_workflow(workflow_id) for _, workflow_id in done)
+
+    def transactions(self) -> bool:
+        """Whether anybody is in the middle of a change of the database."""
+        if self.server is not None:
+            return self.server.execute("SELECT COUNT(*) FROM information_schema.innodb_trx") != ((0,),)
+        with contextlib.closing(sqlite3.connect(self.places.path("database"), timeout=0.2, isolation_level=None)) as db:
+            try:
+                db.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return True
+            db.execute("ROLLBACK")
+        return False
+
+    def freeze_worker(self) -> None:
+        """SIGSTOP at a moment at which the worker holds no lock of the database, or nobody else could go on either."""
+        for _ in range(100):
+            self.freeze("worker")
+            if not self.transactions():
+                return
+            self.thaw("worker")
+            time.sleep(0.03)
+        raise AssertionError("the worker never rests")
+
+
+# --- what a stop depends on, and how it breaks -----------------------------------------------------------------------
+
+
+@contextmanager
+def nothing_broken(world: StopWorld) -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def database_down(world: StopWorld) -> Iterator[None]:
+    """MariaDB dies and comes back; of a SQLite file the lock is held, so that nobody can write to it."""
+    if world.server is not None:
+        world.server.kill()
+        try:
+            yield
+        finally:
+            world.server.restart()
+        return
+    with contextlib.closing(sqlite3.connect(world.places.path("database"), timeout=20, isolation_level=None)) as db:
+        db.execute("BEGIN EXCLUSIVE")
+        try:
+            yield
+        finally:
+            db.execute("ROLLBACK")
+
+
+@contextmanager
+def cluster_errs(world: StopWorld) -> Iterator[None]:
+    """The folder of tasks is not there, as when its disk is not mounted."""
+    tasks = world.folder / "cluster" / "tasks"
+    away = tasks.with_name("tasks.away")
+    tasks.rename(away)
+    try:
+        yield
+        assert not tasks.exists(), "somebody took a missing disk for an empty one"
+    finally:
+        away.rename(tasks)
+
+
+@contextmanager
+def scheduler_down(world: StopWorld) -> Iterator[None]:
+    """The service hangs; in the stack on MariaDB it is dead."""
+    if world.server is not None:
+        world.kill("scheduler")
+        try:
+            yield
+        finally:
+            world.bring_back("scheduler")
+        return
+    world.freeze("scheduler")
+    try:
+        yield
+    finally:
+        world.thaw("scheduler")
+
+
+BREAK = {
+    "all well": nothing_broken,
+    "database down": database_down,
+    "cluster answering errors": cluster_errs,
+    "scheduler service down": scheduler_down,
+}

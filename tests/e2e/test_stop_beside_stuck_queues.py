@@ -1,0 +1,111 @@
+"""A stop needs nothing that the rest of a worker's work can use up, and an acknowledged one survives everybody."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.stopping import QUICK, StopWorld
+from tests.e2e.world import until
+
+THREADS = 3
+#: The roles whose queues runs use while no stop is under way. The main one comes last: it brings work to the others.
+ORDINARY = ("export", "cluster", "workflows")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StopWorld]:
+    """A worker with few threads, so that few calls use them up."""
+    folder = tmp_path_factory.mktemp("stuck") / "state"
+    with StopWorld.up(folder, LIFECYCLE_WORKER__THREADS=str(THREADS)) as world:
+        yield world
+
+
+@pytest.fixture
+def whole(world: StopWorld) -> Iterator[StopWorld]:
+    yield world
+    world.points.release()
+    world.healthy()
+
+
+def start(world: StopWorld, name: str, **args: str) -> int:
+    return int(world.gateway.start({"crawler": "patient", "args": args, **QUICK}, name)["run_id"])
+
+
+def use_up(world: StopWorld, role: str) -> None:
+    """Every activity slot of this role's queue is taken by a call that does not come back."""
+    world.points.hold("any", f"{role}.any.any.before")
+    if role == "workflows":
+        for n in range(THREADS):
+            start(world, f"one-more-{n}")
+    until(lambda: stuck(world, role) == THREADS, f"that the queue of {role} is stuck")
+
+
+def stuck(world: StopWorld, role: str) -> int:
+    return len(world.points.held("*", f"{role}.*"))
+
+
+def test_a_stop_passes_queues_that_are_stuck(whole: StopWorld) -> None:
+    """Of a run that is between two looks, and of one that waits for a step on a queue that is stuck."""
+    world = whole
+    crawling = start(world, "crawling")
+    looking = [start(world, f"looking-{n}") for n in range(THREADS)]
+    exporting = [start(world, f"exporting-{n}", seconds="0.1") for n in range(THREADS)]
+    until(lambda: all(world.tasks(run_id).get("RUNNING") for run_id in [crawling, *looking]), "tasks that run")
+    world.freeze_worker()
+    starting = start(world, "starting")
+    world.points.hold(starting, "workflows.store.mark_started.after")
+    world.thaw("worker")
+    until(lambda: world.points.held(starting), "a run that has just started")
+    until(lambda: all(world.status(run_id) == "COMPLETED" for run_id in exporting), "the ends of some runs")
+    for role in ORDINARY:
+        use_up(world, role)
+    world.points.release(starting)
+    until(
+        lambda: not world.points.held(starting) and stuck(world, "workflows") == THREADS, "that others take its place"
+    )
+    unheard = start(world, "unheard")
+
+    stopped = [crawling, starting]
+    folders = [folder for run_id in stopped for folder in world.task_folders(run_id)]
+    asked = time.time()
+    for run_id in stopped:
+        world.gateway.stop(run_id, requested_by="ada", request_id="past-the-stuck")
+    until(lambda: all(world.signals(folder) for folder in folders), "the stop signals", 30)
+    until(lambda: all(world.status(run_id) == "FAILED" for run_id in stopped), "the proofs and the verdicts")
+    proved = time.time()
+    got = [world.signals(folder) for folder in folders]
+    assert {role: stuck(world, role) for role in ORDINARY} == dict.fromkeys(ORDINARY, THREADS), "as before"
+    assert world.status(unheard) == "INITIALIZING", "nobody else got on"
+    late = max(at for (at,) in got) - asked
+    print(f"\nwith stuck queues: SIGTERM after {late:.2f} s, verdict after {proved - asked:.2f} s")
+
+    world.points.release()
+    until(lambda: world.status(unheard) == "PROCESSING", "that everybody else goes on")
+    until(lambda: world.closed([*stopped, *exporting]), "what follows the verdicts")
+    assert [world.signals(folder) for folder in folders] == got, "one signal each, ever"
+    log = "SELECT run_id, request_id, acted_at IS NOT NULL FROM cancellation_log ORDER BY run_id"
+    assert world.query(log) == [(run_id, "past-the-stuck", 1) for run_id in sorted(stopped)]
+
+
+def test_an_acknowledged_stop_survives_everybody(whole: StopWorld) -> None:
+    """No worker is up, and gateway and Temporal are killed as soon as the stop is acknowledged."""
+    world = whole
+    run_id = start(world, "survivor")
+    until(lambda: world.tasks(run_id).get("RUNNING"), "a task that runs")
+    (folder,) = world.task_folders(run_id)
+    world.kill("worker")
+    told = world.gateway.stop(run_id, requested_by="ada", request_id="promised")
+    world.kill("gateway", "temporal")
+    assert told["status"] == "STOPPING"
+    rows = world.query("SELECT request_id, acted_at FROM cancellation_log WHERE run_id = ?", run_id)
+    assert rows == [("promised", None)]
+    world.bring_back("temporal", "gateway", "worker")
+    until(lambda: world.closed([run_id]), "the end of the stop")
+    assert (world.status(run_id), world.tasks(run_id)) == ("FAILED", {"CANCELLED": 1})
+    assert len(world.signals(folder)) == 1
+    sql = "SELECT request_id, acted_at IS NOT NULL FROM cancellation_log WHERE run_id = ?"
+    assert world.query(sql, run_id) == [("promised", 1)]
+    assert world.query("SELECT COUNT(*) FROM outbox_event WHERE type = 'run.stopped' AND run_id = ?", run_id) == [(1,)]
