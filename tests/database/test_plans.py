@@ -7,6 +7,7 @@ explained just before it is sent; a method that no life calls fails a test of it
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -297,3 +298,35 @@ def test_what_does_not_stay_fast_is_seen(explained: tuple[Plans, set[str]]) -> N
 def test_every_method_of_the_port_was_explained(explained: tuple[Plans, set[str]]) -> None:
     methods = {name for name, member in vars(RunStore).items() if inspect.isfunction(member) and name[0] != "_"}
     assert methods - explained[1] == set()
+
+
+#: What may be changed of tables that are only appended to.
+LEDGER = ("correction", "status_transition", "cancellation_log")
+
+
+def rewrites(statement: str) -> bool:
+    """Whether the statement would change or delete what the ledger says."""
+    words = re.sub(r"\s+", " ", statement).strip()
+    tables = [table for table in LEDGER if re.search(rf"\b{table}\b", words)]
+    if not tables or words.upper().startswith("SELECT"):
+        return False
+    if re.match(r"INSERT INTO", words, re.I):
+        return "ON DUPLICATE KEY" in words.upper() or "ON CONFLICT" in words.upper()
+    return not re.match(r"UPDATE cancellation_log SET acted_at ?= ?\S+ WHERE ", words)
+
+
+@pytest.mark.parametrize("statement", [
+    "UPDATE correction SET kind=%(kind)s WHERE id = 1", "DELETE FROM status_transition", "REPLACE INTO correction (id)",
+    "UPDATE cancellation_log SET acted_at=?, requested_by=? WHERE id = 1", "INSERT OR REPLACE INTO correction (id)",
+    "UPDATE task_history AS t FROM correction SET x = 1", "INSERT INTO correction (id) ON CONFLICT (id) DO NOTHING",
+    "DELETE x FROM correction AS x", "TRUNCATE status_transition",
+])  # fmt: skip
+def test_a_statement_that_rewrites_the_ledger_is_seen(statement: str) -> None:
+    assert rewrites(statement)
+
+
+def test_the_ledger_is_only_ever_appended_to(explained: tuple[Plans, set[str]]) -> None:
+    statements = explained[0].statements
+    assert [statement for statement in statements if rewrites(statement)] == []
+    for table in LEDGER:
+        assert any(re.match(rf"INSERT INTO {table}\b", statement) for statement in statements), table

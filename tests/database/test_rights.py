@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
 
 import pymysql
 import pytest
 
 from crawler_lifecycle.adapters.database import open_store, upgrade
+from crawler_lifecycle.adapters.database.tables import metadata
 from crawler_lifecycle.domain.errors import StoreUnavailable
+from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.run import ExportResult, RunStatus
-from tests.contracts.store.world import Clock, World
+from crawler_lifecycle.domain.task import End, Phase
+from crawler_lifecycle.ports import Correction
+from tests.contracts.store.world import Clock, World, seen
 from tests.support.mariadb import MariaDb, mariadb
 
 __all__ = ["mariadb"]
@@ -19,12 +26,18 @@ __all__ = ["mariadb"]
 PASSWORD = "canary-of-the-rights"
 
 
+def grants() -> list[str]:
+    """The statements of docs/security.md, one a line."""
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    [block] = re.findall(r"```sql\n(GRANT.*?)```", page, re.S)
+    return [line.removesuffix(";") for line in block.splitlines()]
+
+
 @contextmanager
 def database(mariadb: MariaDb, name: str) -> Iterator[str]:
     """A database of this name. Not one called ``test_…``: in those MariaDB lets everybody do everything."""
     mariadb.execute(f"CREATE DATABASE {name}")
     try:
-        mariadb.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name}.* TO services@'127.0.0.1'")
         yield f"mysql+pymysql://services:{PASSWORD}@127.0.0.1:{mariadb.port}/{name}"
     finally:
         mariadb.execute(f"DROP DATABASE {name}")
@@ -37,6 +50,8 @@ def limited(mariadb: MariaDb) -> Iterator[str]:
     try:
         with database(mariadb, "rights") as url:
             upgrade(mariadb.url_of("rights"))
+            for grant in grants():
+                mariadb.execute(grant.replace("lifecycle.", "rights.").replace("'%'", "'127.0.0.1'"))
             yield url
     finally:
         mariadb.execute("DROP USER services@'127.0.0.1'")
@@ -64,13 +79,43 @@ def test_a_whole_life_needs_no_more(limited: str) -> None:
         store.cancel_queued(again, clock.now)
         store.acted_on_stop(again, clock.now)
         clock.forward(60)
+        tasks = store.found_state(again).tasks
+        store.mark_stopping(again, [task.task_id for task in tasks])
+        killed = End(exit_code=137, signal=9, finished_at=clock.now - timedelta(days=1))
+        world.look(again, [seen(t, Phase.ENDED, clock.now, uid=t.uid, end=killed) for t in tasks])
         assert world.finish(again).attempt == 2
+        about = Correction(CorrectionKind.STILL_ALIVE, "FAILED", "RUNNING", tasks[0].task_id)
+        assert len(store.record_corrections(fence.run_id, [about])) == 1
+        assert {row.kind for row in store.corrections(fence.run_id)} == {"killed", "still_alive"}
+        assert [row["acted_at"] for row in store.cancellations(fence.run_id)] != [None]
         assert store.list_runs(crawler="services")
         assert store.transitions(fence.run_id)
         assert store.cancellations(fence.run_id)
         assert store.deliveries(fence.run_id)
     finally:
         store.close()
+
+
+@pytest.mark.parametrize("statement", [
+    "UPDATE correction SET kind = 'late'", "DELETE FROM correction", "REPLACE INTO correction (id) VALUES (1)",
+    "UPDATE status_transition SET lag_ms = 0", "DELETE FROM status_transition",
+    "UPDATE run_history, correction SET correction.lag_ms = 0",
+    "UPDATE cancellation_log SET requested_by = 'nobody'", "DELETE FROM cancellation_log",
+    "INSERT INTO correction (id) VALUES (1) ON DUPLICATE KEY UPDATE lag_ms = 0",
+    "UPDATE schema_compatibility SET works_from = '0001'", "DELETE FROM alembic_version",
+])  # fmt: skip
+def test_what_the_ledger_says_cannot_be_changed(limited: str, mariadb: MariaDb, statement: str) -> None:
+    connection = pymysql.connect(
+        host="127.0.0.1", port=mariadb.port, user="services", password=PASSWORD, database=limited.rpartition("/")[2]
+    )
+    with connection, connection.cursor() as cursor, pytest.raises(pymysql.err.MySQLError, match="denied"):
+        cursor.execute(statement)
+
+
+def test_every_table_is_granted_or_kept_on_purpose() -> None:
+    granted = {name for line in grants() for name in re.findall(r"GRANT UPDATE, DELETE ON lifecycle\.(\w+) ", line)}
+    kept = {"status_transition", "correction", "cancellation_log", "schema_compatibility"}
+    assert granted == set(metadata.tables) - kept
 
 
 @pytest.mark.parametrize("statement", [
