@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_bench import POLITE, RUN, SLEEP, STUBBORN, Bench
+from local_bench import POLITE, RUN, SLEEP, STUBBORN, Bench, wait_until
 
 from crawler_lifecycle.adapters.local import folder as files
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
@@ -148,6 +149,20 @@ def test_a_missing_folder_of_tasks_is_an_outage_for_everybody(bench: Bench) -> N
     again.stop(RUN, bench.ref())
     bench.until(Phase.ENDED)
     assert bench.signals() == 1
+
+
+def test_an_end_while_the_folder_of_tasks_is_missing_is_written_when_it_is_back(bench: Bench) -> None:
+    bench.deploy("import time; time.sleep(0.5)")
+    bench.until(Phase.EXECUTING)
+    runner = bench.runner()
+    tasks, away = bench.state / "tasks", bench.state / "tasks.away"
+    tasks.rename(away)
+    wait_until(lambda: not runner.alive())
+    time.sleep(0.3)
+    away.rename(tasks)
+    seen = bench.until(Phase.ENDED)
+    assert seen.end is not None
+    assert seen.end.exit_code == 0
 
 
 @pytest.mark.parametrize("level", ["tasks", "run", "index", "attempt"])

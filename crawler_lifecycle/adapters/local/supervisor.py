@@ -342,6 +342,13 @@ class Supervisor:
         except (files.Garbage, OSError):
             return {}
 
+    def _removed(self) -> bool:
+        """Whether somebody removed our folder; where that of all tasks is missing, too, their disk may come back."""
+        tasks = self._folder
+        for _ in range(3):  # run, index, attempt
+            tasks = os.path.dirname(tasks)
+        return not os.path.isdir(self._folder) and os.path.isdir(tasks)
+
     def _write_end(self, status: int | None, reason: str, message: str | None) -> None:
         exit_code = number = None
         if status is not None:
@@ -370,7 +377,7 @@ class Supervisor:
                 self._unmark()
                 return
             except OSError:
-                if time.monotonic() >= give_up or not os.path.isdir(self._folder):
+                if time.monotonic() >= give_up or self._removed():
                     raise
                 time.sleep(1)
 
