@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks import truth_faults
+from benchmarks import truth_faults, truth_lag
 
 
 async def main() -> None:
     """Everything but the half hour at rest (``rest``)."""
+    await truth_lag.main()
     await truth_faults.main()
