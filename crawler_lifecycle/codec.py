@@ -22,15 +22,12 @@ from temporalio.converter import PayloadCodec
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.observability import redaction
+from crawler_lifecycle.payloads import ENCRYPTED, WHY
 
 SETTING = "LIFECYCLE_PAYLOADS__KEYS"
-ENCODING = b"binary/encrypted"
+ENCODING = ENCRYPTED
 _KEY_BYTES, _NONCE_BYTES = 32, 12
 _HOW = "give NAME=KEY[,NAME=KEY], each key 32 bytes in base64 (openssl rand -base64 32); the first one encrypts"
-
-
-class Unreadable(ValueError):
-    """A payload that none of our keys opens; the text names its key."""
 
 
 def read_keys(text: str) -> dict[str, bytes]:
@@ -64,7 +61,11 @@ class Encryption(PayloadCodec):
         return [self._encrypted(payload) for payload in payloads]
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """What was encrypted as it was before; the rest as it is. Raises ``Unreadable``."""
+        """What was encrypted as it was before; the rest as it is, and so is what none of our keys opens.
+
+        Such a payload is marked with the reason and left to whoever reads it: an exception here would fail every
+        workflow task that it is part of, whoever sent it.
+        """
         return [self._decrypted(p) if p.metadata.get("encoding") == ENCODING else p for p in payloads]
 
     def _encrypted(self, payload: Payload) -> Payload:
@@ -77,12 +78,19 @@ class Encryption(PayloadCodec):
         key = self._keys.get(name)
         if key is None:
             known = ", ".join(self._keys)
-            raise Unreadable(f"a payload is encrypted with the key {name!r}; {SETTING} has {known}: add that key, too")
+            return _marked(payload, f"it is encrypted with the key {name!r}; {SETTING} has {known}: add that key, too")
         try:
             plain = key.decrypt(payload.data[:_NONCE_BYTES], payload.data[_NONCE_BYTES:], None)
         except (InvalidTag, ValueError):
-            raise Unreadable(f"a payload does not open with the key {name!r}; it was changed, or the key was") from None
+            return _marked(payload, f"it does not open with the key {name!r}; it was changed, or the key was")
         return Payload.FromString(plain)
+
+
+def _marked(payload: Payload, why: str) -> Payload:
+    marked = Payload()
+    marked.CopyFrom(payload)
+    marked.metadata[WHY] = why.encode()
+    return marked
 
 
 def codec_of(keys: SecretStr | None) -> PayloadCodec | None:

@@ -11,7 +11,6 @@ import json
 import logging
 from collections.abc import Sequence
 
-from pydantic import ValidationError
 from temporalio.api.common.v1 import Payloads
 from temporalio.api.failure.v1 import Failure
 from temporalio.client import Client, Plugin
@@ -25,6 +24,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from crawler_lifecycle.observability import redaction
 from crawler_lifecycle.observability.interceptors import Observing
+from crawler_lifecycle.payloads import TolerantPayloadConverter
 
 #: Loaded once and shared by all workflows: data, names, tables, activity stubs. Modules with the workflows' own steps
 #: stay inside of the sandbox, which executes them anew for every workflow and refuses what is not deterministic.
@@ -32,6 +32,7 @@ PASSED_THROUGH = (
     "crawler_lifecycle.domain",
     "crawler_lifecycle.ports",
     "crawler_lifecycle.activities",
+    "crawler_lifecycle.payloads",
     "crawler_lifecycle.workflows.policies",
     "crawler_lifecycle.workflows.requests",
     "crawler_lifecycle.workflows.state",
@@ -95,7 +96,11 @@ def _redact(payloads: Payloads) -> None:
     redactor = redaction.current()
     for payload in payloads.payloads:
         if payload.metadata.get("encoding", b"").startswith(b"json/"):
-            payload.data = json.dumps(redactor.value(json.loads(payload.data))).encode()
+            try:
+                told = redactor.value(json.loads(payload.data))
+            except (ValueError, RecursionError):  # a stranger's: what cannot be read cannot be searched for secrets
+                told = "unreadable"
+            payload.data = json.dumps(told).encode()
 
 
 def _workflow_runner(existing: WorkflowRunner | None) -> WorkflowRunner:
@@ -108,21 +113,22 @@ def _workflow_runner(existing: WorkflowRunner | None) -> WorkflowRunner:
 
 
 def plugin(codec: PayloadCodec | None = None) -> SimplePlugin:
-    """The plugin: converters, sandbox rules, log fields and meters, and which exceptions fail a workflow.
+    """The plugin: converters, sandbox rules, log fields and meters.
 
-    Only an input that does not validate fails a run; any other exception is a bug whose fix can be deployed while the
-    run waits.
+    No exception but the SDK's own failures ends a workflow (an input that is no request raises one of those); any other
+    is a bug, or a payload that this build cannot read: a fix can be deployed while the run waits, which it does in
+    sight of everybody.
     """
     return SimplePlugin(
         "crawler_lifecycle",
         data_converter=dataclasses.replace(
             pydantic_data_converter,
+            payload_converter_class=TolerantPayloadConverter,
             payload_codec=codec,
             failure_converter_class=HidingFailureConverter if codec is not None else RedactingFailureConverter,
         ),
         interceptors=[Observing()],
         workflow_runner=_workflow_runner,
-        workflow_failure_exception_types=[ValidationError],
     )
 
 

@@ -8,9 +8,15 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from temporalio import workflow
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from .policies import config
+from .requests import answer_type
+
+#: Longest pause before an answer that could not be read is asked for again, in seconds.
+ASK_AGAIN_MAX_S = 60.0
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -24,9 +30,10 @@ def start(
     method: Callable[[Any, A], R], arg: A, *, control: bool = False, summary: str | None = None
 ) -> workflow.ActivityHandle[R]:
     """Start an activity by the policy table."""
-    untyped: Any = method  # the SDK types methods only where the argument's type is known
-    handle: workflow.ActivityHandle[R] = workflow.start_activity_method(
-        untyped, arg, **config(method.__name__, control=control, summary=summary)
+    options = config(method.__name__, control=control, summary=summary)
+    # By name and raw: an answer that cannot be read would fail the workflow task before our code could ask again.
+    handle: workflow.ActivityHandle[Any] = workflow.start_activity(
+        method.__name__, arg, result_type=RawValue, **options
     )
     return handle
 
@@ -46,30 +53,72 @@ async def call(
     ``hold()`` says for how many seconds from now the activity is left alone although ``wake()`` holds.
 
     An interrupted activity is asked to cancel and its answer is not awaited: it may hang, and it is idempotent and
-    fenced, so that it can do no harm later. An error of the domain keeps its own type.
+    fenced, so that it can do no harm later. An error of the domain keeps its own type. An answer that cannot be read
+    (another build's, a foreign worker's) is asked for again, for ever and in sight: that is what idempotence is for.
     """
+    tries = 0
+    while True:
+        try:
+            return await _once(method, arg, control, summary, wake, seconds, hold)
+        except _Unreadable as error:
+            tries += 1
+            again = min(float(2**tries), ASK_AGAIN_MAX_S)
+            _tell(method, error, again)
+            await pause(again, wake or (lambda: False), "asking again")
+
+
+async def _once(
+    method: Callable[[Any, A], R],
+    arg: A,
+    control: bool,
+    summary: str | None,
+    wake: Callable[[], bool] | None,
+    seconds: float | None,
+    hold: Callable[[], float] | None,
+) -> R:
     if wake is not None and wake():
         raise Interrupted
     handle = start(method, arg, control=control, summary=summary)
     if wake is None and seconds is None:
-        return await _answer(handle)
+        return await _answer(method, handle)
     await pause(seconds, lambda: handle.done() or (wake is not None and wake()))
     if hold is not None and not handle.done() and (left := hold()) > 0:
         await pause(left, lambda: handle.done() or hold() <= 0)
     if not handle.done():
         abandon([handle])
         raise Interrupted
-    return await _answer(handle)
+    return await _answer(method, handle)
 
 
-async def _answer(handle: workflow.ActivityHandle[R]) -> R:
+async def _answer(method: Callable[[Any, A], R], handle: workflow.ActivityHandle[Any]) -> R:
     try:
-        return await handle
+        raw: RawValue | None = await handle
     except ActivityError as error:
         cause = error.cause
         if isinstance(cause, ApplicationError) and cause.type:
             raise ApplicationError(cause.message, type=cause.type, non_retryable=True) from error
         raise
+    expected: Any = answer_type(method)
+    if expected is type(None):
+        return None  # type: ignore[return-value]
+    try:
+        answer: R = workflow.payload_converter().from_payload(raw.payload if raw is not None else Payload(), expected)
+    except Exception as error:  # whatever a stranger's payload does to a decoder
+        raise _Unreadable(" ".join(str(error).split())[:100] or type(error).__name__) from error
+    return answer
+
+
+class _Unreadable(Exception):
+    """An activity's answer is not what it should be."""
+
+
+def _tell(method: Callable[[Any, A], Any], error: _Unreadable, seconds: float) -> None:
+    """Say in the log and, where the workflow takes notes, in its snapshot that an answer could not be read."""
+    text = f"the answer of {method.__name__} could not be read, it is asked again in {seconds:g} s: {error}"
+    workflow.logger.error(text)
+    note = getattr(workflow.instance(), "note", None)
+    if note is not None:
+        note(text)
 
 
 async def pause(seconds: float | None, wake: Callable[[], bool], summary: str | None = None) -> None:

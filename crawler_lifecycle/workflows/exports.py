@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
@@ -42,7 +43,7 @@ class ExportReport:
     failed: list[str] = field(default_factory=list)
 
 
-@workflow.defn(name=names.EXPORT_WORKFLOW)
+@workflow.defn(name=names.EXPORT_WORKFLOW, failure_exception_types=[ValidationError])
 class RunExportWorkflow:
     """One more delivery of one attempt. Ends well also when a delivery is given up: the records say which."""
 

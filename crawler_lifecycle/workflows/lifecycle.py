@@ -47,8 +47,8 @@ from crawler_lifecycle.domain.run import (
 from crawler_lifecycle.ports import Owner
 
 from .calls import Interrupted, call, pause
-from .requests import read_request, read_tasks
-from .state import RunState
+from .requests import read_carried, read_request, read_tasks
+from .state import REASON_MAX, RunState
 from .steps import ask_to_end, courtesy, gap, gap_left, look_round, publish, tell_parent, wait_for_look
 
 A = TypeVar("A")
@@ -67,12 +67,24 @@ class CrawlerLifecycleWorkflow:
     """One attempt of one run. Returns a ``RunResult`` however the crawl ended."""
 
     @workflow.init
-    def __init__(self, request: RunRequest | None = None, carried: RunState | None = None) -> None:
-        self._s = carried or RunState()
+    def __init__(self, request: Any = None, carried: Any = None, *surplus: Any) -> None:
+        self._s, self._refused = RunState(), None
+        try:
+            self._s = read_carried(carried, surplus) or self._s
+        except ApplicationError as error:
+            if workflow.info().continued_run_id:
+                # Our own state: a build that reads it can still come, and until then the run must not fail.
+                raise RuntimeError(error.message) from error
+            self._refused = error
 
     @workflow.run
-    async def run(self, request: RunRequest | None = None, carried: RunState | None = None) -> RunResult:
-        """Take the run through its stages. Fails only for a request that is invalid or a run it may not own."""
+    async def run(self, request: Any = None, carried: Any = None, *surplus: Any) -> RunResult:
+        """Take the run through its stages. Fails only for a request that is invalid or a run it may not own.
+
+        ``request`` is a ``RunRequest`` and all that an outside starter sends.
+        """
+        if self._refused is not None:
+            raise self._refused
         life = asyncio.create_task(self._live(read_request(request)))
         while not life.done():
             try:
@@ -117,9 +129,13 @@ class CrawlerLifecycleWorkflow:
         """The run as its workflow sees it now."""
         return self._s.snapshot()
 
+    def note(self, text: str) -> None:
+        """Show people a remark, in the snapshot and in Temporal's UI."""
+        self._s.inbox.note(text)
+
     def _cancelled(self) -> None:
         """Temporal's cancel is a graceful stop."""
-        reason = workflow.cancellation_reason() or None
+        reason = (workflow.cancellation_reason() or "")[:REASON_MAX] or None
         intent = StopIntent(workflow.now(), requested_by="temporal cancel", reason=reason)
         self._s.inbox.want_stop(intent, f"cancel/{workflow.info().run_id}")
 

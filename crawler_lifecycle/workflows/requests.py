@@ -1,18 +1,27 @@
-"""Reading what outside starters and callers send.
+"""Reading what outside starters and callers send, and what activities answer.
 
-The SDK applies type hints only when as many payloads came as the workflow has parameters. Outside starters send one,
-a continued run sends two, so the single one is read here, with the same strictness.
+The SDK applies type hints only when as many payloads came as the workflow has parameters, and it fails the workflow
+task where they do not fit. Outside starters send one payload, a continued run two, a stranger anything: all are read
+here.
 """
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import AddTasks, RunRequest
+from crawler_lifecycle.payloads import Undecoded
+
+from .state import RunState
 
 _REQUEST = TypeAdapter(RunRequest)
+_CARRIED = TypeAdapter(RunState)
 _TASKS = TypeAdapter(AddTasks)
 
 
@@ -21,6 +30,8 @@ def read_request(value: object) -> RunRequest:
 
     Raises ``ApplicationError`` of type ``InvalidRequest``, not retryable, naming each field, its value and the cure.
     """
+    if isinstance(value, Undecoded):
+        raise _undecoded("request", value)
     if value is None:
         text = 'request: missing; start the workflow with a RunRequest, for example {"crawler": "services"}'
         raise ApplicationError(text, type=InvalidRequest.code, non_retryable=True)
@@ -32,8 +43,40 @@ def read_request(value: object) -> RunRequest:
         raise ApplicationError(in_words(error), type=InvalidRequest.code, non_retryable=True) from None
 
 
+def read_carried(value: object, surplus: Sequence[object]) -> RunState | None:
+    """The state that came with the request. Raises ``ApplicationError`` as ``read_request`` does."""
+    if surplus:
+        text = f"input: {2 + len(surplus)} payloads are not allowed; give one RunRequest"
+        raise ApplicationError(text, type=InvalidRequest.code, non_retryable=True)
+    if isinstance(value, Undecoded):
+        raise _undecoded("the second payload", value)
+    try:
+        return None if value is None else _CARRIED.validate_python(value)
+    except ValidationError as error:
+        text = f"the second payload: {in_words(error)}; leave it out: only a run that continues has one"
+        raise ApplicationError(text, type=InvalidRequest.code, non_retryable=True) from None
+
+
+def _undecoded(what: str, value: Undecoded) -> Exception:
+    """What is wrong with a payload that cannot be read.
+
+    One that a key would open is no failure of its sender: the workflow waits until a worker has that key.
+    """
+    text = f"{what}: {value}"
+    return RuntimeError(text) if value.locked else ApplicationError(text, type=InvalidRequest.code, non_retryable=True)
+
+
+@functools.cache
+def answer_type(method: Callable[..., Any]) -> Any:
+    """What an activity answers, by its annotation."""
+    return get_type_hints(method).get("return")
+
+
 def read_tasks(value: object) -> AddTasks:
     """The payload of the update ``add_tasks``. Raises ``ApplicationError`` as ``read_request`` does."""
+    if isinstance(value, Undecoded):
+        text = f"tasks: {value}"
+        raise ApplicationError(text, type=InvalidRequest.code, non_retryable=True)
     if value is None:
         text = 'tasks: missing; send a page of tasks, for example {"tasks": [{"args": {"shelf": "7"}}]}'
         raise ApplicationError(text, type=InvalidRequest.code, non_retryable=True)

@@ -26,9 +26,12 @@ from crawler_lifecycle.domain.run import (
     Trigger,
 )
 from crawler_lifecycle.domain.waiting import Standing, waiting
+from crawler_lifecycle.payloads import Undecoded
 from crawler_lifecycle.ports import Fence, RunHandle
 
 NOTES_MAX = 20
+#: Characters kept of what a stop says about itself: a state must stay small, whatever is sent.
+REASON_MAX = 255
 
 RUN_ID = SearchAttributeKey.for_int("CrawlRunId")
 CRAWLER = SearchAttributeKey.for_keyword("CrawlCrawler")
@@ -88,7 +91,9 @@ class Inbox:
         try:
             value = converter.from_payload(args[0].payload)
         except Exception as error:  # whatever a stranger's payload does to a decoder, the stop still counts
-            self.note(f"payload of signal {name!r} could not be read ({type(error).__name__}), the signal counts")
+            value = Undecoded(f"{type(error).__name__}")
+        if isinstance(value, Undecoded):
+            self.note(f"payload of signal {name!r} could not be read, the signal counts: {value}")
             return {}
         if value is None:
             return {}
@@ -101,7 +106,7 @@ class Inbox:
         return value
 
 
-def _text(value: object, limit: int = 255) -> str | None:
+def _text(value: object, limit: int = REASON_MAX) -> str | None:
     return value[:limit] if isinstance(value, str) and value else None
 
 

@@ -21,12 +21,13 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer
 
 from crawler_lifecycle.activities.shared import utc_now
-from crawler_lifecycle.codec import ENCODING, Encryption, Unreadable, codec_of, read_keys
+from crawler_lifecycle.codec import ENCODING, Encryption, codec_of, read_keys
 from crawler_lifecycle.compose import WORKFLOWS
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunResult
 from crawler_lifecycle.observability import redaction
+from crawler_lifecycle.payloads import WHY, TolerantPayloadConverter, Undecoded
 from crawler_lifecycle.temporal import plugin
 from tests.support.lab import Lab, laboratory
 from tests.support.temporal import temporal_server
@@ -55,16 +56,20 @@ async def test_keys_rotate() -> None:
     assert await both.decode([old]) == [payload]
     (new,) = await both.encode([payload])
     assert new.metadata["encryption-key-id"] == b"2026"
-    with pytest.raises(Unreadable, match=r"key '2025'; LIFECYCLE_PAYLOADS__KEYS has 2026: add that key"):
-        await Encryption(read_keys(f"2026={NEW}")).decode([old])
+    [closed] = await Encryption(read_keys(f"2026={NEW}")).decode([old])
+    assert (closed.data, closed.metadata["encoding"]) == (old.data, ENCODING), "it goes on as it is, for its reader"
+    assert "key '2025'; LIFECYCLE_PAYLOADS__KEYS has 2026: add that key" in closed.metadata[WHY].decode()
 
 
 async def test_a_changed_payload_does_not_open() -> None:
     codec = Encryption(read_keys(f"a={OLD}"))
     (hidden,) = await codec.encode([Payload(data=b"x" * 50)])
     for broken in (hidden.data[:-1] + bytes([hidden.data[-1] ^ 1]), hidden.data[:10], b""):
-        with pytest.raises(Unreadable, match="was changed, or the key was"):
-            await codec.decode([Payload(metadata=dict(hidden.metadata), data=broken)])
+        [closed] = await codec.decode([Payload(metadata=dict(hidden.metadata), data=broken)])
+        assert b"was changed, or the key was" in closed.metadata[WHY]
+        [value] = TolerantPayloadConverter().from_payloads([closed])
+        assert isinstance(value, Undecoded)
+        assert value.locked
 
 
 async def test_what_is_not_encrypted_is_read_as_it_is() -> None:
