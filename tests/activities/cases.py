@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from crawler_lifecycle.activities.audit import AuditPage, CloseAudit
 from crawler_lifecycle.activities.cancellation import RecordStop
 from crawler_lifecycle.activities.deployment import Deploy, MainJob, Requeue, Started
 from crawler_lifecycle.activities.initiation import AddToRun, AddWorkflowId
 from crawler_lifecycle.activities.reconciliation import ActiveTasks, Sync
+from crawler_lifecycle.domain.audit import AuditReport, Finding, FindingKind, OpenWorkflow
 from crawler_lifecycle.domain.errors import NotDelivered
-from crawler_lifecycle.domain.run import ChildTask, RunStatus, Trigger
+from crawler_lifecycle.domain.run import ChildTask, Limits, Resources, RunRequest, RunStatus, Trigger
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import KILLED, Behaviour
-from crawler_lifecycle.ports import Fence
-from tests.activities.world import OTHER, OWNER, World
+from crawler_lifecycle.ports import Deployment, Fence, QueuedTask
+from tests.activities.world import CRAWLERS, OTHER, OWNER, World
 
 UNTIL_STOPPED = Behaviour(executes=None)
 FAILS = Behaviour(end=End(exit_code=1, reason="Error"))
@@ -512,4 +514,145 @@ COMPLETION = [
     ),
 ]  # fmt: skip
 
-CASES = INITIATION + DEPLOYMENT + RECONCILIATION + CANCELLATION + COMPLETION
+
+# --- the audit -------------------------------------------------------------------------------------------------------
+
+#: Far beyond every grace.
+LATER_S = 1000
+#: What is found again is seen again, and what is repaired again says so.
+SEEN_AGAIN = frozenset(f"audit_finding.{name}" for name in ("first_seen", "last_seen", "repaired_at"))
+#: What was ended by a try that died is gone for the next one; nobody says that it was us.
+GONE = frozenset(f"audit_finding.{name}" for name in ("status", "repair", "repaired_at", "first_seen"))
+REPAIR = AuditPage(repair=True)
+
+
+def _after_grace(w: World, activity: str) -> AuditPage:
+    """Seen once, and again when its grace is over."""
+    first = w.call(activity, AuditPage(repair=True))
+    assert (sum(first.found.values()), first.repaired) == (1, {})
+    w.forward(LATER_S)
+    return REPAIR
+
+
+def _prepare_ghost(w: World) -> AuditPage:
+    w.cluster.behaviour = UNTIL_STOPPED
+    task = QueuedTask(7, 0, {})
+    soon = w.now + timedelta(minutes=1)
+    w.cluster.deploy(Deployment(77, 1, "books", {}, {}, [task], Resources(), Limits(), soon), CRAWLERS[0])
+    return _after_grace(w, "audit_cluster")
+
+
+def _ghost_ended(w: World, part: Any) -> None:
+    assert (part.found, part.repaired, part.looked) == ({"orphan": 1}, {"orphan": 1}, 1)
+    assert w.cluster.alive() == []
+    assert w.cluster.signals(77) == 1
+
+
+def _prepare_undead(w: World) -> AuditPage:
+    w.judged()
+    task = w.cluster._tasks[1, 0, 1]
+    task.ended, task.behaviour = None, UNTIL_STOPPED
+    return _after_grace(w, "audit_cluster")
+
+
+def _undead_ended(w: World, part: Any) -> None:
+    assert part.repaired == {"still_alive": 1}
+    (correction,) = w.store.corrections(1)
+    assert (correction.kind, correction.believed, correction.truth) == ("still_alive", "SUCCEEDED", "RUNNING")
+    assert w.statuses() == ["SUCCEEDED"]
+    assert w.cluster.alive() == []
+
+
+def _prepare_lost(w: World) -> AuditPage:
+    w.cluster.behaviour = UNTIL_STOPPED
+    w.started()
+    return _after_grace(w, "audit_runs")
+
+
+def _taken_over(w: World, part: Any) -> None:
+    assert part.repaired == {"no_workflow": 1}
+    assert w.directory.begun == {"crawl/books/r1/2": (RunRequest(crawler="books", run_id=1), True)}
+    assert [(c.kind, c.truth) for c in w.store.corrections(1)] == [("repair", "no workflow")]
+
+
+def _prepare_reserved(w: World) -> AuditPage:
+    w.store.reserve_run(RunRequest(crawler="books"), "res")
+    w.forward(LATER_S)
+    return REPAIR
+
+
+def _begun(w: World, part: Any) -> None:
+    assert part.repaired == {"not_started": 1}
+    assert w.directory.begun == {"crawl/books/res": (RunRequest(crawler="books", run_id=1), False)}
+    assert w.store.corrections(1) == []
+
+
+def _prepare_rowless(w: World) -> AuditPage:
+    w.directory.workflows = [OpenWorkflow("cli/x", "chain-9", w.now, 99)]
+    return _after_grace(w, "audit_workflows")
+
+
+def _terminated(w: World, part: Any) -> None:
+    assert part.repaired == {"no_row": 1}
+    assert "run 99, which is not in the database" in w.directory.ended["cli/x"]
+
+
+def _prepare_undelivered(w: World) -> AuditPage:
+    w.judged()
+    w.forward(LATER_S)
+    return REPAIR
+
+
+def _ordered_again(w: World, part: Any) -> None:
+    assert part.repaired == {"undelivered": 1}
+    assert w.directory.delivered == {Fence(1, 1, OWNER.first_run_id): (True, True)}
+
+
+def _prepare_evidence(w: World) -> AuditPage:
+    w.cluster.behaviour = UNTIL_STOPPED
+    fence = w.started(2)
+    w.cluster.vanish(1, 0)
+    w.round(fence)
+    w.cluster._tasks[1, 0, 1].gone = False
+    w.cluster.end_now(1, 0)
+    w.directory.open.add(OWNER)
+    return REPAIR
+
+
+def _evidence_kept(w: World, part: Any) -> None:
+    assert part.repaired == {"late_evidence": 1}
+    assert w.statuses()[0] == "LOST"
+    kinds = [(c.kind, c.believed, c.truth) for c in w.store.corrections(1)]
+    assert kinds == [("vanished", "RUNNING", "LOST"), ("late_evidence", "LOST", "FAILED")]
+
+
+def _prepare_close(w: World) -> CloseAudit:
+    w.store.note_findings([Finding("orphan/1", FindingKind.ORPHAN, "it executed", 1)])
+    w.forward(60)
+    return CloseAudit(AuditReport("a1", w.now, w.now, repair=True, found={"no_row": 1}), [FindingKind.ORPHAN])
+
+
+def _closed(w: World, gone: Any) -> None:
+    assert gone in (0, 1)
+    assert [row.subject for row in w.store.audit_findings("gone")] == ["orphan/1"]
+    report = w.store.last_audit()
+    assert report is not None
+    assert (report.audit_id, report.left) == ("a1", 1)
+
+
+def _nothing(_: Any) -> None:
+    return None
+
+
+AUDIT = [
+    Case("audit_cluster", "orphan", _prepare_ghost, _ghost_ended, renews=GONE, same=_nothing),
+    Case("audit_cluster", "still alive", _prepare_undead, _undead_ended, renews=GONE, same=_nothing),
+    Case("audit_runs", "no workflow", _prepare_lost, _taken_over, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case("audit_runs", "reserved", _prepare_reserved, _begun, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case("audit_runs", "late evidence", _prepare_evidence, _evidence_kept, renews=SEEN_AGAIN, same=_nothing),
+    Case("audit_workflows", "no row", _prepare_rowless, _terminated, renews=GONE, same=_nothing),
+    Case("audit_ended", "undelivered", _prepare_undelivered, _ordered_again, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case("close_audit", "one gone", _prepare_close, _closed, same=_nothing),
+]
+
+CASES = INITIATION + DEPLOYMENT + RECONCILIATION + CANCELLATION + COMPLETION + AUDIT

@@ -266,6 +266,9 @@ class World:
             },
             "pushed": {e.seq: (e.type, dict(e.body)) for e in self.notifier.pushed},
             "sent": {e.seq: (e.type, dict(e.body)) for e in self.sink.sent},
+            "begun": dict(self.directory.begun),
+            "ordered": dict(self.directory.delivered),
+            "terminated": dict(self.directory.ended),
             "archives": {url: _members(content) for url, content in self.archive.stored.items()},
         }
 

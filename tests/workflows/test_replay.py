@@ -140,7 +140,6 @@ async def test_the_histories_of_a_chain_carry_the_state_on() -> None:
         ("repaired", "requeue_ended_tasks"),
         ("audited", "audit_workflows"),
         ("audited", "close_audit"),
-        ("audited_long-2", "audit_runs"),
         ("continued-2", "get_history_statuses_to_sync"),
     ],
 )
