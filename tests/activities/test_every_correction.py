@@ -1,0 +1,373 @@
+"""Every kind of correction, provoked through the real activities: on the fake cluster, and with real processes.
+
+A kind of the closed set that nothing here provokes fails a test of its own.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from crawler_lifecycle.activities.audit import AuditActivities, AuditPage, AuditPart
+from crawler_lifecycle.activities.deployment import MainJob, Started
+from crawler_lifecycle.activities.reconciliation import LookOrder, Sync
+from crawler_lifecycle.domain import task as task_rules
+from crawler_lifecycle.domain.audit import AuditRules
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.ledger import CorrectionKind
+from crawler_lifecycle.domain.task import Observation, Phase
+from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
+from crawler_lifecycle.fakes.services import FakeScheduler
+from crawler_lifecycle.ports import CorrectionRow, Fence, Look, TaskRef
+from tests.activities.world import Crash, World
+from tests.local.local_bench import Bench, wait_until
+
+AT_ONCE = AuditRules(grace_s=0, orphan_grace_s=0, start_grace_s=0, record_grace_s=0, resend_s=0)
+#: Executes until it finds a file, and then ends well.
+UNTIL_TOLD = """
+import os, time
+files = os.environ["CRAWL_FILES_DIR"]
+open(files + "/ready", "w").close()
+while not os.path.exists(files + "/end"):
+    time.sleep(0.01)
+"""
+
+
+class Hands(Protocol):
+    """What happens to the only task of run 1 behind our back."""
+
+    def ready(self) -> None: ...
+    def kill(self) -> None: ...
+    def remove(self) -> None: ...
+    def usurp(self) -> None: ...
+    def finish(self) -> None: ...
+    def later(self, seconds: float) -> None: ...
+
+
+class FakeHands:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        world.cluster.behaviour = Behaviour(executes=None)
+
+    def ready(self) -> None:
+        self.world.forward(0.5)
+
+    def kill(self) -> None:
+        self.world.cluster.end_now(1)
+
+    def remove(self) -> None:
+        self.world.cluster.vanish(1)
+
+    def usurp(self) -> None:
+        self.world.cluster._tasks[1, 0, 1].uid = "uid-of-another"
+
+    def finish(self) -> None:
+        self.world.cluster.end_now(1, end=FINISHED)
+
+    def later(self, seconds: float) -> None:
+        self.world.forward(seconds)
+
+
+class LocalHands:
+    """Real processes under the real local cluster, in real time."""
+
+    def __init__(self, world: World, bench: Bench) -> None:
+        self.world, self.bench = world, bench
+
+    def ready(self) -> None:
+        wait_until((self.bench.folder() / "files/ready").exists)
+
+    def kill(self) -> None:
+        self.bench.runner().send(signal.SIGKILL)
+        wait_until((self.bench.folder() / "end.json").exists)
+
+    def remove(self) -> None:
+        self.ready()
+        for victim in (self.bench.supervisor(), self.bench.runner(), self.bench.crawler_process()):
+            victim.send(signal.SIGKILL)  # the last of them may be gone with the one before
+        wait_until(lambda: not self.bench.running())
+        shutil.rmtree(self.bench.folder())
+
+    def usurp(self) -> None:
+        self.remove()
+        call = self.world.scheduler.calls[0]
+        crawler = self.world.scheduler.catalogue.get(call.crawler)
+        assert crawler is not None
+        self.world.scheduler.deployer.deploy(replace(call, expires_at=self.world.now + timedelta(minutes=1)), crawler)
+        self.ready()
+
+    def finish(self) -> None:
+        (self.bench.folder() / "files/end").touch()
+        wait_until((self.bench.folder() / "end.json").exists)
+
+    def later(self, seconds: float) -> None:
+        time.sleep(0.05)
+
+
+class LocalWorld(World):
+    """The same world over processes; its clock is the wall's."""
+
+    def clock(self) -> datetime:
+        self.now = datetime.now(UTC)
+        return self.now
+
+
+@pytest.fixture(params=["fake", "local"])
+def stage(
+    request: pytest.FixtureRequest, empty_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[World, Hands]]:
+    """A world and the hands that reach into it."""
+    if request.param == "fake":
+        world = World.over(empty_database, tmp_path / "fake")
+        yield world, FakeHands(world)
+        world.close()
+        return
+    monkeypatch.setattr(task_rules, "LATE_TOLERANCE_SECONDS", 0.0)
+    world = LocalWorld.over(empty_database, tmp_path / "local")
+    bench = Bench(tmp_path)
+    bench.folder = lambda index=0: bench.state / "tasks" / "1" / str(index) / "1"  # type: ignore[method-assign]
+    command = [sys.executable, "-I", "-S", "-c", UNTIL_TOLD]
+    world.cluster = bench.cluster  # type: ignore[assignment]
+    world.scheduler = FakeScheduler([CrawlerDefinition("books", CrawlerKind.COMMAND, command=command)], bench.cluster)
+    yield world, LocalHands(world, bench)
+    world.close()
+    bench.close()
+
+
+# --- the ways to a correction ---------------------------------------------------------------------------------------
+
+
+def executing(world: World, hands: Hands, due_s: float = 60) -> Fence:
+    """A run whose task is seen executing; the next look is due in so many seconds."""
+    fence = world.deployed()
+    hands.ready()
+    for _ in range(500):
+        try:
+            world.call("get_main_job_status", MainJob(fence, 0.05))
+            break
+        except ApplicationError:
+            time.sleep(0.02)
+    now = world.clock()
+    world.call("update_run_started", Started(fence, now, now + timedelta(seconds=due_s)))
+    assert world.statuses() == ["RUNNING"]
+    return fence
+
+
+def look(world: World, fence: Fence, source: str = "look", resumed: bool = False) -> None:
+    """One round, led by an interval of no length."""
+    order = LookOrder(fence, gap_s=0, next_gap_s=120, source=source, resumed=resumed)
+    answer = world.call("get_history_statuses_to_sync", order)
+    world.call("get_bulk_task_history_data", fence)
+    world.call("reconcile_tasks", fence)
+    world.call("sync_statuses", Sync(fence, source, answer.observed_at))
+
+
+def misled(world: World, fence: Fence) -> None:
+    """A round in which the cluster lies: a stale answer says that the task is gone."""
+    truthful = world.cluster.look
+
+    def lie(run_id: int, tasks: list[TaskRef]) -> Look:
+        seen = [Observation(t.index, t.attempt, Phase.GONE, world.clock(), uid=t.uid) for t in tasks]
+        return Look(world.clock(), 0.0, seen)
+
+    world.cluster.look = lie  # type: ignore[assignment, method-assign]
+    look(world, fence)
+    world.cluster.look = truthful  # type: ignore[method-assign]
+    assert world.statuses() == ["LOST"]
+
+
+def audited(world: World, what: str) -> AuditPart:
+    """One page of an audit that repairs at once."""
+    audit = AuditActivities(world.store, world.cluster, world.directory, AT_ONCE, world.clock)
+    part: AuditPart = ActivityEnvironment().run(getattr(audit, what), AuditPage(repair=True))
+    return part
+
+
+def killed(world: World, hands: Hands) -> None:
+    fence = executing(world, hands)
+    hands.kill()
+    look(world, fence)
+
+
+def vanished(world: World, hands: Hands) -> None:
+    fence = executing(world, hands)
+    hands.remove()
+    look(world, fence)
+
+
+def not_ours(world: World, hands: Hands) -> None:
+    fence = executing(world, hands)
+    hands.usurp()
+    look(world, fence)
+
+
+def never_existed(world: World, hands: Hands) -> None:
+    fence = world.deployed()
+    hands.remove()
+    look(world, fence)
+
+
+def late(world: World, hands: Hands) -> None:
+    fence = executing(world, hands, due_s=-30)
+    hands.finish()
+    hands.later(10)
+    look(world, fence)
+
+
+def repair(world: World, hands: Hands) -> None:
+    executing(world, hands, due_s=-30)
+    hands.finish()
+    hands.later(10)
+    look(world, world.resumed(), "resume", resumed=True)
+
+
+def still_alive(world: World, hands: Hands) -> None:
+    misled(world, executing(world, hands))
+    hands.later(10)
+    audited(world, "audit_cluster")
+
+
+def late_evidence(world: World, hands: Hands) -> None:
+    fence = executing(world, hands)
+    misled(world, fence)
+    world.call("update_run_status", fence)
+    hands.finish()
+    hands.later(10)
+    audited(world, "audit_ended")
+
+
+#: Kind -> the way to it, what was believed, what may be true, and what finds it.
+WAYS: dict[CorrectionKind, tuple[Callable[[World, Hands], None], str, set[str], str]] = {
+    CorrectionKind.KILLED: (killed, "RUNNING", {"FAILED"}, "look"),
+    CorrectionKind.VANISHED: (vanished, "RUNNING", {"LOST"}, "look"),
+    CorrectionKind.NOT_OURS: (not_ours, "RUNNING", {"LOST"}, "look"),
+    CorrectionKind.NEVER_EXISTED: (never_existed, "PENDING", {"LOST"}, "look"),
+    CorrectionKind.LATE: (late, "RUNNING", {"SUCCEEDED", "FAILED"}, "look"),
+    CorrectionKind.REPAIR: (repair, "RUNNING", {"SUCCEEDED", "FAILED"}, "resume"),
+    CorrectionKind.STILL_ALIVE: (still_alive, "LOST", {"RUNNING"}, "sweep"),
+    CorrectionKind.LATE_EVIDENCE: (late_evidence, "LOST", {"SUCCEEDED", "FAILED"}, "sweep"),
+}
+#: Those that change a status; the others stand beside an end, which never changes.
+FIXES = set(CorrectionKind) - {CorrectionKind.STILL_ALIVE, CorrectionKind.LATE_EVIDENCE}
+
+
+def test_every_kind_is_provoked() -> None:
+    assert set(WAYS) == set(CorrectionKind)
+
+
+def of_kind(world: World, kind: CorrectionKind) -> CorrectionRow:
+    [row] = world.store.corrections(kind=kind)
+    return row
+
+
+@pytest.mark.parametrize("kind", CorrectionKind)
+def test_it_is_provoked_and_written_with_the_fix(stage: tuple[World, Hands], kind: CorrectionKind) -> None:
+    world, hands = stage
+    way, believed, truths, found_by = WAYS[kind]
+    began = world.clock()
+    way(world, hands)
+    row = of_kind(world, kind)
+    assert (row.believed, row.found_by, row.attempt) == (believed, found_by, 1)
+    assert row.truth in truths
+    [task] = world.tasks()
+    assert row.task_id == task.task_id
+    assert row.evidence
+    # The times: it was believed before it was found, and for no longer than that was it untrue.
+    assert row.believed_since is not None
+    assert began <= row.believed_since <= row.created_at
+    assert row.truth_since is None or row.truth_since <= row.created_at
+    assert row.lag_ms is not None
+    assert 0 <= row.lag_ms <= (row.created_at - row.believed_since) / timedelta(milliseconds=1) + 1
+    if kind in FIXES:
+        [fix] = [t for t in world.store.transitions(1) if t.task_id and t.to_status == row.truth]
+        assert (fix.from_status, fix.committed_at, fix.source) == (believed, row.created_at, found_by)
+        assert str(task.status) == row.truth
+    else:
+        assert str(task.status) == believed, "an end never changes"
+        assert [t for t in world.store.transitions(1) if t.committed_at == row.created_at] == []
+    others = {other.kind for other in world.store.corrections()} - {kind}
+    assert others <= ({"vanished"} if believed == "LOST" else set())
+
+
+@pytest.mark.parametrize("kind", CorrectionKind)
+def test_looking_and_auditing_again_writes_nothing_more(new_world: Callable[[], World], kind: CorrectionKind) -> None:
+    world = new_world()
+    hands = FakeHands(world)
+    WAYS[kind][0](world, hands)
+    before = world.store.corrections()
+    row = world.row()
+    fence = Fence(1, row.attempt, row.owner_run_id or "")
+    for _ in range(2):
+        hands.later(100)
+        look(world, fence)
+        for what in ("audit_cluster", "audit_ended"):
+            audited(world, what)
+    assert [c for c in world.store.corrections() if c.kind == kind] == [c for c in before if c.kind == kind]
+
+
+@pytest.mark.parametrize("kind", sorted(FIXES))
+def test_fix_and_correction_are_there_together_or_not_at_all(
+    new_world: Callable[[], World], kind: CorrectionKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last statement of the transaction fails: neither is there; the second try writes both."""
+    from crawler_lifecycle.adapters.database.unit import Unit
+
+    world = new_world()
+    hands = FakeHands(world)
+    announce = Unit.announce
+
+    def cut(unit: Unit) -> None:
+        if unit.conn.exec_driver_sql("SELECT COUNT(*) FROM correction").scalar_one():
+            raise Crash("just before the commit")
+        announce(unit)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Unit, "announce", cut)
+        with pytest.raises(Crash):
+            WAYS[kind][0](world, hands)
+    assert world.store.corrections() == []
+    believed = WAYS[kind][1]
+    assert world.statuses() == [believed]
+    row = world.row()
+    world.call("sync_statuses", Sync(Fence(1, row.attempt, row.owner_run_id or ""), WAYS[kind][3]))
+    assert of_kind(world, kind).believed == believed
+    assert world.statuses() == [of_kind(world, kind).truth]
+
+
+def test_a_run_that_lost_its_workflow_is_a_repair(new_world: Callable[[], World]) -> None:
+    world = new_world()
+    hands = FakeHands(world)
+    fence = executing(world, hands)
+    lost = world.clock()
+    world.directory.open.clear()
+    world.directory.closed[world.row().owner_workflow_id or ""] = lost
+    hands.later(90)
+    audited(world, "audit_runs")
+    row = of_kind(world, CorrectionKind.REPAIR)
+    assert (row.task_id, row.believed, row.truth, row.found_by) == (None, "PROCESSING", "no workflow", "sweep")
+    assert (row.truth_since, row.lag_ms) == (lost, 90_000)
+    assert world.row().status == "PROCESSING"
+    [(request, repairing)] = world.directory.begun.values()
+    assert (request.run_id, repairing) == (fence.run_id, True)
+
+
+def test_what_ends_as_it_should_is_no_correction(stage: tuple[World, Hands]) -> None:
+    world, hands = stage
+    fence = executing(world, hands)
+    hands.finish()
+    look(world, fence)
+    world.call("update_run_status", fence)
+    for what in ("audit_cluster", "audit_ended", "audit_runs"):
+        audited(world, what)
+    assert world.store.corrections() == []
