@@ -1,7 +1,8 @@
 """The table of expected ends in ``docs/stopping.md``, read as cells: what is documented is what is tested.
 
-``cells()`` is the whole cross product of phases, kinds and states; ``pairwise(n)`` a sample of it with as many different
-pairs of values as ``n`` cells can have. Both raise ``ValueError``, naming line or cell, when the page cannot be read that way.
+``cells()`` is the whole cross product of phases, kinds and states; ``pairwise(n)`` is a sample of it with as many
+different pairs of values as ``n`` cells can have. Both raise ``ValueError``, naming line or cell, when the page cannot
+be read that way.
 """
 
 from __future__ import annotations

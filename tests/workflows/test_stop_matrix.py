@@ -1,0 +1,65 @@
+"""The stop matrix: every cell of the table in ``docs/stopping.md``, played on the real activities and the real store.
+
+One test plays some cells of a phase at once, each with its own run; what differs from the table is told cell by cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from tests.support.lab import laboratory
+from tests.support.stop_table import KINDS, PHASES, STATES, Cell, cells, pairwise
+from tests.support.stop_world import World, play
+
+#: What `make test` plays; the other cells are marked slow.
+SAMPLE = pairwise(56)
+REST = [cell for cell in cells() if cell not in SAMPLE]
+
+
+def of_phase(chosen: Sequence[Cell], phase: str) -> list[Cell]:
+    return [cell for cell in chosen if cell.phase == phase]
+
+
+def in_state(chosen: Sequence[Cell], state: str) -> list[Cell]:
+    return [cell for cell in chosen if cell.state == state]
+
+
+async def matches_the_table(skipping: WorkflowEnvironment, folder: Path, chosen: Sequence[Cell]) -> None:
+    async with laboratory(skipping.client, folder, workers=False) as lab:
+        problems = await play(World(lab, skipping, chosen))
+    assert not problems, "\n".join([f"{len(problems)} differences from docs/stopping.md:", *problems])
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("phase", PHASES)
+async def test_a_sample_of_every_phase_ends_as_the_table_says(
+    skipping: WorkflowEnvironment, tmp_path: Path, phase: str
+) -> None:
+    await matches_the_table(skipping, tmp_path, of_phase(SAMPLE, phase))
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("phase", PHASES)
+async def test_all_other_cells_end_as_the_table_says(
+    skipping: WorkflowEnvironment, tmp_path: Path, phase: str, state: str
+) -> None:
+    await matches_the_table(skipping, tmp_path, in_state(of_phase(REST, phase), state))
+
+
+def test_every_cell_is_played_once() -> None:
+    played = [cell for phase in PHASES for cell in of_phase(SAMPLE, phase)]
+    played += [cell for phase, state in product(PHASES, STATES) for cell in in_state(of_phase(REST, phase), state)]
+    assert len(played) == len(set(played)) == len(PHASES) * len(KINDS) * len(STATES) == 384
+    assert {(c.phase, c.kind, c.state) for c in played} == set(product(PHASES, KINDS, STATES))
+    assert 50 <= len(SAMPLE) <= 60
+    for phase, state in product(PHASES, STATES):
+        assert any((c.phase, c.state) == (phase, state) for c in SAMPLE)
+    for kind, state in product(KINDS, STATES):
+        assert any((c.kind, c.state) == (kind, state) for c in SAMPLE)
