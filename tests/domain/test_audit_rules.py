@@ -1,0 +1,283 @@
+"""The rules of an audit as properties: nothing in a sound world, nothing before its grace, nothing after a repair."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawler_lifecycle.domain.audit import (
+    AuditRules,
+    ClusterTask,
+    EndedRun,
+    Finding,
+    FindingKind,
+    LiveRun,
+    Noted,
+    OpenWorkflow,
+    RecordedTask,
+    Reported,
+    WorkflowState,
+    due,
+    judge_deliveries,
+    judge_end,
+    judge_live,
+    judge_task,
+    judge_workflow,
+    most_urgent,
+    ready_at,
+    reportable,
+)
+from crawler_lifecycle.domain.run import RunStatus, StopIntent
+from crawler_lifecycle.domain.task import End, Observation, Phase, TaskStatus
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+LONG_AGO = NOW - timedelta(days=1)
+LIVE = [s.value for s in RunStatus if not s.terminal]
+OVER = [s.value for s in RunStatus if s.terminal]
+ALIVE = ["QUEUED", "PENDING", "RUNNING", "STOPPING"]
+ENDS = ["SUCCEEDED", "FAILED", "CANCELLED", "LOST"]
+
+
+@dataclass
+class Run:
+    """One run in all three places."""
+
+    run_id: int
+    status: str
+    row: bool = True
+    owned: bool = True
+    workflow_open: bool = True
+    task: str | None = None
+    """The recorded status of its task; ``None``: there is no row of it."""
+    executing: bool = False
+    delivered: bool = True
+
+
+@dataclass
+class World:
+    """What database, cluster and Temporal say."""
+
+    runs: list[Run] = field(default_factory=list)
+
+    def findings(self, order: random.Random | None = None) -> list[Finding]:
+        """Everything judged, in any order."""
+        runs = list(self.runs)
+        if order is not None:
+            order.shuffle(runs)
+        return [finding for run in runs for finding in _judged(run)]
+
+    def repair(self, finding: Finding) -> None:
+        """The effect of a repair, as the activities have it."""
+        run = next(run for run in self.runs if run.run_id == finding.run_id)
+        if finding.kind in (FindingKind.ORPHAN, FindingKind.STILL_ALIVE):
+            run.executing = False
+        elif finding.kind in (FindingKind.NO_WORKFLOW, FindingKind.NOT_STARTED):
+            run.workflow_open = run.owned = True
+        elif finding.kind is FindingKind.NO_ROW:
+            run.workflow_open = False
+        elif finding.kind is FindingKind.UNDELIVERED:
+            run.delivered = True
+
+
+def _judged(run: Run) -> list[Finding]:
+    found: list[Finding | None] = []
+    owner = (f"w{run.run_id}", f"c{run.run_id}") if run.owned else (None, None)
+    if run.row and run.status in LIVE:
+        live = LiveRun(run.run_id, 1, run.status, "books", f"r{run.run_id}", LONG_AGO, *owner)
+        closed = WorkflowState(open=False, closed_at=LONG_AGO, how="terminated")
+        found.append(judge_live(live, WorkflowState(open=True) if run.workflow_open and run.owned else closed))
+    if run.row and run.status in OVER:
+        ended = EndedRun(run.run_id, 1, run.status, "books", LONG_AGO, *owner, None, run.delivered, True, run.delivered)
+        found.append(judge_deliveries(ended, busy=run.workflow_open))
+    if run.workflow_open and run.owned:
+        workflow = OpenWorkflow(f"w{run.run_id}", f"c{run.run_id}", LONG_AGO, run.run_id)
+        found.append(judge_workflow(workflow, run.row))
+    if run.executing:
+        seen = ClusterTask(run.run_id, 0, 1, True, 7, "uid", LONG_AGO)
+        known = run.row and run.task is not None
+        recorded = RecordedTask(run.run_id, run.run_id, 0, 1, run.task or "", run.status, "uid") if known else None
+        found.append(judge_task(seen, recorded))
+    return [finding for finding in found if finding is not None]
+
+
+@st.composite
+def sound_runs(draw: st.DrawFn, run_id: int) -> Run:
+    """A run about which all three agree."""
+    if draw(st.booleans()):
+        task = draw(st.sampled_from([*ALIVE, *ENDS]))
+        return Run(run_id, draw(st.sampled_from(LIVE)), task=task, executing=task in ALIVE[1:] and draw(st.booleans()))
+    exporting = draw(st.booleans())
+    delivered = not exporting or draw(st.booleans())
+    status, task = draw(st.sampled_from(OVER)), draw(st.sampled_from(ENDS))
+    return Run(run_id, status, workflow_open=exporting, task=task, delivered=delivered)
+
+
+@st.composite
+def damaged_runs(draw: st.DrawFn, run_id: int) -> Run:
+    """Anything at all."""
+    return Run(
+        run_id,
+        draw(st.sampled_from([*LIVE, *OVER])),
+        draw(st.booleans()),
+        draw(st.booleans()),
+        draw(st.booleans()),
+        draw(st.sampled_from([None, *ALIVE, *ENDS])),
+        draw(st.booleans()),
+        draw(st.booleans()),
+    )
+
+
+def worlds(kind: str) -> st.SearchStrategy[World]:
+    runs = sound_runs if kind == "sound" else damaged_runs
+    return (
+        st.integers(0, 8)
+        .flatmap(lambda n: st.tuples(*(runs(i) for i in range(1, n + 1))))
+        .map(lambda found: World(list(found)))
+    )
+
+
+@given(worlds("sound"))
+def test_a_sound_world_has_no_findings(world: World) -> None:
+    assert world.findings() == []
+
+
+@given(worlds("damaged"), st.randoms(use_true_random=False))
+def test_the_order_of_reading_means_nothing(world: World, order: random.Random) -> None:
+    def by_subject(findings: list[Finding]) -> list[Finding]:
+        return sorted(findings, key=lambda finding: finding.subject)
+
+    assert by_subject(world.findings(order)) == by_subject(world.findings())
+    assert len({finding.subject for finding in world.findings()}) == len(world.findings())
+
+
+@given(worlds("damaged"))
+def test_after_every_repair_nothing_is_left_but_what_needs_a_person(world: World) -> None:
+    for _ in range(3):  # what a repair shows is repaired by the next audit: a task of a run without a row
+        for finding in world.findings():
+            world.repair(finding)
+    assert [finding for finding in world.findings() if finding.kind.repair is not None] == []
+
+
+rules = st.builds(
+    AuditRules,
+    grace_s=st.floats(1, 1000),
+    orphan_grace_s=st.floats(1, 1000),
+    start_grace_s=st.floats(1, 1000),
+    resend_s=st.floats(1, 5000),
+)
+kinds = st.sampled_from(list(FindingKind))
+
+
+@given(kinds, rules, st.floats(0, 2000), st.one_of(st.none(), st.floats(0, 2000)))
+def test_nothing_is_repaired_before_its_grace(
+    kind: FindingKind, rules: AuditRules, age_s: float, since_s: float | None
+) -> None:
+    since = None if since_s is None else NOW - timedelta(seconds=since_s)
+    finding = Finding("s", kind, "d", 1, since=since)
+    noted = Noted(NOW - timedelta(seconds=age_s))
+    if not due(finding, noted, NOW, rules):
+        return
+    assert kind.repair is not None
+    assert ready_at(finding, noted, rules) <= NOW
+    oldest = noted.first_seen if since is None else min(noted.first_seen, since)
+    grace = {
+        FindingKind.LATE_EVIDENCE: 0.0,
+        FindingKind.ORPHAN: rules.orphan_grace_s,
+        FindingKind.STILL_ALIVE: rules.orphan_grace_s,
+        FindingKind.NOT_STARTED: rules.start_grace_s,
+    }.get(kind, rules.grace_s)
+    assert NOW - oldest >= timedelta(seconds=grace) - timedelta(microseconds=1)
+    if kind in (FindingKind.ORPHAN, FindingKind.STILL_ALIVE):
+        assert age_s >= grace - 1e-6, "however long it executes, somebody must have had the time to see it"
+
+
+@given(kinds, rules, st.floats(0, 10_000))
+def test_what_was_repaired_and_settled_is_not_repaired_again(
+    kind: FindingKind, rules: AuditRules, age_s: float
+) -> None:
+    noted = Noted(NOW - timedelta(seconds=age_s), NOW, settled=True)
+    assert not due(Finding("s", kind, "d", 1, since=LONG_AGO), noted, NOW, rules)
+
+
+def test_a_delivery_is_ordered_again_after_its_time_and_not_at_every_audit() -> None:
+    rules = AuditRules()
+    finding = Finding("s", FindingKind.UNDELIVERED, "d", 1, since=LONG_AGO)
+    for passed, wanted in ((0, False), (rules.resend_s - 1, False), (rules.resend_s, True)):
+        noted = Noted(LONG_AGO, NOW - timedelta(seconds=passed))
+        assert due(finding, noted, NOW, rules) is wanted
+
+
+def test_what_only_begins_is_no_finding_yet() -> None:
+    rules = AuditRules()
+    for kind in (FindingKind.NOT_STARTED, FindingKind.UNRECORDED, FindingKind.UNDELIVERED):
+        young = Finding("s", kind, "d", 1, since=NOW - timedelta(seconds=1))
+        assert not reportable(young, NOW, rules)
+        assert reportable(replace(young, since=LONG_AGO), NOW, rules)
+    assert reportable(Finding("s", FindingKind.ORPHAN, "d", 1), NOW, rules)
+
+
+# --- evidence that comes late
+
+
+def _end(**more: object) -> Observation:
+    end = End(finished_at=NOW, **more)  # type: ignore[arg-type]
+    return Observation(0, 1, Phase.ENDED, NOW, uid="u", end=end)
+
+
+GOOD = _end(exit_code=0, finish_reason="finished")
+BAD = _end(exit_code=1, finish_reason="failed")
+PERSON = StopIntent(LONG_AGO, requested_by="ada")
+
+
+@pytest.mark.parametrize(
+    ("status", "codes", "seen", "stop", "truth"),
+    [
+        ("LOST", (None, None), GOOD, None, "SUCCEEDED"),
+        ("LOST", (None, None), BAD, None, "FAILED"),
+        ("LOST", (None, None), BAD, PERSON, "CANCELLED"),
+        ("CANCELLED", (None, None), GOOD, PERSON, "SUCCEEDED"),
+        ("CANCELLED", (None, None), BAD, PERSON, None),
+        ("FAILED", (None, None), BAD, PERSON, None),
+        ("SUCCEEDED", (0, None), GOOD, None, None),
+        ("SUCCEEDED", (0, None), BAD, None, "FAILED"),
+        ("FAILED", (1, None), BAD, PERSON, None),
+        ("RUNNING", (None, None), GOOD, None, None),
+        ("LOST", (None, None), replace(GOOD, uid="another"), None, None),
+        ("LOST", (None, None), replace(GOOD, phase=Phase.GONE, end=None), None, None),
+    ],
+)
+def test_only_evidence_contradicts_a_recorded_end(
+    status: str, codes: tuple[int | None, int | None], seen: Observation, stop: StopIntent | None, truth: str | None
+) -> None:
+    finding = judge_end(RecordedTask(7, 1, 0, 1, status, "FAILED", "u", *codes), seen, stop)
+    assert (finding.evidence["truth"] if finding else None) == truth
+
+
+# --- the report
+
+
+def test_what_executes_unowned_is_told_first_and_a_report_has_an_end() -> None:
+    findings = [Reported(kind, f"{n}", n) for n in range(40) for kind in reversed(FindingKind)]
+    random.Random(7).shuffle(findings)
+    told = most_urgent(findings)
+    assert len(told) == 100
+    assert [f.kind for f in told] == [FindingKind.ORPHAN] * 40 + [FindingKind.STILL_ALIVE] * 40 + [
+        FindingKind.NO_WORKFLOW
+    ] * 20
+    assert [f.run_id for f in told[:40]] == list(range(40))
+
+
+def test_every_kind_has_its_sentence_and_every_status_of_a_task_is_judged() -> None:
+    assert all(kind.meaning for kind in FindingKind)
+    seen = ClusterTask(1, 0, 1, executing=False, uid="u")
+    for status in TaskStatus:
+        finding = judge_task(seen, RecordedTask(7, 1, 0, 1, status, "PROCESSING", "u"))
+        assert (finding is not None) == status.terminal
+    over = judge_task(seen, RecordedTask(7, 1, 0, 1, "RUNNING", "FAILED", "u"))
+    assert over is not None
+    assert "its run is FAILED" in over.detail
