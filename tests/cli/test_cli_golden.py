@@ -33,6 +33,10 @@ SUMMARY = {
     "kinds": {"killed": {"count": 1, "worst_s": 1.8, "meaning": "It was ended from outside."}},
     "text": "wrong for at most 1.8 s this week: 1 correction (killed 1)",
 }
+RESUMPTION = [
+    {"resumed": False, "note": "The saved state is not from a clean stop, so the crawl began anew", "tasks": 2},
+    {"resumed": True, "note": "It went on where the attempt before was stopped", "tasks": 1},
+]
 EXPORTED = COMPLETED | {"exports": [EXPORT], "deliveries": [DELIVERY]}
 
 #: What a verb asks for (method, path, answer), by the words of the call.
@@ -45,7 +49,7 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
         ("GET", "/v1/runs/7/corrections", {"corrections": [CORRECTION]}),
     ],
     "get 7": [
-        ("GET", "/v1/runs/7", STOPPED | {"exports": [EXPORT]}),
+        ("GET", "/v1/runs/7", STOPPED | {"exports": [EXPORT], "attempt": 2, "resumption": RESUMPTION}),
         ("GET", "/v1/runs/7/tasks", {"tasks": TASKS}),
         ("GET", "/v1/runs/7/corrections", {"corrections": []}),
     ],

@@ -1,0 +1,351 @@
+"""Resuming on a stack of real processes: what is on the cluster is adopted, what ended is told, nothing is done twice.
+
+The rows of ``docs/resuming.md`` that depend on something real: process ids, folders, Scrapy's state, HTTP beside
+Temporal. A few of them on MariaDB, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.cli import processes
+from crawler_lifecycle.cli.gateway import Gateway
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.runner.state import NOT_ASKED, NOT_CLEAN, WENT_ON
+from examples.story_checks import CHECKS, task_processes
+from tests.e2e.world import ENDLESS, QUICK, Row, World, moment, until
+from tests.support.mariadb import MariaDb
+
+SOME = {"max_pages": "60", "delay": "0.15"}
+#: Scrapy, slow enough to be stopped in the middle of it.
+SLOW: Row = {"crawler": "operations", "args": {"max_pages": "16"}, "settings": {"DOWNLOAD_DELAY": "0.4"}}
+
+ON_MARIADB = {"test_what_executes_is_adopted", "test_resumed_twice_at_once", "test_a_killed_scrapy_crawl_begins_anew"}
+
+
+@pytest.fixture(scope="module")
+def second_stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    mariadb: MariaDb = request.getfixturevalue("mariadb")
+    with mariadb.database() as url:
+        world = World(tmp_path_factory.mktemp("resume-mariadb") / "state", database=url)
+        try:
+            world.start()
+            yield world
+        finally:
+            world.end()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    both = ["sqlite", pytest.param("mariadb", marks=pytest.mark.slow)]
+    chosen = both if metafunc.function.__name__ in ON_MARIADB else ["sqlite"]
+    metafunc.parametrize("kind", chosen, indirect=True)
+
+
+@pytest.fixture
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, kind: str) -> World:
+    """The stack, whole and with no run of an earlier test open."""
+    world: World = request.getfixturevalue("stack" if kind == "sqlite" else "second_stack")
+    world.healthy()
+    return world
+
+
+# --- what every test does --------------------------------------------------------------------------------------------
+
+
+def start(world: World, **request: Any) -> int:
+    """A run whose tasks execute."""
+    run = int(world.gateway.start({"crawler": "plain", **request, **QUICK}, uuid.uuid4().hex)["run_id"])
+    until(lambda: world.tasks(run).get("RUNNING"), "a task that runs")
+    return run
+
+
+def terminate(world: World, run: int) -> None:
+    [(workflow_id,)] = world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run)
+    world.temporal("workflow", "terminate", "--workflow-id", workflow_id, "--reason", "by an operator")
+
+
+def folder_of(world: World, run: int, index: int = 0, attempt: int = 1) -> Path:
+    return world.folder / "cluster" / "tasks" / str(run) / str(index) / str(attempt)
+
+
+def kill_crawl(world: World, run: int) -> None:
+    """End every process of the run's tasks behind our back, without a trace of how."""
+    folder = world.folder / "cluster" / "tasks" / str(run)
+    for name in ("supervisor.json", "process.json"):
+        for file in folder.glob(f"*/*/{name}"):
+            known = json.loads(file.read_text())
+            with suppress(ProcessLookupError):
+                os.kill(known["pid"], signal.SIGKILL)
+    strays = [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if belongs(pid, folder)]
+    for pid in strays:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    until(lambda: not any(belongs(pid, folder) for pid in strays), "the end of its processes")
+
+
+def belongs(pid: int, folder: Path) -> bool:
+    with suppress(OSError):
+        return f"CRAWL_FILES_DIR={folder}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+    return False
+
+
+def resumed(world: World, run: int, attempt: int = 2, **more: Any) -> None:
+    """Resume it over HTTP and wait until the next attempt has its workflow."""
+    world.gateway.resume(run, **more)
+    sql = "SELECT attempt FROM run_history WHERE run_id = ?"
+    until(lambda: world.query(sql, run) == [(attempt,)], f"attempt {attempt}")
+
+
+def proved(world: World, run: int, status: str, outcome: str, attempt: int, *corrections: str) -> Row:
+    """The end that every source tells, and nothing twice."""
+    until(lambda: world.closed([run]), "the end of the run", 120)
+    found: Row = world.gateway.run(run)
+    assert (found["status"], found["outcome"], found["attempt"]) == (status, outcome, attempt), found["cause"]
+    for name in ("database", "processes", "archive"):
+        CHECKS[name](world.places, found)
+    kinds = {kind for (kind,) in world.query("SELECT kind FROM correction WHERE run_id = ?", run)}
+    assert kinds - {"late", "repair"} == set(corrections)
+    twice = "SELECT task_id FROM status_transition WHERE run_id = ? AND task_id IS NOT NULL GROUP BY task_id, to_status"
+    assert world.query(f"{twice} HAVING COUNT(*) > 1", run) == []
+    ended = world.query("SELECT attempt FROM outbox_event WHERE run_id = ? AND type = 'run.ended'", run)
+    assert len(ended) == len(set(ended))
+    return found
+
+
+def rows(world: World, run: int) -> list[tuple[Any, ...]]:
+    """Index, attempt, status, and whether another row replaced it."""
+    sql = "SELECT task_index, attempt, status, superseded_by IS NOT NULL FROM task_history WHERE run_id = ?"
+    return world.query(f"{sql} ORDER BY task_index, attempt", run)
+
+
+def crawled(world: World, run: int, attempt: int) -> list[str]:
+    """The addresses that Scrapy fetched, robots.txt left out."""
+    log = (folder_of(world, run, attempt=attempt) / "log").read_text(errors="replace")
+    return [url for url in re.findall(r"Crawled \(200\) <GET (\S+?)>", log) if not url.endswith("robots.txt")]
+
+
+def says(world: World, run: int, note: str, resumed: bool) -> None:
+    """The run itself says whether it went on: over HTTP, in the list of its tasks, and to the operator."""
+    assert world.gateway.run(run)["resumption"] == [{"resumed": resumed, "note": note, "tasks": 1}]
+    last = world.gateway.tasks(run)[-1]
+    assert (last["resumed"], last["resume_note"]) == (resumed, note)
+    described = world.crawlctl("describe", str(run)).stdout
+    assert f"1 task: {note}" in " ".join(described.split())
+
+
+# --- adopted, told, repeated -----------------------------------------------------------------------------------------
+
+
+def test_what_executes_is_adopted(place: World) -> None:
+    """The worker is killed and the workflow terminated while the crawl goes on."""
+    world, run = place, start(place, args=SOME)
+    before = task_processes(world.places, run)
+    world.stack.kill_part("worker")
+    terminate(world, run)
+    resumed(world, run)
+    until(lambda: world.query("SELECT stage FROM run_history WHERE run_id = ?", run) == [("reconciliation",)], "looks")
+    assert task_processes(world.places, run) == before, "the same process: number and time of its start"
+    proved(world, run, "COMPLETED", "finished", 2)
+    assert task_processes(world.places, run) == before
+    assert rows(world, run) == [(0, 1, "SUCCEEDED", False)]
+
+
+def test_an_end_that_came_meanwhile_is_told_first(place: World) -> None:
+    world, run = place, start(place, args={"max_pages": "15", "delay": "0.1"})
+    terminate(world, run)
+    end = folder_of(world, run) / "end.json"
+    until(end.exists, "the end of the crawl")
+    resumed(world, run)
+    proved(world, run, "COMPLETED", "finished", 2)
+    assert rows(world, run) == [(0, 1, "SUCCEEDED", False)]
+    [(ended_at,)] = world.query("SELECT ended_at FROM task_history WHERE run_id = ?", run)
+    assert moment(ended_at) == moment(json.loads(end.read_text())["finished_at"])
+
+
+def test_of_several_tasks_only_those_are_started_that_have_to_be(place: World) -> None:
+    """One executes, one was killed while nobody looked, one waits for its turn."""
+    world = place
+    run = start(world, args=SOME, tasks=[{}, {}, {"args": {"max_pages": "3"}}], max_parallel_tasks=2)
+    until(lambda: world.tasks(run) == {"RUNNING": 2, "QUEUED": 1}, "two tasks that run")
+    terminate(world, run)
+    before = task_processes(world.places, run)
+    pid, start_time, _ = before["1/1"]
+    assert processes.start_time(pid) == start_time
+    os.kill(pid, signal.SIGKILL)
+    until((folder_of(world, run, 1) / "end.json").exists, "its end")
+    resumed(world, run)
+    proved(world, run, "COMPLETED", "finished", 2, "killed")
+    found = rows(world, run)
+    assert found == [
+        (0, 1, "SUCCEEDED", False),
+        (1, 1, "FAILED", True),
+        (1, 2, "SUCCEEDED", False),
+        (2, 2, "SUCCEEDED", False),
+    ]
+    after = task_processes(world.places, run)
+    assert {name: after[name] for name in before} == before
+    assert set(after) == {"0/1", "1/1", "1/2", "2/2"}
+
+
+def test_a_wiped_cluster(place: World) -> None:
+    world, run = place, start(place, args=ENDLESS)
+    terminate(world, run)
+    kill_crawl(world, run)
+    shutil.rmtree(folder_of(world, run))
+    resumed(world, run)
+    until(lambda: world.tasks(run).get("RUNNING"), "the new task")
+    assert rows(world, run) == [(0, 1, "LOST", True), (0, 2, "RUNNING", False)]
+    world.gateway.stop(run)
+    proved(world, run, "FAILED", "cancelled", 2, "vanished")
+
+
+def test_a_failed_run_fails_again_under_its_next_attempt(place: World) -> None:
+    world = place
+    run = int(world.gateway.start({"crawler": "broken", **QUICK}, uuid.uuid4().hex)["run_id"])
+    proved(world, run, "FAILED", "failed", 1)
+    resumed(world, run)
+    proved(world, run, "FAILED", "failed", 2)
+    assert rows(world, run) == [(0, 1, "FAILED", True), (0, 2, "FAILED", False)]
+    ended = world.query("SELECT attempt FROM outbox_event WHERE run_id = ? AND type = 'run.ended' ORDER BY seq", run)
+    assert ended == [(1,), (2,)]
+
+
+# --- refused ---------------------------------------------------------------------------------------------------------
+
+
+def by_temporal(world: World, run: int, name: str) -> Row:
+    """Resume it as a stranger would; the close of that workflow."""
+    world.cli_start(name, {"run_id": run})
+    return world.cli_result(name)
+
+
+def test_a_live_run_is_nobody_elses(place: World) -> None:
+    world, run = place, start(place, args=ENDLESS)
+    close = by_temporal(world, run, f"resume-live-{run}")
+    assert close["status"] == "FAILED"
+    assert "RunIsLive" in json.dumps(close)
+    with pytest.raises(CommandFailed) as caught:
+        world.gateway.resume(run)
+    assert caught.value.code is Exit.NOT_IN_THIS_STATE
+    world.gateway.stop(run)
+    proved(world, run, "FAILED", "cancelled", 1)
+
+
+def test_resumed_twice_at_once(place: World) -> None:
+    """Twice over HTTP and once by Temporal, at the same moment: one new attempt."""
+    world, run = place, start(place, args=ENDLESS)
+    before = task_processes(world.places, run)
+    terminate(world, run)
+    closes: list[Row] = []
+    refused: list[CommandFailed] = []
+    ready = threading.Barrier(3)
+
+    def over_http() -> None:
+        with Gateway(str(world.stack.addresses["gateway"]), timeout_s=30) as gateway:
+            ready.wait(30)
+            try:
+                gateway.resume(run)
+            except CommandFailed as failure:
+                refused.append(failure)
+
+    def over_temporal() -> None:
+        ready.wait(30)
+        world.cli_start(f"resume-at-once-{run}", {"run_id": run})
+        closes.append(world.cli_result(f"resume-at-once-{run}"))
+
+    threads = [threading.Thread(target=call) for call in (over_http, over_http, over_temporal)]
+    for thread in threads:
+        thread.start()
+    until(lambda: world.query("SELECT attempt FROM run_history WHERE run_id = ?", run) == [(2,)], "attempt 2")
+    for thread in threads[:2]:
+        thread.join(60)
+    assert all(failure.code is Exit.NOT_IN_THIS_STATE for failure in refused), refused
+    which = f"CrawlRunId={run} AND CrawlStatus='PROCESSING'"
+    [(owner,)] = world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run)
+    until(lambda: owner in json.dumps(world.cli_list(f"ExecutionStatus='Running' AND ({which})")), "the winner's looks")
+    assert task_processes(world.places, run) == before
+    world.gateway.stop(run)
+    threads[2].join(120)
+    assert closes
+    if owner == f"resume-at-once-{run}":
+        assert closes[0]["status"] == "COMPLETED"
+    else:
+        assert closes[0]["status"] == "FAILED"
+        assert "RunIsLive" in json.dumps(closes[0])
+    proved(world, run, "FAILED", "cancelled", 2)
+
+
+def test_a_completed_run_is_executed_again_only_on_demand(place: World) -> None:
+    world = place
+    request = {"crawler": "operations", "args": {"max_pages": "3"}, **QUICK}
+    run = int(world.gateway.start(request, uuid.uuid4().hex)["run_id"])
+    proved(world, run, "COMPLETED", "finished", 1)
+    with pytest.raises(CommandFailed) as caught:
+        world.gateway.resume(run)
+    assert caught.value.code is Exit.NOT_IN_THIS_STATE
+    assert "AlreadyCompleted" in json.dumps(by_temporal(world, run, f"resume-completed-{run}"))
+    resumed(world, run, rerun=True)
+    proved(world, run, "COMPLETED", "finished", 2)
+    assert crawled(world, run, 2) == crawled(world, run, 1)
+    says(world, run, NOT_ASKED, False)
+
+
+# --- Scrapy's state --------------------------------------------------------------------------------------------------
+
+
+def until_crawled(world: World, run: int, pages: int) -> None:
+    until(lambda: len(crawled(world, run, 1)) >= pages, f"{pages} pages")
+
+
+def test_a_stopped_scrapy_crawl_goes_on_where_it_was(place: World) -> None:
+    world, run = place, start(place, **SLOW)
+    until_crawled(world, run, 5)
+    world.gateway.stop(run)
+    proved(world, run, "FAILED", "cancelled", 1)
+    resumed(world, run)
+    proved(world, run, "COMPLETED", "finished", 2)
+    first, second = crawled(world, run, 1), crawled(world, run, 2)
+    assert len(first) >= 5
+    assert second
+    assert len(set(first + second)) == len(first) + len(second), "no request was sent twice"
+    says(world, run, WENT_ON, True)
+
+
+def forced(world: World, run: int) -> None:
+    world.gateway.stop(run, force=True)
+
+
+def killed(world: World, run: int) -> None:
+    terminate(world, run)
+    kill_crawl(world, run)
+
+
+@pytest.mark.parametrize("how", [forced, killed])
+def test_a_killed_scrapy_crawl_begins_anew(place: World, how: Callable[[World, int], None]) -> None:
+    """Its state cannot be trusted, and the run says so."""
+    world, run = place, start(place, **SLOW)
+    until_crawled(world, run, 5)
+    how(world, run)
+    if how is forced:
+        proved(world, run, "FAILED", "cancelled", 1)
+    resumed(world, run)
+    proved(world, run, "COMPLETED", "finished", 2, *([] if how is forced else ["vanished"]))
+    assert set(crawled(world, run, 1)[:3]) <= set(crawled(world, run, 2)), "from the beginning"
+    says(world, run, NOT_CLEAN, False)
