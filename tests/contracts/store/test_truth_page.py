@@ -1,0 +1,57 @@
+"""The SQL that docs/truth.md shows works on both databases, and says what it is said to say."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from crawler_lifecycle.adapters.database import SqlRunStore
+from crawler_lifecycle.domain.task import End, Phase
+from tests.contracts.store.world import START, World, seen
+
+PAGE = (Path(__file__).parents[3] / "docs" / "truth.md").read_text()
+[BLOCK] = re.findall(r"```sql\n(.*?)```", PAGE, re.S)
+STATEMENTS = [text.strip() for text in re.split(r";\n?", BLOCK) if text.strip()]
+KILLED = End(exit_code=137, signal=9, reason="Error")
+
+
+def asked(store: SqlRunStore, number: int, **given: object) -> list[dict[str, object]]:
+    """The answer of a statement of the page, for the run, task and times of a test."""
+    statement = STATEMENTS[number]
+    for old, new in given.items():
+        statement = re.sub(rf"\b{old} = \d+", f"{old} = {new}", statement) if old.endswith("_id") else re.sub(
+            r"'2026-11-\d\d [0-9:]+'", f"'{new}'", statement
+        )  # fmt: skip
+    with store._db.engine.connect() as connection:
+        return [dict(row) for row in connection.execute(sa.text(statement)).mappings()]
+
+
+def test_the_page_has_these_statements() -> None:
+    assert len(STATEMENTS) == 6
+
+
+def test_they_say_what_happened(world: World, store: SqlRunStore) -> None:
+    fence = world.deployed(tasks=1)
+    world.execute(fence)
+    [task] = store.found_state(fence).tasks
+    when = world.clock.forward(40)
+    found = world.clock.forward(20)
+    world.look(fence, [seen(task, Phase.ENDED, found, uid=task.uid, end=replace(KILLED, finished_at=when))])
+    since = f"{START - timedelta(days=1):%Y-%m-%d %H:%M:%S}"
+    assert [(r["kind"], r["corrections"], float(str(r["wrong_for_s"]))) for r in asked(store, 0, at=since)] == [
+        ("killed", 1, 20.0)
+    ]
+    [worst] = asked(store, 1, at=since)
+    assert (worst["task_id"], worst["believed"], worst["truth"]) == (task.task_id, "RUNNING", "FAILED")
+    assert {r["source"]: r["worst_ms"] for r in asked(store, 2, at=since)}["look"] == 20_000
+    between = f"{when + timedelta(seconds=10):%Y-%m-%d %H:%M:%S}"
+    about = {"run_id": fence.run_id, "task_id": task.task_id, "at": between}
+    assert asked(store, 3, **about) == [{"to_status": "RUNNING"}]
+    assert asked(store, 4, **about) == [{"to_status": "FAILED"}]
+    [stale] = asked(store, 5, at="2026-12-01 00:00:00")
+    assert stale["run_id"] == fence.run_id
+    assert asked(store, 5, at="2026-01-01 00:00:00") == []
