@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.adapters.local import live, observer
+from crawler_lifecycle.adapters.local.evidence import TaskFolder
 from crawler_lifecycle.adapters.local.observer import LocalObserver
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.task import Phase
@@ -117,6 +118,45 @@ def test_a_task_that_such_a_build_deploys_while_we_watch_is_found(bench: Bench, 
     wait_until(lambda: told.observer.health().watched == 3)
     told.quiet()
     told.after(lambda: (bench.slay(bench.crawler_process(0)), bench.until(Phase.EXECUTING, index=2)))
+
+
+def test_a_supervisor_that_begins_while_it_is_looked_for_is_not_over(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two readings of one look, and of one turn of the observer."""
+    bench.deploy(SLEEP)
+    bench.until(Phase.EXECUTING)
+    crawler = bench.crawler_process()
+    hidden = {name: (bench.folder() / name).read_bytes() for name in ("supervisor.json", "process.json")}
+    alive, late = TaskFolder.supervisor_alive, [True]
+
+    def begins_meanwhile(folder: TaskFolder) -> bool:
+        if not late:
+            return alive(folder)
+        for name in hidden:
+            assert not (folder.path / name).exists()
+        for name, content in hidden.items():
+            (folder.path / name).write_bytes(content)
+        late.clear()
+        return False
+
+    monkeypatch.setattr(TaskFolder, "supervisor_alive", begins_meanwhile)
+    for name in hidden:
+        (bench.folder() / name).unlink()
+    told = Told(LocalObserver(bench.state))
+    with told.watching():
+        wait_until(lambda: not late)
+        told.quiet()
+        assert told.observer.health().watched == 1
+        for name in hidden:
+            (bench.folder() / name).unlink()
+        with monkeypatch.context() as patch:
+            patch.setattr(TaskFolder, "processes", lambda *_: [])  # the crawler has not been forked yet
+            late.append(True)
+            assert bench.look().phase is Phase.ABSENT
+        assert bench.look().phase is Phase.EXECUTING
+        told.quiet()
+        told.after(lambda: bench.slay(crawler))
 
 
 def test_old_ends_are_not_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

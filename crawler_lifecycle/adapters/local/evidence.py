@@ -189,6 +189,8 @@ class TaskFolder:
             return self._without_folder(now, node)
         if self.has(files.END):
             return self._ended(now, node)
+        # Asked before anybody is looked for: what begins meanwhile is not gone.
+        began = self.has(files.SUPERVISOR) or self.has(files.PROCESS)
         leader = self.identity(files.PROCESS)
         if self.supervisor_alive():
             if not self.has(files.PROCESS):
@@ -198,7 +200,7 @@ class TaskFolder:
             return self._ended(now, node)
         if self.has(files.END):  # it wrote the end and left while we looked
             return self._ended(now, node)
-        if not self.has(files.SUPERVISOR) and not self.has(files.PROCESS):
+        if not began:
             reason = "deployed, but its supervisor has not started" if self.has(files.SPEC) else None
             return self._seen(Phase.ABSENT, now, reason=reason)
         return self._outlived(now, node, supervised=False)

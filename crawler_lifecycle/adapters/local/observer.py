@@ -269,6 +269,8 @@ class _Watch:
             return self._end(task)
         if task.pin is not None:
             return None
+        # Asked before anybody is looked for: what begins meanwhile is not over.
+        began = bool(task.held) or folder.has(files.SUPERVISOR) or folder.has(files.PROCESS)
         supervisor = folder.identity(files.SUPERVISOR)
         if supervisor is not None and self._pin(task, supervisor, "supervisor"):
             return self._look_ahead(task, folder)
@@ -279,15 +281,9 @@ class _Watch:
             task.held = "supervisor"
         elif folder.has(files.PROCESS) and self._rest(task, folder, crawler):
             task.held = "rest"
-        elif self._is_over(task, folder):
+        elif began or folder.has(files.END) or time.monotonic() - task.since >= STALE_S:
             self._end(task)
         return None
-
-    def _is_over(self, task: _Task, folder: TaskFolder) -> bool:
-        """Of a task of which no process is left: whether it ever had one, or will never have one."""
-        if task.held or any(folder.has(name) for name in (files.END, files.SUPERVISOR, files.PROCESS)):
-            return True
-        return time.monotonic() - task.since >= STALE_S
 
     def _rest(self, task: _Task, folder: TaskFolder, crawler: Identity | None) -> bool:
         """Whether something that the crawler left behind still runs."""
