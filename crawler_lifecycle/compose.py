@@ -96,7 +96,7 @@ def build_parts(settings: Settings, directory: WorkflowDirectory) -> Parts:
         sink=build_sink(settings),
         archive=build_archive(settings),
         directory=directory,
-        audit=AuditRules(settings.audit.grace_s, settings.audit.orphan_grace_s),
+        audit=AuditRules(settings.audit.grace_s, settings.audit.orphan_grace_s, settings.audit.start_grace_s),
     )
 
 

@@ -169,6 +169,9 @@ class AuditSettings(_Section):
     repair: bool = Field(default=True, description="whether scheduled audits repair, or only tell")
     grace_s: float = Field(default=120.0, ge=0, description="before a run whose workflow is gone is taken over")
     orphan_grace_s: float = Field(default=300.0, ge=0, description="before a task that no run owns is ended")
+    start_grace_s: float = Field(
+        default=30.0, ge=0, description="before an accepted run that nobody took up is started"
+    )
 
 
 class PayloadSettings(_Section):

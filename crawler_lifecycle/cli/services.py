@@ -34,7 +34,7 @@ def worker(*roles: str) -> int:
     Parameters
     ----------
     roles
-        What it serves: workflows, cluster, control, export; all of them when none is given.
+        What it serves: workflows, cluster, control, export, audit; all of them when none is given.
     """
     settings = load_settings()
     from crawler_lifecycle.worker import serve

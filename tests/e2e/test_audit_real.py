@@ -1,0 +1,221 @@
+"""Audits on the real stack: what terminated, deleted and killed things leave behind is found and put right."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.adapters.database import open_store
+from crawler_lifecycle.domain.run import RunRequest
+from tests.e2e.world import ENDLESS, QUICK, World, until
+
+SHORT = {"max_pages": "3", "delay": "0.05"}
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A stack of its own: graces of zero would repair what other tests break on purpose."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LIFECYCLE_CLUSTER__SLOTS", "8")
+        for name in ("GRACE_S", "ORPHAN_GRACE_S", "START_GRACE_S"):
+            patch.setenv(f"LIFECYCLE_AUDIT__{name}", "0")
+        patch.setenv("LIFECYCLE_AUDIT__EVERY_S", "86400")
+        patch.setenv("LIFECYCLE_GATEWAY__SWEEP_S", "86400")
+        world = World(tmp_path_factory.mktemp("audit") / "state")
+        try:
+            world.start()
+            yield world
+        finally:
+            world.end()
+
+
+def crawlctl(world: World, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "LIFECYCLE_GATEWAY__URL": str(world.stack.addresses["gateway"])}
+    command = [sys.executable, "-m", "crawler_lifecycle.cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=env, cwd=world.folder)
+
+
+def audit(world: World, *, code: int = 0) -> dict[str, Any]:
+    """``crawlctl audit --repair``: its report."""
+    done = crawlctl(world, "audit", "--repair", "-o", "json")
+    assert done.returncode == code, done.stdout + done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert report["troubles"] == []
+    return report
+
+
+def settled(world: World) -> None:
+    """Another audit finds nothing."""
+    assert audit(world)["found"] == {}
+
+
+def write(world: World, *statements: str) -> None:
+    """What an operator does with the database behind everybody's back."""
+    with sqlite3.connect(world.places.path("database"), timeout=30) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+
+
+def started(world: World, args: dict[str, str], *, tasks: int = 1) -> int:
+    request = {"crawler": "plain", "tasks": [{"args": args}] * tasks, **QUICK}
+    return int(world.gateway.start(request, f"audit-{time.monotonic_ns()}")["run_id"])
+
+
+def corrections(world: World, run_id: int) -> list[tuple[str, str, str]]:
+    return world.query("SELECT kind, believed, truth FROM correction WHERE run_id = ? AND found_by = 'sweep'", run_id)
+
+
+def owner(world: World, run_id: int) -> str:
+    return str(world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id)[0][0])
+
+
+def crawlers_of(world: World, run_id: int) -> list[int]:
+    """The processes of a run's crawlers."""
+    found = []
+    for pid in world.processes():
+        try:
+            entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if f"CRAWL_RUN_ID={run_id}".encode() in entries:
+            found.append(pid)
+    return found
+
+
+def test_audits_are_scheduled(stack: World) -> None:
+    described = json.loads(stack.temporal("schedule", "describe", "--schedule-id", "crawl-audit").stdout)
+    schedule = described["schedule"]
+    assert schedule["spec"]["interval"] == [{"interval": "86400s"}] or "86400" in json.dumps(schedule["spec"])
+    assert schedule["action"]["startWorkflow"]["workflowType"]["name"] == "CrawlAuditWorkflow"
+    assert "SKIP" in str(schedule["policies"]["overlapPolicy"]).upper()
+    stack.temporal("schedule", "trigger", "--schedule-id", "crawl-audit")
+    until(lambda: stack.query("SELECT audit_id FROM audit_report"), "the report of a scheduled audit")
+
+
+def test_a_run_whose_workflow_was_terminated_comes_to_its_end(stack: World) -> None:
+    """Its two crawlers end unseen; nothing is executed twice."""
+    stack.healthy()
+    run_id = started(stack, {"max_pages": "30", "delay": "0.1"}, tasks=2)
+    until(lambda: stack.tasks(run_id) == {"RUNNING": 2}, "two tasks that run")
+    stack.temporal("workflow", "terminate", "--workflow-id", owner(stack, run_id), "--reason", "by an operator")
+    assert crawlctl(stack, "audit", "-q").returncode == 1, "without --repair something is left"
+    assert audit(stack)["repaired"] == {"no_workflow": 1}
+    until(lambda: stack.closed([run_id]), "the end of the run")
+    run = stack.gateway.run(run_id)
+    assert (run["status"], run["outcome"], run["attempt"]) == ("COMPLETED", "finished", 2)
+    rows = stack.query("SELECT task_index, attempt, status FROM task_history WHERE run_id = ?", run_id)
+    assert sorted(rows) == [(0, 1, "SUCCEEDED"), (1, 1, "SUCCEEDED")]
+    assert ("repair", "PROCESSING", "no workflow") in corrections(stack, run_id)
+    settled(stack)
+
+
+def test_a_crawler_that_no_row_knows_is_ended(stack: World) -> None:
+    """All rows of the run were deleted; its workflow goes, too, with its reason."""
+    stack.healthy()
+    run_id = started(stack, ENDLESS)
+    until(lambda: stack.tasks(run_id) == {"RUNNING": 1}, "a task that runs")
+    workflow_id = owner(stack, run_id)
+    until(lambda: stack.cli_list(f"CrawlRunId={run_id} AND ExecutionStatus='Running'"), "the workflow in the list")
+    assert crawlers_of(stack, run_id)
+    stack.temporal("workflow", "terminate", "--workflow-id", workflow_id, "--reason", "by an operator")
+    events = f"(SELECT seq FROM outbox_event WHERE run_id = {run_id})"
+    tables = ("task_observation", "task_finding", "status_transition", "history_property", "task_history")
+    write(
+        stack,
+        "PRAGMA foreign_keys = OFF",
+        f"DELETE FROM outbox_delivery WHERE seq IN {events}",
+        *(f"DELETE FROM {table} WHERE run_id = {run_id}" for table in ("outbox_event", *tables, "run_history")),
+    )
+    report = audit(stack)
+    assert (report["found"], report["left"]) == ({"orphan": 1}, 0)
+    assert report["findings"][0]["run_id"] == run_id
+    assert crawlers_of(stack, run_id) == []
+    settled(stack)
+
+
+def test_a_crawler_of_an_ended_run_that_executes_is_a_correction_and_is_ended(stack: World) -> None:
+    """Somebody wrote an end that did not happen: the row says FAILED while the crawler goes on."""
+    stack.healthy()
+    run_id = started(stack, ENDLESS)
+    until(lambda: stack.tasks(run_id) == {"RUNNING": 1}, "a task that runs")
+    stack.temporal("workflow", "terminate", "--workflow-id", owner(stack, run_id), "--reason", "by an operator")
+    ended = "ended_at = strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'"
+    write(
+        stack,
+        f"UPDATE task_history SET status = 'FAILED', outcome = 'failed', {ended} WHERE run_id = {run_id}",
+        f"UPDATE run_history SET status = 'FAILED', stage = 'completion', outcome = 'failed', {ended}"
+        f" WHERE run_id = {run_id}",
+        "INSERT INTO export_record (run_id, attempt, status, at)"
+        f" VALUES ({run_id}, 1, 'empty', strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')",
+    )
+    report = audit(stack)
+    assert report["repaired"]["still_alive"] == 1
+    assert crawlers_of(stack, run_id) == []
+    assert ("still_alive", "FAILED", "RUNNING") in corrections(stack, run_id)
+    assert stack.status(run_id) == "FAILED"
+
+
+def test_a_crawler_that_outlives_its_supervisor_and_its_folder_is_ended(stack: World) -> None:
+    """Supervisor killed, folder deleted, run judged as lost: the process is still found, by its environment."""
+    stack.healthy()
+    run_id = started(stack, ENDLESS)
+    until(lambda: stack.tasks(run_id) == {"RUNNING": 1}, "a task that runs")
+    folder = stack.folder / "cluster" / "tasks" / str(run_id) / "0" / "1"
+    os.kill(json.loads((folder / "supervisor.json").read_text())["pid"], signal.SIGKILL)
+    (folder / "end.json").write_text(json.dumps({"exit_code": 1, "signal": None, "reason": "Error"}))
+    until(lambda: stack.closed([run_id]), "the end of the run")
+    assert stack.status(run_id) == "FAILED"
+    assert crawlers_of(stack, run_id), "the crawler itself goes on"
+    assert audit(stack)["repaired"] == {"still_alive": 1}
+    assert crawlers_of(stack, run_id) == []
+    settled(stack)
+
+
+def test_what_was_not_delivered_is_sent_again(stack: World) -> None:
+    """The workflow is terminated while the archive cannot be written."""
+    stack.healthy()
+    archive = stack.folder / "archive"
+    archive.mkdir(exist_ok=True)
+    kept = archive.rename(stack.folder / "archive.kept")
+    archive.write_text("no folder")
+    try:
+        run_id = started(stack, SHORT)
+        failed = "SELECT error FROM export_record WHERE run_id = ? AND status = 'failed'"
+        until(lambda: stack.query(failed, run_id), "an export that failed")
+        stack.temporal("workflow", "terminate", "--workflow-id", owner(stack, run_id), "--reason", "by an operator")
+    finally:
+        archive.unlink()
+        kept.rename(archive)
+    report = audit(stack)
+    assert report["repaired"] == {"undelivered": 1}
+    done = "SELECT url FROM export_record WHERE run_id = ? AND status = 'exported'"
+    until(lambda: stack.query(done, run_id), "the export")
+    stack.cli_result(f"crawl-export/{run_id}/1")
+    stack.prove(run_id, "COMPLETED", "finished")
+    settled(stack)
+
+
+def test_a_run_whose_starter_died_is_started(stack: World) -> None:
+    """The row was committed, and then the gateway was gone."""
+    stack.healthy()
+    store = open_store(str(stack.stack.addresses["database"]))
+    try:
+        request = RunRequest(crawler="plain", args=SHORT, poll_minutes=[0.02])
+        row, _ = store.reserve_run(request, f"reserved-{time.monotonic_ns()}")
+    finally:
+        store.close()
+    assert audit(stack)["repaired"] == {"not_started": 1}
+    until(lambda: stack.closed([row.run_id]), "the end of the run")
+    stack.prove(row.run_id, "COMPLETED", "finished")
+    settled(stack)
