@@ -27,6 +27,7 @@ from .feed import Feed
 from .limits import Limits, Serving
 from .metrics import Measured, Metrics, add_metrics
 from .openapi import describe
+from .routes_audit import add_audit
 from .routes_commands import add_commands, add_deliveries
 from .routes_ledger import add_ledger
 from .routes_logs import add_logs
@@ -100,6 +101,7 @@ def create_app(
     add_readers(app, store, blocked, clock)
     add_logs(app, reader, store)
     add_stream(app, feed, store)
+    add_audit(app, store, workflows)
     _add_rest(app, store, workflows, crawlers, entrance.callers, metrics)
     # The one added last is the first that a request meets.
     limits = Limits(entrance.quota)
