@@ -158,7 +158,7 @@ class Run(BaseModel):
     ended_at: datetime | None
     updated_at: datetime
     unreadable: str | None
-    """In a list: what cannot be in the run's row, because another program wrote it, and the cure."""
+    """What cannot be in the run's row, because another program wrote it, and the cure."""
 
     @classmethod
     def of(cls, row: RunRow, now: datetime, *, known: Mapping[str, Any] | None = None, **more: Any) -> Self:

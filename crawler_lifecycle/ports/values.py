@@ -101,8 +101,8 @@ class RunRow:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     unreadable: str | None = None
-    """Only in lists: what cannot be in this row, and the cure. ``status`` is then what stands there, an
-    ``UnknownStatus`` if it is none; what cannot be read is empty."""
+    """What cannot be in this row, and the cure. ``status`` is then what stands there, in a list also an
+    ``UnknownStatus``; what cannot be read is empty."""
 
 
 @dataclass(frozen=True, slots=True)

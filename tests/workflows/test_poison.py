@@ -67,7 +67,11 @@ UNEXPECTED = {
     "bytes": raw(b"\x00\x01", b"binary/plain"),
 }
 POISON = {**UNDECODABLE, "encrypted with a lost key": ENCRYPTED, **UNEXPECTED}
-every = pytest.mark.parametrize("poison", list(POISON))
+#: One of each kind in every run of the tests; all of them with the slow ones.
+SAMPLE = ("broken JSON", "unknown encoding", "encrypted with a lost key", "wrong types")
+every = pytest.mark.parametrize(
+    "poison", [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.slow) for name in POISON]
+)
 
 
 async def running(lab: Lab, behaviour: Behaviour | None = None) -> WorkflowHandle[Any, Any]:
@@ -195,7 +199,7 @@ async def test_what_is_over_the_servers_limit_is_refused_to_its_sender(lab: Lab)
     assert (await handle.result()).outcome == "cancelled"
 
 
-# --- updates, queries, cancel ------------------------------------------------------------------------------------------
+# --- updates, queries, cancel -----------------------------------------------------------------------------------------
 
 
 async def test_as_an_update_it_is_refused_with_words(lab: Lab) -> None:

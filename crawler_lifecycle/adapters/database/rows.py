@@ -179,10 +179,11 @@ _TASK_FIELDS = tuple(n for n in TaskRow.__dataclass_fields__ if n not in ("statu
 
 
 def whole_run(run: Row) -> RunRow:
-    """One run for a reader. Raises ``RowUnreadable`` when anything in the row cannot be."""
-    check(run_history, run)
+    """One run for a reader. Raises ``RowUnreadable`` when nobody can go on with the row; what else cannot be is told in
+    ``unreadable``, so that a counter never stands in the way of a stop."""
+    check(run_history, run, graver=True)
     load_request(run)
-    return run_row(run)
+    return listed_run(run)
 
 
 def run_row(run: Row) -> RunRow:
@@ -196,8 +197,7 @@ def listed_run(run: Row) -> RunRow:
     if wrong is None:
         return run_row(values)
     status = values["status"]
-    if status not in RunStatus.__members__:
-        status = UnknownStatus(status)
+    status = RunStatus(status) if status in RunStatus.__members__ else UnknownStatus(status)
     fields = {name: values[name] for name in _RUN_FIELDS}
     return RunRow(status=status, stop=stop_of(values), unreadable=wrong, **fields)
 

@@ -1,0 +1,76 @@
+"""Somebody writes into the database while a run is under way: it waits, says why, and goes on when that is mended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from crawler_lifecycle.domain.errors import RowUnreadable
+from crawler_lifecycle.fakes.cluster import Behaviour
+from tests.support.lab import Lab
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+REQUEST = {"crawler": "books", "limits": {"start_check_s": 0.1}, "poll_minutes": [0.005]}
+
+
+def write(lab: Lab, statement: str) -> None:
+    with lab.store._db.writing() as conn:
+        assert conn.execute(text(statement)).rowcount
+
+
+def unreadable(lab: Lab) -> bool:
+    try:
+        lab.store.get_run(1)
+    except RowUnreadable:
+        return True
+    return False
+
+
+def told(column: str) -> Callable[[Lab], Any]:
+    return lambda lab: (row := lab.store.get_run(1)) and "set one of QUEUED" in str(getattr(row, column))
+
+
+EDITS: dict[str, tuple[str, str, Callable[[Lab], Any]]] = {
+    "status of the run": (
+        "UPDATE run_history SET status = 'BANANA'", "UPDATE run_history SET status = 'PROCESSING'", unreadable,
+    ),
+    "stopping without a stop": (
+        "UPDATE run_history SET status = 'STOPPING'", "UPDATE run_history SET status = 'PROCESSING'", unreadable,
+    ),
+    "attempt": ("UPDATE run_history SET attempt = 7", "UPDATE run_history SET attempt = 1", lambda lab: True),
+    "owner": (
+        "UPDATE run_history SET owner_run_id = 'x' || owner_run_id",
+        "UPDATE run_history SET owner_run_id = substr(owner_run_id, 2)",
+        lambda lab: True,
+    ),
+    "status of a task": (
+        "UPDATE task_history SET status = 'BANANA'", "UPDATE task_history SET status = 'RUNNING'", told("look_error"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("end", ["mended", "stopped, then mended"])
+async def test_the_run_waits_and_goes_on_when_the_row_is_mended(real_lab: Lab, edit: str, end: str) -> None:
+    lab = real_lab
+    spoil, mend, seen = EDITS[edit]
+    lab.cluster.behaviour = Behaviour(executes=None)
+    handle = await lab.start(REQUEST)
+    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation" and s.looks >= 1)
+    write(lab, spoil)
+    await lab.until(lambda: seen(lab))
+    if end == "mended":
+        write(lab, mend)
+        looks = (await lab.snapshot_where(handle, lambda s: True)).looks
+        await lab.snapshot_where(handle, lambda s: s.looks > looks + 1)
+    await handle.signal("stop")
+    if end != "mended":
+        write(lab, mend)
+    result = await handle.result()
+    assert (result.status, result.outcome, result.attempt) == ("FAILED", "cancelled", 1)
+    assert lab.cluster.alive() == []
+    assert lab.store.get_run(1).unreadable is None
