@@ -113,6 +113,9 @@ def resumed(world: World, run: int, attempt: int = 2, **more: Any) -> None:
     until(lambda: world.query(sql, run) == [(attempt,)], f"attempt {attempt}")
 
 
+GONE = ("killed", "vanished")
+
+
 def proved(world: World, run: int, status: str, outcome: str, attempt: int, *corrections: str) -> Row:
     """The end that every source tells, and nothing twice."""
     until(lambda: world.closed([run]), "the end of the run", 120)
@@ -121,7 +124,9 @@ def proved(world: World, run: int, status: str, outcome: str, attempt: int, *cor
     for name in ("database", "processes", "archive"):
         CHECKS[name](world.places, found)
     kinds = {kind for (kind,) in world.query("SELECT kind FROM correction WHERE run_id = ?", run)}
-    assert kinds - {"late", "repair"} == set(corrections)
+    # What was killed together with its supervisor may or may not have left its exit status for a moment.
+    assert kinds - {"late", "repair"} <= set(corrections)
+    assert bool(kinds & set(corrections)) == bool(corrections)
     twice = "SELECT task_id FROM status_transition WHERE run_id = ? AND task_id IS NOT NULL GROUP BY task_id, to_status"
     assert world.query(f"{twice} HAVING COUNT(*) > 1", run) == []
     ended = world.query("SELECT attempt FROM outbox_event WHERE run_id = ? AND type = 'run.ended'", run)
@@ -155,16 +160,20 @@ def says(world: World, run: int, note: str, resumed: bool) -> None:
 
 def test_what_executes_is_adopted(place: World) -> None:
     """The worker is killed and the workflow terminated while the crawl goes on."""
-    world, run = place, start(place, args=SOME)
+    world, run = place, start(place, args=ENDLESS)
     before = task_processes(world.places, run)
     world.stack.kill_part("worker")
     terminate(world, run)
     resumed(world, run)
-    until(lambda: world.query("SELECT stage FROM run_history WHERE run_id = ?", run) == [("reconciliation",)], "looks")
+    sql = "SELECT stage FROM run_history WHERE run_id = ?"
+    until(lambda: world.query(sql, run) == [("reconciliation",)], "looks", 120)
     assert task_processes(world.places, run) == before, "the same process: number and time of its start"
-    proved(world, run, "COMPLETED", "finished", 2)
-    assert task_processes(world.places, run) == before
-    assert rows(world, run) == [(0, 1, "SUCCEEDED", False)]
+    assert rows(world, run) == [(0, 1, "RUNNING", False)]
+    (pid, start_time, _), *_ = before.values()
+    assert processes.start_time(pid) == start_time, "and it goes on"
+    world.gateway.stop(run)
+    proved(world, run, "FAILED", "cancelled", 2)
+    assert rows(world, run) == [(0, 1, "CANCELLED", False)]
 
 
 def test_an_end_that_came_meanwhile_is_told_first(place: World) -> None:
@@ -210,8 +219,8 @@ def test_a_wiped_cluster(place: World) -> None:
     kill_crawl(world, run)
     shutil.rmtree(folder_of(world, run))
     resumed(world, run)
-    until(lambda: world.tasks(run).get("RUNNING"), "the new task")
-    assert rows(world, run) == [(0, 1, "LOST", True), (0, 2, "RUNNING", False)]
+    until(lambda: rows(world, run)[1:] == [(0, 2, "RUNNING", False)], "the new task")
+    assert rows(world, run)[0] == (0, 1, "LOST", True)
     world.gateway.stop(run)
     proved(world, run, "FAILED", "cancelled", 2, "vanished")
 
@@ -346,6 +355,6 @@ def test_a_killed_scrapy_crawl_begins_anew(place: World, how: Callable[[World, i
     if how is forced:
         proved(world, run, "FAILED", "cancelled", 1)
     resumed(world, run)
-    proved(world, run, "COMPLETED", "finished", 2, *([] if how is forced else ["vanished"]))
+    proved(world, run, "COMPLETED", "finished", 2, *([] if how is forced else GONE))
     assert set(crawled(world, run, 1)[:3]) <= set(crawled(world, run, 2)), "from the beginning"
     says(world, run, NOT_CLEAN, False)
