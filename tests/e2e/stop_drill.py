@@ -1,9 +1,15 @@
-"""Cells of the stop matrix on real processes: several runs, each in its phase, through one outage at the same time."""
+"""Cells of the stop matrix on real processes: several runs, each in its phase, through one outage at the same time.
+
+Every cell of the table can be reached here, with two things in mind. A SQLite file that is "down" can be read but not
+written, since its processes have it open; MariaDB really dies. And what is sent before a frozen worker goes on reaches it
+all at once, so that "stop, then force_stop" is one after the other only where a crawler can show that it got the first.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -427,10 +433,10 @@ class Batch:
 
 # --- the choice of cells ---------------------------------------------------------------------------------------------
 
-#: How many cells run on real processes; the whole table runs under time skipping.
-REAL_CELLS = 40
+#: How many cells run on real processes; the whole table runs under time skipping. Another seed chooses other cells.
+REAL_CELLS, SEED = 40, int(os.environ.get("LIFECYCLE_TEST_STOP_SEED", "1"))
 #: States whose cells (without those that need the worker dead) are in every run of the tests, on SQLite.
-SAMPLED = ("all well",)
+SAMPLED = ("all well", "cluster answering errors")
 
 
 def batch_of(cell: Cell) -> tuple[str, bool]:
@@ -440,17 +446,10 @@ def batch_of(cell: Cell) -> tuple[str, bool]:
 
 def cells_of(database: str) -> list[Any]:
     """This database's half of the cells as parameters, those of one batch next to each other."""
-    ordered = sorted(pairwise(REAL_CELLS), key=lambda cell: (STATES.index(cell.state), cell.gateway))
+    ordered = sorted(pairwise(REAL_CELLS, SEED), key=lambda cell: (STATES.index(cell.state), cell.gateway))
     mine = ordered[("sqlite", "mariadb").index(database) :: 2]
-    sampled = database == "sqlite"
-    return [
-        pytest.param(
-            cell,
-            id=cell.id,
-            marks=() if sampled and cell.state in SAMPLED else pytest.mark.slow,
-        )
-        for cell in mine
-    ]
+    sample = [cell for cell in mine if database == "sqlite" and cell.state in SAMPLED and not cell.gateway]
+    return [pytest.param(cell, id=cell.id, marks=() if cell in sample else pytest.mark.slow) for cell in mine]
 
 
 @dataclass

@@ -15,6 +15,7 @@ import os
 import re
 import signal
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -139,16 +140,18 @@ class StopWorld(World):
         return "worker" in self.stack.pids
 
     def fill_slots(self) -> None:
-        """Take every free slot of the cluster."""
+        """Take every slot of the cluster: the free ones now, each other one at the moment at which it is given back.
+
+        The kernel hands a lock to who sleeps for it, before anybody who only tries now and then can have it.
+        """
         for number in range(SLOTS):
-            file = os.open(
-                self.folder / "cluster" / "slots" / str(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
+            slot = self.folder / "cluster" / "slots" / str(number)
+            file = os.open(slot, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._slots.append(file)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._slots.append(file)
             except BlockingIOError:
-                os.close(file)
+                threading.Thread(target=fcntl.flock, args=(file, fcntl.LOCK_EX), daemon=True).start()
 
     def free_slots(self) -> None:
         while self._slots:
