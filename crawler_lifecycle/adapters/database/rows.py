@@ -196,8 +196,9 @@ def listed_run(run: Row) -> RunRow:
     values, wrong = salvaged(run_history, run)
     if wrong is None:
         return run_row(values)
-    status = values["status"]
-    status = RunStatus(status) if status in RunStatus.__members__ else UnknownStatus(status)
+    stands: str = values["status"]
+    # Only here a status may be none: who lists runs looks at ``unreadable``.
+    status: Any = RunStatus(stands) if stands in RunStatus.__members__ else UnknownStatus(stands)
     fields = {name: values[name] for name in _RUN_FIELDS}
     return RunRow(status=status, stop=stop_of(values), unreadable=wrong, **fields)
 
