@@ -59,7 +59,6 @@ WAITING_FOR_START = "the main task's start"
 EVENT_RUN_ENDED = "run.ended"
 #: Events that happen at most once in an attempt; their id needs no sequence number.
 EVENTS_ONCE = frozenset({EVENT_RUN_STARTED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED})
-EVENT_RUN_CHANGED = "run.changed"
 
 CRAWLER_NAME = re.compile(r"[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?")
 REQUEST_ID_MAX = 120

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import BindParameter, Connection, Select, bindparam, func, insert, select, update
 
 from crawler_lifecycle.domain.errors import Fenced, RowEdited, RunNotFound
+from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, run_may_become
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.domain.waiting import Standing, waiting
@@ -27,8 +28,6 @@ log = logging.getLogger(__name__)
 Clock = Callable[[], datetime]
 #: Hears what a transaction added to the ledger, once it is committed.
 Told = Callable[[Committed], None]
-
-RUN_CHANGED = "run.changed"
 
 
 def utc_now() -> datetime:
@@ -207,7 +206,7 @@ class Unit:
             body[name] = self.run[name].isoformat() if self.run[name] else None
         body["look_error"] = self.run["look_error"]
         body["waiting"] = waiting(standing(self.run, tasks))
-        self.append_event(RUN_CHANGED, None, body)
+        self.append_event(EVENT_RUN_CHANGED, None, body)
 
     def append_event(self, type: str, key: str | None, body: Mapping[str, Any]) -> Event:
         """Append one event. Nothing may follow it in the transaction.
