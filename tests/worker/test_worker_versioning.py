@@ -1,0 +1,73 @@
+"""Which version a worker has: its settings, and that a worker without any is what it always was."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from temporalio.common import VersioningBehavior
+
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.settings import Settings, WorkerSettings
+from crawler_lifecycle.worker import _deployment
+
+
+@pytest.fixture(autouse=True)
+def no_build_of_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TEMPORAL_WORKER_BUILD_ID", raising=False)
+
+
+@pytest.mark.parametrize(("given", "version"), [
+    ({}, None),
+    ({"build_id": "3f2a"}, ("crawler-lifecycle", "3f2a")),
+    ({"build_id": "1.4.0-rc.1", "deployment": "crawls_eu"}, ("crawls_eu", "1.4.0-rc.1")),
+])  # fmt: skip
+def test_the_version_of_a_worker(given: dict[str, str], version: tuple[str, str] | None) -> None:
+    settings = WorkerSettings(**given)
+    assert settings.version() == version
+    config = _deployment(settings)
+    if version is None:
+        assert config is None
+        return
+    assert config is not None
+    assert (config.version.deployment_name, config.version.build_id) == version
+    assert config.use_worker_versioning
+    assert config.default_versioning_behavior is VersioningBehavior.AUTO_UPGRADE
+
+
+def test_an_image_knows_its_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEMPORAL_WORKER_BUILD_ID", "of-the-image")
+    assert WorkerSettings().version() is None, "an id alone that others set versions nobody"
+    assert WorkerSettings(deployment="crawls").version() == ("crawls", "of-the-image")
+    assert WorkerSettings(deployment="crawls", build_id="mine").version() == ("crawls", "mine")
+
+
+def test_a_deployment_without_a_build_is_named() -> None:
+    with pytest.raises(InvalidRequest, match=r"LIFECYCLE_WORKER__BUILD_ID: missing for the deployment 'crawls'; set"):
+        WorkerSettings(deployment="crawls").version()
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("BUILD_ID", "a b"), ("BUILD_ID", "x" * 101), ("BUILD_ID", "-x"), ("BUILD_ID", "a:b"),
+    ("DEPLOYMENT", "a.b"), ("DEPLOYMENT", "crawls/eu"), ("DEPLOYMENT", "x" * 61),
+])  # fmt: skip
+def test_a_name_that_the_server_would_refuse_is_refused_at_the_start(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"LIFECYCLE_WORKER__{name}", value)
+    with pytest.raises(InvalidRequest, match=f"LIFECYCLE_WORKER__{name}"):
+        Settings.load()
+
+
+def test_the_process_says_what_is_missing(tmp_path: Path) -> None:
+    env = {**os.environ, "LIFECYCLE_WORKER__DEPLOYMENT": "crawls", "LIFECYCLE_WORKER__HEALTH_PORT": "0"}
+    env["LIFECYCLE_DATABASE__URL"] = f"sqlite:///{tmp_path / 'runs.db'}"
+    command = [sys.executable, "-m", "workers.all"]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "LIFECYCLE_WORKER__BUILD_ID: missing for the deployment 'crawls'" in done.stderr
+    assert "Traceback" not in done.stderr
