@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
-import shutil
-import textwrap
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,50 +17,18 @@ from crawler_lifecycle.adapters.database.engine import open_engine, parse_url
 from crawler_lifecycle.domain.errors import NotInThisState, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Verdict
 from crawler_lifecycle.ports import Fence, Owner
+from tests.support.future_schema import MIGRATIONS, upgrade_by_a_newer_build
 
-VERSIONS = Path(schema.__file__).parent / "migrations" / "versions"
-#: A migration that only adds: a column that may be null, a table, an index.
-FUTURE = """
-    import sqlalchemy as sa
-    from alembic import op
-
-    revision, down_revision, branch_labels, depends_on = "0999", "{before}", None, None
-    WORKS_FROM = "{works_from}"
-
-
-    def upgrade():
-        op.add_column("run_history", sa.Column("future", sa.String(20)))
-        op.add_column("task_history", sa.Column("future", sa.BigInteger))
-        op.create_table("future", sa.Column("id", sa.Integer, primary_key=True))
-        op.create_index("ix_run_history_future", "run_history", ["future"])
-"""
+ROOT = Path(__file__).parents[2]
+VERSIONS = MIGRATIONS / "versions"
 
 Newer = Callable[[str], None]
 
 
 @pytest.fixture
-def newer_build(tmp_path: Path, empty_url: str, monkeypatch: pytest.MonkeyPatch) -> Newer:
+def newer_build(empty_url: str) -> Newer:
     """``crawlctl db upgrade`` of a build that knows schema 0999, and says which builds that still serves."""
-
-    @contextmanager
-    def build(folder: Path) -> Iterator[None]:
-        with monkeypatch.context() as patch:
-            patch.setattr(schema, "_MIGRATIONS", folder)
-            for cached in (schema.head_version, schema.known_versions):
-                cached.cache_clear()
-            yield
-        for cached in (schema.head_version, schema.known_versions):
-            cached.cache_clear()
-
-    def upgrade_by_it(works_from: str) -> None:
-        folder = tmp_path / "migrations of a newer build"
-        shutil.copytree(VERSIONS.parent, folder)
-        text = textwrap.dedent(FUTURE).format(before=head_version(), works_from=works_from)
-        (folder / "versions" / "0999_future.py").write_text(text)
-        with build(folder):
-            upgrade(empty_url)
-
-    return upgrade_by_it
+    return functools.partial(upgrade_by_a_newer_build, empty_url)
 
 
 def works_from(url: str) -> str | None:
@@ -135,3 +103,14 @@ def test_every_migration_from_0003_on_says_which_builds_it_serves() -> None:
         if file.name >= "0003":
             assert told is not None, f"{file.name}: WORKS_FROM is missing; say which older builds still work on it"
             assert told[1] in schema.known_versions()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_whole_contract_of_the_store_holds_on_the_newer_schema() -> None:
+    """This build, a deployment later: every test of the store once more, on SQLite and MariaDB."""
+    words = ["-q", "-p", "tests.support.future_schema", "-p", "no:cacheprovider", "tests/contracts/store"]
+    command = [sys.executable, "-m", "pytest", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=580, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert re.search(r"[1-9]\d\d+ passed", done.stdout), done.stdout[-300:]

@@ -1,0 +1,79 @@
+"""A schema of the future: what a newer build's ``crawlctl db upgrade`` does to a database that this build works on.
+
+As a pytest plugin (``-p tests.support.future_schema``) every database that a test makes gets it, so that the suite of
+this build runs on the newer schema, as its workers would during a deployment.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from crawler_lifecycle.adapters import database
+from crawler_lifecycle.adapters.database import head_version, schema, upgrade
+
+MIGRATIONS = Path(schema.__file__).parent / "migrations"
+VERSION = "0999"
+#: A migration that only adds: columns that may be null, a table, an index.
+_TEXT = """
+    import sqlalchemy as sa
+    from alembic import op
+
+    revision, down_revision, branch_labels, depends_on = "{version}", "{before}", None, None
+    WORKS_FROM = "{works_from}"
+
+
+    def upgrade():
+        op.add_column("run_history", sa.Column("future", sa.String(20)))
+        op.add_column("task_history", sa.Column("future", sa.BigInteger))
+        op.create_table("future", sa.Column("id", sa.Integer, primary_key=True))
+        op.create_index("ix_run_history_future", "run_history", ["future"])
+"""
+
+
+def upgrade_by_a_newer_build(url: str, works_from: str) -> None:
+    """Bring the database to schema 0999, which serves builds from ``works_from`` on."""
+    with tempfile.TemporaryDirectory() as folder:
+        migrations = Path(folder, "migrations")
+        shutil.copytree(MIGRATIONS, migrations, ignore=shutil.ignore_patterns("__pycache__"))
+        text = _TEXT.format(version=VERSION, before=head_version(), works_from=works_from)
+        (migrations / "versions" / f"{VERSION}_future.py").write_text(textwrap.dedent(text))
+        with _build_with(migrations):
+            upgrade(url)
+
+
+@contextmanager
+def _build_with(migrations: Path) -> Iterator[None]:
+    def forget() -> None:
+        schema.head_version.cache_clear()
+        schema.known_versions.cache_clear()
+
+    try:
+        with mock.patch.object(schema, "_MIGRATIONS", migrations):
+            forget()
+            yield
+    finally:
+        forget()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let every test that makes a database make one of the future."""
+
+    def both(url: str) -> None:
+        upgrade(url)
+        upgrade_by_a_newer_build(url, "0003")
+
+    config.add_cleanup(_patched(both).stop)
+
+
+def _patched(both: object) -> mock._patch[object]:
+    patch = mock.patch.object(database, "upgrade", both)
+    patch.start()
+    return patch
