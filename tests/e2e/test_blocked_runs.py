@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -54,7 +53,9 @@ def listed(world: World, run_id: int) -> str | None:
     ("name", "change", "words"),
     [
         ("bug", BUG, "RuntimeError: a bug in this build; deploy a build that mends this"),
-        ("misfit", MISFIT, "this build does not continue what an earlier one began"),
+        pytest.param(
+            *("misfit", MISFIT, "this build does not continue what an earlier one began"), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_blocked_run_is_told_and_goes_on_with_a_build_that_mends_it(
@@ -78,6 +79,8 @@ def test_a_blocked_run_is_told_and_goes_on_with_a_build_that_mends_it(
     until(lambda: gauge(ours) >= 1, "the figure", SHOWN_S)
     counted = time.monotonic() - begun
     assert words in str(until(lambda: listed(ours, run_id), "it in the list"))
+    shown_to_people = ours.crawlctl("describe", str(run_id)).stdout.splitlines()
+    assert words in next(line for line in shown_to_people if line.startswith("blocked"))
     with capsys.disabled():
         print(f"\nblocked by a {name}: told of the run after {shown:.0f} s, counted and listed after {counted:.0f} s")
     # A stop is recorded and acknowledged whatever the workflow can do, and carried out as soon as it can.
@@ -91,6 +94,7 @@ def test_a_blocked_run_is_told_and_goes_on_with_a_build_that_mends_it(
     assert listed(ours, run_id) is None
 
 
+@pytest.mark.slow
 def test_a_crawl_that_ends_while_its_run_is_blocked_is_found_by_the_next_build(ours: World, tmp_path: Path) -> None:
     """With nothing done by anybody but the deployment."""
     request = {"crawler": "plain", "args": {"max_pages": "12", "delay": "0.3"}, **QUICK}
@@ -106,6 +110,7 @@ def test_a_crawl_that_ends_while_its_run_is_blocked_is_found_by_the_next_build(o
     ours.prove(run_id, "COMPLETED", "finished", late=True)
 
 
+@pytest.mark.slow
 def test_without_a_worker_a_run_says_so(ours: World) -> None:
     """Its next step is not failing, it is not taken up: another cure."""
     run_id = ours.gateway.start({"crawler": "plain", "args": ENDLESS, **QUICK}, "blocked-nobody")["run_id"]
@@ -115,19 +120,5 @@ def test_without_a_worker_a_run_says_so(ours: World) -> None:
     assert "no worker has taken up its next step since" in text
     ours.deploy(ROOT)
     until(lambda: blocked(ours, run_id) is None, "that it goes on")
-    ours.gateway.stop(run_id, force=True)
-    until(lambda: ours.closed([run_id]), "the end of the stop")
-
-
-def test_describe_shows_it(ours: World, tmp_path: Path) -> None:
-    run_id = ours.gateway.start({"crawler": "plain", "args": ENDLESS, **QUICK}, "blocked-shown")["run_id"]
-    until(lambda: ours.tasks(run_id).get("RUNNING"), "a task that runs")
-    ours.deploy(build(tmp_path / "build", BUG))
-    until(lambda: blocked(ours, run_id), "the run shown as blocked", SHOWN_S)
-    done = ours.crawlctl("describe", str(run_id))
-    line = next(line for line in done.stdout.splitlines() if line.startswith("blocked"))
-    assert "RuntimeError: a bug in this build" in line
-    assert json.loads(ours.crawlctl("get", str(run_id), "-o", "json").stdout)["blocked"] is not None
-    ours.deploy(ROOT)
     ours.gateway.stop(run_id, force=True)
     until(lambda: ours.closed([run_id]), "the end of the stop")

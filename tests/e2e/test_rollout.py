@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 
 from crawler_lifecycle.cli.supervise import answers
-from tests.e2e.world import ENDLESS, QUICK, Row, World, until
+from tests.e2e.deploys import history, served_by
+from tests.e2e.world import ENDLESS, QUICK, World, until
 
 #: What the worker gives to running activities, by default.
 GRACE_S = 20.0
@@ -38,26 +38,16 @@ def test_a_worker_leaves_in_order_while_an_activity_runs(world: World) -> None:
     world.prove(hanging, "COMPLETED", "finished", late=True)
     assert _tries(world, "crawl/plain/rollout-hanging", "run_onetime_crawler") == [1], "its answer was not lost"
     assert world.cli_result("rollout/new")["result"]["status"] == "COMPLETED"
-    assert not _served_by(world, "rollout/new", leaver), "who leaves takes no new work on any queue"
+    assert not served_by(world, "rollout/new", leaver), "who leaves takes no new work on any queue"
     assert world.status(crawling) == "PROCESSING"
     world.gateway.stop(crawling, requested_by="ada")
     until(lambda: world.closed([crawling]), "the end of the stop")
     world.prove(crawling, "FAILED", "cancelled")
 
 
-def _history(world: World, workflow_id: str) -> list[Row]:
-    events: list[Row] = json.loads(world.temporal("workflow", "show", "--workflow-id", workflow_id).stdout)["events"]
-    return events
-
-
-def _served_by(world: World, workflow_id: str, pid: int) -> list[Row]:
-    """The events that this worker process caused."""
-    return [e for e in _history(world, workflow_id) if f'"identity": "{pid}@' in json.dumps(e)]
-
-
 def _tries(world: World, workflow_id: str, activity: str) -> list[int]:
     """How often the calls of an activity were tried."""
-    shown = _history(world, workflow_id)
+    shown = history(world, workflow_id)
     scheduled = {
         e["eventId"]
         for e in shown

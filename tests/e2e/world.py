@@ -125,6 +125,8 @@ class World:
     def undeploy(self, name: str = "worker") -> None:
         """End a worker as a deployment does, and do not start it again."""
         self.stack._supervisor.stop([name])
+        if name != "worker":  # nobody waits for it to be healthy any more
+            self.stack._supervisor._kept.pop(name, None)
 
     def crawlctl(self, *words: str) -> subprocess.CompletedProcess[str]:
         """``crawlctl`` over the gateway of this stack."""

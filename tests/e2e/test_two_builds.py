@@ -1,0 +1,125 @@
+"""Two builds serve the same queues for as long as one likes: twenty runs in every phase, no rule broken.
+
+The other build is another piece of code: it waits and retries differently, and where versions keep the runs of the two
+apart, it takes a step of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.cli.problems import CommandFailed
+from tests.e2e.deploys import served_by
+from tests.e2e.test_worker_versions import documented
+from tests.e2e.world import ENDLESS, QUICK, Row, World, until
+from tests.support.builds import ROOT, Change, build
+
+RETRIES = Change(
+    "workflows/policies.py",
+    "DATABASE = Policy(QUEUE_MAIN, 16, _retry(1, 30))",
+    "DATABASE = Policy(QUEUE_MAIN, 12, _retry(2, 20))",
+)
+#: Once taken, only builds that know the step can go on with the run, so both builds may not share runs any more.
+STEP = Change(
+    "workflows/lifecycle.py",
+    "        await wait_for_look(s)\n",
+    '        if workflow.patched("a-step-of-its-own"):\n            await workflow.sleep(0.05)\n'
+    "        await wait_for_look(s)\n",
+)
+
+pytestmark = pytest.mark.slow
+
+SHORT = {"max_pages": "12", "delay": "0.2"}
+#: What each run is asked to do, and its end.
+SHORT_RUN: Row = {"crawler": "plain", "args": SHORT, **QUICK}
+WAVES: Row = {**SHORT_RUN, "tasks": [{}] * 3, "max_parallel_tasks": 1}
+ENDLESS_RUN: Row = {"crawler": "plain", "args": ENDLESS, **QUICK}
+STOPPED: Row = {**ENDLESS_RUN, "tasks": [{}] * 2, "max_parallel_tasks": 1}
+
+
+@pytest.fixture
+def ours(world: World) -> Iterator[World]:
+    """The stack; afterwards one worker of our own build, without a version."""
+    yield world
+    world.deploy(ROOT)
+    world.undeploy("other")
+
+
+def drill(world: World, key: str, each: int, *, share: bool) -> None:
+    """Runs that finish, deploy in waves, are stopped, forced, and resumed, under both workers; then the proof."""
+    kinds = {"short": SHORT_RUN, "waves": WAVES, "stopped": STOPPED, "forced": ENDLESS_RUN, "resumed": ENDLESS_RUN}
+    ids: dict[str, list[int]] = {
+        kind: [world.gateway.start(request, f"{key}-{kind}-{n}")["run_id"] for n in range(each)]
+        for kind, request in kinds.items()
+    }
+    live = ids["stopped"] + ids["forced"] + ids["resumed"]
+    until(lambda: all(world.tasks(run_id).get("RUNNING") for run_id in live), "tasks that run", 150)
+    for run_id in ids["stopped"] + ids["resumed"]:
+        world.gateway.stop(run_id, requested_by="ada", request_id=f"{key}-{run_id}")
+    for run_id in ids["forced"]:
+        world.gateway.stop(run_id, force=True, requested_by="ada", request_id=f"{key}-{run_id}")
+    until(lambda: world.closed(ids["resumed"]), "the end of those that are resumed", 150)
+    for run_id in ids["resumed"]:
+        assert world.gateway.resume(run_id)["attempt"] in (1, 2)
+    until(lambda: all(world.tasks(run_id).get("RUNNING") for run_id in ids["resumed"]), "the second attempts", 150)
+    for run_id in ids["resumed"]:
+        with pytest.raises(CommandFailed):
+            world.gateway.resume(run_id)
+        world.gateway.stop(run_id, requested_by="eve", request_id=f"{key}-{run_id}-again")
+    everything = [run_id for group in ids.values() for run_id in group]
+    until(lambda: world.closed(everything), "the end of all", 240)
+    _prove(world, ids)
+    _both_worked(world, everything, share=share)
+
+
+def _prove(world: World, ids: dict[str, list[int]]) -> None:
+    """Everything is true in the end; so many crawls on a small machine may be found late, and then say so."""
+    for run_id in ids["short"] + ids["waves"]:
+        world.prove(run_id, "COMPLETED", "finished", late=True)
+    for run_id in ids["stopped"] + ids["forced"]:
+        world.prove(run_id, "FAILED", "cancelled", late=True)
+    for run_id in ids["resumed"]:
+        world.prove(run_id, "FAILED", "cancelled", attempt=2, late=True)
+    for run_id in ids["stopped"] + ids["forced"] + ids["resumed"]:
+        logged = world.query("SELECT attempt, request_id FROM cancellation_log WHERE run_id = ?", run_id)
+        assert len(logged) == len(set(logged)) == (2 if run_id in ids["resumed"] else 1)
+
+
+def _both_worked(world: World, run_ids: list[int], *, share: bool) -> None:
+    """Each of the two has taken steps of workflows and activities; and of some runs both have, where they share."""
+    pids = [world.stack.pids[name] for name in ("worker", "other")]
+    shared, kinds = 0, [set[str](), set[str]()]
+    for run_id in run_ids:
+        workflow_id = world.gateway.run(run_id)["workflow_id"]
+        taken = [served_by(world, workflow_id, pid) for pid in pids]
+        for found, events in zip(kinds, taken, strict=True):
+            found |= {event["eventType"] for event in events}
+        shared += all(taken)
+    for found in kinds:
+        assert {"EVENT_TYPE_WORKFLOW_TASK_COMPLETED", "EVENT_TYPE_ACTIVITY_TASK_STARTED"} <= found
+    assert bool(shared) == share, f"{shared} runs were served by both"
+
+
+def test_two_builds_without_versions(ours: World, tmp_path: Path) -> None:
+    ours.deploy(build(tmp_path / "build", RETRIES), "other")
+    drill(ours, "unversioned", 4, share=True)
+
+
+def test_two_versions_while_one_ramps_up(ours: World, tmp_path: Path) -> None:
+    """Half of the runs go to the new version and stay there, so that it may take steps that the old one lacks."""
+    ours.deploy(ROOT, LIFECYCLE_WORKER__BUILD_ID="old")
+    ours.deploy(build(tmp_path / "build", RETRIES, STEP), "other", LIFECYCLE_WORKER__BUILD_ID="new")
+    documented(ours, "set-current-version", "--build-id NEW", NEW="old")
+    try:
+        _ramp(ours)
+    finally:
+        documented(ours, "set-current-version", "--unversioned")
+
+
+def _ramp(ours: World) -> None:
+    documented(ours, "set-ramping-version", "--percentage 20", NEW="new", **{"--percentage 20": "--percentage 50"})
+    drill(ours, "versioned", 2, share=False)
+    documented(ours, "set-current-version", "--build-id NEW", NEW="new")

@@ -1,0 +1,95 @@
+"""Worker versioning, by the commands of docs/deployment.md: runs move to the build that is current, and back."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.deploys import served_by
+from tests.e2e.world import ENDLESS, QUICK, World, until
+from tests.support.builds import ROOT
+
+DOCS = ROOT / "docs" / "deployment.md"
+A, B = "worker-a", "worker-b"
+
+
+def documented(world: World, verb: str, word: str, **names: str) -> Any:
+    """Type the one command of the page that begins so and has this word, with its placeholders filled in."""
+    begin = f"temporal worker deployment {verb} "
+    lines = [line for line in DOCS.read_text().splitlines() if line.startswith(begin) and word in line]
+    assert len(lines) == 1, lines
+    line = lines[0]
+    for placeholder, name in names.items():
+        assert placeholder in line
+        line = line.replace(placeholder, name)
+    return world.temporal(*shlex.split(line)[1:]).stdout
+
+
+@pytest.fixture
+def ours(world: World) -> Iterator[World]:
+    """The stack; afterwards its worker has no version, as before."""
+    yield world
+    documented(world, "set-current-version", "--unversioned")
+    world.deploy(ROOT)
+    for name in (A, B):
+        world.undeploy(name)
+
+
+def moved(world: World, run_id: int, name: str) -> None:
+    """Wait until this worker has taken a step of the run's workflow, and then until the next look at the cluster."""
+    workflow_id = world.gateway.run(run_id)["workflow_id"]
+    pid = world.stack.pids[name]
+    until(lambda: served_by(world, workflow_id, pid), f"a step taken by {name}")
+    seen = world.gateway.run(run_id)["verified_at"]
+    until(lambda: world.gateway.run(run_id)["verified_at"] != seen, "the next look")
+
+
+def test_runs_move_with_the_current_build_and_back(ours: World) -> None:
+    endless = {"crawler": "plain", "args": ENDLESS, **QUICK}
+    first = ours.gateway.start(endless, "version-first")["run_id"]
+    until(lambda: ours.tasks(first).get("RUNNING"), "a task that runs")
+
+    # From workers without a version to the first one with: what is open goes on there.
+    ours.deploy(ROOT, A, LIFECYCLE_WORKER__BUILD_ID="a")
+    documented(ours, "set-current-version", "--build-id NEW", NEW="a")
+    ours.undeploy()
+    moved(ours, first, A)
+    second = ours.gateway.start({**endless, "tasks": [{}] * 3, "max_parallel_tasks": 2}, "version-second")["run_id"]
+    until(lambda: ours.tasks(second).get("RUNNING") == 2, "two tasks that run")
+    moved(ours, second, A)
+
+    # The next build polls and gets nothing until it is current; then both runs go on there, and new ones start there.
+    ours.deploy(ROOT, B, LIFECYCLE_WORKER__BUILD_ID="b")
+    time.sleep(3.0)
+    ids = [ours.gateway.run(run_id)["workflow_id"] for run_id in (first, second)]
+    assert not any(served_by(ours, workflow_id, ours.stack.pids[B]) for workflow_id in ids)
+    documented(ours, "set-current-version", "--build-id NEW", NEW="b")
+    for run_id in (first, second):
+        moved(ours, run_id, B)
+    third = ours.gateway.start({"crawler": "plain", "args": {"max_pages": "4"}, **QUICK}, "version-third")["run_id"]
+    until(lambda: ours.closed([third]), "the end of a run on the new build")
+    assert not served_by(ours, ours.gateway.run(third)["workflow_id"], ours.stack.pids[A])
+
+    # Roll back, and drain: the build that was given up has nothing left to do and leaves in order.
+    before = len(served_by(ours, ids[0], ours.stack.pids[A]))
+    documented(ours, "set-current-version", "--build-id NEW", NEW="a")
+    until(lambda: len(served_by(ours, ids[0], ours.stack.pids[A])) > before, "a step taken by the build of before")
+    assert "a" in documented(ours, "describe", "--name")
+    ours.undeploy(B)
+    ours.gateway.stop(second, requested_by="ada")
+    until(lambda: ours.closed([second]), "the end of the stop")
+    ours.prove(second, "FAILED", "cancelled")
+
+    # And to workers without a version again.
+    ours.deploy(ROOT)
+    documented(ours, "set-current-version", "--unversioned")
+    ours.undeploy(A)
+    moved(ours, first, "worker")
+    ours.gateway.stop(first, requested_by="ada")
+    until(lambda: ours.closed([first]), "the end of the stop")
+    ours.prove(first, "FAILED", "cancelled")
+    ours.prove(third, "COMPLETED", "finished")
