@@ -251,7 +251,7 @@ class World:
     @staticmethod
     def _request(cell: Cell) -> dict[str, Any]:
         check = 600.0 if cell.phase.startswith("between") else 0.05
-        looks = 0.01 if cell.phase in ("in a look", *HELD, "ended") else 600.0
+        looks = 0.01 if cell.phase.startswith(("in a look", "in completion", "after the verdict", "ended")) else 600.0
         request: dict[str, Any] = {"crawler": "books", "poll_minutes": [looks], "limits": {"start_check_s": check}}
         if "queued children" in cell.phase:
             request |= {"tasks": [{}] * 4, "max_parallel_tasks": 2}
@@ -449,13 +449,14 @@ async def play(world: World) -> list[str]:
     """All trials at once; what is not as the table says, each line with its cell."""
     trials = world.trials
     early = [t for t in trials if t.cell.phase == "before the first workflow task"]
-    here, there = ([t for t in trials if t.cell.gateway == through] for through in (False, True))
+    later = [t for t in trials if t not in early]
+    here, there = ([t for t in later if t.cell.gateway == through] for through in (False, True))
     await _each(world.reach, early)
-    await _each(world.stop, [t for t in early if t in here])
+    await _each(world.stop, early)
     async with world.working():
-        await _each(world.reach, [t for t in trials if t not in early])
-        await _each(world.stop, [t for t in here if t not in early])
-        await _each(world.finish, here)
+        await _each(world.reach, later)
+        await _each(world.stop, here)
+        await _each(world.finish, early + here)
     if there:
         await _each(world.stop, there)
         async with world.working():
