@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
+from crawler_lifecycle.adapters.database import ownership, unit
+from crawler_lifecycle.runner import state
 from tests.support import resume_table
 from tests.support.lab import laboratory
 from tests.support.resume_drill import FORMER, MEANWHILE, Drill, Forward
@@ -60,6 +62,16 @@ def test_the_sample_meets_everything() -> None:
     assert {(cell.former, cell.meanwhile) for cell in chosen} == set(product(FORMER, MEANWHILE))
     assert {(cell.former, cell.shape) for cell in chosen} == set(product(FORMER, SHAPES))
     assert {(cell.meanwhile, cell.shape, cell.way) for cell in chosen} == set(product(MEANWHILE, SHAPES, WAYS))
+
+
+def test_the_page_quotes_what_is_said() -> None:
+    page = " ".join(resume_table.PAGE.read_text().split())
+    for note in (state.WENT_ON, state.NOT_CLEAN, state.NO_STATE, state.NOT_ASKED, state.UNKNOWN, state.ANEW):
+        assert f'"{note}"' in page
+    for words in ("which is still open; ", "stop it first, or wait for its end", "only rerun: true executes it again"):
+        assert words in page
+        assert words in Path(ownership.__file__).read_text()
+    assert "refused a late write" in Path(unit.__file__).read_text()
 
 
 @pytest.mark.parametrize(("old", "new", "words"), [
