@@ -1,8 +1,8 @@
 """Cells of the stop matrix on real processes: several runs, each in its phase, through one outage at the same time.
 
 Every cell of the table can be reached here, with two things in mind. A SQLite file that is "down" can be read but not
-written, since its processes have it open; MariaDB really dies. And what is sent before a frozen worker goes on reaches it
-all at once, so that "stop, then force_stop" is one after the other only where a crawler can show that it got the first.
+written, since its processes have it open; MariaDB really dies. And what is sent before a frozen worker goes on reaches
+it all at once, so that "stop, then force_stop" is one after the other only where a crawler shows that it got the first.
 """
 
 from __future__ import annotations
