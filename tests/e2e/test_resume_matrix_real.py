@@ -176,6 +176,7 @@ def test_what_executes_is_adopted(place: World) -> None:
     assert rows(world, run) == [(0, 1, "CANCELLED", False)]
 
 
+@pytest.mark.slow
 def test_an_end_that_came_meanwhile_is_told_first(place: World) -> None:
     world, run = place, start(place, args={"max_pages": "15", "delay": "0.1"})
     terminate(world, run)
@@ -213,6 +214,7 @@ def test_of_several_tasks_only_those_are_started_that_have_to_be(place: World) -
     assert set(after) == {"0/1", "1/1", "1/2", "2/2"}
 
 
+@pytest.mark.slow
 def test_a_wiped_cluster(place: World) -> None:
     world, run = place, start(place, args=ENDLESS)
     terminate(world, run)
@@ -225,6 +227,7 @@ def test_a_wiped_cluster(place: World) -> None:
     proved(world, run, "FAILED", "cancelled", 2, "vanished")
 
 
+@pytest.mark.slow
 def test_a_failed_run_fails_again_under_its_next_attempt(place: World) -> None:
     world = place
     run = int(world.gateway.start({"crawler": "broken", **QUICK}, uuid.uuid4().hex)["run_id"])
@@ -245,6 +248,7 @@ def by_temporal(world: World, run: int, name: str) -> Row:
     return world.cli_result(name)
 
 
+@pytest.mark.slow
 def test_a_live_run_is_nobody_elses(place: World) -> None:
     world, run = place, start(place, args=ENDLESS)
     close = by_temporal(world, run, f"resume-live-{run}")
@@ -346,7 +350,7 @@ def killed(world: World, run: int) -> None:
     kill_crawl(world, run)
 
 
-@pytest.mark.parametrize("how", [forced, killed])
+@pytest.mark.parametrize("how", [forced, pytest.param(killed, marks=pytest.mark.slow)])
 def test_a_killed_scrapy_crawl_begins_anew(place: World, how: Callable[[World, int], None]) -> None:
     """Its state cannot be trusted, and the run says so."""
     world, run = place, start(place, **SLOW)
