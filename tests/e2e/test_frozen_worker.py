@@ -1,0 +1,259 @@
+"""A worker that was frozen in the middle of a step and wakes when others have gone on: it changes nothing, and says so.
+
+One real worker is held in nine steps of nine runs at once and frozen (SIGSTOP). Then either another worker tries the
+same steps again and finishes them, or every run is resumed under its next attempt. Then the first one wakes, does what
+it was about to do, and leaves.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import pytest
+
+from crawler_lifecycle.cli import processes
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.supervise import Part
+from tests.e2e.stopping import QUICK, StopWorld
+from tests.e2e.world import TERMINAL, Row, moment, until
+from tests.support.builds import command
+
+LONG = 3600.0
+#: Polls of the frozen worker that the server still answers swallow a task each, for its time limit.
+RECOVERY_S = 200.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where the worker is held: role, port and method; and what leads there."""
+
+    point: str
+    seconds: float = LONG
+    """How long the crawler goes on by itself."""
+    held_from: str = "start"
+    """``start``, or ``running``: from when its task executes on."""
+    stopped: bool = False
+    warns: bool = True
+    """Whether the first attempt's write is refused when the run is at its second."""
+
+
+UNSENT, PUSHED = "deployment call, before it is sent", "append of an event"
+STEPS = {
+    # The scheduler service refuses it: the call is void by then.
+    UNSENT: Step("cluster.scheduler.deploy.before", warns=False),
+    "deployment call, before its answer is written": Step("cluster.scheduler.deploy.after"),
+    "update_run_started": Step("workflows.store.mark_started.before"),
+    "record_look": Step("cluster.store.record_look.before", held_from="running"),
+    "sync_statuses": Step("workflows.store.apply_findings.before", seconds=4.0, held_from="running"),
+    "update_run_status": Step("workflows.store.end_run.before", seconds=1.0),
+    "k8_stop_task": Step("control.cluster.stop.before", held_from="running", stopped=True),
+    PUSHED: Step("workflows.store.append_event.before"),
+    # An attempt that was resumed meanwhile may still say how its own export went: nobody else will.
+    "record_export": Step("export.store.record_export.before", seconds=1.0, warns=False),
+}
+
+NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+#: What may not change. What looks of a run that goes on move (times, counters) is judged by itself.
+FACTS = {
+    "run_history": "status stage outcome attempt owner_run_id waiting_for stop_requested_at started_at ended_at",
+    "task_history": "task_id attempt task_index superseded_by status outcome cluster_uid exit_code exit_signal "
+    "deployed_at started_at ended_at offered_until",
+    "status_transition": "seq task_id attempt from_status to_status source",
+    "correction": "id task_id kind",
+    "outbox_event": "seq attempt type event_key",
+    "cancellation_log": "attempt request_id acted_at",
+    "export_record": "attempt status url bytes files sha256 error",
+}
+
+
+@dataclass
+class Frozen:
+    """The story of one freeze; what the database said before and after the worker woke, by step."""
+
+    world: StopWorld
+    resumes: bool
+    runs: dict[str, int] = field(default_factory=dict)
+    before: dict[str, Row] = field(default_factory=dict)
+    after: dict[str, Row] = field(default_factory=dict)
+    times: dict[str, tuple[datetime, datetime]] = field(default_factory=dict)
+    said: str = ""
+    frozen_at: datetime = NEVER
+
+    def play(self) -> None:
+        self.hold()
+        self.freeze()
+        self.succeed()
+        self.before = {name: self.facts(run) for name, run in self.runs.items()}
+        looked = {name: self.looked(run) for name, run in self.runs.items()}
+        self.wake()
+        self.after = {name: self.facts(run) for name, run in self.runs.items()}
+        self.times = {name: (looked[name], self.looked(run)) for name, run in self.runs.items()}
+        self.end()
+
+    def hold(self) -> None:
+        """Start all runs and wait until the worker is held in each of them."""
+        world = self.world
+        for name, step in STEPS.items():
+            last = world.query("SELECT COALESCE(MAX(run_id), 0) FROM run_history")[0][0]
+            if step.held_from == "start":
+                world.points.hold(last + 1, step.point)
+            request = {"crawler": "patient", "args": {"seconds": str(step.seconds)}, **QUICK}
+            self.runs[name] = world.gateway.start(request, f"{'resumed' if self.resumes else 'retried'}-{name}")[
+                "run_id"
+            ]
+            assert self.runs[name] == last + 1
+        for name, step in STEPS.items():
+            if step.held_from == "running":
+                run = self.runs[name]
+                until(lambda run=run: world.tasks(run).get("RUNNING"), f"the task of run {run}")
+                world.points.hold(run, step.point)
+                if step.stopped:
+                    world.gateway.stop(run, requested_by="ada", request_id=f"stop-{run}")
+        for name, step in STEPS.items():
+            until(lambda run=self.runs[name], at=step.point: world.points.held(run, at), f"the worker held in {name}")
+
+    def freeze(self) -> None:
+        self.world.freeze_worker()
+        self.frozen_at = datetime.now(UTC)
+        if self.resumes:
+            for run in self.runs.values():
+                [(workflow_id,)] = self.world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run)
+                self.world.temporal("workflow", "terminate", "--workflow-id", workflow_id)
+        self.world.points.release()
+
+    def succeed(self) -> None:
+        """Another worker takes over, and the runs go on until each step is done by somebody else."""
+        world = self.world
+        usual = world.stack._supervisor._kept["worker"].part
+        port, metrics = processes.free_port(), processes.free_port()
+        ports = {"LIFECYCLE_WORKER__HEALTH_PORT": str(port), "LIFECYCLE_WORKER__METRICS_PORT": str(metrics)}
+        health = f"http://127.0.0.1:{port}/readyz"
+        part = Part("successor", command("worker"), health, {**usual.env, **ports}, grace_s=25.0)
+        began = time.monotonic()
+        world.stack._supervisor.start([part])
+        world.stack.wait_healthy("successor")
+        if self.resumes:
+            for name, run in self.runs.items():
+                self._resume(name, run)
+        for name, run in self.runs.items():
+            until(lambda name=name, run=run: self._is_done(name, run), f"{name} by somebody else", RECOVERY_S)
+            print(f"{time.monotonic() - began:6.1f} s {name}", flush=True)
+
+    def _resume(self, name: str, run: int) -> None:
+        world = self.world
+        try:
+            world.gateway.resume(run, rerun=world.status(run) == "COMPLETED")
+        except CommandFailed as refused:
+            # A recorded stop whose workflow is gone: the gateway has begun the next attempt by itself.
+            if refused.code is not Exit.NOT_IN_THIS_STATE or not STEPS[name].stopped:
+                raise
+        until(lambda: self._attempt(run) == 2, f"the second attempt of run {run} ({name})", RECOVERY_S)
+
+    def _attempt(self, run: int) -> int:
+        return int(self.world.query("SELECT attempt FROM run_history WHERE run_id = ?", run)[0][0])
+
+    def _is_done(self, name: str, run: int) -> bool:
+        """Whether the step was done by another one, and the run is at rest."""
+        world, step = self.world, STEPS[name]
+        if step.stopped or step.seconds < LONG:
+            return world.closed([run])
+        sql = "SELECT status, waiting_for, look_ordered_at, verified_at FROM run_history WHERE run_id = ?"
+        [(status, waits, ordered, verified)] = world.query(sql, run)
+        if status != "PROCESSING" or waits is not None or ordered is None or world.tasks(run) != {"RUNNING": 1}:
+            return False
+        # With a look by the successor: the first worker was frozen before that.
+        return verified is not None and moment(verified) > self.frozen_at
+
+    def wake(self) -> None:
+        """Let the first worker go on, and leave in order: then all that it was about to do is done."""
+        world = self.world
+        world.thaw("worker")
+        world.stack._supervisor.stop(["worker"])
+        self.said = (world.folder / "logs" / "worker.log").read_text(errors="replace")
+
+    def end(self) -> None:
+        """Every run ends as if nothing had been; the first worker serves again."""
+        world = self.world
+        for run in self.runs.values():
+            if world.status(run) not in TERMINAL:
+                world.gateway.stop(run, requested_by="ada", request_id=f"end-{run}")
+        until(lambda: world.closed(list(self.runs.values())), "the end of all runs", RECOVERY_S)
+        world.stack._supervisor.stop(["successor"])
+        world.bring_back("worker")
+
+    def facts(self, run: int) -> Row:
+        """Everything on record that only a step may change."""
+        found: Row = {}
+        for table, columns in FACTS.items():
+            rows = self.world.query(f"SELECT {', '.join(columns.split())} FROM {table} WHERE run_id = ?", run)
+            found[table] = sorted(tuple(map(str, row)) for row in rows)
+        found["objects"] = [str(folder) for folder in self.world.task_folders(run)]
+        return found
+
+    def looked(self, run: int) -> datetime:
+        return moment(self.world.query("SELECT verified_at FROM run_history WHERE run_id = ?", run)[0][0])
+
+
+@pytest.fixture(scope="module", params=[pytest.param("retried", marks=pytest.mark.slow), "resumed"])
+def frozen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frozen]:
+    folder = tmp_path_factory.mktemp(f"frozen-{request.param}") / "state"
+    with StopWorld.up(folder) as world:
+        story = Frozen(world, resumes=request.param == "resumed")
+        story.play()
+        yield story
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", STEPS)
+def test_it_changes_nothing(frozen: Frozen, name: str) -> None:
+    before, after = frozen.before[name], frozen.after[name]
+    if name == PUSHED and not frozen.resumes:
+        # A push is tried three times and then given up, so that nobody but the frozen one may be left to write it.
+        late = {event for event in after["outbox_event"] if event not in before["outbox_event"]}
+        assert {event[2] for event in late} <= {"run.started"}
+        before, after = before | {"outbox_event": []}, after | {"outbox_event": []}
+    if name == "record_export" and frozen.resumes:
+        own = [row for row in after["export_record"] if row not in before["export_record"]]
+        assert [row[0] for row in own] == ["1"], "how the export of its own attempt went, and nothing else"
+        after = after | {"export_record": [row for row in after["export_record"] if row not in own]}
+    assert after == before
+    former, latter = frozen.times[name]
+    assert latter >= former, "a look that was ordered earlier takes nothing back"
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_its_refused_write_is_told(frozen: Frozen, name: str) -> None:
+    run = frozen.runs[name]
+    lines = [line for line in frozen.said.splitlines() if "refused" in line and re.search(rf"\b[Rr]un {run}\b", line)]
+    if frozen.resumes and STEPS[name].warns:
+        [told, *_] = [line for line in lines if f"Run {run} is at attempt 2 of owner" in line]
+        assert "attempt 1 of owner" in told
+        assert "warning" in told.lower()
+    elif name == UNSENT:
+        assert "the deployment call expired" in frozen.said
+    elif not frozen.resumes and name == "record_look":
+        [told, *_] = [line for line in lines if f"run {run}, attempt 1, that was ordered at" in line]
+        assert "warning" in told.lower()
+    assert not [line for line in lines if not frozen.resumes and "is at attempt" in line]
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_everything_happened_once(frozen: Frozen, name: str) -> None:
+    world, run = frozen.world, frozen.runs[name]
+    rows = world.query("SELECT task_index, attempt, cluster_uid FROM task_history WHERE run_id = ?", run)
+    folders = world.task_folders(run)
+    assert sorted(uid for *_, uid in rows) == sorted(json.loads((f / "spec.json").read_text())["uid"] for f in folders)
+    assert len(rows) == (2 if frozen.resumes and name == "record_export" else 1), "one object for each row"
+    assert all(len(world.signals(folder)) <= 1 for folder in folders), "one stop signal"
+    ended = world.query("SELECT attempt FROM outbox_event WHERE run_id = ? AND type = 'run.ended'", run)
+    started = world.query("SELECT attempt FROM outbox_event WHERE run_id = ? AND type = 'run.started'", run)
+    for events in (ended, started):
+        assert len(events) == len(set(events)), "no event twice"
+    assert ended[-1] == (frozen._attempt(run),)
+    exports = world.query("SELECT attempt FROM export_record WHERE run_id = ?", run)
+    assert len(exports) == len(set(exports))
