@@ -204,6 +204,12 @@ CODES: Mapping[str, Kind] = {
         "The run went on as another attempt while this was being done.",
         "Read the run again and decide anew.",
     ),
+    "overtaken": Kind(
+        (503,),
+        "Overtaken",
+        "A look came too late: one that was ordered after it is on record.",
+        "Repeat it: a new look may write.",
+    ),
     # --- what the service needs ---
     "store_unavailable": Kind(
         (503,),
