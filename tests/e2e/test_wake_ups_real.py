@@ -1,0 +1,120 @@
+"""The stack of real processes with wake-ups and without: nobody waits for the ladder, and nothing needs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.world import ENDLESS, QUICK, World, until
+
+ROOT = Path(__file__).resolve().parents[2]
+#: The ladder is ten hours long: what ends here, ends because somebody noticed.
+NEVER = {"poll_minutes": [600], "limits": {"start_check_s": 0.3}}
+SOME = {"max_pages": "12", "delay": "0.1"}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    world = World(tmp_path_factory.mktemp("e2e-wake-ups") / "state")
+    try:
+        world.start()
+        yield world
+    finally:
+        world.end()
+
+
+def wake_ups(world: World, name: str = "worker") -> dict[str, object]:
+    """What a worker's probe says about its observer."""
+    address = world.stack._supervisor._kept[name].part.health
+    assert address is not None
+    with urllib.request.urlopen(address, timeout=5) as answer:
+        found: dict[str, object] = json.load(answer).get("wake_ups", {})
+    return found
+
+
+def woken(world: World, run_id: int) -> int:
+    """How many signals the run's workflow got."""
+    ((workflow_id,),) = world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id)
+    history = json.loads(world.temporal("workflow", "show", "--workflow-id", str(workflow_id)).stdout)
+    return sum("workflowExecutionSignaledEventAttributes" in event for event in history["events"])
+
+
+def test_nobody_waits_for_the_ladder(world: World) -> None:
+    assert wake_ups(world)["observer"] == "up"
+    run_id = world.gateway.start({"crawler": "plain", "args": SOME, **NEVER}, "noticed")["run_id"]
+    killed = world.gateway.start({"crawler": "plain", "args": ENDLESS, **NEVER}, "killed")["run_id"]
+    until(lambda: world.tasks(killed).get("RUNNING"), "a task that runs")
+    process = json.loads((world.folder / f"cluster/tasks/{killed}/0/1/process.json").read_text())
+    os.kill(process["pid"], signal.SIGKILL)
+    until(lambda: world.closed([run_id, killed]), "the end of both runs")
+    world.prove(run_id, "COMPLETED", "finished")
+    assert world.status(killed) == "FAILED"
+    assert world.query("SELECT kind FROM correction WHERE run_id = ?", killed) == [("killed",)]
+    assert world.query("SELECT kind FROM correction WHERE run_id = ?", run_id) == []
+
+
+def test_two_workers_notice_the_same_and_send_little(world: World) -> None:
+    world.deploy(ROOT, "worker-2")
+    try:
+        assert wake_ups(world, "worker-2")["observer"] == "up"
+        run_ids = [
+            world.gateway.start({"crawler": "plain", "args": SOME, **NEVER}, f"two-{n}")["run_id"] for n in range(3)
+        ]
+        until(lambda: world.closed(run_ids), "the end of the runs")
+        for run_id in run_ids:
+            world.prove(run_id, "COMPLETED", "finished")
+            assert 1 <= woken(world, run_id) <= 6
+        # One that is killed leaves its place to the other.
+        world.stack._supervisor.kill("worker", signal.SIGKILL)
+        run_id = world.gateway.start({"crawler": "plain", "args": SOME, **NEVER}, "one-left")["run_id"]
+        until(lambda: world.closed([run_id]), "the end of the run")
+        world.prove(run_id, "COMPLETED", "finished")
+    finally:
+        world.undeploy("worker-2")
+        world.stack.wait_healthy("worker")
+
+
+def test_what_ended_while_no_worker_was_there_is_noticed_by_the_next(world: World) -> None:
+    run_id = world.gateway.start({"crawler": "plain", "args": ENDLESS, **NEVER}, "unseen")["run_id"]
+    until(lambda: world.tasks(run_id).get("RUNNING"), "a task that runs")
+    process = json.loads((world.folder / f"cluster/tasks/{run_id}/0/1/process.json").read_text())
+    world.undeploy()
+    os.kill(process["pid"], signal.SIGKILL)
+    until((world.folder / f"cluster/tasks/{run_id}/0/1/end.json").exists, "the end on file")
+    world.deploy(ROOT)
+    until(lambda: world.closed([run_id]), "the end of the run")
+    assert world.status(run_id) == "FAILED"
+
+
+def test_switched_off_the_ladder_finds_the_same(world: World) -> None:
+    world.deploy(ROOT, LIFECYCLE_WORKER__WAKE_UPS="false")
+    try:
+        assert wake_ups(world) == {}
+        run_id = world.gateway.start({"crawler": "plain", "args": SOME, **QUICK}, "off")["run_id"]
+        until(lambda: world.closed([run_id]), "the end of the run")
+        world.prove(run_id, "COMPLETED", "finished")
+        assert woken(world, run_id) == 0
+    finally:
+        world.deploy(ROOT)
+
+
+@pytest.mark.slow
+def test_the_story_needs_no_wake_ups(tmp_path: Path) -> None:
+    told = subprocess.run(
+        [sys.executable, "-m", "examples.story", "--state-dir", str(tmp_path / "state"), "--free-ports"],
+        cwd=ROOT,
+        env={**os.environ, "TERM": "dumb", "LIFECYCLE_WORKER__WAKE_UPS": "false"},
+        capture_output=True,
+        text=True,
+        timeout=170,
+    )
+    assert told.returncode == 0, (told.stdout + told.stderr)[-3000:]
+    assert "every check held" in told.stdout
