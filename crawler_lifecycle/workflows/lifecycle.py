@@ -60,6 +60,7 @@ DEPLOYMENT_HOLD_S = 30.0
 #: Where executions of earlier versions did not keep a gap.
 PATCH_GAP_AT_START, PATCH_GAP_IN_STOPS = "gap-at-start", "gap-in-stops"
 PATCH_STOP_BEFORE_VERDICT, PATCH_NOTHING_TO_PROVE = "stop-before-verdict", "nothing-to-prove"
+PATCH_NO_WAIT_FOR_UPDATES = "no-wait-for-updates"
 
 
 @workflow.defn(name=names.LIFECYCLE_WORKFLOW)
@@ -150,7 +151,7 @@ class CrawlerLifecycleWorkflow:
                     await self._initiate(request)
                 elif s.stage is Stage.COMPLETION:
                     await self._judge()
-                elif workflow.info().is_continue_as_new_suggested():
+                elif workflow.info().is_continue_as_new_suggested() and self._may_leave():
                     await workflow.wait_condition(workflow.all_handlers_finished)
                     return None
                 elif s.inbox.stop is not None:
@@ -165,6 +166,10 @@ class CrawlerLifecycleWorkflow:
                 continue
         publish(s)
         return await self._complete()
+
+    def _may_leave(self) -> bool:
+        """Whether nobody waits for the answer of an update; while one hangs, looks and stops go on where they are."""
+        return workflow.all_handlers_finished() or not workflow.patched(PATCH_NO_WAIT_FOR_UPDATES)
 
     # --- 1. initiation ---------------------------------------------------------------------------------------------
 

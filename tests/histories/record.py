@@ -33,7 +33,7 @@ from crawler_lifecycle.domain.errors import NotDelivered, SchedulerUnavailable
 from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunResult
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
-from crawler_lifecycle.ports import Deployment, Fence, Look, QueuedTask, TaskRef
+from crawler_lifecycle.ports import Deployment, Event, Fence, Look, QueuedTask, TaskRef
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 from tests.support.lab import CRAWLERS, Lab, laboratory
 from tests.support.temporal import temporal_server
@@ -243,6 +243,26 @@ async def stopped_waiting(lab: Lab) -> Handle:
     return await _ended(handle, "cancelled")
 
 
+async def stopped_pushing(lab: Lab) -> Handle:
+    """A stop while the push of the start hangs."""
+    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=0)
+    over = threading.Event()
+    push = lab.outside.push
+
+    def hang(event: Event) -> None:
+        if event.type == names.EVENT_RUN_STARTED:
+            over.wait(20)
+        push(event)
+
+    lab.outside.push = hang  # type: ignore[method-assign]
+    handle = await lab.start({"crawler": "books"})
+    await lab.until(lambda: lab.store.list_runs() and lab.store.get_run(1).status == "PROCESSING")
+    await handle.signal("stop", {"requested_by": "ada"})
+    await lab.until(lambda: lab.store.get_run(1).status.terminal)
+    over.set()
+    return await _ended(handle, "cancelled")
+
+
 async def looked_at_once(lab: Lab) -> Handle:
     """Asked to look at once: while it waits for the start, and between two looks."""
     lab.cluster.behaviour = Behaviour(waits=30, executes=None)
@@ -365,6 +385,7 @@ async def _audit(lab: Lab) -> AuditReport:
 SCENARIOS: list[Callable[[Lab], Awaitable[Handle]]] = [
     completed, waves, stopped, force_stopped, resumed, refused, corrected, continued, grown, pushed, exported,
     never_started, timed_out, stalled, escalated, cancelled, stopped_at_once, stopped_deploying, stopped_waiting,
+    stopped_pushing,
     woken, looked_at_once, many, confused, rejected, not_ours, rerun, stop_taken_over,
     repaired, audited, audited_long,
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from temporalio.api.enums.v1 import EventType
+from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateStage
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable, NotDelivered, StoreUnavailable
@@ -249,3 +251,36 @@ async def test_no_stop_is_lost_between_two_executions(forgetful: WorkflowEnviron
             assert (row.status, row.outcome) == ("FAILED", "cancelled")
             assert [c["request_id"] for c in lab.store.cancellations(row.run_id)] == [f"s{n}"]
             assert lab.cluster.signals(row.run_id) <= 1
+
+
+async def test_an_update_that_hangs_holds_up_neither_looks_nor_a_stop(
+    forgetful: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the workflow is asked to continue as new, for which it would have to wait for the update's answer."""
+    async with laboratory(forgetful.client, tmp_path) as lab:
+        lab.cluster.behaviour = UNTIL_STOPPED
+        begun, over = threading.Event(), threading.Event()
+        add = lab.store.add_tasks
+
+        def hang(*args: Any) -> Any:
+            begun.set()
+            over.wait(20)
+            return add(*args)
+
+        monkeypatch.setattr(lab.store, "add_tasks", hang)
+        handle = await lab.start({"crawler": "books", "poll_minutes": [0.02]})
+        await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+        latest = lab.client.get_workflow_handle(handle.id)
+        update = await latest.start_update("add_tasks", {"tasks": [{}]}, wait_for_stage=WorkflowUpdateStage.ACCEPTED)
+        await lab.until(begun.is_set)
+        for n in range(60):
+            await latest.signal(f"noise-{n}")
+        looks = (await lab.snapshot_where(handle, lambda s: s.notes)).looks
+        await lab.snapshot_where(handle, lambda s: s.looks > looks)
+        await latest.signal("stop", {"request_id": "s"})
+        await lab.until(lambda: lab.store.get_run(1).status.terminal)
+        assert not over.is_set()
+        over.set()
+        with pytest.raises(WorkflowUpdateFailedError):
+            await update.result()
+        assert (await handle.result()).outcome == "cancelled"
