@@ -1,0 +1,180 @@
+"""A run's own limits (stall, run time, start time): each ends it through the same stop, with its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.run import RunResult
+from crawler_lifecycle.domain.task import Counters, End
+from crawler_lifecycle.fakes.cluster import Behaviour
+from tests.support.lab import Lab
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+#: Counts for ten minutes and then goes on without counting any more.
+STALLS = Behaviour(executes=None, counts_for=600, heeds_stop_after=8)
+TWO = {"tasks": [{}, {}, {}], "max_parallel_tasks": 2}
+
+#: Limit of the request, behaviour of its tasks, outcome, tasks that came to the cluster of a single and a multi one.
+LIMITS: list[tuple[dict[str, float], Behaviour, str]] = [
+    ({"stall_timeout_s": 1800}, STALLS, "cancelled (stalled)"),
+    ({"run_timeout_s": 900}, Behaviour(executes=None, heeds_stop_after=8), "timed_out"),
+    ({"start_timeout_s": 600}, Behaviour(waits=1e7), "start_timeout"),
+]
+IDS = [outcome for _, _, outcome in LIMITS]
+
+
+def ended_by_limit(lab: Lab, result: RunResult, outcome: str, tasks: int = 1, on_cluster: int = 1) -> None:
+    """What holds of every run that one of its limits ended."""
+    run_id = result.run_id
+    ends = {"FAILED": on_cluster, "CANCELLED": tasks - on_cluster}
+    assert (result.status, result.outcome) == ("FAILED", outcome)
+    assert result.tasks == {status: count for status, count in ends.items() if count}
+    row = lab.store.get_run(run_id)
+    assert (row.status, row.outcome, row.stop.limit, row.stop.requested_by) == ("FAILED", outcome, outcome, None)
+    assert {t.outcome for t in lab.store.list_tasks(run_id)} == {outcome}
+    assert lab.store.cancellations(run_id) == [], "nobody asked for it"
+    moves = [t.to_status for t in lab.store.transitions(run_id) if t.task_id is None]
+    assert moves[-2:] == ["STOPPING", "FAILED"]
+    executed = 0 if outcome == "start_timeout" else on_cluster
+    assert [lab.cluster.signals(run_id, n) for n in range(tasks)] == [int(n < executed) for n in range(tasks)]
+    assert lab.cluster.calls["kill"] == 0
+    assert lab.cluster.alive(run_id) == []
+    assert len([key for key in lab.cluster._tasks if key[0] == run_id]) == on_cluster, "queued ones never start"
+    assert [e.body["outcome"] for e in lab.outside.pushed if e.type == "run.stopped"] == [outcome]
+    assert [(e.body["status"], e.body["outcome"]) for e in lab.outside.sent] == [("FAILED", outcome)]
+    assert lab.store.corrections(run_id) == []
+
+
+@pytest.mark.parametrize(("limits", "behaviour", "outcome"), LIMITS, ids=IDS)
+async def test_a_single_process_run(lab: Lab, limits: dict[str, float], behaviour: Behaviour, outcome: str) -> None:
+    lab.cluster.behaviour = behaviour
+    ended_by_limit(lab, await lab.run({"crawler": "books", "limits": limits}), outcome)
+
+
+@pytest.mark.parametrize(("limits", "behaviour", "outcome"), LIMITS, ids=IDS)
+async def test_a_multi_process_run(lab: Lab, limits: dict[str, float], behaviour: Behaviour, outcome: str) -> None:
+    lab.cluster.behaviour = behaviour
+    result = await lab.run({"crawler": "books", "limits": limits, **TWO})
+    ended_by_limit(lab, result, outcome, tasks=3, on_cluster=2)
+
+
+async def test_one_task_that_counts_keeps_a_run_from_stalling(lab: Lab) -> None:
+    lab.cluster.behaviour = lambda run, index, attempt: (
+        STALLS if index == 0 else Behaviour(executes=3 * 3600, heeds_stop_after=8)
+    )
+    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}, "tasks": [{}, {}]})
+    assert (result.outcome, result.tasks) == ("partial", {"SUCCEEDED": 1, "FAILED": 1})
+    ends = {t.task_index: t for t in lab.store.list_tasks(result.run_id)}
+    assert (ends[0].outcome, ends[1].outcome) == ("cancelled (stalled)", "finished")
+    assert ends[0].ended_at > ends[1].ended_at, "stalled only when nothing counted any more"
+
+
+@pytest.mark.parametrize("counters", [Counters(), Counters(pages=0, items=0)], ids=["untold", "zero"])
+async def test_a_crawler_that_never_counted_anything_does_not_stall(lab: Lab, counters: Counters) -> None:
+    lab.cluster.behaviour = Behaviour(executes=4 * 3600, counters=counters)
+    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}})
+    assert (result.status, result.outcome) == ("COMPLETED", "finished")
+
+
+async def test_without_a_stall_limit_nothing_stalls(lab: Lab) -> None:
+    lab.cluster.behaviour = Behaviour(executes=6 * 3600, counts_for=60)
+    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": None}})
+    assert result.status == "COMPLETED"
+
+
+class Outage:
+    """Looks of the cluster fail from one moment of the run's own time to another, in seconds from its first look."""
+
+    def __init__(self, lab: Lab, begins: float, ends: float) -> None:
+        self._look: Callable[..., Any] = lab.cluster.look
+        self._clock, self._first, self._away = lab.cluster.clock, None, (begins, ends)
+        self.failed = 0
+        lab.cluster.look = self  # type: ignore[method-assign, assignment]
+
+    _first: Any
+
+    def __call__(self, *args: Any) -> Any:
+        now = self._clock()
+        self._first = self._first or now
+        if self._away[0] <= (now - self._first).total_seconds() < self._away[1]:
+            self.failed += 1
+            raise ClusterUnavailable("the API server answered 503")
+        return self._look(*args)
+
+
+async def test_an_outage_of_looks_stalls_nobody(lab: Lab) -> None:
+    """It counts before and after; between them nobody could look for longer than the limit."""
+    lab.cluster.behaviour = Behaviour(executes=4 * 3600)
+    outage = Outage(lab, 1200, 1200 + 2 * 3600)
+    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}})
+    assert (result.status, result.outcome) == ("COMPLETED", "finished")
+    assert outage.failed > 60
+
+
+async def test_the_time_of_an_outage_does_not_count_for_a_stall(lab: Lab) -> None:
+    """It stalled before the outage: it is ended only after half an hour that looks vouch for."""
+    lab.cluster.behaviour = STALLS
+    outage = Outage(lab, 1200, 1200 + 2 * 3600)
+    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}})
+    assert outage.failed > 60
+    ended_by_limit(lab, result, "cancelled (stalled)")
+    row = lab.store.get_run(result.run_id)
+    assert (row.stop.requested_at - row.started_at).total_seconds() > 1200 + 2 * 3600 + 600
+    assert row.look_error is None
+
+
+async def test_run_timeout_s_passes_while_nobody_can_look(lab: Lab) -> None:
+    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=8)
+    outage = Outage(lab, 60, 1500)
+    request = {"crawler": "books", "limits": {"run_timeout_s": 900, "force_stop_after_s": None}}
+    result = await lab.run(request)
+    assert outage.failed
+    ended_by_limit(lab, result, "timed_out")
+
+
+@pytest.mark.parametrize(("limits", "behaviour", "outcome"), LIMITS, ids=IDS)
+async def test_a_resumed_run_has_its_limits_anew(
+    lab: Lab, limits: dict[str, float], behaviour: Behaviour, outcome: str
+) -> None:
+    """Stopped by its limit, resumed, and the new attempt is measured from its own beginning."""
+    lab.cluster.behaviour = behaviour
+    first = await lab.run({"crawler": "books", "limits": limits})
+    again = await lab.run({"run_id": first.run_id})
+    assert (again.run_id, again.attempt, again.status, again.outcome) == (first.run_id, 2, "FAILED", outcome)
+    assert lab.cluster.signals(first.run_id, 0, 2) == int(outcome != "start_timeout")
+    assert lab.store.cancellations(first.run_id) == []
+    own = [t for t in lab.store.transitions(first.run_id) if t.task_id is None and t.attempt == 2]
+    assert [t.to_status for t in own][-2:] == ["STOPPING", "FAILED"]
+    least = next(iter(limits.values()))
+    assert (own[-2].committed_at - own[0].committed_at).total_seconds() >= least
+
+
+async def test_a_resumed_run_that_no_longer_stalls_completes(lab: Lab) -> None:
+    lab.cluster.behaviour = lambda run, index, attempt: STALLS if attempt == 1 else Behaviour(executes=2 * 3600)
+    first = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}})
+    assert first.outcome == "cancelled (stalled)"
+    again = await lab.run({"run_id": first.run_id})
+    assert (again.status, again.outcome) == ("COMPLETED", "finished")
+
+
+async def test_a_stop_by_a_limit_that_is_ignored_is_forced_and_keeps_its_outcome(lab: Lab) -> None:
+    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
+    result = await lab.run({"crawler": "books", "limits": {"run_timeout_s": 900}})
+    assert (result.outcome, result.tasks) == ("timed_out", {"FAILED": 1})
+    row = lab.store.get_run(result.run_id)
+    (task,) = lab.store.list_tasks(result.run_id)
+    assert (task.ended_at - row.stop.requested_at).total_seconds() >= 300
+    assert (lab.cluster.signals(result.run_id), lab.cluster.calls["kill"]) == (1, 1)
+
+
+async def test_what_finished_before_its_limit_took_effect_stays_finished(lab: Lab) -> None:
+    lab.cluster.behaviour = Behaviour(
+        executes=901, heeds_stop_after=None, end=End(exit_code=0, finish_reason="finished")
+    )
+    result = await lab.run({"crawler": "books", "limits": {"run_timeout_s": 900}})
+    assert (result.status, result.outcome) == ("COMPLETED", "finished")
