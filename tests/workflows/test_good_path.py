@@ -129,11 +129,14 @@ async def test_the_story_is_told_in_temporal(lab: Lab) -> None:
 
 
 async def test_an_ended_run_tells_its_parent(lab: Lab) -> None:
-    parent = await lab.start({"crawler": "books", "limits": {"start_check_s": 0}}, id="parent")
     lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=None if run == 1 else 1)
+    parent = await lab.start({"crawler": "books"}, id="parent")
+    # Whose row comes first is run 1, so the child may not begin before that.
+    await lab.snapshot_where(parent, lambda s: s.run_id == 1)
     result = await lab.run({"crawler": "books", "parent": "parent"})
     assert result.status == "COMPLETED"
     snapshot = await lab.snapshot_where(parent, lambda s: s.notes)
     assert "run_ended" in snapshot.notes[0]
+    await parent.signal("stop")
     gone = await lab.run({"crawler": "books", "parent": "nobody"})
     assert gone.status == "COMPLETED"
