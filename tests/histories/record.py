@@ -23,7 +23,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from temporalio.client import WorkflowFailureError, WorkflowHandle, WorkflowHistory, WorkflowUpdateFailedError
+from temporalio.client import (
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowHistory,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateStage,
+)
 
 from crawler_lifecycle.activities import audit
 from crawler_lifecycle.client import Lifecycle
@@ -263,6 +269,36 @@ async def stopped_pushing(lab: Lab) -> Handle:
     return await _ended(handle, "cancelled")
 
 
+async def updated_for_long(lab: Lab) -> Handle:
+    """An update that hangs until the history is long, and a stop meanwhile. By a server that likes short histories."""
+    lab.cluster.behaviour = Behaviour(executes=None)
+    begun, over = threading.Event(), threading.Event()
+    add = lab.store.add_tasks
+
+    def hang(*args: Any) -> Any:
+        begun.set()
+        over.wait(20)
+        return add(*args)
+
+    lab.store.add_tasks = hang
+    try:
+        handle = await lab.start({"crawler": "books", "poll_minutes": [0.02]})
+        await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+        stage = WorkflowUpdateStage.ACCEPTED
+        await handle.start_update("add_tasks", {"tasks": [{}]}, wait_for_stage=stage)
+        await lab.until(begun.is_set)
+        for n in range(20):
+            await handle.signal(f"noise-{n}")
+        looks = (await lab.snapshot_where(handle, lambda s: s.notes)).looks
+        await lab.snapshot_where(handle, lambda s: s.looks > looks)
+        await handle.signal("stop", {"requested_by": "ada"})
+        await lab.until(lambda: lab.store.get_run(1).status.terminal)
+    finally:
+        over.set()
+        del lab.store.add_tasks
+    return await _ended(handle, "cancelled")
+
+
 async def looked_at_once(lab: Lab) -> Handle:
     """Asked to look at once: while it waits for the start, and between two looks."""
     lab.cluster.behaviour = Behaviour(waits=30, executes=None)
@@ -385,7 +421,7 @@ async def _audit(lab: Lab) -> AuditReport:
 SCENARIOS: list[Callable[[Lab], Awaitable[Handle]]] = [
     completed, waves, stopped, force_stopped, resumed, refused, corrected, continued, grown, pushed, exported,
     never_started, timed_out, stalled, escalated, cancelled, stopped_at_once, stopped_deploying, stopped_waiting,
-    stopped_pushing,
+    stopped_pushing, updated_for_long,
     woken, looked_at_once, many, confused, rejected, not_ours, rerun, stop_taken_over,
     repaired, audited, audited_long,
 ]  # fmt: skip
@@ -481,7 +517,8 @@ async def main(words: list[str]) -> int:
 
 
 async def _record(name: str, scenario: Callable[[Lab], Awaitable[Handle]]) -> None:
-    few = {"limit.historyCount.suggestContinueAsNew": "60"} if scenario in (continued, audited_long) else None
+    forgetful = (continued, audited_long, updated_for_long)
+    few = {"limit.historyCount.suggestContinueAsNew": "60"} if scenario in forgetful else None
     async with temporal_server(skipping=True, dynamic=few) as env:
         with tempfile.TemporaryDirectory() as folder:
             async with laboratory(env.client, Path(folder)) as lab:
