@@ -35,7 +35,7 @@ from crawler_lifecycle.activities import audit
 from crawler_lifecycle.client import Lifecycle
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import AuditReport
-from crawler_lifecycle.domain.errors import NotDelivered, SchedulerUnavailable
+from crawler_lifecycle.domain.errors import NotDelivered, SchedulerUnavailable, StoreUnavailable
 from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunResult
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
@@ -346,6 +346,28 @@ async def rerun(lab: Lab) -> Handle:
     return await _to_its_end(lab, {"run_id": 1, "rerun": True})
 
 
+async def nothing_to_prove(lab: Lab) -> Handle:
+    """A stop of a run of which nothing was ever deployed: it ends without asking the cluster."""
+    return await _ended(await lab.start({"crawler": "books", "tasks": [{}] * 2}, start_signal="stop"), "cancelled")
+
+
+async def stopped_before_verdict(lab: Lab) -> Handle:
+    """Two stops while the verdict of a crawl that had finished could not be written: both are on record before it."""
+    judge = lab.store.end_run
+
+    def away(fence: Fence, how: Any) -> Any:
+        if len(lab.store.cancellations(fence.run_id)) < 2:
+            raise StoreUnavailable("not now")
+        return judge(fence, how)
+
+    lab.store.end_run = away
+    handle = await lab.start({"crawler": "books"})
+    await lab.snapshot_where(handle, lambda s: s.stage == "completion")
+    for by in ("ada", "ben"):
+        await handle.signal("stop", {"requested_by": by})
+    return await _ended(handle, "finished")
+
+
 async def stop_taken_over(lab: Lab) -> Handle:
     """A run whose workflow was terminated in the middle of a stop: the next one carries it out."""
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
@@ -423,6 +445,7 @@ SCENARIOS: list[Callable[[Lab], Awaitable[Handle]]] = [
     never_started, timed_out, stalled, escalated, cancelled, stopped_at_once, stopped_deploying, stopped_waiting,
     stopped_pushing, updated_for_long,
     woken, looked_at_once, many, confused, rejected, not_ours, rerun, stop_taken_over,
+    nothing_to_prove, stopped_before_verdict,
     repaired, audited, audited_long,
 ]  # fmt: skip
 
