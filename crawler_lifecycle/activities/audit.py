@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from temporalio import activity
@@ -60,6 +60,12 @@ PAGE = 200
 #: Between asking a task that nobody owns to end and ending it by force, in seconds.
 STOP_S = 10.0
 _POLL_S = 0.2
+#: More than these, and more than half of what there is, unknown to the database: then the database is the odd one.
+STRANGERS_MAX = 3
+_WRONG_DATABASE = (
+    "left alone: the database knows less than half of what there is, so it may be the wrong one "
+    "(LIFECYCLE_DATABASE__URL), or an old copy; end by hand what is to end"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +137,8 @@ class AuditActivities:
                     found.append((finding, task))
             ending = _Ending(self.cluster, {finding.subject: (finding, task) for finding, task in found})
             findings = [finding for finding, _ in found]
-            part = self._settle(findings, page.repair, len(seen), ending.of, ending.ask)
+            refusal = _refusal(findings, FindingKind.ORPHAN, len(seen))
+            part = self._settle(findings, page.repair, len(seen), ending.of, ending.ask, refusal)
         return _paged(part, _text(seen[-1].key) if len(seen) >= PAGE else None)
 
     def _still_alive(self, finding: Finding, task: ClusterTask) -> None:
@@ -250,7 +257,10 @@ class AuditActivities:
                     found.append((finding, workflow))
             mends = {finding.subject: self._terminator(finding, workflow) for finding, workflow in found}
             findings = [finding for finding, _ in found]
-            part = self._settle(findings, page.repair, len(listed), lambda finding: mends[finding.subject])
+            refusal = _refusal(findings, FindingKind.NO_ROW, len(listed))
+            part = self._settle(
+                findings, page.repair, len(listed), lambda finding: mends[finding.subject], refusal=refusal
+            )
         return _paged(part, following)
 
     def _terminator(self, finding: Finding, workflow: OpenWorkflow) -> Mend:
@@ -318,7 +328,12 @@ class AuditActivities:
             ends.setdefault(task.run_id, []).append(TaskRef(task.task_id, task.index, task.attempt, task.uid))
         for run_id, refs in ends.items():
             alive()
-            for seen in self.cluster.look(run_id, refs).observations:
+            try:
+                look = self.cluster.look(run_id, refs)
+            except ClusterUnavailable as error:  # told in the report by the source that is the cluster itself
+                log.warning("audit: no evidence about run %d: %s", run_id, error)
+                continue
+            for seen in look.observations:
                 task = recorded[run_id, seen.index, seen.attempt]
                 finding = judge_end(task, seen, stops[run_id])
                 if finding is not None:
@@ -363,12 +378,15 @@ class AuditActivities:
         looked: int,
         mend_of: Callable[[Finding], Mend],
         prepare: Callable[[Sequence[Finding]], None] | None = None,
+        refusal: str | None = None,
     ) -> AuditPart:
         """Keep the findings, repair those that are due, and say what became of each."""
         now = self.clock()
         worth = [finding for finding in findings if reportable(finding, now, self.rules)]
         noted = self.store.note_findings(worth) if worth else {}
         wanted = {f.subject for f in worth if repair and due(f, noted[f.subject], now, self.rules)}
+        if refusal is not None:
+            wanted = {f.subject for f in worth if f.subject in wanted and f.kind not in _STRANGERS}
         if prepare is not None and wanted:
             prepare([finding for finding in worth if finding.subject in wanted])
         found: dict[str, int] = {}
@@ -379,6 +397,8 @@ class AuditActivities:
             if on_record.settled:
                 continue
             one = self._tell(finding, on_record, mend_of(finding) if finding.subject in wanted else None)
+            if refusal is not None and finding.kind in _STRANGERS:
+                one = replace(one, repair=refusal, due_at=None)
             told.append(one)
             found[finding.kind] = found.get(finding.kind, 0) + 1
             if one.repaired:
@@ -447,6 +467,15 @@ class _Ending:
 
     def _there(self, task: ClusterTask) -> bool:
         return any((t.key, t.uid) == (task.key, task.uid) for t in self._cluster.inventory(run_id=task.run_id))
+
+
+_STRANGERS = (FindingKind.ORPHAN, FindingKind.NO_ROW)
+
+
+def _refusal(findings: Sequence[Finding], kind: FindingKind, there: int) -> str | None:
+    """Why nothing of this kind is repaired, if it is better so: a wrong database must not end a whole fleet."""
+    strangers = sum(finding.kind is kind for finding in findings)
+    return _WRONG_DATABASE if strangers > STRANGERS_MAX and 2 * strangers > there else None
 
 
 def _about(finding: Finding) -> dict[str, object]:

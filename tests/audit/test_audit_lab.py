@@ -300,6 +300,21 @@ async def test_a_settled_task_of_a_live_run_that_executes_is_ended_and_its_run_g
     await handle.result()
 
 
+async def test_a_database_that_knows_hardly_anything_ends_nothing(lab: Lab) -> None:
+    """Somebody pointed the service at another database: that must not end a whole fleet."""
+    lab.cluster.behaviour = ENDLESS
+    handles = [await running(lab, {"crawler": "books", "poll_minutes": [0.02, 60]}) for _ in range(5)]
+    for run_id in (1, 2, 3, 4):
+        await listed(lab, run_id)
+        forget_run(lab, run_id)
+    report = await audit(lab)
+    assert (report.found, report.repaired) == ({"orphan": 4, "no_row": 4}, {})
+    assert all("may be the wrong one" in (f.repair or "") for f in report.findings)
+    assert len(lab.cluster.alive()) == 5
+    for handle in handles:
+        assert (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
+
+
 # --- deliveries and evidence ------------------------------------------------------------------------------------------
 
 
