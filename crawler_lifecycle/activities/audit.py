@@ -9,7 +9,6 @@ runs go on while an audit reads.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -52,14 +51,12 @@ from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Cluster, Correction, Fence, RunStore, TaskRef, WorkflowDirectory
 
 from . import meters
+from .audit_ending import Ending, Mend
 from .shared import Clock, alive, beating, utc_now
 
 log = logging.getLogger(__name__)
 
 PAGE = 200
-#: Between asking a task that nobody owns to end and ending it by force, in seconds.
-STOP_S = 10.0
-_POLL_S = 0.2
 #: More than these, and more than half of what there is, unknown to the database: then the database is the odd one.
 STRANGERS_MAX = 3
 _WRONG_DATABASE = (
@@ -93,10 +90,6 @@ class CloseAudit:
 
     report: AuditReport
     complete: list[FindingKind] = field(default_factory=list)
-
-
-#: Carries out one repair; what was done, in words. Raises an error of the domain when it could not.
-Mend = Callable[[], str]
 
 
 @dataclass
@@ -135,7 +128,7 @@ class AuditActivities:
                 if finding is not None:
                     self._still_alive(finding, task)
                     found.append((finding, task))
-            ending = _Ending(self.cluster, {finding.subject: (finding, task) for finding, task in found})
+            ending = Ending(self.cluster, {finding.subject: (finding, task) for finding, task in found})
             findings = [finding for finding, _ in found]
             refusal = _refusal(findings, FindingKind.ORPHAN, len(seen))
             part = self._settle(findings, page.repair, len(seen), ending.of, ending.ask, refusal)
@@ -427,46 +420,6 @@ class AuditActivities:
             log.warning("audit: a correction of run %d could not be written: %s", run_id, error)
             return
         meters.corrected(written)
-
-
-class _Ending:
-    """Ends tasks that nobody owns: all are asked first, and then each has the rest of the same time."""
-
-    def __init__(self, cluster: Cluster, tasks: Mapping[str, tuple[Finding, ClusterTask]]) -> None:
-        self._cluster = cluster
-        self._tasks = tasks
-        self._until = 0.0
-
-    def ask(self, findings: Sequence[Finding]) -> None:
-        """Ask all of these to end."""
-        for finding in findings:
-            task, ref = self._ref(finding)
-            self._cluster.stop(task.run_id, ref)
-        self._until = time.monotonic() + STOP_S
-
-    def of(self, finding: Finding) -> Mend:
-        """What sees to the end of this one."""
-        return lambda: self._end(finding)
-
-    def _ref(self, finding: Finding) -> tuple[ClusterTask, TaskRef]:
-        _, task = self._tasks[finding.subject]
-        return task, TaskRef(finding.task_id or task.task_id or 0, task.index, task.attempt, task.uid)
-
-    def _end(self, finding: Finding) -> str:
-        """Wait for its end, then end it by force; proved by its absence."""
-        task, ref = self._ref(finding)
-        while self._there(task):
-            alive()
-            if time.monotonic() >= self._until:
-                self._cluster.kill(task.run_id, ref)
-                if self._there(task):
-                    raise ClusterUnavailable("asked to end and killed, and it is still there")
-                return f"asked to end, and killed after {STOP_S:g} s"
-            time.sleep(_POLL_S)
-        return "asked to end, and it ended"
-
-    def _there(self, task: ClusterTask) -> bool:
-        return any((t.key, t.uid) == (task.key, task.uid) for t in self._cluster.inventory(run_id=task.run_id))
 
 
 _STRANGERS = (FindingKind.ORPHAN, FindingKind.NO_ROW)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 
-from crawler_lifecycle.activities import audit as audit_activities
+from crawler_lifecycle.activities import audit_ending
 from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import AuditReport, AuditRules
@@ -259,7 +259,7 @@ def ghost(lab: Lab, run_id: int, index: int = 0, attempt: int = 1) -> None:
 async def test_an_orphan_is_asked_to_end_and_then_killed(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, heeds: bool
 ) -> None:
-    monkeypatch.setattr(audit_activities, "STOP_S", 0.3)
+    monkeypatch.setattr(audit_ending, "STOP_S", 0.3)
     lab.cluster.behaviour = replace(ENDLESS, heeds_stop_after=0.0 if heeds else None)
     ghost(lab, 99)
     report = await audit(lab)

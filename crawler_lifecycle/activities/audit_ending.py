@@ -1,0 +1,59 @@
+"""How an audit ends tasks that nobody owns, and what a repair is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from crawler_lifecycle.domain.audit import ClusterTask, Finding
+from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.ports import Cluster, TaskRef
+
+from .shared import alive
+
+#: Between asking a task that nobody owns to end and ending it by force, in seconds.
+STOP_S = 10.0
+_POLL_S = 0.2
+
+#: Carries out one repair; what was done, in words. Raises an error of the domain when it could not.
+Mend = Callable[[], str]
+
+
+class Ending:
+    """Ends tasks that nobody owns: all are asked first, and then each has the rest of the same time."""
+
+    def __init__(self, cluster: Cluster, tasks: Mapping[str, tuple[Finding, ClusterTask]]) -> None:
+        self._cluster = cluster
+        self._tasks = tasks
+        self._until = 0.0
+
+    def ask(self, findings: Sequence[Finding]) -> None:
+        """Ask all of these to end."""
+        for finding in findings:
+            task, ref = self._ref(finding)
+            self._cluster.stop(task.run_id, ref)
+        self._until = time.monotonic() + STOP_S
+
+    def of(self, finding: Finding) -> Mend:
+        """What sees to the end of this one."""
+        return lambda: self._end(finding)
+
+    def _ref(self, finding: Finding) -> tuple[ClusterTask, TaskRef]:
+        _, task = self._tasks[finding.subject]
+        return task, TaskRef(finding.task_id or task.task_id or 0, task.index, task.attempt, task.uid)
+
+    def _end(self, finding: Finding) -> str:
+        """Wait for its end, then end it by force; proved by its absence."""
+        task, ref = self._ref(finding)
+        while self._there(task):
+            alive()
+            if time.monotonic() >= self._until:
+                self._cluster.kill(task.run_id, ref)
+                if self._there(task):
+                    raise ClusterUnavailable("asked to end and killed, and it is still there")
+                return f"asked to end, and killed after {STOP_S:g} s"
+            time.sleep(_POLL_S)
+        return "asked to end, and it ended"
+
+    def _there(self, task: ClusterTask) -> bool:
+        return any((t.key, t.uid) == (task.key, task.uid) for t in self._cluster.inventory(run_id=task.run_id))
