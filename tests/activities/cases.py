@@ -42,6 +42,10 @@ class Case:
         return f"{self.activity}-{self.title}"
 
 
+#: What a second look at a crawl that goes on sees of its counters.
+COUNTED_ON = frozenset(
+    f"{table}.{name}" for table in ("run_history", "task_history") for name in ("pages", "items", "last_progress_at")
+)
 #: A look that is taken again is a younger look.
 LOOKED_AGAIN = frozenset(
     f"run_history.{name}" for name in ("verified_at", "next_look_at", "updated_at", "look_ordered_at")
@@ -266,7 +270,7 @@ DEPLOYMENT = [
     ),
     Case("deploy_queued_tasks", "second wave", _prepare_second_wave, _second_wave, same=_counts),
     Case("run_onetime_crawler", "refused", _prepare_refusal, _refused, same=_counts),
-    Case("get_main_job_status", "executes", _prepare_main, _main_runs, renews=LOOKED_AGAIN),
+    Case("get_main_job_status", "executes", _prepare_main, _main_runs, renews=LOOKED_AGAIN | COUNTED_ON),
     Case("update_run_started", "first", _prepare_start, _started),
     Case("signal_pusher_started", "started", lambda w: w.started(), _told_started, renews=DELIVERED_AGAIN),
     Case("signal_pusher_started", "refused", _prepare_failed_start, _told_not_started, renews=DELIVERED_AGAIN),
