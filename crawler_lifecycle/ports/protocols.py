@@ -120,8 +120,13 @@ class RunStore(Protocol):
         """
         ...
 
-    def record_deployed(self, fence: Fence, cluster: str, answers: Sequence[Deployed], at: datetime) -> TaskCounts:
-        """Apply the answers: created, existing = PENDING; deferred = QUEUED with the reason; refused = FAILED."""
+    def record_deployed(
+        self, fence: Fence, cluster: str, answers: Sequence[Deployed], at: datetime, until: datetime | None = None
+    ) -> TaskCounts:
+        """Apply the answers: created, existing = PENDING; deferred = QUEUED with the reason; refused = FAILED.
+
+        ``until`` names the offer that they answer; a task that was offered again meanwhile is not put off by them.
+        """
         ...
 
     def refuse_queued(self, fence: Fence, reason: str) -> TaskCounts:

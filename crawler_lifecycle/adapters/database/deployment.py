@@ -45,19 +45,22 @@ class DeploymentPart(StorePart):
                 )
             return [QueuedTask(row["task_id"], row["task_index"], row["args"]) for row in rows], None
 
-    def record_deployed(self, fence: Fence, cluster: str, answers: Sequence[Deployed], at: datetime) -> TaskCounts:
+    def record_deployed(
+        self, fence: Fence, cluster: str, answers: Sequence[Deployed], at: datetime, until: datetime | None = None
+    ) -> TaskCounts:
         """Apply the scheduler service's answers to tasks that are still QUEUED; answers for others change nothing."""
         with self._unit(fence.run_id, fence) as unit:
             t = task_history.c
             told = [answer.index for answer in answers]
             queued = unit.conn.execute(
-                current_tasks(unit.run_id, t.task_index, t.task_id).where(
+                current_tasks(unit.run_id, t.task_index, t.task_id, t.offered_until).where(
                     t.status == TaskStatus.QUEUED,
                     t.attempt == unit.attempt,
                     t.task_index.between(min(told, default=0), max(told, default=0)),
                 )
             )
-            ids: dict[int, int] = {row.task_index: row.task_id for row in queued}
+            rows = queued.all()
+            ids: dict[int, int] = {row.task_index: row.task_id for row in rows}
             mine = [(ids[answer.index], answer) for answer in answers if answer.index in ids]
             taken = [_taken(task_id, a, cluster, at) for task_id, a in mine if a.state in ("created", "existing")]
             columns = ("cluster", "cluster_name", "cluster_uid", "deployed_at", "reason")
@@ -67,7 +70,10 @@ class DeploymentPart(StorePart):
                 unit.update_run(waiting_for=names.WAITING_FOR_START if starting else None)
             refused = [_refused(task_id, a.reason) for task_id, a in mine if a.state == "refused"]
             move_tasks(unit, refused, "deploy", replace=("reason",))
-            deferred = [{"task_id": task_id, "reason": a.reason} for task_id, a in mine if a.state == "deferred"]
+            # A task that was offered again since then may be on its way: only that call's answer says that it is not.
+            again = {row.task_id for row in rows if until is not None and row.offered_until != until}
+            put_off = [(task_id, a) for task_id, a in mine if a.state == "deferred" and task_id not in again]
+            deferred = [{"task_id": task_id, "reason": answer.reason} for task_id, answer in put_off]
             update_tasks(unit, deferred, replace=("reason",), nulls=("offered_until",))
             return unit.counts()
 

@@ -161,3 +161,17 @@ def test_an_answer_about_another_task_is_nobodys(world: World) -> None:
     late = [Deployed(0, "created", "other", "another-uid"), Deployed(1, "deferred", reason="quota")]
     world.store.record_deployed(fence, "local", late, world.clock.forward(60))
     assert (world.row(fence), world.store.list_tasks(fence.run_id), world.store.transitions(fence.run_id)) == before
+
+
+def test_a_task_that_was_offered_again_is_not_put_off_by_the_answer_to_the_offer_before(world: World) -> None:
+    """Otherwise a stop would take it for one that nobody has on the way, and cancel it."""
+    fence = world.run()
+    first = world.clock.now + timedelta(seconds=25)
+    world.store.offer_tasks(fence, 10, None, first)
+    second = world.clock.forward(30) + timedelta(seconds=25)
+    world.store.offer_tasks(fence, 10, None, second)
+    deferred = [Deployed(0, "deferred", reason="quota")]
+    world.store.record_deployed(fence, "local", deferred, world.clock.now, first)
+    assert world.store.cancel_queued(fence, world.clock.now).queued == 1, "it may be on its way"
+    world.store.record_deployed(fence, "local", deferred, world.clock.now, second)
+    assert world.store.cancel_queued(fence, world.clock.now).queued == 0
