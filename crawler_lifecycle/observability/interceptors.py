@@ -27,6 +27,7 @@ from temporalio.worker import (
     WorkflowOutboundInterceptor,
 )
 
+from crawler_lifecycle.domain import names
 from crawler_lifecycle.observability import recorders
 from crawler_lifecycle.observability.logs import of_workflow
 
@@ -112,7 +113,9 @@ class _Workflow(WorkflowInboundInterceptor):
 
     async def handle_signal(self, input: HandleSignalInput) -> None:
         of_workflow.set(self.fields)
-        workflow.logger.info("signal %s", input.signal)
+        # A wake-up comes for every change on the cluster; the look that follows it says what was found.
+        level = logging.DEBUG if input.signal == names.SIGNAL_LOOK_NOW else logging.INFO
+        workflow.logger.log(level, "signal %s", input.signal)
         await super().handle_signal(input)
 
     async def handle_query(self, input: HandleQueryInput) -> Any:
