@@ -62,6 +62,7 @@ def test_every_kind_has_its_sentence_everywhere() -> None:
     assert set(MEANINGS) == set(CorrectionKind)
     assert all(re.fullmatch(r"[A-Z].*\.", meaning) for meaning in MEANINGS.values())
     assert set(KIND.__args__) == {kind.value for kind in CorrectionKind}  # type: ignore[attr-defined]
-    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", PAGE, re.M))
+    section = PAGE.partition("## Kinds of corrections")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", section, re.M))
     assert {kind: rows.get(kind) for kind in CorrectionKind} == {kind: kind.meaning for kind in CorrectionKind}
     assert {source for source in SOURCES if f"`{source}`" not in PAGE} == set()
