@@ -95,7 +95,7 @@ class Trial:
         for gate in before:
             gate.hold(part, method)
         if self.dead:
-            if part == "scheduler" and not self._away(part):
+            if part == "scheduler" and self.cell.state != "scheduler service down":
                 real()  # the call had left already; only its answer is lost
             raise StoreUnavailable(DIED)
         if self._away(part):

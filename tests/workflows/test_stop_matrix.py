@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
+from tests.support import stop_table
 from tests.support.lab import laboratory
 from tests.support.stop_table import KINDS, PHASES, STATES, Cell, cells, pairwise
 from tests.support.stop_world import World, play
@@ -63,3 +64,24 @@ def test_every_cell_is_played_once() -> None:
         assert any((c.phase, c.state) == (phase, state) for c in SAMPLE)
     for kind, state in product(KINDS, STATES):
         assert any((c.kind, c.state) == (kind, state) for c in SAMPLE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("· ended |", "· never |", "'never' is not allowed"),
+        ("| waiting for a slot or saturated | plain | any |", "| ended | plain | any |", "two lines say how 'ended'"),
+        ("\n| in completion, before the verdict | any | any |", "\nx", "no line says how 96 cells end"),
+        ("| force_stop | one `force_stop` | forced | 1 |", "", "the kinds are"),
+    ],
+)
+def test_a_table_that_is_not_whole_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, old: str, new: str, words: str
+) -> None:
+    page = stop_table.PAGE.read_text()
+    assert old in page
+    changed = page.replace(old, new, 1)
+    (tmp_path / "stopping.md").write_text(changed)
+    monkeypatch.setattr(stop_table, "PAGE", tmp_path / "stopping.md")
+    with pytest.raises(ValueError, match=words):
+        stop_table._cells.__wrapped__()
