@@ -257,7 +257,8 @@ async def rest() -> None:
         worker = _worker(stack, "executing", address, folder)
         for first in range(0, OPEN_RUNS, 20):
             await asyncio.gather(*(_open(client, n) for n in range(first, first + 20)))
-        await asyncio.sleep(120)  # the wave of starts is over and its looks have begun
+        await _all_executing(client)
+        await asyncio.sleep(60)
         sizes, began, before = [_memory(worker)], time.monotonic(), _cpu(worker.pid)
         while time.monotonic() - began < minutes * 60:
             await asyncio.sleep(60)
@@ -272,6 +273,16 @@ async def rest() -> None:
 async def _open(client: Client, number: int) -> None:
     request = {"crawler": "books", "poll_minutes": [15], "limits": {"start_check_s": 0}}
     await client.start_workflow(names.LIFECYCLE_WORKFLOW, request, id=f"rest/{number}", task_queue=names.QUEUE_MAIN)
+
+
+async def _all_executing(client: Client) -> None:
+    """Wait until the wave of starts is over."""
+    wanted = f"WorkflowType='{names.LIFECYCLE_WORKFLOW}' AND CrawlStatus='PROCESSING'"
+    for _ in range(900):
+        if (await client.count_workflows(wanted)).count >= OPEN_RUNS:
+            return
+        await asyncio.sleep(1)
+    raise RuntimeError("the runs did not start within 15 minutes")
 
 
 def _memory(process: subprocess.Popen[str]) -> float:
