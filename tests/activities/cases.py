@@ -289,7 +289,8 @@ def _page(w: World, report: Any) -> None:
 
 def _prepare_look(w: World) -> Any:
     """Of three tasks one finished, one was killed behind our back, one goes on."""
-    w.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=20) if index == 0 else UNTIL_STOPPED
+    goes_on = Behaviour(executes=None, counts_for=20)
+    w.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=20) if index == 0 else goes_on
     fence = w.started(3)
     w.forward(30)
     w.cluster.end_now(1, 1, end=KILLED)
@@ -361,7 +362,7 @@ RECONCILIATION = [
     ),
     Case(
         "get_history_statuses_to_sync", "changes", _prepare_look, _looked, renews=LOOKED_AGAIN
-        | {"task_history.last_progress_at", "run_history.last_progress_at"}
+        | {"task_history.last_progress_at", "run_history.last_progress_at", "run_history.quiet_ms"}
         | {"task_observation.finding", "task_finding.evidence"},
         same=_look_found,
     ),

@@ -49,6 +49,7 @@ MAY = {
     ("record_look", "sort", "task_history"): "a look compares all unsettled tasks of its run, and needs them all",
     ("cancel_queued", "sort", "task_history"): "all queued tasks of the run are cancelled, and read for that",
     ("count_tasks", "temporary", "task_history"): "the few statuses of one run are counted out of the index alone",
+    ("resumption", "temporary", "task_history"): "the few notes of one resumed run are counted, for one screen",
     ("ended_groups", "temporary", "task_history"): "once at the end of a run, into as many groups as it has outcomes",
     ("end_run", "temporary", "task_history"): "once at the end of a run, into as many groups as it has outcomes",
     ("requeue_ended", "temporary", "task_history"): "once in an attempt; a table is copied from itself through another",
@@ -196,6 +197,7 @@ def readers(store: RunStore, filled: Filled) -> None:
     store.corrections(run_id, kind="killed")
     store.correction_summary(FILLED_FROM + timedelta(minutes=RUNS - 500))
     store.cancellations(run_id)
+    store.resumption(run_id)
     store.exports(run_id)
     store.properties(run_id)
     store.deliveries(run_id)
