@@ -16,11 +16,11 @@ from .protocols import (
     FileArchive,
     Notifier,
     Observer,
-    RunStore,
     SchedulerClient,
     TaskLogs,
     WorkflowDirectory,
 )
+from .store import RunStore
 from .values import (
     AddedTask,
     Committed,
