@@ -84,7 +84,7 @@ def _add_runs(app: FastAPI, store: RunStore, blocked: Blocked, clock: Callable[[
             blocked=why_blocked,
             known=told_by_tasks(store, row),
             request=row.request,
-            tasks={str(status): n for status, n in store.count_tasks(run_id).by_status.items() if n},
+            tasks=store.count_tasks(run_id).positive(),
             exports=[_public(entry) for entry in store.exports(run_id)],
             cancellations=[_public(entry) for entry in store.cancellations(run_id)],
             deliveries=[_public(entry) for entry in store.deliveries(run_id, keyed=True)],

@@ -204,7 +204,7 @@ def _ended_body(unit: Unit, counts: TaskCounts) -> dict[str, object]:
         "status": run.status.value,
         "outcome": run.outcome,
         "cause": run.cause,
-        "tasks": {status: count for status, count in counts.by_status.items() if count},
+        "tasks": counts.positive(),
         "pages": run.pages,
         "items": run.items,
         "errors": run.errors,
