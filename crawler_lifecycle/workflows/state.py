@@ -30,6 +30,8 @@ from crawler_lifecycle.payloads import Undecoded
 from crawler_lifecycle.ports import Fence, RunHandle
 
 NOTES_MAX = 20
+#: Stops that wait for the database, at the longest of texts still less than what may travel through Temporal.
+HEARD_MAX = 300
 #: Characters kept of what a stop says about itself: a state must stay small, whatever is sent.
 REASON_MAX = 255
 
@@ -61,7 +63,12 @@ class Inbox:
         """A stop by a person (with the id of its request) or by a limit (without)."""
         self.stop = intent if self.stop is None else self.stop.merged(intent)
         if request_id is None or all(h.request_id != request_id for h in self.heard):
-            self.heard = [*self.heard, HeardStop(intent, request_id)][-100:]
+            self.heard = [*self.heard, HeardStop(intent, request_id)]
+        if len(self.heard) > HEARD_MAX:
+            self.heard = self.heard[-HEARD_MAX:]
+            text = f"more than {HEARD_MAX} stops came before one could be recorded; the oldest are not logged"
+            if text not in self.notes:
+                self.note(text)
 
     def recorded_stop(self, intent: StopIntent | None) -> None:
         """A stop that is in the database already, perhaps past us (through the gateway)."""
