@@ -49,6 +49,8 @@ log = logging.getLogger(__name__)
 EXIT_ERROR, EXIT_UNREACHABLE = 1, 8
 #: How often a worker that cannot start yet tries again, seconds.
 RETRY_S = 2.0
+#: How often a worker that serves asks whether what it needs is there, seconds.
+CHECK_S = 5.0
 #: How long a workflow waits for the worker that remembers it before any other takes it: the price of a killed worker.
 STICKY_S = 5.0
 
@@ -228,6 +230,26 @@ async def _waking(
         await task
 
 
+async def _stay_truthful(client: Client, store: RunStore, health: Health, over: asyncio.Event) -> None:
+    """Until ``over``: readiness says what the worker cannot do without and does not have at present."""
+    while not over.is_set():
+        missing: dict[str, str] = {}
+        try:
+            await asyncio.to_thread(store.ping)
+        except LifecycleError as error:
+            missing["database"] = str(error)
+        try:
+            await client.service_client.check_health(timeout=timedelta(seconds=CHECK_S))
+        except (RPCError, RuntimeError) as error:
+            missing["temporal"] = f"the Temporal server does not answer ({error})"
+        for what in sorted({*missing, *health.missing}):
+            if missing.get(what) != health.missing.get(what):
+                log.warning("%s: %s", what, missing.get(what, "is there again"))
+        health.missing = missing
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), CHECK_S)
+
+
 async def _keep_schedule(client: Client, settings: AuditSettings) -> None:
     """Make the schedule of audits what the settings say. Without the right to, audits on demand still work."""
     try:
@@ -275,7 +297,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
             await _keep_schedule(client, settings.audit)
         health.missing = {}
         log.info("worker ready, roles %s, version %s", ", ".join(health.roles), health.version or "none")
-        await over.wait()
+        await _stay_truthful(client, next(iter(parts.values())).store, health, over)
         health.missing = {"worker": "is leaving"}
         log.info("worker leaves; running activities get %s s", settings.worker.grace_s)
         # All at once: one after the other, the last would still take work while the first waits, and the grace adds up.

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -253,3 +254,32 @@ async def test_it_registers_what_is_missing_names_an_old_schema_and_leaves_in_or
     assert code == 0
     assert "worker ready" in said
     assert "Traceback" not in said
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_while_it_serves_readiness_says_what_the_database_has_become(
+    server: WorkflowEnvironment, start: Callable[..., WorkerProcess], tmp_path: Path
+) -> None:
+    client, file = server.client, tmp_path / "runs.db"
+    upgrade(f"sqlite:///{file}")
+    worker = start(TEMPORAL_ADDRESS=client.service_client.config.target_host, TEMPORAL_NAMESPACE=client.namespace)
+    worker.until(lambda status, body: status == 200)
+
+    def version(statement: str) -> str:
+        with contextlib.closing(sqlite3.connect(file, timeout=10)) as database, database:
+            known = database.execute("SELECT version_num FROM alembic_version").fetchone()
+            database.execute(statement)
+        return str(known[0]) if known else ""
+
+    real = version("UPDATE alembic_version SET version_num = '0999'")
+    with contextlib.closing(sqlite3.connect(file, timeout=10)) as database, database:
+        database.execute("UPDATE schema_compatibility SET works_from = '0999'")
+    missing = worker.until(lambda status, body: status == 503)["missing"]
+    assert "0999" in missing["database"]
+    version("DELETE FROM alembic_version")
+    worker.until(lambda status, body: "none" in body["missing"].get("database", ""))
+    version(f"INSERT INTO alembic_version VALUES ('{real}')")
+    assert worker.until(lambda status, body: status == 200)["missing"] == {}
+    code, said = worker.end()
+    assert code == 0
+    assert "is there again" in said
