@@ -153,7 +153,8 @@ class CatalogueError(LifecycleError, ValueError):
 
 
 def _subclasses(cls: type[LifecycleError]) -> list[type[LifecycleError]]:
-    return [c for sub in cls.__subclasses__() for c in (sub, *_subclasses(sub))]
+    # Each once: an error may be of two kinds.
+    return list(dict.fromkeys(c for sub in cls.__subclasses__() for c in (sub, *_subclasses(sub))))
 
 
 def codes() -> frozenset[str]:

@@ -11,6 +11,7 @@ from fuzzing import PHASES, Findings, fuzz
 from gateway_world import World
 
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
+from crawler_lifecycle.domain.audit import AuditReport
 from crawler_lifecycle.gateway.auth import ACCESS, Callers, Entrance, new_token
 from crawler_lifecycle.web.serving import named_hosts
 
@@ -32,6 +33,9 @@ class Served:
             assert client.post("/v1/runs", json={"crawler": "plain", "tasks": [{"args": {}}]}).json()["run_id"] == 1
         world.claim(1)
         world.deploy(1)
+        # An audit that has ended, for what is asked about the one that was begun.
+        world.workflows.report = AuditReport("audit-1", world.clock(), world.clock(), repair=False)
+        world.store.record_audit(world.workflows.report)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":

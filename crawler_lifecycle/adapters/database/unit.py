@@ -202,9 +202,9 @@ class Unit:
         names = ("run_id", "attempt", "crawler", "trigger", "status", "stage", "outcome", "pages", "items", "errors")
         body = {name: self.run[name] for name in names}
         body["tasks"] = tasks = dict(self.counts().by_status)
-        for name in ("verified_at", "next_look_at", "look_error_since"):
-            body[name] = self.run[name].isoformat() if self.run[name] else None
-        body["look_error"] = self.run["look_error"]
+        for name in ("verified_at", "next_look_at", "look_error", "look_error_since"):
+            value = self.run[name]
+            body[name] = value.isoformat() if isinstance(value, datetime) else value
         body["waiting"] = waiting(standing(self.run, tasks))
         self.append_event(EVENT_RUN_CHANGED, None, body)
 

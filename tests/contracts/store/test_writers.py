@@ -24,9 +24,10 @@ from crawler_lifecycle.domain.errors import (
     RunNotFound,
     StoreUnavailable,
 )
+from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, verdict
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports import Deployed, Details, Fence, Look, Owner, RunStore
+from crawler_lifecycle.ports import Correction, Deployed, Details, Fence, Look, Owner, RunStore
 from tests.contracts.store.world import OTHER, OWNER, START, World, closed, good_end, request, seen
 
 Call = Callable[[RunStore, Fence], object]
@@ -53,6 +54,9 @@ FENCED: dict[str, Call] = {
     "requeue_ended": lambda s, f: s.requeue_ended(f, True),
     "append_event": lambda s, f: s.append_event(f, "run.ended", "key", {}),
     "record_export": lambda s, f: s.record_export(f, "done", None, None),
+    "record_corrections": lambda s, f: s.record_corrections(
+        f.run_id, [Correction(CorrectionKind.REPAIR, "QUEUED", "LOST")], fence=f
+    ),
 }
 
 
