@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
@@ -34,6 +34,8 @@ from tests.support.stop_table import Cell
 
 #: How long of its own time a run has to do without what is down, and how long of ours anything may take, in seconds.
 OUTAGE_S, PATIENCE_S = 60.0, 45.0
+#: How long one step of a cell may take in all, and how long giving a cell up may, in seconds of ours.
+STEP_S, GIVE_UP_S = 60.0, 10.0
 
 DOWN: dict[str, tuple[str, Callable[[], LifecycleError]]] = {
     "database down": ("store", lambda: StoreUnavailable("the database is away")),
@@ -116,6 +118,12 @@ class Trial:
             self.until = self.until or workflow_clock() + timedelta(seconds=OUTAGE_S)
             self.down = workflow_clock() < self.until
         return self.down
+
+    def die(self) -> None:
+        """Nothing that is done for it answers any more, and nothing is held."""
+        self.dead = True
+        for gate in self.gates:
+            gate.open()
 
     def go_on(self, *methods: str) -> None:
         """The stop is sent: what is down comes back in a minute, and the calls (all, or these) are held no longer."""
@@ -206,11 +214,25 @@ class World:
                 yield
             finally:
                 for trial in self.trials:
-                    trial.dead = True
-                    for gate in trial.gates:
-                        gate.open()
-        for task in self._skipping:
-            task.cancel()
+                    trial.die()
+                for task in self._skipping:
+                    task.cancel()
+                await asyncio.gather(*self._skipping, return_exceptions=True)
+                self._skipping.clear()
+
+    async def give_up(self, trial: Trial) -> None:
+        """A trial that has trouble leaves nothing behind: no held thread, no waiting update, no open workflow."""
+        trial.die()
+        if trial.adding is not None:
+            trial.adding.cancel()
+            await asyncio.gather(trial.adding, return_exceptions=True)
+        if trial.handle is None:
+            return
+        try:
+            await trial.handle.terminate("given up", rpc_timeout=timedelta(seconds=GIVE_UP_S))
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:  # NOT_FOUND: it had closed already
+                trial.problems.append(f"it could not be terminated: {error}")
 
     # --- to the phase
 
@@ -305,6 +327,8 @@ class World:
                 await self._signal(trial, "stop", "a")
             case "Temporal cancel":
                 await self._sent(trial, cast(Any, trial.handle).cancel())
+                # An update that reaches the workflow together with the cancel is handled before it.
+                await self._seen(trial)
             case "100 stops at once":
                 await asyncio.gather(*(self._signal(trial, "stop", f"n{n % 50}", seen=False) for n in range(100)))
                 await self._seen(trial)
@@ -351,8 +375,12 @@ class World:
 
     async def _refuses_tasks(self, trial: Trial) -> None:
         assert trial.handle is not None
+        page = {"tasks": [{}], "request_id": "too late"}
         try:
-            await trial.handle.execute_update(names.UPDATE_ADD_TASKS, {"tasks": [{}], "request_id": "too late"})
+            # One that was taken would be held with the others, and never answered.
+            await asyncio.wait_for(trial.handle.execute_update(names.UPDATE_ADD_TASKS, page), PATIENCE_S)
+        except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):  # the client turns the one into the other
+            trial.problems.append(f"adding a task under a stop was not refused within {PATIENCE_S:g} s")
         except WorkflowUpdateFailedError as error:
             if not isinstance(error.cause, ApplicationError) or error.cause.type != "NotInThisState":
                 trial.problems.append(f"a task added under a stop: {error.cause}")
@@ -447,30 +475,43 @@ class World:
 
 async def play(world: World) -> list[str]:
     """All trials at once; what is not as the table says, each line with its cell."""
+    try:
+        await _play(world)
+    except asyncio.CancelledError:
+        for trial in world.trials:
+            await world.give_up(trial)
+        raise
+    return [f"{t.cell.id}: {problem}" for t in world.trials for problem in t.problems]
+
+
+async def _play(world: World) -> None:
     trials = world.trials
     early = [t for t in trials if t.cell.phase == "before the first workflow task"]
     later = [t for t in trials if t not in early]
     here, there = ([t for t in later if t.cell.gateway == through] for through in (False, True))
-    await _each(world.reach, early)
-    await _each(world.stop, early)
+    await _each(world, world.reach, early)
+    await _each(world, world.stop, early)
     async with world.working():
-        await _each(world.reach, later)
-        await _each(world.stop, here)
-        await _each(world.finish, early + here)
+        await _each(world, world.reach, later)
+        await _each(world, world.stop, here)
+        await _each(world, world.finish, early + here)
     if there:
-        await _each(world.stop, there)
+        await _each(world, world.stop, there)
         async with world.working():
-            await _each(world.finish, there)
-    return [f"{t.cell.id}: {problem}" for t in trials for problem in t.problems]
+            await _each(world, world.finish, there)
 
 
-async def _each(step: Callable[[Trial], Any], trials: Sequence[Trial]) -> None:
-    """A step of every trial that has no trouble yet."""
+async def _each(world: World, step: Callable[[Trial], Any], trials: Sequence[Trial]) -> None:
+    """A step of every trial that has no trouble yet; one that gets into trouble is given up, alone."""
+    await asyncio.gather(*(_one(world, step, trial) for trial in trials if not trial.problems))
 
-    async def one(trial: Trial) -> None:
-        try:
+
+async def _one(world: World, step: Callable[[Trial], Any], trial: Trial) -> None:
+    try:
+        async with asyncio.timeout(STEP_S) as bound:
             await step(trial)
-        except Exception as error:
-            trial.problems.append(f"{step.__name__}: {type(error).__name__}: {error}")
-
-    await asyncio.gather(*(one(trial) for trial in trials if not trial.problems))
+    except Exception as error:
+        text = f"hung for {STEP_S:g} s" if bound.expired() else f"{type(error).__name__}: {error}"
+        trial.problems.append(f"{step.__name__}: {text}; tasks {world._tasks(trial)}")
+    if trial.problems:
+        await world.give_up(trial)

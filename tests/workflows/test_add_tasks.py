@@ -108,6 +108,24 @@ async def test_under_a_stop_and_after_the_end_nothing_is_added(real_lab: Lab) ->
     assert (await handle.result()).tasks == {"CANCELLED": 1}
 
 
+async def test_what_comes_in_one_workflow_task_with_a_cancel_is_added_and_cancelled(
+    real_lab_without_workers: Lab,
+) -> None:
+    """Temporal hands updates over before a cancel: the tasks get their rows, and end with the run."""
+    lab = real_lab_without_workers
+    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=1)
+    async with lab.working():
+        handle = await lab.start({"crawler": "books", "limits": SOON})
+        await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
+    await handle.cancel()
+    adding = asyncio.create_task(add(handle, "7"))
+    await asyncio.sleep(0.5)  # nobody works: both wait for the same workflow task
+    async with lab.working():
+        result = await handle.result()
+        assert [task.index for task in (await adding).tasks] == [1]
+    assert (result.outcome, result.tasks) == ("cancelled", {"CANCELLED": 2})
+
+
 async def test_tasks_that_come_with_the_last_look_keep_the_run_alive(real_lab: Lab) -> None:
     """The verdict is refused while a task is alive: the run goes back to reconciliation and deploys it."""
     lab = real_lab

@@ -5,6 +5,7 @@ One test plays some cells of a phase at once, each with its own run; what differ
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -20,6 +21,8 @@ from tests.support.stop_world import World, play
 #: What `make test` plays; the other cells are marked slow.
 SAMPLE = pairwise(56)
 REST = [cell for cell in cells() if cell not in SAMPLE]
+#: How long the cells of one test may take, in seconds: less than pytest allows, which ends no worker.
+ALL_S = 150.0
 
 
 def of_phase(chosen: Sequence[Cell], phase: str) -> list[Cell]:
@@ -32,7 +35,8 @@ def in_state(chosen: Sequence[Cell], state: str) -> list[Cell]:
 
 async def matches_the_table(skipping: WorkflowEnvironment, folder: Path, chosen: Sequence[Cell]) -> None:
     async with laboratory(skipping.client, folder, workers=False) as lab:
-        problems = await play(World(lab, skipping, chosen))
+        async with asyncio.timeout(ALL_S):
+            problems = await play(World(lab, skipping, chosen))
     assert not problems, "\n".join([f"{len(problems)} differences from docs/stopping.md:", *problems])
 
 
