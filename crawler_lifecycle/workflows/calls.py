@@ -12,11 +12,17 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
+from crawler_lifecycle.domain.names import QUEUE_CONTROL
+
 from .policies import config
-from .requests import answer_type
+from .requests import read_answer
 
 #: Longest pause before an answer that could not be read is asked for again, in seconds.
 ASK_AGAIN_MAX_S = 60.0
+#: The same for what runs on the control queue: the steps of a stop, which nothing can stand in for.
+ASK_AGAIN_STOPPING_S = 15.0
+#: Where executions of earlier versions gave each further try the whole time again.
+PATCH_TIME_RUNS_ON = "time-runs-on"
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -56,15 +62,21 @@ async def call(
     fenced, so that it can do no harm later. An error of the domain keeps its own type. An answer that cannot be read
     (another build's, a foreign worker's) is asked for again, for ever and in sight: that is what idempotence is for.
     """
-    tries = 0
+    tries, left, began = 0, seconds, workflow.now()
+    queue = config(method.__name__, control=control)["task_queue"]
+    most = ASK_AGAIN_STOPPING_S if queue == QUEUE_CONTROL else ASK_AGAIN_MAX_S
     while True:
         try:
-            return await _once(method, arg, control, summary, wake, seconds, hold)
+            return await _once(method, arg, control, summary, wake, left, hold)
         except _Unreadable as error:
             tries += 1
-            again = min(float(2**tries), ASK_AGAIN_MAX_S)
+            again = min(float(2**tries), most)
             _tell(method, error, again)
-            await pause(again, wake or (lambda: False), "asking again")
+        await pause(again if left is None else min(again, left), wake or (lambda: False), "asking again")
+        if seconds is not None and workflow.patched(PATCH_TIME_RUNS_ON):
+            left = seconds - (workflow.now() - began).total_seconds()
+            if left <= 0:
+                raise Interrupted
 
 
 async def _once(
@@ -98,11 +110,8 @@ async def _answer(method: Callable[[Any, A], R], handle: workflow.ActivityHandle
         if isinstance(cause, ApplicationError) and cause.type:
             raise ApplicationError(cause.message, type=cause.type, non_retryable=True) from error
         raise
-    expected: Any = answer_type(method)
-    if expected is type(None):
-        return None  # type: ignore[return-value]
     try:
-        answer: R = workflow.payload_converter().from_payload(raw.payload if raw is not None else Payload(), expected)
+        answer: R = read_answer(method, raw.payload if raw is not None else Payload(), workflow.payload_converter())
     except Exception as error:  # whatever a stranger's payload does to a decoder
         raise _Unreadable(" ".join(str(error).split())[:100] or type(error).__name__) from error
     return answer

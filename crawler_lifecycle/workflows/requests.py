@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
+from temporalio.api.common.v1 import Payload
+from temporalio.converter import PayloadConverter
 from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.domain.errors import InvalidRequest
@@ -70,6 +72,23 @@ def _undecoded(what: str, value: Undecoded) -> Exception:
 def answer_type(method: Callable[..., Any]) -> Any:
     """What an activity answers, by its annotation."""
     return get_type_hints(method).get("return")
+
+
+def read_answer(method: Callable[..., Any], payload: Payload, converter: PayloadConverter) -> Any:
+    """What an activity answered. Raises whatever a decoder does where it is not what the activity answers.
+
+    Converters apply the expected type to JSON alone: bytes, nothing, and messages come out as they are. Only strict
+    validation keeps those from the code that asked, where they would fail the workflow task for ever.
+    """
+    expected = answer_type(method)
+    if expected is type(None):
+        return None
+    return _adapter(method).validate_python(converter.from_payload(payload, expected), strict=True)
+
+
+@functools.cache
+def _adapter(method: Callable[..., Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(answer_type(method))
 
 
 def read_tasks(value: object) -> AddTasks:

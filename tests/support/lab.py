@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from temporalio import activity
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle, WorkflowHistory
 from temporalio.worker import Replayer, Worker
 
@@ -166,6 +167,21 @@ class Lab:
     async def run(self, request: object, **more: Any) -> RunResult:
         """Start a run and wait for its result."""
         return await (await self.start(request, **more)).result()
+
+    async def ended(self, handle: WorkflowHandle[Any, RunResult], seconds: float = 45) -> RunResult:
+        """The run's result; where it does not come in time, what its workflow does instead."""
+        try:
+            return await asyncio.wait_for(handle.result(), seconds)
+        except TimeoutError:
+            history = await self.client.get_workflow_handle(handle.id).fetch_history()
+        failed = [
+            e.workflow_task_failed_event_attributes.failure.message
+            for e in history.events
+            if e.HasField("workflow_task_failed_event_attributes")
+        ]
+        last = [EventType.Name(e.event_type).removeprefix("EVENT_TYPE_") for e in history.events[-5:]]
+        text = f"{handle.id} has not ended within {seconds:g} s; failures of its workflow task: {failed}; last: {last}"
+        raise AssertionError(text)
 
     async def until(self, condition: Callable[[], Any], seconds: float = 20) -> Any:
         """Wait in real time until ``condition()`` is true; its value."""
