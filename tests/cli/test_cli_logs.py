@@ -67,12 +67,18 @@ def test_following_until_the_task_ends(served: Served, crawlctl: Crawlctl) -> No
 def test_lines_come_while_the_log_goes_on(served: Served) -> None:
     served.log = [b"first\n"]
     command = [sys.executable, "-m", "crawler_lifecycle.cli", "--gateway", served.url, "logs", "7", "-f"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+
+    def heed() -> None:  # a shell starts what runs in the background with SIGINT ignored, and children inherit that
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "first\n"
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(60) == 130
 
 
 def test_following_gives_up(served: Served, crawlctl: Crawlctl) -> None:
