@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any
+from inspect import signature
+from typing import Any, get_type_hints
 
 import pytest
+from temporalio import activity
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import (
@@ -25,11 +27,19 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
+from crawler_lifecycle.activities.audit import AuditActivities
+from crawler_lifecycle.activities.cancellation import CancellationActivities
+from crawler_lifecycle.activities.completion import CompletionActivities
+from crawler_lifecycle.activities.deployment import DeploymentActivities
+from crawler_lifecycle.activities.initiation import InitiationActivities
+from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
+from crawler_lifecycle.compose import activities_of
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.fakes.cluster import Behaviour
-from crawler_lifecycle.payloads import Undecoded
-from crawler_lifecycle.workflows.requests import read_carried
+from crawler_lifecycle.payloads import TolerantPayloadConverter, Undecoded
+from crawler_lifecycle.workflows.policies import POLICIES
+from crawler_lifecycle.workflows.requests import answer_type, read_answer, read_carried
 from tests.support.lab import Lab
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -88,7 +98,7 @@ async def running(lab: Lab, behaviour: Behaviour | None = None) -> WorkflowHandl
 async def test_as_input_the_start_fails_and_leaves_no_row(lab: Lab, poison: str) -> None:
     handle = await lab.start(POISON[poison])
     with pytest.raises(WorkflowFailureError) as failed:
-        await handle.result()
+        await lab.ended(handle)
     cause = failed.value.cause
     assert isinstance(cause, ApplicationError)
     assert cause.type == "InvalidRequest"
@@ -113,7 +123,7 @@ async def test_too_few_and_too_many_payloads_as_input(lab: Lab, payloads: list[A
     )
     lab.handles.append(handle)
     with pytest.raises(WorkflowFailureError) as failed:
-        await handle.result()
+        await lab.ended(handle)
     assert words in str(failed.value.cause)
     assert lab.store.list_runs() == []
 
@@ -146,7 +156,7 @@ async def test_our_own_state_is_never_refused_for_want_of_a_key() -> None:
 async def test_a_stop_stops_whatever_it_carries(lab: Lab, signal: str, poison: str) -> None:
     handle = await running(lab)
     await handle.signal(signal, POISON[poison])
-    result = await handle.result()
+    result = await lab.ended(handle)
     assert (result.status, result.outcome) == ("FAILED", "cancelled")
     assert len(lab.store.cancellations(result.run_id)) == 1
     assert lab.cluster.alive() == []
@@ -162,7 +172,7 @@ async def test_any_other_signal_changes_nothing_whatever_it_carries(lab: Lab, si
     for payload in POISON.values():
         await handle.signal(signal, payload)
     await handle.signal(signal, args=list(POISON.values()))
-    result = await handle.result()
+    result = await lab.ended(handle)
     assert (result.status, result.outcome) == ("COMPLETED", "finished")
     notes = (await lab.snapshot_where(handle, lambda s: True)).notes
     assert (notes == []) == (signal == "look_now")
@@ -179,7 +189,7 @@ async def test_large_signals_make_the_run_continue_as_new_and_nothing_fail(lab: 
     chain = await lab.chain(handle)
     assert len(chain) > 1
     assert chain[1].events[0].ByteSize() < 10_000
-    assert (await handle.result()).outcome == "finished"
+    assert (await lab.ended(handle)).outcome == "finished"
 
 
 async def test_what_is_over_the_servers_limit_is_refused_to_its_sender(lab: Lab) -> None:
@@ -196,7 +206,7 @@ async def test_what_is_over_the_servers_limit_is_refused_to_its_sender(lab: Lab)
             await call()
     assert lab.store.get_run(1).status == "PROCESSING"
     await handle.signal("stop")
-    assert (await handle.result()).outcome == "cancelled"
+    assert (await lab.ended(handle)).outcome == "cancelled"
 
 
 # --- updates, queries, cancel -----------------------------------------------------------------------------------------
@@ -218,7 +228,7 @@ async def test_as_an_update_it_is_refused_with_words(lab: Lab) -> None:
     added = await handle.execute_update("add_tasks", {"tasks": [{}]})
     assert len(added["tasks"]) == 1
     await handle.signal("stop")
-    assert (await handle.result()).outcome == "cancelled"
+    assert (await lab.ended(handle)).outcome == "cancelled"
 
 
 async def test_as_an_argument_of_a_query_it_changes_nothing(lab: Lab) -> None:
@@ -227,14 +237,14 @@ async def test_as_an_argument_of_a_query_it_changes_nothing(lab: Lab) -> None:
         with pytest.raises(WorkflowQueryFailedError, match="no_such_query"):
             await handle.query("no_such_query", payload)
         assert (await handle.query("status", payload))["run_id"] == 1, "it takes none, so none is read"
-    assert (await handle.result()).outcome == "finished"
+    assert (await lab.ended(handle)).outcome == "finished"
 
 
 @pytest.mark.parametrize("reason", ["", "x" * 60_000, "two\nlines\x00\x1b[31m", "\u202e\U0001f6d1"])
 async def test_a_cancel_stops_whatever_reason_it_has(lab: Lab, reason: str) -> None:
     handle = await running(lab)
     await handle.cancel(reason=reason)
-    result = await handle.result()
+    result = await lab.ended(handle)
     assert (result.status, result.outcome) == ("FAILED", "cancelled")
     [logged] = lab.store.cancellations(result.run_id)
     assert len(str(logged["reason"] or "")) <= 255
@@ -276,7 +286,7 @@ async def test_an_answer_that_cannot_be_read_is_asked_for_again(lab: Lab, poison
     name, stranger = await held.stranger(handle)
     await stranger.complete(POISON[poison])
     held.go_on.set()
-    result = await handle.result()
+    result = await lab.ended(handle)
     assert (result.status, result.outcome) == ("COMPLETED", "finished")
     assert (await lab.events(handle)).count(name) == 2
     notes = (await lab.snapshot_where(handle, lambda s: True)).notes
@@ -289,7 +299,7 @@ async def test_no_answer_at_all_is_asked_for_again(lab: Lab) -> None:
     _, stranger = await held.stranger(handle)
     await stranger.complete()
     held.go_on.set()
-    assert (await handle.result()).outcome == "finished"
+    assert (await lab.ended(handle)).outcome == "finished"
 
 
 @every
@@ -299,7 +309,7 @@ async def test_details_of_a_failure_cost_one_try(lab: Lab, poison: str) -> None:
     _, stranger = await held.stranger(handle)
     await stranger.fail(ApplicationError("nonsense", POISON[poison], type="Nonsense"))
     held.go_on.set()
-    assert (await handle.result()).outcome == "finished"
+    assert (await lab.ended(handle)).outcome == "finished"
 
 
 @every
@@ -311,4 +321,124 @@ async def test_details_of_a_heartbeat_cost_nothing(lab: Lab, poison: str) -> Non
     _, stranger = await held.stranger(handle)
     await stranger.heartbeat(POISON[poison])
     held.go_on.set()
-    assert (await handle.result()).outcome == "finished"
+    assert (await lab.ended(handle)).outcome == "finished"
+
+
+# --- answers that stay unreadable -------------------------------------------------------------------------------------
+
+
+class Strangers:
+    """Workers of a foreign build: they answer these activities with what nobody can read, and do nothing."""
+
+    def __init__(self, name: str, *, times: int | None = None, queues: frozenset[str] | None = None) -> None:
+        self.name, self.queues = name, queues
+        self.left = times
+        self.answers = 0
+
+    def activities_of(self, role: str, parts: Any) -> list[Any]:
+        return [self._replaced(a) if a.__name__ == self.name else a for a in activities_of(role, parts)]
+
+    def _replaced(self, method: Any) -> Any:
+        def answer(arg: Any) -> Any:
+            here = self.queues is None or activity.info().task_queue in self.queues
+            if not here or self.left == 0:
+                return method(arg)
+            self.left = None if self.left is None else self.left - 1
+            self.answers += 1
+            return POISON["bytes"]
+
+        answer.__annotations__ = {"arg": get_type_hints(method.__func__)[next(iter(signature(method).parameters))]}
+        answer.__self__ = method.__self__  # type: ignore[attr-defined]
+        return activity.defn(name=self.name)(answer)
+
+
+#: What a stop can meet before its own steps begin.
+ON_THE_WAY = [
+    "run_onetime_crawler",
+    "get_main_job_status",
+    "update_run_started",
+    "get_active_running_tasks",
+]
+#: The same, where a look has found that a task has ended.
+AFTER_A_CHANGE = ["get_bulk_task_history_data", "reconcile_tasks", "sync_statuses", "count_alive_tasks"]
+STEPS_OF_A_STOP = ["record_stop", "cancel_queued_tasks", "get_active_running_tasks", "count_alive_tasks"]
+
+
+@pytest.mark.parametrize("name", [*ON_THE_WAY, *AFTER_A_CHANGE])
+async def test_a_stop_gets_through_while_answers_stay_unreadable(
+    lab_without_workers: Lab, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    lab, strangers = lab_without_workers, Strangers(name, queues=frozenset({names.QUEUE_MAIN, names.QUEUE_CLUSTER}))
+    monkeypatch.setattr("tests.support.lab.activities_of", strangers.activities_of)
+    changes = name in AFTER_A_CHANGE
+    lab.cluster.behaviour = Behaviour(executes=100) if changes else UNTIL_STOPPED
+    async with lab.working():
+        handle = await lab.start({"crawler": "books"})
+        await lab.snapshot_where(handle, lambda s: any(f"the answer of {name} could" in n for n in s.notes[1:]))
+        await handle.signal("stop")
+        result = await lab.ended(handle)
+    assert result.outcome == ("finished" if changes else "cancelled"), "a crawl that had ended before is no stopped one"
+    assert strangers.answers >= 2
+    assert lab.cluster.alive() == []
+
+
+@pytest.mark.parametrize("name", STEPS_OF_A_STOP)
+async def test_a_step_that_a_stop_needs_is_asked_for_until_it_can_be_read(
+    lab_without_workers: Lab, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    lab, strangers = lab_without_workers, Strangers(name, times=8, queues=frozenset({names.QUEUE_CONTROL}))
+    monkeypatch.setattr("tests.support.lab.activities_of", strangers.activities_of)
+    lab.cluster.behaviour = UNTIL_STOPPED
+    async with lab.working():
+        handle = await lab.start({"crawler": "books"})
+        await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+        await handle.signal("stop")
+        result = await lab.ended(handle)
+        notes = (await lab.snapshot_where(handle, lambda s: True)).notes
+    assert (result.status, result.outcome) == ("FAILED", "cancelled")
+    assert lab.cluster.alive() == []
+    assert strangers.answers == 8
+    assert f"the answer of {name} could not be read, it is asked again in 15 s" in notes[7]
+
+
+async def test_the_time_to_start_is_over_although_answers_stay_unreadable(
+    lab_without_workers: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, strangers = lab_without_workers, Strangers("get_main_job_status")
+    monkeypatch.setattr("tests.support.lab.activities_of", strangers.activities_of)
+    lab.cluster.behaviour = UNTIL_STOPPED
+    async with lab.working():
+        handle = await lab.start({"crawler": "books", "limits": {"start_timeout_s": 100}})
+        result = await lab.ended(handle)
+    assert (result.status, result.outcome) == ("FAILED", "start_timeout")
+    assert strangers.answers >= 2
+
+
+def _answering() -> list[Any]:
+    kinds = (
+        AuditActivities,
+        CancellationActivities,
+        CompletionActivities,
+        DeploymentActivities,
+        InitiationActivities,
+        ReconciliationActivities,
+    )
+    return [method for kind in kinds for name, method in vars(kind).items() if name in POLICIES]
+
+
+async def test_no_answer_of_another_type_comes_through() -> None:
+    """Of any activity: what was read is what its annotation says, or it was not read."""
+    methods = _answering()
+    assert {m.__name__ for m in methods} == set(POLICIES)
+    converter = TolerantPayloadConverter()
+    nothing = raw(b"", b"binary/null")
+    for method in methods:
+        expected = answer_type(method)
+        if expected is type(None):
+            continue
+        for poison, value in {**POISON, "nothing": nothing}.items():
+            try:
+                answer = read_answer(method, value.payload, converter)
+            except Exception:  # refused, which is what this is about
+                continue
+            assert isinstance(answer, expected), (method.__name__, poison)
