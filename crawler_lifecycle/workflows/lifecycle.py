@@ -57,6 +57,8 @@ R = TypeVar("R")
 #: Seconds that ``look_now`` leaves a deployment call before it is made again: by then it is void, or waits for a retry.
 #: A deployment is full of changes that wake the run, and interrupting it for each would only make it slower.
 DEPLOYMENT_HOLD_S = 30.0
+#: Seconds between looks for the proof that a deployment call, to which nobody answered, has brought nothing.
+QUEUED_PROOF_S = 5.0
 #: Where executions of earlier versions did not keep a gap.
 PATCH_GAP_AT_START, PATCH_GAP_IN_STOPS = "gap-at-start", "gap-in-stops"
 PATCH_STOP_BEFORE_VERDICT, PATCH_NOTHING_TO_PROVE = "stop-before-verdict", "nothing-to-prove"
@@ -313,6 +315,8 @@ class CrawlerLifecycleWorkflow:
         if not s.counts.alive:
             s.stage = Stage.COMPLETION
             return
+        if s.counts.queued and not s.counts.active:  # all that is left is a deployment call that is about to be void
+            wait = min(wait, QUEUED_PROOF_S)
         await pause(s.until_force(wait), lambda: s.stop_changed() or s.inbox.look_now, "proof of the stop")
         left = s.until_force(gap_left(s)) if s.inbox.look_now else 0.0
         if left > 0 and workflow.patched(PATCH_GAP_IN_STOPS):

@@ -79,11 +79,17 @@ def test_watching_ends_at_ctrl_c_and_the_run_goes_on(running: Dev) -> None:
     run = started.stdout.strip()
     gateway = ("--gateway", running.known["gateway"])
     command = [sys.executable, "-m", "crawler_lifecycle.cli", *gateway, "watch", run]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+
+    def heed() -> None:  # a shell starts what runs in the background with SIGINT ignored, and children inherit that
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed
+    ) as process:
         assert process.stdout is not None
         assert f"run {run} operations" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(60) == 130
     assert json.loads(running.crawlctl("get", run, "-o", "json").stdout)["status"] in ("INITIALIZING", "PROCESSING")
     ended = running.crawlctl("force-stop", run, "--yes", "--wait", "-o", "json", "--timeout", "50s")
     assert json.loads(ended.stdout)["outcome"] in ("cancelled", "cancel_timeout")
@@ -97,7 +103,7 @@ def test_nothing_is_bad_about_the_stack(running: Dev) -> None:
     assert (done.returncode, wrong) == (0, [])
     texts = " ".join(one["text"] for one in document["checks"])
     assert "all 8 are registered" in texts
-    assert texts.count("polling") == 5
+    assert texts.count("polling") == 6
     sources = {one["name"]: one["source"] for one in document["settings"]}
     assert sources["LIFECYCLE_DATABASE__URL"].endswith("dev.json")
 
