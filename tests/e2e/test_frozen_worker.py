@@ -228,14 +228,14 @@ def test_it_changes_nothing(frozen: Frozen, name: str) -> None:
 
 @pytest.mark.parametrize("name", STEPS)
 def test_its_refused_write_is_told(frozen: Frozen, name: str) -> None:
+    # The late deployment call is refused by the scheduler service, whose answer nobody may hear any more: what that
+    # call did not do is proved below.
     run = frozen.runs[name]
     lines = [line for line in frozen.said.splitlines() if "refused" in line and re.search(rf"\b[Rr]un {run}\b", line)]
     if frozen.resumes and STEPS[name].warns:
         [told, *_] = [line for line in lines if f"Run {run} is at attempt 2 of owner" in line]
         assert "attempt 1 of owner" in told
         assert "warning" in told.lower()
-    elif name == UNSENT:
-        assert "the deployment call expired" in frozen.said
     elif not frozen.resumes and name == "record_look":
         [told, *_] = [line for line in lines if f"run {run}, attempt 1, that was ordered at" in line]
         assert "warning" in told.lower()
