@@ -245,8 +245,7 @@ class World:
         place = HELD.get(cell.phase)
         if place is not None and cell.phase != "in a look":
             trial.gates.append(Gate(*place))
-        with self.env.with_time_skipping_disabled():
-            trial.handle = await self.lab.start(self._request(cell), id=cell.id)
+        trial.handle = await self.lab.start(self._request(cell), id=cell.id)
         if cell.phase == "before the first workflow task":
             return
         if cell.phase == "while children are being added":
@@ -284,8 +283,7 @@ class World:
         request = RunRequest(crawler="books")
         row, _ = await asyncio.to_thread(self.store.reserve_run, request, trial.cell.id)
         self.began(trial, row.run_id)
-        with self.env.with_time_skipping_disabled():
-            await Lifecycle(self.lab.client).start(begin_request(row), own_workflow_id(row))
+        await Lifecycle(self.lab.client).start(begin_request(row), own_workflow_id(row))
         handle = self.lab.client.get_workflow_handle(own_workflow_id(row), result_type=RunResult)
         trial.handle = dataclasses.replace(handle) if dataclasses.is_dataclass(handle) else handle
         self._by_workflow[own_workflow_id(row)] = trial
@@ -489,10 +487,13 @@ async def _play(world: World) -> None:
     early = [t for t in trials if t.cell.phase == "before the first workflow task"]
     later = [t for t in trials if t not in early]
     here, there = ([t for t in later if t.cell.gateway == through] for through in (False, True))
-    await _each(world, world.reach, early)
+    # Once for all starts: two of these that overlap leave time skipping off for every later test of the session.
+    with world.env.with_time_skipping_disabled():
+        await _each(world, world.reach, early)
     await _each(world, world.stop, early)
     async with world.working():
-        await _each(world, world.reach, later)
+        with world.env.with_time_skipping_disabled():
+            await _each(world, world.reach, later)
         await _each(world, world.stop, here)
         await _each(world, world.finish, early + here)
     if there:

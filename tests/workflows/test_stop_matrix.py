@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
+from crawler_lifecycle.fakes.cluster import Behaviour
 from tests.support import stop_table
 from tests.support.lab import laboratory
 from tests.support.stop_table import KINDS, PHASES, STATES, Cell, cells, pairwise
@@ -46,6 +47,18 @@ async def test_a_sample_of_every_phase_ends_as_the_table_says(
     skipping: WorkflowEnvironment, tmp_path: Path, phase: str
 ) -> None:
     await matches_the_table(skipping, tmp_path, of_phase(SAMPLE, phase))
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_time_is_skipped_for_the_tests_that_come_after_several_cells(
+    skipping: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    for folder in ("cells", "after"):
+        (tmp_path / folder).mkdir()
+    await matches_the_table(skipping, tmp_path / "cells", of_phase(SAMPLE, "running, single-process")[:3])
+    async with laboratory(skipping.client, tmp_path / "after") as lab, asyncio.timeout(ALL_S):
+        lab.cluster.behaviour = Behaviour(executes=36_000)
+        assert (await lab.run({"crawler": "books"})).outcome == "finished"
 
 
 @pytest.mark.slow
