@@ -132,7 +132,7 @@ class AuditActivities:
             findings = [finding for finding, _ in found]
             refusal = _refusal(findings, FindingKind.ORPHAN, len(seen))
             part = self._settle(findings, page.repair, len(seen), ending.of, ending.ask, refusal)
-        return _paged(part, _text(seen[-1].key) if len(seen) >= PAGE else None)
+        return replace(part, next=_text(seen[-1].key) if len(seen) >= PAGE else None)
 
     def _still_alive(self, finding: Finding, task: ClusterTask) -> None:
         """The correction of a task that is recorded as ended and executes."""
@@ -174,7 +174,7 @@ class AuditActivities:
                     findings.append(judged)
                     mends[judged.subject] = self._resumer(judged, run)
             part = self._settle(findings, page.repair, len(runs), lambda finding: mends[finding.subject])
-        return _paged(part, str(runs[-1].run_id) if len(runs) >= PAGE else None)
+        return replace(part, next=str(runs[-1].run_id) if len(runs) >= PAGE else None)
 
     def _judged(self, run: LiveRun) -> Finding | None:
         if run.unreadable is not None:
@@ -254,7 +254,7 @@ class AuditActivities:
             part = self._settle(
                 findings, page.repair, len(listed), lambda finding: mends[finding.subject], refusal=refusal
             )
-        return _paged(part, following)
+        return replace(part, next=following)
 
     def _terminator(self, finding: Finding, workflow: OpenWorkflow) -> Mend:
         def end() -> str:
@@ -287,7 +287,7 @@ class AuditActivities:
                 mends[finding.subject] = self._recorder(finding)
             part = self._settle(findings, page.repair, len(runs), lambda finding: mends[finding.subject])
         last = runs[-1] if len(runs) >= PAGE else None
-        return _paged(part, f"{last.ended_at.isoformat()} {last.run_id}" if last is not None else None)
+        return replace(part, next=f"{last.ended_at.isoformat()} {last.run_id}" if last is not None else None)
 
     def _undelivered(self, run: EndedRun) -> Finding | None:
         finding = judge_deliveries(run, busy=False)
@@ -300,7 +300,7 @@ class AuditActivities:
             return None
         # It may have delivered the last of it and closed between the two readings.
         now = self.store.ended_run(run.run_id)
-        return judge_deliveries(run, busy=False) if now == run else None
+        return finding if now == run else None
 
     def _deliverer(self, run: EndedRun) -> Mend:
         def deliver() -> str:
@@ -434,10 +434,6 @@ def _refusal(findings: Sequence[Finding], kind: FindingKind, there: int) -> str 
 def _about(finding: Finding) -> dict[str, object]:
     known = {"run_id": finding.run_id, "task_id": finding.task_id, "finding": str(finding.kind)}
     return {name: value for name, value in known.items() if value is not None}
-
-
-def _paged(part: AuditPart, following: str | None) -> AuditPart:
-    return AuditPart(part.looked, part.found, part.repaired, part.findings, following)
 
 
 def _key(text: str | None) -> tuple[int, int, int] | None:
