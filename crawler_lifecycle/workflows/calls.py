@@ -63,13 +63,13 @@ async def call(
     (another build's, a foreign worker's) is asked for again, for ever and in sight: that is what idempotence is for.
     """
     tries, left, began = 0, seconds, workflow.now()
-    queue = config(method.__name__, control=control)["task_queue"]
-    most = ASK_AGAIN_STOPPING_S if queue == QUEUE_CONTROL else ASK_AGAIN_MAX_S
     while True:
         try:
             return await _once(method, arg, control, summary, wake, left, hold)
         except _Unreadable as error:
             tries += 1
+            queue = config(method.__name__, control=control)["task_queue"]
+            most = ASK_AGAIN_STOPPING_S if queue == QUEUE_CONTROL else ASK_AGAIN_MAX_S
             again = min(float(2**tries), most)
             _tell(method, error, again)
         await pause(again if left is None else min(again, left), wake or (lambda: False), "asking again")
