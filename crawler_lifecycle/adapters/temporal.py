@@ -56,16 +56,7 @@ async def chain_is_open(client: Client, workflow_id: str, first_run_id: str | No
     A resumed run uses its workflow id again, so the id alone does not tell the old owner from the new one.
     Raises ``RPCError`` when the server does not answer; that is no answer.
     """
-    try:
-        found = await client.get_workflow_handle(workflow_id).describe()
-    except RPCError as error:
-        if error.status == RPCStatusCode.NOT_FOUND:
-            return False
-        raise
-    info = found.raw_description.workflow_execution_info
-    if info.status not in OPEN:
-        return False
-    return first_run_id is None or (info.first_run_id or found.run_id) == first_run_id
+    return (await _state(client, workflow_id, first_run_id)).open
 
 
 @dataclass
