@@ -157,6 +157,15 @@ def _deployment(settings: WorkerSettings) -> WorkerDeploymentConfig | None:
     )
 
 
+async def _without_database(store: RunStore) -> dict[str, str]:
+    """What is missing of the database, for readiness; empty when it can be used."""
+    try:
+        await asyncio.to_thread(store.ping)
+    except LifecycleError as error:
+        return {"database": str(error)}
+    return {}
+
+
 async def _connected(
     parts: Parts,
     directory: TemporalDirectory,
@@ -181,10 +190,7 @@ async def _connected(
             except RPCError as error:
                 cure = registration_command(client.namespace)
                 missing["search_attributes"] = f"cannot be registered ({error}); let an operator run: {cure}"
-        try:
-            await asyncio.to_thread(parts.store.ping)
-        except LifecycleError as error:
-            missing["database"] = str(error)
+        missing |= await _without_database(parts.store)
         if client is not None and not missing:
             return client
         for what, text in missing.items():
@@ -233,11 +239,7 @@ async def _waking(
 async def _stay_truthful(client: Client, store: RunStore, health: Health, over: asyncio.Event) -> None:
     """Until ``over``: readiness says what the worker cannot do without and does not have at present."""
     while not over.is_set():
-        missing: dict[str, str] = {}
-        try:
-            await asyncio.to_thread(store.ping)
-        except LifecycleError as error:
-            missing["database"] = str(error)
+        missing = await _without_database(store)
         try:
             await client.service_client.check_health(timeout=timedelta(seconds=CHECK_S))
         except (RPCError, RuntimeError) as error:
