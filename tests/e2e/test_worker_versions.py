@@ -30,13 +30,14 @@ def documented(world: World, verb: str, word: str, **names: str) -> Any:
 
 
 @pytest.fixture
-def ours(world: World) -> Iterator[World]:
-    """The stack; afterwards its worker has no version, as before."""
-    yield world
-    documented(world, "set-current-version", "--unversioned")
-    world.deploy(ROOT)
-    for name in (A, B):
-        world.undeploy(name)
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A stack of its own, new for each try: Temporal remembers the versions and routes of every deployment."""
+    world = World(tmp_path_factory.mktemp("e2e-versions") / "state")
+    try:
+        world.start()
+        yield world
+    finally:
+        world.end()
 
 
 def moved(world: World, run_id: int, name: str) -> None:
