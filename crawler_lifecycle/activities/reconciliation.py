@@ -84,7 +84,7 @@ class Sync:
 
 def ref_of(task: TaskState) -> TaskRef:
     """The task as the cluster is asked about it."""
-    return TaskRef(task.task_id, task.index, task.attempt, task.uid)
+    return TaskRef(task.task_id, task.index, task.attempt, task.uid, task.status is TaskStatus.STOPPING, task.missed_at)
 
 
 def compare(state: FoundState, look: Look, *, gap_s: float, resumed: bool) -> list[Finding]:
@@ -150,7 +150,8 @@ class ReconciliationActivities:
                 self.store.record_look_error(fence, str(error))
                 raise
             findings = compare(state, look, gap_s=order.gap_s, resumed=order.resumed)
-            gap = max(order.next_gap_s, 2 * look.seconds, cadence.MIN_GAP_SECONDS)
+            wanted = order.next_gap_s if look.again_s is None else min(order.next_gap_s, look.again_s)
+            gap = max(wanted, 2 * look.seconds, cadence.MIN_GAP_SECONDS)
             next_look_at = self.clock() + timedelta(seconds=gap)
             report = self.store.record_look(fence, look, findings, next_look_at, order.source, ordered_at())
         return LookAnswer(

@@ -133,6 +133,8 @@ class TaskState:
     """A deployment call is on its way until then; before that, its absence proves nothing."""
     reason: str | None = None
     """Why it waits, in words for a person."""
+    missed_at: datetime | None = None
+    """When the first of the looks in a row was made that did not find it; ``None``: the last one did."""
 
 
 @dataclass(frozen=True, slots=True)

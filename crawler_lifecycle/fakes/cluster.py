@@ -96,6 +96,7 @@ class FakeCluster:
     behaviour: Behaviour | Callable[[int, int, int], Behaviour] = field(default_factory=Behaviour)
     kind: str = "local"
     folders: dict[tuple[int, int], Path] = field(default_factory=dict)
+    released: set[tuple[int, int, int]] = field(default_factory=set)
     """Folders of supporting files by (run_id, index)."""
     calls: Counter[str] = field(default_factory=Counter)
 
@@ -224,6 +225,10 @@ class FakeCluster:
             if found.ended is None and not found.gone:
                 end = KILLED if found.started_at() <= now else NEVER_RAN
                 found.ended = (now, replace(end, finished_at=now))
+
+    def release(self, run_id: int, tasks: Sequence[TaskRef]) -> None:
+        with self._called("release"):
+            self.released |= {(run_id, ref.index, ref.attempt) for ref in tasks}
 
     def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]:
         with self._called("files"):

@@ -57,6 +57,14 @@ class Cluster(Protocol):
         """End the task and everything it started, now. Another object under its name is left alone."""
         ...
 
+    def release(self, run_id: int, tasks: Sequence[TaskRef]) -> None:
+        """The end of these tasks was committed: what the cluster keeps for the sake of evidence may go.
+
+        Later looks need not find them any more; logs and files stay for as long as the cluster keeps them. Released
+        twice, gone, or another object under the name: no error.
+        """
+        ...
+
     def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]:
         """The folders that hold the supporting files of these tasks (those that exist)."""
         ...

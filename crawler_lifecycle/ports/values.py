@@ -387,6 +387,10 @@ class TaskRef:
     index: int
     attempt: int
     uid: str | None = None
+    stopping: bool = False
+    """Whether we asked it to end, so that its absence is what was wanted."""
+    missed_at: datetime | None = None
+    """When the first of the looks in a row was made that did not find it; ``None``: the last one did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,6 +400,8 @@ class Look:
     observed_at: datetime
     seconds: float
     observations: Sequence[Observation]
+    again_s: float | None = None
+    """Seconds after which the cluster wants to be looked at again, when something is not yet proved."""
 
 
 @dataclass(frozen=True, slots=True)

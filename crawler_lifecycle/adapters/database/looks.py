@@ -40,7 +40,7 @@ _COUNTERS = ("pages", "items", "errors", "bytes")
 _SEEN = (Phase.WAITING, Phase.EXECUTING, Phase.ENDED)
 _ALIVE = [status.value for status in ALIVE]
 #: What one look may tell about a task without changing its status.
-_OBSERVED = ("cluster_name", "cluster_uid", "node", "reason", "started_at", "ever_seen", "absent_since")
+_OBSERVED = ("cluster_name", "cluster_uid", "node", "reason", "started_at", "ever_seen", "absent_since", "missed_at")
 _OBSERVED_ALL = (*_OBSERVED, "last_progress_at", *_COUNTERS, "peak_memory", "resumed", "resume_note")
 
 
@@ -263,9 +263,10 @@ def _vouched_at(task: Row, run: Row) -> datetime | None:
 def _observed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str, Any] | None:
     """The columns of a task after this observation, or ``None`` when they are what they were."""
     ours = task["cluster_uid"] is None or seen.uid is None or seen.uid == task["cluster_uid"]
-    if seen.phase is Phase.ABSENT and task["ever_seen"] and task["absent_since"] is None:
+    if seen.phase is Phase.ABSENT and (task["ever_seen"] or task["cluster_uid"]) and task["missed_at"] is None:
         same = {name: task[name] for name in _OBSERVED_ALL}
-        return {"task_id": task["task_id"], **same, "absent_since": run["verified_at"] or now}
+        since = (task["absent_since"] or run["verified_at"] or now) if task["ever_seen"] else None
+        return {"task_id": task["task_id"], **same, "absent_since": since, "missed_at": seen.observed_at}
     if seen.phase not in _SEEN or not ours:
         return None
     counted = {name: getattr(seen.counters, name) for name in _COUNTERS}
@@ -281,6 +282,7 @@ def _observed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str
         "started_at": task["started_at"] or seen.started_at,
         "ever_seen": True,
         "absent_since": None,
+        "missed_at": None,
         "last_progress_at": (seen.progress_at or now) if moved else task["last_progress_at"],
         "peak_memory": max(peaks, default=None),
         "resumed": task["resumed"] if seen.resumed is None else seen.resumed,

@@ -247,6 +247,7 @@ def task_state(task: Row) -> TaskState:
         counters=counters_of(task),
         offered_until=task["offered_until"],
         reason=task["reason"],
+        missed_at=task["missed_at"],
     )
 
 

@@ -169,6 +169,8 @@ task_history = Table(
     Column("ever_seen", Boolean, nullable=False),
     # Since when looks no longer find it although one had seen it, which proves nothing yet.
     Column("absent_since", UtcTime),
+    # When the first of the looks in a row was made that could not find it: with a second one, much later, it is proved.
+    Column("missed_at", UtcTime),
     Column("last_progress_at", UtcTime),
     Column("deployed_at", UtcTime),
     Column("started_at", UtcTime),
@@ -276,6 +278,7 @@ task_change = Table(
             "resume_note",
             "ever_seen",
             "absent_since",
+            "missed_at",
             "last_progress_at",
             "deployed_at",
             "started_at",

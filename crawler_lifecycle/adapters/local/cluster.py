@@ -243,6 +243,9 @@ class LocalCluster:
             time.sleep(0.02)
         raise ClusterUnavailable(f"something of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}")
 
+    def release(self, run_id: int, tasks: Sequence[TaskRef]) -> None:
+        """Nothing is kept for evidence alone: the end of a task is a file, which goes with the run's folder."""
+
     def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]:
         """The folders with supporting files of these tasks, those that exist; a prefix for each index and attempt.
 

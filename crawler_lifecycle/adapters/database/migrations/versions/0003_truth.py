@@ -66,6 +66,8 @@ def upgrade() -> None:
     _column("run_history", sa.Column("waiting_since", _TIME))
     _column("task_history", sa.Column("absent_since", _TIME))
     _column("task_change", sa.Column("absent_since", _TIME))
+    for table in ("task_history", "task_change"):
+        _column(table, sa.Column("missed_at", _TIME))
     _column("task_finding", sa.Column("vouched_at", _TIME))
     _column("run_history", sa.Column("look_ordered_at", _TIME))
     for table in ("task_history", "task_change"):
@@ -85,6 +87,8 @@ def downgrade() -> None:
         op.drop_column(table, "resumed")
     op.drop_column("run_history", "look_ordered_at")
     op.drop_column("task_finding", "vouched_at")
+    for table in ("task_change", "task_history"):
+        op.drop_column(table, "missed_at")
     op.drop_column("task_change", "absent_since")
     op.drop_column("task_history", "absent_since")
     op.drop_column("run_history", "waiting_since")
