@@ -44,7 +44,24 @@ class ClusterSettings(_Section):
     """Where tasks execute."""
 
     kind: Literal["local", "kubernetes"] = "local"
-    namespace: str = "crawls"
+    namespace: str = Field(default="crawls", description="the Kubernetes namespace that crawls are deployed to")
+    kubeconfig: Path | None = Field(
+        default=None, description="kubeconfig of the cluster; without one KUBECONFIG, or the account of our own pod"
+    )
+    context: str | None = Field(default=None, description="context of the kubeconfig; without one the current one")
+    service_account: str = Field(default="crawl", description="service account of crawl pods; no token is mounted")
+    image: str | None = Field(default=None, description="image of crawlers whose catalogue entry names none")
+    pull_secrets: list[str] = Field(default_factory=list, description="image pull secrets of every crawl pod")
+    volume_claim: str | None = Field(
+        default=None, description="claim of a shared volume, mounted into crawl pods by sub-path: files and saved state"
+    )
+    volume_path: Path | None = Field(default=None, description="where that volume is mounted for our own processes")
+    files_url: str | None = Field(
+        default=None, description="s3://bucket/prefix that crawl pods upload supporting files to; in place of a volume"
+    )
+    job_ttl_s: int = Field(default=86_400, ge=86_400, description="seconds that the cluster keeps an ended Job")
+    connect_s: float = Field(default=3.0, gt=0, le=30, description="seconds to connect to the Kubernetes API")
+    read_s: float = Field(default=10.0, gt=0, le=60, description="seconds without an answer of the Kubernetes API")
     state_dir: Path = Field(default_factory=lambda: STATE_DIR.absolute() / "cluster")
     slots: int = Field(default=4, ge=1, le=1024, description="tasks that execute at once on the local cluster")
     cgroup: str = Field(

@@ -1,0 +1,43 @@
+"""Labels, annotations and the finalizer by which our objects are known. Changing one loses sight of what runs.
+
+The identity labels stand on the Job and, through its template, on its pod, and never change: an object whose labels
+stop matching a selector is reported as deleted to whoever watches.
+"""
+
+from __future__ import annotations
+
+DOMAIN = "crawler-lifecycle"
+
+MANAGED_BY = "app.kubernetes.io/managed-by"
+MANAGER = "crawler-lifecycle"
+
+RUN = f"{DOMAIN}/run"
+ATTEMPT = f"{DOMAIN}/attempt"
+#: The index of the task within its run.
+TASK = f"{DOMAIN}/task"
+TASK_ID = f"{DOMAIN}/task-id"
+CRAWLER = f"{DOMAIN}/crawler"
+TRIGGER = f"{DOMAIN}/trigger"
+#: Put on Job and pod when the end was committed: looks leave them out from then on, people still find them.
+SETTLED = f"{DOMAIN}/settled"
+
+#: Annotation: what the Job was made from, so that an object under the name is adopted only if it is the same.
+SPEC_HASH = f"{DOMAIN}/spec-hash"
+
+#: On the pod: its final status stays readable until the end was committed. Without it, exit code and summary of a
+#: stopped pod are visible for less than half a second.
+FINALIZER = f"{DOMAIN}/end-not-recorded"
+
+#: The name of the crawler's container in the pod.
+CONTAINER = "crawler"
+
+
+def of_run(run_id: int, *, settled: bool | None = False) -> str:
+    """The selector of a run's objects: those that are not settled, those that are (``True``), or all (``None``)."""
+    return f"{ours(settled=settled)},{RUN}={run_id}"
+
+
+def ours(*, settled: bool | None = False) -> str:
+    """The selector of everything of ours."""
+    mark = {None: "", False: f",!{SETTLED}", True: f",{SETTLED}"}[settled]
+    return f"{MANAGED_BY}={MANAGER}{mark}"
