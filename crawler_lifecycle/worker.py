@@ -33,6 +33,7 @@ from crawler_lifecycle.adapters.temporal import (
     register_search_attributes,
     registration_command,
 )
+from crawler_lifecycle.beating import Beating
 from crawler_lifecycle.client import Lifecycle
 from crawler_lifecycle.codec import codec_of
 from crawler_lifecycle.compose import ROLES, Parts, activities_of, build_observer, build_parts, workflows_of
@@ -43,6 +44,7 @@ from crawler_lifecycle.ports import ObserverHealth, RunStore
 from crawler_lifecycle.settings import AuditSettings, Settings, WorkerSettings
 from crawler_lifecycle.temporal import connect, logging_of_core
 from crawler_lifecycle.waking import Waker
+from crawler_lifecycle.workflows.policies import DEAD_S, POLICIES
 
 log = logging.getLogger(__name__)
 
@@ -289,6 +291,9 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
                 max_concurrent_activities=settings.worker.threads,
                 graceful_shutdown_timeout=timedelta(seconds=settings.worker.grace_s),
                 sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_S),
+                interceptors=[Beating([name for name, policy in POLICIES.items() if policy.beaten])],
+                # The SDK would hold a beat back for up to four fifths of the timeout: too near for a slow machine.
+                max_heartbeat_throttle_interval=timedelta(seconds=DEAD_S / 3),
                 deployment_config=deployment,
             )
             workers.append(await stack.enter_async_context(worker))

@@ -30,9 +30,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "compose": {"domain", "ports", "activities", "adapters", "workflows", "settings"},
     "web": {"domain", "observability"},
     "waking": {"domain", "ports"},
+    "beating": set(),
     "worker": {
         *("domain", "ports", "activities", "adapters", "workflows", "settings", "compose", "temporal"),
-        *("codec", "observability", "client", "waking"),
+        *("codec", "observability", "client", "waking", "beating"),
     },
     "scheduler": {
         *("domain", "ports", "adapters", "settings", "compose", "web", "task_tokens", "observability"),
@@ -52,6 +53,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 #: Adapters know one outside system each: these third-party packages belong to one of them alone.
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "sqlalchemy": ("adapters/database",),
+    "kubernetes": ("adapters/kubernetes", "cli"),
+    "msgspec": ("adapters/kubernetes",),
     "alembic": ("adapters/database",),
     "pymysql": ("adapters/database",),
     "boto3": ("adapters/archive", "adapters/eventbridge.py"),
@@ -64,7 +67,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "fastapi": ("gateway", "scheduler", "web"),
     "temporalio": (
         *("activities", "workflows", "adapters/temporal.py", "temporal.py", "client.py", "compose.py", "worker.py"),
-        *("observability/interceptors.py", "observability/tracing.py", "codec.py", "payloads.py"),
+        *("observability/interceptors.py", "observability/tracing.py", "codec.py", "payloads.py", "beating.py"),
         *("gateway", "cli"),
     ),
 }

@@ -78,7 +78,7 @@ def telling(tell: Callable[[Fence, str], None], fence: Fence) -> Iterator[None]:
 
 
 @contextmanager
-def beating(every_s: float = 5.0) -> Iterator[None]:
+def beating(every_s: float = 3.0) -> Iterator[None]:
     """Heartbeat in the background while a blocking call runs.
 
     A worker that dies is then noticed within the heartbeat timeout; a call that hangs in a living worker is still

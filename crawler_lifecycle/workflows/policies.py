@@ -35,22 +35,26 @@ class Policy:
     retry: RetryPolicy
     heartbeat_s: float | None = None
     total_s: float | None = None
+    beaten: bool = False
+    """Whether the worker beats for it, because the activity itself does not."""
 
 
+#: Seconds without a sign of life after which a worker is taken for dead and the step is done again elsewhere.
+DEAD_S = 9.0
 #: Above the database's own timeouts (5 s to connect, 10 s to answer), so that those speak first.
-DATABASE = Policy(QUEUE_MAIN, 16, _retry(1, 30))
+DATABASE = Policy(QUEUE_MAIN, 16, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
 #: A deployment call is void after 25 s; its try may not outlive that by much.
-DEPLOY = Policy(QUEUE_CLUSTER, 40, _retry(5, 60), heartbeat_s=20)
-START_CHECK = Policy(QUEUE_CLUSTER, 60, _retry(6, 60, factor=1.5), heartbeat_s=20)
-LOOK = Policy(QUEUE_CLUSTER, 180, _retry(2, 60), heartbeat_s=20)
+DEPLOY = Policy(QUEUE_CLUSTER, 40, _retry(5, 60), heartbeat_s=DEAD_S)
+START_CHECK = Policy(QUEUE_CLUSTER, 60, _retry(6, 60, factor=1.5), heartbeat_s=DEAD_S)
+LOOK = Policy(QUEUE_CLUSTER, 180, _retry(2, 60), heartbeat_s=DEAD_S)
 #: A push is a courtesy: three tries, which with the client's own time limit (1.4 s) take less than 5 s in all, and the
 #: run goes on. No limit from scheduling on: a worker that restarts meanwhile must not lose the event in the outbox.
 PUSH = Policy(QUEUE_MAIN, 5, _retry(0.25, 0.5, tries=3))
 PUSHES_AGAIN = Policy(QUEUE_MAIN, 60, _retry(1, 5, tries=3))
 EVENT = Policy(QUEUE_MAIN, 30, _retry(1, 900), total_s=24 * 3600)
 ARCHIVE = Policy(QUEUE_EXPORT, 6 * 3600, _retry(2, 900), heartbeat_s=30, total_s=24 * 3600)
-STOP = Policy(QUEUE_CONTROL, 60, _retry(1, 15), heartbeat_s=20)
-RECORD_STOP = Policy(QUEUE_CONTROL, 16, _retry(0.5, 15))
+STOP = Policy(QUEUE_CONTROL, 60, _retry(1, 15), heartbeat_s=DEAD_S)
+RECORD_STOP = Policy(QUEUE_CONTROL, 16, _retry(0.5, 15), heartbeat_s=DEAD_S, beaten=True)
 
 #: A page that cannot be compared is told in the report; the next audit finds the same.
 AUDIT = Policy(QUEUE_AUDIT, 600, _retry(1, 30, tries=5), heartbeat_s=30)

@@ -19,8 +19,8 @@ from tests.support.builds import ROOT, Change, build
 
 RETRIES = Change(
     "workflows/policies.py",
-    "DATABASE = Policy(QUEUE_MAIN, 16, _retry(1, 30))",
-    "DATABASE = Policy(QUEUE_MAIN, 12, _retry(2, 20))",
+    "DATABASE = Policy(QUEUE_MAIN, 16, _retry(1, 30), ",
+    "DATABASE = Policy(QUEUE_MAIN, 12, _retry(2, 20), ",
 )
 #: Once taken, only builds that know the step can go on with the run, so both builds may not share runs any more.
 STEP = Change(

@@ -91,6 +91,7 @@ WRONG: dict[str, tuple[list[Change], str]] = {
 }
 FAST = ("an activity is gone", "two activities change places", "a timer is added")
 
+NOW = "DATABASE = Policy(QUEUE_MAIN, 16, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)"
 DATABASE = "DATABASE = Policy(QUEUE_MAIN, 9, _retry(3, 9))"
 
 #: A right change -> its edits.
@@ -100,7 +101,7 @@ RIGHT: dict[str, list[Change]] = {
         Change(LIFECYCLE, LOOKED, '        if workflow.patched("a"):\n            await workflow.sleep(1)\n' + LOOKED)
     ],
     "other timeouts and retries": [
-        Change("workflows/policies.py", "DATABASE = Policy(QUEUE_MAIN, 16, _retry(1, 30))", DATABASE)
+        Change("workflows/policies.py", NOW, DATABASE)
     ],
     "another length of a timer": [Change(LIFECYCLE, "pause(s.limits.start_check_s, s.woken", "pause(77.0, s.woken")],
 }  # fmt: skip

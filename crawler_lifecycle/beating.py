@@ -1,0 +1,49 @@
+"""Signs of life for short activities, so that a worker that dies in one of them is noticed before its try is over.
+
+Looks, deployments and stops beat from inside of their own calls. A database step ends by the database's own time
+limits, which are long; its worker's death should not have to wait for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Any
+
+from temporalio import activity
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
+
+
+class Beating(Interceptor):
+    """Heartbeats for these activities, from the worker's event loop: three in each heartbeat timeout."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = frozenset(names)
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        return _Beating(next, self._names)
+
+
+class _Beating(ActivityInboundInterceptor):
+    def __init__(self, next: ActivityInboundInterceptor, names: frozenset[str]) -> None:
+        super().__init__(next)
+        self._names = names
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        info = activity.info()
+        if info.heartbeat_timeout is None or info.activity_type not in self._names:
+            return await super().execute_activity(input)
+        beats = asyncio.create_task(_beat(info.heartbeat_timeout.total_seconds() / 3))
+        try:
+            return await super().execute_activity(input)
+        finally:
+            beats.cancel()
+            with suppress(asyncio.CancelledError):
+                await beats
+
+
+async def _beat(every_s: float) -> None:
+    while True:
+        await asyncio.sleep(every_s)
+        activity.heartbeat()
