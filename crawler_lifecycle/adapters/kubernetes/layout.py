@@ -1,0 +1,31 @@
+"""Where a task's files lie: in its pod, and on the shared volume.
+
+Files of runs that ended are found by these rules, and pods that were created by an earlier version go on with theirs:
+a changed path loses what lies under the former one.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+#: Name of the pod's volume that holds supporting files and saved state: the shared claim, or an ``emptyDir``.
+DATA_VOLUME = "crawl-data"
+#: ``CRAWL_FILES_DIR`` and ``CRAWL_STATE_DIR`` inside the container.
+FILES_MOUNT = "/crawl/files"
+STATE_MOUNT = "/crawl/state"
+#: What the runner and the crawler may write besides those two; everything else of the root is read-only.
+TMP_MOUNT = "/tmp"  # noqa: S108 - a mount of the pod's own
+#: ``CRAWL_SUMMARY_FILE``: the kubelet's termination message. A file that exists, and can be written but not replaced.
+SUMMARY_FILE = "/dev/termination-log"
+#: The runner's folder in an image: ``python3 /opt/crawl-runner scrapy …`` or ``… command -- …``.
+RUNNER = "/opt/crawl-runner"
+
+
+def files_path(run_id: int, index: int, attempt: int) -> PurePosixPath:
+    """The sub-path of the shared volume that a task has as ``CRAWL_FILES_DIR``."""
+    return PurePosixPath("tasks", str(run_id), str(index), str(attempt), "files")
+
+
+def state_path(run_id: int, index: int) -> PurePosixPath:
+    """The sub-path that all attempts of one index have as ``CRAWL_STATE_DIR``."""
+    return PurePosixPath("state", str(run_id), str(index))
