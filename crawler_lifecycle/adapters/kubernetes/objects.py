@@ -1,241 +1,422 @@
-"""The few fields of Kubernetes' objects that we read, decoded straight from the bytes; everything else is skipped.
+"""The few fields of Jobs, pods and events that anybody here reads, decoded from JSON without the other three hundred.
 
-Every field may be missing or null: an API server of another version, a controller that has not come round yet and a
-person with an editor all leave fields out. A value of another *type* is no object of Kubernetes, and decoding fails.
-Field names are Kubernetes' own in snake case; two are shortened (``created``, ``deleted``).
+Unknown fields are passed over, ``null`` counts as missing (Go writes empty slices that way). What identity rests on is
+required: an object without name and uid, or a list without items, is no answer. All times are aware, in UTC.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
+from .errors import ApiError, Unreadable, unreadable
 
-class Object(msgspec.Struct, rename="camel", frozen=True, kw_only=True, gc=False):
-    """The way all structs are decoded."""
+Time = Annotated[datetime, msgspec.Meta(tz=True)]
+Name = Annotated[str, msgspec.Meta(min_length=1)]
+T = TypeVar("T")
+
+_NO_STRINGS: Mapping[str, str] = {}
 
 
-class Owner(Object):
-    """An entry of ``metadata.ownerReferences``."""
+class _Struct(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True):
+    pass
 
-    kind: str | None = None
-    name: str | None = None
-    uid: str | None = None
+
+class OwnerReference(_Struct):
+    """Whose object this is."""
+
+    kind: str
+    name: str
+    uid: str
     controller: bool | None = None
 
 
-class Meta(Object):
-    """``metadata``."""
+class ObjectMeta(_Struct):
+    """Who an object is, and whether it is being deleted."""
 
-    name: str | None = None
+    name: Name
+    uid: Name
     namespace: str | None = None
-    uid: str | None = None
     resource_version: str | None = None
-    created: datetime | None = msgspec.field(default=None, name="creationTimestamp")
-    deleted: datetime | None = msgspec.field(default=None, name="deletionTimestamp")
-    """Of a pod: when its grace is over, not when it was asked for (that is ``deletion_grace_period_seconds`` before)."""
+    creation_timestamp: Time | None = None
+    deletion_timestamp: Time | None = None
     deletion_grace_period_seconds: int | None = None
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-    finalizers: list[str] | None = None
-    owner_references: list[Owner] | None = None
+    labels_: Mapping[str, str] | None = msgspec.field(name="labels", default=None)
+    annotations_: Mapping[str, str] | None = msgspec.field(name="annotations", default=None)
+    finalizers_: Sequence[str] | None = msgspec.field(name="finalizers", default=None)
+    owner_references_: Sequence[OwnerReference] | None = msgspec.field(name="ownerReferences", default=None)
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.labels_ or _NO_STRINGS
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        return self.annotations_ or _NO_STRINGS
+
+    @property
+    def finalizers(self) -> Sequence[str]:
+        return self.finalizers_ or ()
+
+    @property
+    def owner_references(self) -> Sequence[OwnerReference]:
+        return self.owner_references_ or ()
+
+    @property
+    def controller_uid(self) -> str | None:
+        """The uid of the object that controls this one."""
+        return next((owner.uid for owner in self.owner_references if owner.controller), None)
 
 
-class Condition(Object):
-    """A condition of a Job or a pod. ``status`` is a text: ``True``, ``False`` or ``Unknown``."""
+class Condition(_Struct):
+    """A condition of a Job or pod. ``status`` is one of the strings "True", "False", "Unknown"."""
 
-    type: str | None = None
-    status: str | None = None
+    type: str
+    status: str
     reason: str | None = None
     message: str | None = None
-    last_transition_time: datetime | None = None
+    last_transition_time: Time | None = None
+    last_probe_time: Time | None = None
+
+    @property
+    def true(self) -> bool:
+        return self.status == "True"
 
 
-# --- Jobs
-
-
-class JobSpec(Object):
-    """``spec`` of a Job."""
-
+class JobSpec(_Struct):
     suspend: bool | None = None
     active_deadline_seconds: int | None = None
+    backoff_limit: int | None = None
+    ttl_seconds_after_finished: int | None = None
 
 
-class JobStatus(Object):
-    """``status`` of a Job."""
+class JobStatus(_Struct):
+    """Counters trail the pods; the conditions of an end come last of all."""
 
+    start_time: Time | None = None
+    completion_time: Time | None = None
     active: int | None = None
     ready: int | None = None
-    terminating: int | None = None
     succeeded: int | None = None
     failed: int | None = None
-    start_time: datetime | None = None
-    completion_time: datetime | None = None
-    conditions: list[Condition] | None = None
+    terminating: int | None = None
+    conditions_: Sequence[Condition] | None = msgspec.field(name="conditions", default=None)
+
+    @property
+    def conditions(self) -> Sequence[Condition]:
+        return self.conditions_ or ()
 
 
-class Job(Object):
-    """A ``batch/v1`` Job."""
-
-    metadata: Meta = msgspec.field(default_factory=Meta)
-    spec: JobSpec | None = None
-    status: JobStatus | None = None
+_NO_JOB_SPEC, _NO_JOB_STATUS = JobSpec(), JobStatus()
 
 
-# --- pods
+class Job(_Struct):
+    """A batch/v1 Job."""
+
+    metadata: ObjectMeta
+    spec_: JobSpec | None = msgspec.field(name="spec", default=None)
+    status_: JobStatus | None = msgspec.field(name="status", default=None)
+
+    @property
+    def spec(self) -> JobSpec:
+        return self.spec_ or _NO_JOB_SPEC
+
+    @property
+    def status(self) -> JobStatus:
+        return self.status_ or _NO_JOB_STATUS
+
+    def condition(self, kind: str) -> Condition | None:
+        """The condition of that type when it is true."""
+        return next((c for c in self.status.conditions if c.type == kind and c.true), None)
 
 
-class Waiting(Object):
-    """``state.waiting`` of a container."""
-
+class Waiting(_Struct):
     reason: str | None = None
     message: str | None = None
 
 
-class Running(Object):
-    """``state.running`` of a container."""
-
-    started_at: datetime | None = None
+class Running(_Struct):
+    started_at: Time | None = None
 
 
-class Terminated(Object):
-    """``state.terminated`` of a container."""
+class Terminated(_Struct):
+    """How a container ended."""
 
-    exit_code: int | None = None
+    exit_code: int
     signal: int | None = None
     reason: str | None = None
     message: str | None = None
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
+    started_at: Time | None = None
+    finished_at: Time | None = None
 
 
-class ContainerState(Object):
-    """``state`` or ``lastState`` of a container: at most one of the three."""
+class ContainerState(_Struct):
+    """Exactly one of the three, or none before the kubelet has said anything."""
 
     waiting: Waiting | None = None
     running: Running | None = None
     terminated: Terminated | None = None
 
 
-class ContainerStatus(Object):
-    """An entry of ``containerStatuses`` or ``initContainerStatuses``."""
+_NO_STATE = ContainerState()
 
-    name: str | None = None
+
+class ContainerStatus(_Struct):
+    name: str
+    ready: bool | None = None
+    started: bool | None = None
     restart_count: int | None = None
-    state: ContainerState | None = None
-    last_state: ContainerState | None = None
-
-
-class ContainerResources(Object):
-    """``resources`` of a container; quantities may also be plain numbers."""
-
-    limits: dict[str, str | int | float] | None = None
-
-
-class Container(Object):
-    """An entry of ``spec.containers``."""
-
-    name: str | None = None
     image: str | None = None
-    resources: ContainerResources | None = None
+    state_: ContainerState | None = msgspec.field(name="state", default=None)
+    last_state_: ContainerState | None = msgspec.field(name="lastState", default=None)
+
+    @property
+    def state(self) -> ContainerState:
+        return self.state_ or _NO_STATE
+
+    @property
+    def last_state(self) -> ContainerState:
+        return self.last_state_ or _NO_STATE
 
 
-class SchedulingGate(Object):
-    """An entry of ``spec.schedulingGates``."""
+class ResourceRequirements(_Struct):
+    limits_: Mapping[str, str | int | float] | None = msgspec.field(name="limits", default=None)
+    requests_: Mapping[str, str | int | float] | None = msgspec.field(name="requests", default=None)
 
-    name: str | None = None
+    @property
+    def limits(self) -> Mapping[str, str]:
+        return {name: str(value) for name, value in (self.limits_ or {}).items()}
+
+    @property
+    def requests(self) -> Mapping[str, str]:
+        return {name: str(value) for name, value in (self.requests_ or {}).items()}
 
 
-class PodSpec(Object):
-    """``spec`` of a pod."""
+class Container(_Struct):
+    name: str
+    image: str | None = None
+    resources: ResourceRequirements | None = None
+    restart_policy: str | None = None
 
+
+class SchedulingGate(_Struct):
+    name: str
+
+
+class PodSpec(_Struct):
     node_name: str | None = None
     termination_grace_period_seconds: int | None = None
-    containers: list[Container] | None = None
-    scheduling_gates: list[SchedulingGate] | None = None
+    active_deadline_seconds: int | None = None
+    containers_: Sequence[Container] | None = msgspec.field(name="containers", default=None)
+    init_containers_: Sequence[Container] | None = msgspec.field(name="initContainers", default=None)
+    scheduling_gates_: Sequence[SchedulingGate] | None = msgspec.field(name="schedulingGates", default=None)
+
+    @property
+    def containers(self) -> Sequence[Container]:
+        return self.containers_ or ()
+
+    @property
+    def init_containers(self) -> Sequence[Container]:
+        return self.init_containers_ or ()
+
+    @property
+    def scheduling_gates(self) -> Sequence[SchedulingGate]:
+        return self.scheduling_gates_ or ()
 
 
-class PodStatus(Object):
-    """``status`` of a pod."""
-
+class PodStatus(_Struct):
     phase: str | None = None
     reason: str | None = None
     message: str | None = None
-    start_time: datetime | None = None
-    conditions: list[Condition] | None = None
-    container_statuses: list[ContainerStatus] | None = None
-    init_container_statuses: list[ContainerStatus] | None = None
+    start_time: Time | None = None
+    conditions_: Sequence[Condition] | None = msgspec.field(name="conditions", default=None)
+    container_statuses_: Sequence[ContainerStatus] | None = msgspec.field(name="containerStatuses", default=None)
+    init_container_statuses_: Sequence[ContainerStatus] | None = msgspec.field(
+        name="initContainerStatuses", default=None
+    )
+
+    @property
+    def conditions(self) -> Sequence[Condition]:
+        return self.conditions_ or ()
+
+    @property
+    def container_statuses(self) -> Sequence[ContainerStatus]:
+        return self.container_statuses_ or ()
+
+    @property
+    def init_container_statuses(self) -> Sequence[ContainerStatus]:
+        return self.init_container_statuses_ or ()
 
 
-class Pod(Object):
-    """A ``v1`` pod."""
-
-    metadata: Meta = msgspec.field(default_factory=Meta)
-    spec: PodSpec | None = None
-    status: PodStatus | None = None
+_NO_POD_SPEC, _NO_POD_STATUS = PodSpec(), PodStatus()
 
 
-# --- events
+class Pod(_Struct):
+    """A core/v1 pod."""
+
+    metadata: ObjectMeta
+    spec_: PodSpec | None = msgspec.field(name="spec", default=None)
+    status_: PodStatus | None = msgspec.field(name="status", default=None)
+
+    @property
+    def spec(self) -> PodSpec:
+        return self.spec_ or _NO_POD_SPEC
+
+    @property
+    def status(self) -> PodStatus:
+        return self.status_ or _NO_POD_STATUS
+
+    def condition(self, kind: str) -> Condition | None:
+        """The condition of that type, whatever its status."""
+        return next((c for c in self.status.conditions if c.type == kind), None)
+
+    def container(self, name: str) -> ContainerStatus | None:
+        """What the kubelet said about the container of that name."""
+        return next((c for c in self.status.container_statuses if c.name == name), None)
 
 
-class Involved(Object):
-    """``involvedObject`` of an event."""
-
+class Involved(_Struct):
     kind: str | None = None
     name: str | None = None
     uid: str | None = None
 
 
-class Series(Object):
-    """``series`` of an event that happened again."""
-
+class _Series(_Struct):
     count: int | None = None
-    last_observed_time: datetime | None = None
+    last_observed_time: Time | None = None
 
 
-class Event(Object):
-    """A ``v1`` event. Which of its times are set depends on who wrote it."""
+class Event(_Struct):
+    """A core/v1 event: what a part of the cluster said about an object. Kept for an hour, and merged when repeated."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
-    involved_object: Involved | None = None
+    metadata: ObjectMeta
+    involved_object: Involved
     type: str | None = None
     reason: str | None = None
     message: str | None = None
-    count: int | None = None
-    first_timestamp: datetime | None = None
-    last_timestamp: datetime | None = None
-    event_time: datetime | None = None
-    series: Series | None = None
+    count_: int | None = msgspec.field(name="count", default=None)
+    event_time: Time | None = None
+    first_timestamp: Time | None = None
+    last_timestamp: Time | None = None
+    series: _Series | None = None
+
+    @property
+    def at(self) -> datetime | None:
+        """When it was last seen; senders fill different fields."""
+        latest = self.series.last_observed_time if self.series else None
+        return latest or self.last_timestamp or self.event_time or self.first_timestamp
+
+    @property
+    def count(self) -> int:
+        """How often it was seen."""
+        return max(1, self.count_ or 0, (self.series.count or 0) if self.series else 0)
 
 
-# --- lists
-
-
-class ListMeta(Object):
-    """``metadata`` of a list."""
-
+class ListMeta(_Struct):
     resource_version: str | None = None
-    continue_: str | None = msgspec.field(default=None, name="continue")
+    continue_: str | None = msgspec.field(name="continue", default=None)
     remaining_item_count: int | None = None
 
 
-class JobList(Object):
-    """One page of Jobs."""
+class ListPage(_Struct, Generic[T]):
+    """One page of a list. ``kind`` tells a list from whatever else may come with status 200."""
 
-    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
-    items: list[Job] | None = None
+    kind: str
+    metadata: ListMeta
+    items_: Sequence[T] | None = msgspec.field(name="items")
 
-
-class PodList(Object):
-    """One page of pods."""
-
-    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
-    items: list[Pod] | None = None
+    @property
+    def items(self) -> Sequence[T]:
+        return self.items_ or ()
 
 
-class EventList(Object):
-    """One page of events."""
+class Named(_Struct):
+    """Any object, as far as its identity."""
 
-    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
-    items: list[Event] | None = None
+    metadata: ObjectMeta
+
+
+class _Kind(_Struct):
+    kind: str
+
+
+class _Typed(_Struct):
+    """What a watch sends: the object is decoded by whoever knows its kind."""
+
+    type: str
+    object: msgspec.Raw
+
+
+_ONE: dict[type, msgspec.json.Decoder[Any]] = {kind: msgspec.json.Decoder(kind) for kind in (Job, Pod, Event, Named)}
+_PAGE: dict[type, msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(ListPage[kind])  # type: ignore[valid-type]
+    for kind in (Job, Pod, Event, Named)
+}
+_KINDS: dict[type, str] = {Job: "Job", Pod: "Pod", Event: "Event"}
+_KIND = msgspec.json.Decoder(_Kind)
+_TYPED = msgspec.json.Decoder(_Typed)
+
+
+def decode(kind: type[T], data: bytes | msgspec.Raw) -> T:
+    """One object of ``kind`` (``Job``, ``Pod``, ``Event``, ``Named``). Raises ``Unreadable``."""
+    try:
+        if kind in _KINDS and (told := _KIND.decode(data).kind) != _KINDS[kind]:
+            raise unreadable(None, f"it is a {told[:60]}, not a {_KINDS[kind]}")
+        found: T = _ONE[kind].decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _not_decoded(kind, error, data) from error
+    return found
+
+
+def decode_page(kind: type[T], data: bytes) -> ListPage[T]:
+    """One page of a list of them. Raises ``Unreadable``."""
+    try:
+        page: ListPage[T] = _PAGE[kind].decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _not_decoded(kind, error, data) from error
+    expected = f"{_KINDS[kind]}List" if kind in _KINDS else "List"
+    if not page.kind.endswith(expected):
+        raise unreadable(None, f"it is a {page.kind[:60]}, not a {expected}")
+    return page
+
+
+def decode_event(data: bytes) -> _Typed:
+    """One line of a watch. Raises ``Unreadable``."""
+    try:
+        return _TYPED.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _not_decoded(_Typed, error, data) from error
+
+
+def decode_job(data: bytes) -> Job:
+    """Raises ``Unreadable``."""
+    return decode(Job, data)
+
+
+def decode_pod(data: bytes) -> Pod:
+    """Raises ``Unreadable``."""
+    return decode(Pod, data)
+
+
+def decode_jobs(data: bytes) -> Sequence[Job]:
+    """The Jobs of one page. Raises ``Unreadable``."""
+    return decode_page(Job, data).items
+
+
+def decode_pods(data: bytes) -> Sequence[Pod]:
+    """The pods of one page. Raises ``Unreadable``."""
+    return decode_page(Pod, data).items
+
+
+def decode_events(data: bytes) -> Sequence[Event]:
+    """The events of one page. Raises ``Unreadable``."""
+    return decode_page(Event, data).items
+
+
+def _not_decoded(kind: type, error: Exception, data: bytes | msgspec.Raw) -> ApiError:
+    begins = bytes(memoryview(data)[:60]).decode(errors="replace")
+    told: Unreadable = unreadable(None, f"{kind.__name__}: {error} (it begins {begins!r})")
+    return told
