@@ -58,6 +58,9 @@ ROLES: dict[str, str] = {
     "audit": names.QUEUE_AUDIT,
 }
 
+#: The role without a task queue: it notices changes on the cluster and wakes the runs concerned.
+OBSERVER = "observer"
+
 #: What runs on the control queue besides its own activities: looks and the verdict, between a stop and its proof.
 ON_CONTROL_TOO = (
     "get_active_running_tasks",
@@ -88,7 +91,7 @@ class Parts:
 def build_parts(settings: Settings, directory: WorkflowDirectory) -> Parts:
     """The adapters that the settings name. Raises ``InvalidRequest`` that names the setting which cannot be served."""
     return Parts(
-        store=open_store(settings.database.url, pool_size=settings.database.pool_size, told=meters.committed),
+        store=build_store(settings),
         cluster=build_cluster(settings),
         catalogue=build_catalogue(settings),
         scheduler=build_scheduler(settings),
@@ -98,6 +101,11 @@ def build_parts(settings: Settings, directory: WorkflowDirectory) -> Parts:
         directory=directory,
         audit=AuditRules(settings.audit.grace_s, settings.audit.orphan_grace_s, settings.audit.start_grace_s),
     )
+
+
+def build_store(settings: Settings) -> RunStore:
+    """The database, with connections of its own. Raises ``InvalidRequest``."""
+    return open_store(settings.database.url, pool_size=settings.database.pool_size, told=meters.committed)
 
 
 def build_scheduler(settings: Settings) -> SchedulerClient:

@@ -148,7 +148,8 @@ class WorkerSettings(_Section):
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = Field(default=None, ge=1, le=65535, description="Prometheus endpoint; none: no metrics")
     wake_ups: bool = Field(
-        default=True, description="whether changes on the cluster are noticed at once; the role cluster does so"
+        default=True,
+        description="whether the role cluster notices changes on the cluster at once; the role observer always does",
     )
     deployment: str | None = Field(
         default=None,

@@ -36,11 +36,20 @@ from crawler_lifecycle.adapters.temporal import (
 from crawler_lifecycle.beating import Beating
 from crawler_lifecycle.client import Lifecycle
 from crawler_lifecycle.codec import codec_of
-from crawler_lifecycle.compose import ROLES, Parts, activities_of, build_observer, build_parts, workflows_of
+from crawler_lifecycle.compose import (
+    OBSERVER,
+    ROLES,
+    Parts,
+    activities_of,
+    build_observer,
+    build_parts,
+    build_store,
+    workflows_of,
+)
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from crawler_lifecycle.observability import logs, tracing
 from crawler_lifecycle.observability.metrics import build
-from crawler_lifecycle.ports import ObserverHealth, RunStore
+from crawler_lifecycle.ports import Observer, ObserverHealth, RunStore
 from crawler_lifecycle.settings import AuditSettings, Settings, WorkerSettings
 from crawler_lifecycle.temporal import connect, logging_of_core
 from crawler_lifecycle.waking import Waker
@@ -84,12 +93,15 @@ class Health:
 
 
 def check_roles(roles: Sequence[str]) -> list[str]:
-    """The roles to serve; ``all`` or none means every one. Raises ``InvalidRequest``."""
+    """The roles to serve; ``all`` or none means every one that has a queue, and ``cluster`` observes as well.
+
+    Raises ``InvalidRequest``.
+    """
     if not roles or "all" in roles:
         return list(ROLES)
     for role in roles:
-        if role not in ROLES:
-            raise InvalidRequest(f"role: {role!r} is unknown; choose from all, {', '.join(ROLES)}")
+        if role not in (*ROLES, OBSERVER):
+            raise InvalidRequest(f"role: {role!r} is unknown; choose from all, {', '.join(ROLES)}, {OBSERVER}")
     return list(dict.fromkeys(roles))
 
 
@@ -169,7 +181,7 @@ async def _without_database(store: RunStore) -> dict[str, str]:
 
 
 async def _connected(
-    parts: Parts,
+    store: RunStore,
     directory: TemporalDirectory,
     health: Health,
     over: asyncio.Event,
@@ -192,7 +204,7 @@ async def _connected(
             except RPCError as error:
                 cure = registration_command(client.namespace)
                 missing["search_attributes"] = f"cannot be registered ({error}); let an operator run: {cure}"
-        missing |= await _without_database(parts.store)
+        missing |= await _without_database(store)
         if client is not None and not missing:
             return client
         for what, text in missing.items():
@@ -219,17 +231,24 @@ class _WakeMeters:
         self._up.set(int(health.up))
 
 
-@contextlib.asynccontextmanager
-async def _waking(
-    settings: Settings, store: RunStore, client: Client, runtime: Runtime, health: Health, over: asyncio.Event
-) -> AsyncIterator[None]:
-    """Wake-ups for as long as this is open and ``over`` is not set."""
+def _observer_of(settings: Settings, roles: Sequence[str]) -> Observer | None:
+    """The observer that these roles have: that of the role ``observer``, or the one beside ``cluster``.
+
+    Raises ``InvalidRequest`` for the role ``observer`` where there is nothing that observes.
+    """
+    if OBSERVER not in roles and not ("cluster" in roles and settings.worker.wake_ups):
+        return None
     observer = build_observer(settings)
-    if observer is None or not settings.worker.wake_ups:
-        yield
-        return
-    waker = Waker(observer, store, Lifecycle(client).look_now, _WakeMeters(runtime))
-    health.wake_ups = waker.state
+    if observer is None and OBSERVER in roles:
+        raise InvalidRequest(
+            f"role: {OBSERVER!r} has nothing to observe on a cluster of kind {settings.cluster.kind!r}; leave it out"
+        )
+    return observer
+
+
+@contextlib.asynccontextmanager
+async def _waking(waker: Waker, over: asyncio.Event) -> AsyncIterator[None]:
+    """Wake-ups for as long as this is open and ``over`` is not set."""
     task = asyncio.create_task(waker.run(over))
     try:
         yield
@@ -238,10 +257,22 @@ async def _waking(
         await task
 
 
-async def _stay_truthful(client: Client, store: RunStore, health: Health, over: asyncio.Event) -> None:
+def _sight(waker: Waker) -> dict[str, str]:
+    """What is missing of a process that does nothing but observe; empty when it sees."""
+    health = waker.health()
+    return {} if health.up else {"observer": health.problem or "it does not see the cluster"}
+
+
+async def _stay_truthful(
+    client: Client,
+    store: RunStore,
+    health: Health,
+    over: asyncio.Event,
+    also: Callable[[], dict[str, str]] = dict,
+) -> None:
     """Until ``over``: readiness says what the worker cannot do without and does not have at present."""
     while not over.is_set():
-        missing = await _without_database(store)
+        missing = await _without_database(store) | also()
         try:
             await client.service_client.check_health(timeout=timedelta(seconds=CHECK_S))
         except (RPCError, RuntimeError) as error:
@@ -251,7 +282,7 @@ async def _stay_truthful(client: Client, store: RunStore, health: Health, over: 
                 log.warning("%s: %s", what, missing.get(what, "is there again"))
         health.missing = missing
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(over.wait(), CHECK_S)
+            await asyncio.wait_for(over.wait(), CHECK_S if not missing else RETRY_S)
 
 
 async def _keep_schedule(client: Client, settings: AuditSettings) -> None:
@@ -264,6 +295,31 @@ async def _keep_schedule(client: Client, settings: AuditSettings) -> None:
         )
 
 
+def _worker(
+    client: Client,
+    role: str,
+    parts: Parts,
+    settings: WorkerSettings,
+    threads: ThreadPoolExecutor,
+    deployment: WorkerDeploymentConfig | None,
+) -> Worker:
+    """What polls the queue of one role."""
+    return Worker(
+        client,
+        task_queue=ROLES[role],
+        workflows=workflows_of(role),
+        activities=activities_of(role, parts),
+        activity_executor=threads,
+        max_concurrent_activities=settings.threads,
+        graceful_shutdown_timeout=timedelta(seconds=settings.grace_s),
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_S),
+        interceptors=[Beating([name for name, policy in POLICIES.items() if policy.beaten])],
+        # The SDK would hold a beat back for up to four fifths of the timeout: too near for a slow machine.
+        max_heartbeat_throttle_interval=timedelta(seconds=DEAD_S / 3),
+        deployment_config=deployment,
+    )
+
+
 async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> None:
     """Serve until ``over`` is set, then let running activities end within the grace time."""
     deployment = _deployment(settings.worker)
@@ -274,37 +330,31 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         runtime = _runtime(settings.worker)
         codec = codec_of(settings.payloads.keys)
         directory = TemporalDirectory(asyncio.get_running_loop())
-        parts = {role: build_parts(settings, directory) for role in health.roles}
+        queued = [role for role in health.roles if role != OBSERVER]
+        parts = {role: build_parts(settings, directory) for role in queued}
+        observer = _observer_of(settings, health.roles)
+        store = next(iter(parts.values())).store if parts else build_store(settings)
         connecting = functools.partial(connect, runtime=runtime, plugins=traces.plugins, codec=codec)
-        client = await _connected(next(iter(parts.values())), directory, health, over, connecting)
+        client = await _connected(store, directory, health, over, connecting)
         if client is None:
             return
         workers = []
-        for role in health.roles:
+        for role in queued:
             threads = stack.enter_context(ThreadPoolExecutor(settings.worker.threads, thread_name_prefix=role))
-            worker = Worker(
-                client,
-                task_queue=ROLES[role],
-                workflows=workflows_of(role),
-                activities=activities_of(role, parts[role]),
-                activity_executor=threads,
-                max_concurrent_activities=settings.worker.threads,
-                graceful_shutdown_timeout=timedelta(seconds=settings.worker.grace_s),
-                sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_S),
-                interceptors=[Beating([name for name, policy in POLICIES.items() if policy.beaten])],
-                # The SDK would hold a beat back for up to four fifths of the timeout: too near for a slow machine.
-                max_heartbeat_throttle_interval=timedelta(seconds=DEAD_S / 3),
-                deployment_config=deployment,
-            )
+            worker = _worker(client, role, parts[role], settings.worker, threads, deployment)
             workers.append(await stack.enter_async_context(worker))
-        if "cluster" in parts:
-            store = parts["cluster"].store
-            await stack.enter_async_context(_waking(settings, store, client, runtime, health, over))
+        only: Callable[[], dict[str, str]] = dict
+        if observer is not None:
+            near = parts["cluster"].store if "cluster" in parts else store
+            waker = Waker(observer, near, Lifecycle(client).look_now, _WakeMeters(runtime))
+            health.wake_ups = waker.state
+            only = only if queued else functools.partial(_sight, waker)
+            await stack.enter_async_context(_waking(waker, over))
         if "audit" in health.roles:
             await _keep_schedule(client, settings.audit)
-        health.missing = {}
+        health.missing = only()
         log.info("worker ready, roles %s, version %s", ", ".join(health.roles), health.version or "none")
-        await _stay_truthful(client, next(iter(parts.values())).store, health, over)
+        await _stay_truthful(client, store, health, over, only)
         health.missing = {"worker": "is leaving"}
         log.info("worker leaves; running activities get %s s", settings.worker.grace_s)
         # All at once: one after the other, the last would still take work while the first waits, and the grace adds up.

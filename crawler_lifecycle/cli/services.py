@@ -34,7 +34,8 @@ def worker(*roles: str) -> int:
     Parameters
     ----------
     roles
-        What it serves: workflows, cluster, control, export, audit; all of them when none is given.
+        What it serves: workflows, cluster, control, export, audit; all of them when none is given. The role observer
+        only notices changes on the cluster, which cluster does as well unless LIFECYCLE_WORKER__WAKE_UPS is false.
     """
     settings = load_settings()
     from crawler_lifecycle.worker import serve

@@ -106,6 +106,21 @@ def test_switched_off_the_ladder_finds_the_same(world: World) -> None:
         world.deploy(ROOT)
 
 
+def test_an_observer_of_its_own_wakes_for_workers_that_do_not_look_out(world: World) -> None:
+    world.deploy(ROOT, LIFECYCLE_WORKER__WAKE_UPS="false")
+    try:
+        world.deploy(ROOT, "observer", ["observer"], LIFECYCLE_WORKER__WAKE_UPS="false")
+        assert wake_ups(world) == {}
+        assert wake_ups(world, "observer")["observer"] == "up"
+        run_id = world.gateway.start({"crawler": "plain", "args": SOME, **NEVER}, "apart")["run_id"]
+        until(lambda: world.closed([run_id]), "the end of the run")
+        world.prove(run_id, "COMPLETED", "finished")
+        assert woken(world, run_id) >= 1
+    finally:
+        world.undeploy("observer")
+        world.deploy(ROOT)
+
+
 @pytest.mark.slow
 def test_the_story_needs_no_wake_ups(tmp_path: Path) -> None:
     told = subprocess.run(

@@ -108,7 +108,7 @@ class World:
                 self.gateway.stop(run_id, force=True, reason="left by an earlier test")
         until(lambda: not self.open_runs(), "the end of earlier runs")
 
-    def deploy(self, folder: Path, name: str = "worker", **settings: str) -> None:
+    def deploy(self, folder: Path, name: str = "worker", roles: Sequence[str] = (), **settings: str) -> None:
         """Replace a worker by one of the build in ``folder``, or start another one, and wait until it is ready."""
         usual = self.stack._supervisor._kept["worker"].part
         env = environment(usual.env, **settings)
@@ -118,7 +118,7 @@ class World:
             env |= {"LIFECYCLE_WORKER__HEALTH_PORT": str(port), "LIFECYCLE_WORKER__METRICS_PORT": str(metrics)}
             health = f"http://127.0.0.1:{port}/readyz"
         self.undeploy(name)
-        part = Part(name, command("worker"), health, env, cwd=folder, grace_s=25.0)
+        part = Part(name, command("worker", *roles), health, env, cwd=folder, grace_s=25.0)
         self.stack._supervisor.start([part])
         self.stack.wait_healthy(name)
 

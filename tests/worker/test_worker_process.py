@@ -23,7 +23,7 @@ from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest, Remov
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.adapters.database import upgrade
-from crawler_lifecycle.compose import ROLES, activities_of, all_activities, build_catalogue
+from crawler_lifecycle.compose import OBSERVER, ROLES, activities_of, all_activities, build_catalogue
 from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
 from crawler_lifecycle.domain.names import SEARCH_ATTRIBUTES
 from crawler_lifecycle.settings import Settings
@@ -45,7 +45,7 @@ def free_port() -> int:
 class WorkerProcess:
     """``crawlctl worker`` with an environment of its own."""
 
-    def __init__(self, folder: Path, **settings: str) -> None:
+    def __init__(self, folder: Path, role: str = "all", **settings: str) -> None:
         self.port = free_port()
         (folder / "crawlers.yaml").write_text("- name: demo\n  kind: command\n  command: [python, -V]\n")
         known = {
@@ -57,7 +57,7 @@ class WorkerProcess:
         }
         env = {**os.environ, **known, **settings}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "workers.all"], cwd=Path(__file__).parents[2], env=env,
+            [sys.executable, "-m", f"workers.{role}"], cwd=Path(__file__).parents[2], env=env,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -210,6 +210,8 @@ def test_a_catalogue_is_needed_only_when_it_is_named(tmp_path: Path, monkeypatch
 def test_roles_are_checked_by_name() -> None:
     assert check_roles([]) == check_roles(["all"]) == list(ROLES)
     assert check_roles(["control", "control"]) == ["control"]
+    assert OBSERVER not in check_roles([])
+    assert check_roles([OBSERVER]) == [OBSERVER]
     with pytest.raises(InvalidRequest, match="role: 'k8s' is unknown"):
         check_roles(["k8s"])
 
@@ -253,6 +255,32 @@ async def test_it_registers_what_is_missing_names_an_old_schema_and_leaves_in_or
     code, said = worker.end()
     assert code == 0
     assert "worker ready" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_process_that_only_observes_is_ready_while_it_sees(
+    server: WorkflowEnvironment, start: Callable[..., WorkerProcess], tmp_path: Path
+) -> None:
+    upgrade(f"sqlite:///{tmp_path / 'runs.db'}")
+    client = server.client
+    observer = start(
+        role="observer",
+        TEMPORAL_ADDRESS=client.service_client.config.target_host,
+        TEMPORAL_NAMESPACE=client.namespace,
+        LIFECYCLE_WORKER__WAKE_UPS="false",
+    )
+    assert observer.until(lambda status, body: status == 200)["wake_ups"]["observer"] == "up"
+    state = tmp_path / "cluster"
+    state.rename(tmp_path / "away")
+    state.write_text("no folder")
+    missing = observer.until(lambda status, body: status == 503)["missing"]
+    assert "the local cluster cannot be watched" in missing["observer"]
+    state.unlink()
+    (tmp_path / "away").rename(state)
+    observer.until(lambda status, body: status == 200)
+    code, said = observer.end()
+    assert code == 0
     assert "Traceback" not in said
 
 
