@@ -25,7 +25,7 @@ class _Struct(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=Tru
     pass
 
 
-class OwnerReference(_Struct):
+class OwnerReference(_Struct, frozen=True):
     """Whose object this is."""
 
     kind: str
@@ -34,7 +34,7 @@ class OwnerReference(_Struct):
     controller: bool | None = None
 
 
-class ObjectMeta(_Struct):
+class ObjectMeta(_Struct, frozen=True):
     """Who an object is, and whether it is being deleted."""
 
     name: Name
@@ -71,7 +71,7 @@ class ObjectMeta(_Struct):
         return next((owner.uid for owner in self.owner_references if owner.controller), None)
 
 
-class Condition(_Struct):
+class Condition(_Struct, frozen=True):
     """A condition of a Job or pod. ``status`` is one of the strings "True", "False", "Unknown"."""
 
     type: str
@@ -86,14 +86,14 @@ class Condition(_Struct):
         return self.status == "True"
 
 
-class JobSpec(_Struct):
+class JobSpec(_Struct, frozen=True):
     suspend: bool | None = None
     active_deadline_seconds: int | None = None
     backoff_limit: int | None = None
     ttl_seconds_after_finished: int | None = None
 
 
-class JobStatus(_Struct):
+class JobStatus(_Struct, frozen=True):
     """Counters trail the pods; the conditions of an end come last of all."""
 
     start_time: Time | None = None
@@ -113,7 +113,7 @@ class JobStatus(_Struct):
 _NO_JOB_SPEC, _NO_JOB_STATUS = JobSpec(), JobStatus()
 
 
-class Job(_Struct):
+class Job(_Struct, frozen=True):
     """A batch/v1 Job."""
 
     metadata: ObjectMeta
@@ -133,16 +133,16 @@ class Job(_Struct):
         return next((c for c in self.status.conditions if c.type == kind and c.true), None)
 
 
-class Waiting(_Struct):
+class Waiting(_Struct, frozen=True):
     reason: str | None = None
     message: str | None = None
 
 
-class Running(_Struct):
+class Running(_Struct, frozen=True):
     started_at: Time | None = None
 
 
-class Terminated(_Struct):
+class Terminated(_Struct, frozen=True):
     """How a container ended."""
 
     exit_code: int
@@ -153,7 +153,7 @@ class Terminated(_Struct):
     finished_at: Time | None = None
 
 
-class ContainerState(_Struct):
+class ContainerState(_Struct, frozen=True):
     """Exactly one of the three, or none before the kubelet has said anything."""
 
     waiting: Waiting | None = None
@@ -164,7 +164,7 @@ class ContainerState(_Struct):
 _NO_STATE = ContainerState()
 
 
-class ContainerStatus(_Struct):
+class ContainerStatus(_Struct, frozen=True):
     name: str
     ready: bool | None = None
     started: bool | None = None
@@ -182,7 +182,7 @@ class ContainerStatus(_Struct):
         return self.last_state_ or _NO_STATE
 
 
-class ResourceRequirements(_Struct):
+class ResourceRequirements(_Struct, frozen=True):
     limits_: Mapping[str, str | int | float] | None = msgspec.field(name="limits", default=None)
     requests_: Mapping[str, str | int | float] | None = msgspec.field(name="requests", default=None)
 
@@ -195,18 +195,18 @@ class ResourceRequirements(_Struct):
         return {name: str(value) for name, value in (self.requests_ or {}).items()}
 
 
-class Container(_Struct):
+class Container(_Struct, frozen=True):
     name: str
     image: str | None = None
     resources: ResourceRequirements | None = None
     restart_policy: str | None = None
 
 
-class SchedulingGate(_Struct):
+class SchedulingGate(_Struct, frozen=True):
     name: str
 
 
-class PodSpec(_Struct):
+class PodSpec(_Struct, frozen=True):
     node_name: str | None = None
     termination_grace_period_seconds: int | None = None
     active_deadline_seconds: int | None = None
@@ -227,7 +227,7 @@ class PodSpec(_Struct):
         return self.scheduling_gates_ or ()
 
 
-class PodStatus(_Struct):
+class PodStatus(_Struct, frozen=True):
     phase: str | None = None
     reason: str | None = None
     message: str | None = None
@@ -254,7 +254,7 @@ class PodStatus(_Struct):
 _NO_POD_SPEC, _NO_POD_STATUS = PodSpec(), PodStatus()
 
 
-class Pod(_Struct):
+class Pod(_Struct, frozen=True):
     """A core/v1 pod."""
 
     metadata: ObjectMeta
@@ -278,18 +278,18 @@ class Pod(_Struct):
         return next((c for c in self.status.container_statuses if c.name == name), None)
 
 
-class Involved(_Struct):
+class Involved(_Struct, frozen=True):
     kind: str | None = None
     name: str | None = None
     uid: str | None = None
 
 
-class _Series(_Struct):
+class _Series(_Struct, frozen=True):
     count: int | None = None
     last_observed_time: Time | None = None
 
 
-class Event(_Struct):
+class Event(_Struct, frozen=True):
     """A core/v1 event: what a part of the cluster said about an object. Kept for an hour, and merged when repeated."""
 
     metadata: ObjectMeta
@@ -315,13 +315,13 @@ class Event(_Struct):
         return max(1, self.count_ or 0, (self.series.count or 0) if self.series else 0)
 
 
-class ListMeta(_Struct):
+class ListMeta(_Struct, frozen=True):
     resource_version: str | None = None
     continue_: str | None = msgspec.field(name="continue", default=None)
     remaining_item_count: int | None = None
 
 
-class ListPage(_Struct, Generic[T]):
+class ListPage(_Struct, Generic[T], frozen=True):
     """One page of a list. ``kind`` tells a list from whatever else may come with status 200."""
 
     kind: str
@@ -333,17 +333,17 @@ class ListPage(_Struct, Generic[T]):
         return self.items_ or ()
 
 
-class Named(_Struct):
+class Named(_Struct, frozen=True):
     """Any object, as far as its identity."""
 
     metadata: ObjectMeta
 
 
-class _Kind(_Struct):
+class _Kind(_Struct, frozen=True):
     kind: str
 
 
-class _Typed(_Struct):
+class _Typed(_Struct, frozen=True):
     """What a watch sends: the object is decoded by whoever knows its kind."""
 
     type: str
