@@ -126,7 +126,7 @@ class CompletionActivities:
         except LifecycleError as error:
             self.store.record_export(fence, "failed", None, str(error))
             raise
-        self.store.record_export(fence, "exported", result, None)
+        self.store.record_export(fence, "exported", result, result.note)
         return result
 
     @activity.defn(name="resend_pushes", no_thread_cancel_exception=True)

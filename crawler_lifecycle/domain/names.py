@@ -101,3 +101,13 @@ def event_key(run_id: int, attempt: int, type: str) -> str:
 def archive_key(run_id: int, attempt: int) -> str:
     """Where the supporting files of an attempt go, below the archive's root."""
     return f"{run_id}/{attempt}/supporting-files.zip"
+
+
+def files_prefix(index: int, attempt: int) -> str:
+    """The folder of a task's supporting files inside of an archive."""
+    return f"task-{index}" + (f"-attempt-{attempt}" if attempt > 1 else "")
+
+
+def bundle_key(run_id: int, index: int, attempt: int, name: str) -> str:
+    """Where a task's pod puts an object of its own, below the prefix of ``LIFECYCLE_CLUSTER__FILES_URL``."""
+    return f"{run_id}/{index}/{attempt}/{name}"

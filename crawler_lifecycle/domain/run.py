@@ -339,6 +339,8 @@ class ExportResult:
     bytes: int
     files: int
     sha256: str
+    note: str | None = None
+    """What the archive lacks that should be in it: the files of tasks that are missing, or not whole."""
 
 
 @dataclass(frozen=True, slots=True)

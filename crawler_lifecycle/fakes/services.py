@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import tarfile
 import threading
 import zipfile
 from collections import deque
@@ -29,7 +30,17 @@ from crawler_lifecycle.domain.errors import (
 )
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run import ExportResult, RunRequest
-from crawler_lifecycle.ports import Deployed, Deployer, Deployment, Event, Fence, FileSource, Owner, QueuedTask
+from crawler_lifecycle.ports import (
+    Deployed,
+    Deployer,
+    Deployment,
+    Event,
+    Fence,
+    FilesMissing,
+    FileSource,
+    Owner,
+    QueuedTask,
+)
 
 
 class Faults:
@@ -235,6 +246,18 @@ def _check_json(event: Event) -> None:
         raise NotDelivered(f"the event cannot be written: {error}") from error
 
 
+def _contents(source: FileSource) -> list[tuple[str, bytes]]:
+    """Names and contents of a source's files. Raises ``FilesMissing``."""
+    if source.missing is not None:
+        raise FilesMissing(source.missing)
+    if source.bundle is not None:
+        with tarfile.open(fileobj=io.BytesIO(b"".join(source.bundle()))) as bundle:
+            return [(m.name, file.read()) for m in bundle if (file := bundle.extractfile(m)) is not None]
+    assert source.folder is not None
+    files = sorted(path for path in source.folder.rglob("*") if path.is_file())
+    return [(str(path.relative_to(source.folder)), path.read_bytes()) for path in files]
+
+
 class FakeArchive:
     """The port ``FileArchive`` in memory. Takes honest folders only."""
 
@@ -257,14 +280,20 @@ class FakeArchive:
         target, size = io.BytesIO(), 0
         entries: list[dict[str, object]] = []
         skipped: list[dict[str, str]] = []
+        lacking: list[str] = []
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
             for source in sources:
-                for file in sorted(path for path in source.folder.rglob("*") if path.is_file()):
-                    name = f"{source.prefix}/{file.relative_to(source.folder)}".strip("/")
+                try:
+                    found = _contents(source)
+                except FilesMissing as missing:
+                    skipped.append({"name": source.prefix, "reason": str(missing)})
+                    lacking.append(f"{source.prefix}: {missing}")
+                    continue
+                for path, content in found:
+                    name = f"{source.prefix}/{path}".strip("/")
                     if files_max is not None and len(entries) >= files_max:
                         skipped.append({"name": name, "reason": f"over the limit of {files_max} files"})
                         continue
-                    content = file.read_bytes()
                     with archive.open(name, "w") as member:
                         member.write(content)
                     size += len(content)
@@ -276,7 +305,8 @@ class FakeArchive:
                 member.write(json.dumps(document).encode())
         url, content = f"memory:///{key}", target.getvalue()
         self.stored[url] = content
-        return ExportResult(url, len(content), len(entries), hashlib.sha256(content).hexdigest())
+        note = f"files of {len(lacking)} tasks are missing: {'; '.join(lacking)}" if lacking else None
+        return ExportResult(url, len(content), len(entries), hashlib.sha256(content).hexdigest(), note)
 
     def open(self, url: str) -> Iterator[bytes]:
         self.faults.strike()

@@ -18,6 +18,7 @@ from .protocols import (
     Observer,
     SchedulerClient,
     TaskLogs,
+    TaskBundles,
     WorkflowDirectory,
 )
 from .store import RunStore
@@ -35,6 +36,7 @@ from .values import (
     Event,
     Fence,
     FileSource,
+    FilesMissing,
     Finding,
     FindingRow,
     FoundState,
@@ -53,6 +55,7 @@ from .values import (
     TaskRow,
     TransitionRow,
     UnknownStatus,
+    Ticket,
     WakeTarget,
 )
 
@@ -78,6 +81,7 @@ __all__ = [
     "Finding",
     "FindingRow",
     "FoundState",
+    "FilesMissing",
     "LogPart",
     "Look",
     "LookReport",
@@ -95,9 +99,11 @@ __all__ = [
     "TaskCounts",
     "TaskLogs",
     "TaskRef",
+    "TaskBundles",
     "TaskRow",
     "TransitionRow",
     "UnknownStatus",
     "WakeTarget",
     "WorkflowDirectory",
+    "Ticket",
 ]

@@ -31,6 +31,7 @@ from .values import (
     Owner,
     TaskRef,
 )
+    Ticket,
 
 
 class Cluster(Protocol):
@@ -236,3 +237,19 @@ class Catalogue(Protocol):
     def get(self, name: str) -> CrawlerDefinition | None: ...
 
     def all(self) -> list[CrawlerDefinition]: ...
+class TaskBundles(Protocol):
+    """Object storage that tasks put their supporting files into, each below a place of its own."""
+
+    def ticket(self, run_id: int, index: int, attempt: int, part: int | None, size: int, md5: str) -> Ticket:
+        """Leave to write one part of a task's bundle, or its end (``part`` ``None``): ``size`` bytes with this digest.
+
+        ``md5`` is in base64. Raises ``InvalidRequest`` for a part that is too large or one too many, ``NotDelivered``
+        when nothing can be signed now.
+        """
+        ...
+
+    def read(self, run_id: int, index: int, attempt: int) -> Iterator[bytes]:
+        """The bundle, a ``tar.gz``. Raises as ``FileSource.bundle`` does."""
+        ...
+
+

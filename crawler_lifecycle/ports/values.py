@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -472,7 +472,28 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """One folder that goes into an archive, under ``prefix``."""
+    """What one task left, which goes into an archive under ``prefix``: a folder, a bundle, or nothing and why.
+
+    Exactly one of the three is given. What is missing is told in the archive, and never taken for an empty folder.
+    """
 
     prefix: str
-    folder: Path
+    folder: Path | None = None
+    bundle: Callable[[], Iterator[bytes]] | None = None
+    """Opens the bytes of a ``tar.gz`` that the task uploaded. It, or the reading, raises ``FilesMissing`` when they are
+    not there or end too early, and ``NotDelivered`` when they cannot be read now."""
+    missing: str | None = None
+    """Why there is nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """Leave to write one object: with exactly these headers, these bytes and no others, until ``expires_at``."""
+
+    url: str
+    headers: Mapping[str, str]
+    expires_at: datetime
+class FilesMissing(Exception):
+    """The supporting files of one task are not there, or not whole; the text says why. No error of the storage."""
+
+

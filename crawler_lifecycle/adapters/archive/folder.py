@@ -65,7 +65,7 @@ class FolderArchive:
                 part.unlink(missing_ok=True)
         except (OSError, zipfile.LargeZipFile) as error:
             raise NotDelivered(f"{target}: the archive cannot be written: {error}") from error
-        return ExportResult(target.as_uri(), written.size, pace.files, written.sha256)
+        return ExportResult(target.as_uri(), written.size, pace.files, written.sha256, written.note)
 
     def open(self, url: str) -> Iterator[bytes]:
         """The bytes of a stored archive. Raises ``NotDelivered`` when there is none or it cannot be read."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +21,7 @@ from .limits import Limits
 from .manifest import MANIFEST, ManifestFile
 from .naming import Names
 from .streaming import Digesting, StreamedZip, Target
+from .unpacking import Unbundled
 from .walk import Found, Walk
 
 CHUNK = 1024 * 1024
@@ -32,6 +33,8 @@ LEVEL = 1
 
 #: What is probed of a file's beginning, in slices, and from which ratio on it is not worth packing.
 _PROBE_SLICES, _PROBE_BYTES, _PROBE_RATIO = 4, 8 * 1024, 0.97
+#: Tasks without files that the note of an archive names; the manifest names more.
+_NAMED_MAX = 5
 Progress = Callable[[int, int], None]
 
 
@@ -54,10 +57,40 @@ class Pace:
         self._progress(self.files, self.size)
 
 
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A zip that was written. ``note`` says whose files it lacks."""
+
+    size: int
+    sha256: str
+    note: str | None
+
+
+class Lacking:
+    """Sources whose files are missing: all are counted, the first few are named."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._named: list[str] = []
+
+    def add(self, prefix: str, why: str) -> None:
+        self._count += 1
+        if len(self._named) < _NAMED_MAX:
+            self._named.append(f"{prefix or '.'}: {why}")
+
+    def note(self) -> str | None:
+        """One sentence, or ``None`` when nothing is missing."""
+        if not self._count:
+            return None
+        more = f"; and {self._count - len(self._named)} more" if self._count > len(self._named) else ""
+        which = "one task are" if self._count == 1 else f"{self._count} tasks are"
+        return f"files of {which} missing or not whole: {'; '.join(self._named)}{more}"
+
+
 def pack(
     target: Target, sources: Sequence[FileSource], manifest: Mapping[str, object], limits: Limits, pace: Pace
-) -> Digesting:
-    """Write one zip of the sources, with its manifest as last member; its digest and size.
+) -> Packed:
+    """Write one zip of the sources, with its manifest as last member; its digest and size, and what it lacks.
 
     Whatever is wrong with a source is left out and named in the manifest. Errors of the target are raised as they are.
     """
@@ -69,19 +102,22 @@ def pack(
             notes.skip(path, reason)
             pace()
 
-        walk = Walk(limits, names, skip, pace)
+        walk, bundles = Walk(limits, names, skip, pace), Unbundled(limits, names, skip, pace)
         with StreamedZip(stream) as archive:
             packer = _Packer(archive, limits, names, notes, pace)
+            lacking = Lacking()
             for source in sources:
-                with closing(walk.files(source)) as found:
-                    for file in found:
-                        packer.add(file)
+                if source.missing is not None:
+                    skip(source.prefix or ".", source.missing)
+                    lacking.add(source.prefix, source.missing)
+                elif why := packer.add_all((bundles if source.bundle else walk).files(source)):
+                    lacking.add(source.prefix, why)
             with archive.member(MANIFEST, notes.size + 2**20, _deflater(packed=True)) as member:
                 for text in notes.document({**manifest, "file_count": pace.files, "bytes": pace.size}):
                     member.write(text)
                     pace()
         pace.now()
-    return stream
+    return Packed(stream.size, stream.sha256, lacking.note())
 
 
 class _Packer:
@@ -94,6 +130,17 @@ class _Packer:
         self._notes = notes
         self._pace = pace
         self._path_bytes = 0
+
+    def add_all(self, found: Generator[Found, None, str | None]) -> str | None:
+        """Write all files of one source; why some are missing, if it says so."""
+        try:
+            while True:
+                self.add(next(found))
+        except StopIteration as over:
+            why: str | None = over.value
+            return why
+        finally:
+            found.close()
 
     def add(self, found: Found) -> None:
         """Write one file, or note why it is left out."""

@@ -100,7 +100,7 @@ class S3Archive:
         finally:
             upload.close()
         leftovers.remove()
-        return ExportResult(url, written.size, pace.files, written.sha256)
+        return ExportResult(url, written.size, pace.files, written.sha256, written.note)
 
     def open(self, url: str) -> Iterator[bytes]:
         """The bytes of a stored archive. Raises ``NotDelivered`` when there is none or it cannot be read."""

@@ -53,21 +53,27 @@ class Walk:
         self._beat = beat
         self._looked_at = 0
 
-    def files(self, source: FileSource) -> Generator[Found, None, None]:
-        """Every regular file of the source; each is closed when the next one is asked for."""
+    def files(self, source: FileSource) -> Generator[Found, None, str | None]:
+        """Every regular file of the source's folder; each is closed when the next one is asked for.
+
+        Returns why none could be had, or ``None``.
+        """
         parts = [part for part in source.prefix.split("/") if part not in ("", ".", "..")]
         path = ""
         for part in parts:
             path = self._names.folder(_joined(path, os.fsencode(part)))
+        assert source.folder is not None
         try:
             fd = os.open(source.folder, _OPEN | os.O_DIRECTORY)
         except OSError as error:
-            self._skip(path or ".", f"the folder cannot be opened: {error.strerror}")
-            return
+            why = f"the folder cannot be opened: {error.strerror}"
+            self._skip(path or ".", why)
+            return why
         try:
             yield from self._folder(fd, path, 0)
         finally:
             os.close(fd)
+        return None
 
     def _folder(self, fd: int, path: str, depth: int) -> Generator[Found, None, None]:
         for name in self._listed(fd, path):

@@ -21,6 +21,7 @@ from pathlib import Path
 from crawler_lifecycle.domain.audit import ClusterTask
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, NotInThisState
+from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase
 from crawler_lifecycle.ports import Deployed, Deployment, Details, FileSource, Look, QueuedTask, TaskRef
 
@@ -259,8 +260,7 @@ class LocalCluster:
         for task in tasks:
             path = self._folder(run_id, task).path / files.FILES
             if path.is_dir() and not path.is_symlink():
-                again = f"-attempt-{task.attempt}" if task.attempt > 1 else ""
-                found.append(FileSource(f"task-{task.index}{again}", path))
+                found.append(FileSource(files_prefix(task.index, task.attempt), path))
         if not found and tasks and (self._state / "tasks" / str(run_id) / REMOVED).exists():
             raise NotInThisState(
                 f"the files of run {run_id} were removed from the cluster, because its last task ended longer ago than "

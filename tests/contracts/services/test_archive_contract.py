@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from crawler_lifecycle.adapters.archive import open_archive
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.fakes.services import FakeArchive
-from crawler_lifecycle.ports import FileArchive, FileSource
+from crawler_lifecycle.ports import FileArchive, FilesMissing, FileSource
 from tests.support.s3 import S3Server, moto_s3, rclone_s3, use_aws
 
 KEY = "7/1/supporting-files.zip"
@@ -129,3 +130,62 @@ def test_keys_cannot_lead_out(archive: FileArchive, folder: Path, key: str) -> N
 
 def test_a_check_says_where_archives_go(archive: FileArchive) -> None:
     assert archive.check().startswith("archives go to ")
+
+
+def _bundle(*members: tuple[str, bytes]) -> bytes:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w:gz", format=tarfile.GNU_FORMAT) as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return target.getvalue()
+
+
+def test_a_bundle_gives_the_same_members_as_the_folder_it_was_made_of(archive: FileArchive, folder: Path) -> None:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    packed = _bundle(*((str(path.relative_to(folder)), path.read_bytes()) for path in files))
+    source = FileSource("task-0", bundle=lambda: iter([packed[:100], packed[100:]]))
+    result = archive.store(KEY, [source], {}, lambda *_: None)
+    opened = _opened(archive, result.url)
+    there = {f"task-0/{path.relative_to(folder)}": path.read_bytes() for path in files}
+    assert {name: opened.read(name) for name in opened.namelist() if name != "manifest.json"} == there
+    assert (result.files, result.note) == (3, None)
+    assert json.loads(opened.read("manifest.json"))["skipped_count"] == 0
+
+
+def test_what_is_missing_is_told_and_is_not_the_same_as_empty(archive: FileArchive, tmp_path: Path) -> None:
+    (tmp_path / "nothing").mkdir()
+
+    def gone() -> Iterator[bytes]:
+        raise FilesMissing("nothing was uploaded")
+
+    sources = [
+        FileSource("task-0", tmp_path / "nothing"),
+        FileSource("task-1", bundle=lambda: iter([_bundle()])),
+        FileSource("task-2", missing="no volume"),
+        FileSource("task-3", bundle=gone),
+    ]
+    result = archive.store(KEY, sources, {}, lambda *_: None)
+    manifest = json.loads(_opened(archive, result.url).read("manifest.json"))
+    assert [(entry["name"], entry["reason"]) for entry in manifest["skipped"]] == [
+        ("task-2", "no volume"),
+        ("task-3", "nothing was uploaded"),
+    ]
+    assert result.note is not None
+    assert "2 tasks" in result.note
+    assert "task-3: nothing was uploaded" in result.note
+
+
+def test_a_storage_that_cannot_be_read_now_fails_the_export_and_leaves_the_former_archive(
+    archive: FileArchive, folder: Path
+) -> None:
+    first = archive.store(KEY, [FileSource("", folder)], {}, lambda *_: None)
+
+    def down() -> Iterator[bytes]:
+        yield _bundle(("a", b"a" * 1000))[:50]
+        raise NotDelivered("the bucket is not there now")
+
+    with pytest.raises(NotDelivered, match="not there now"):
+        archive.store(KEY, [FileSource("task-0", bundle=down)], {}, lambda *_: None)
+    assert _opened(archive, first.url).read("b.txt") == b"bbb"
