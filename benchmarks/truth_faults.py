@@ -190,6 +190,8 @@ def kills(seed: int = 5) -> None:
         delays, back = [], []
         for _ in range(KILLS):
             time.sleep(moments.uniform(0.0, 3.0))
+            # Each kill is a first one: what is measured is not how patiently a supervisor restarts what dies often.
+            world.stack._supervisor._kept["worker"].delay = 0.0
             world.stack.kill_part("worker")
             killed, began = datetime.now(UTC), time.monotonic()
             world.stack.wait_healthy("worker")
