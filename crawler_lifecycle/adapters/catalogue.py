@@ -24,6 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
 from crawler_lifecycle.domain.names import CRAWLER_NAME
+from crawler_lifecycle.domain.pod import PodOptions, PodVolume, Toleration
 from crawler_lifecycle.domain.run import Limits, Resources
 
 logger = logging.getLogger(__name__)
@@ -33,14 +34,16 @@ SIZE_MAX = 1024 * 1024
 NODES_MAX = 200_000
 DEPTH_MAX = 32
 
-KUBERNETES_KEYS = ("node_selector", "tolerations", "priority_class", "pull_secrets", "queue", "volumes")
-
 _DEFINITION = TypeAdapter(CrawlerDefinition)
 _FIELDS = [f.name for f in fields(CrawlerDefinition)]
 _KNOWN: Mapping[str, list[str]] = {
     "": _FIELDS,
     "args": [f.name for f in fields(Argument)],
     "resources": [f.name for f in fields(Resources)],
+    "kubernetes": [f.name for f in fields(PodOptions)],
+    "kubernetes.tolerations": [f.name for f in fields(Toleration)],
+    "kubernetes.volumes": [f.name for f in fields(PodVolume)],
+    "kubernetes.requests": [f.name for f in fields(Resources)],
 }
 
 Path_ = tuple[str | int, ...]
@@ -183,7 +186,9 @@ class _Reader:
         except InvalidRequest as error:
             raise self._of_domain(error, data.get("name"), lines) from None
         if definition.project is not None:
-            # normpath and not resolve: for a crawler with an image this is a path inside of the image.
+            if definition.kubernetes.project is None:
+                # As it is written: in an image it is a folder there.
+                definition = replace(definition, kubernetes=replace(definition.kubernetes, project=definition.project))
             project = os.path.normpath(self.path.absolute().parent / definition.project)
             definition = replace(definition, project=project)
         return definition
@@ -199,9 +204,6 @@ class _Reader:
             raise InvalidRequest("project: missing; name the folder of the Scrapy project, or an image that holds it")
         if definition.files_max is not None and definition.files_max < 0:
             raise InvalidRequest(f"files_max: {definition.files_max} is not allowed; give 0 or more")
-        for key in definition.kubernetes:
-            if key not in KUBERNETES_KEYS:
-                raise InvalidRequest(f"kubernetes.{key}: unknown key; known are {', '.join(KUBERNETES_KEYS)}")
         for path, text in _texts(definition):
             if "\0" in text:
                 raise InvalidRequest(f"{path}: holds a NUL character, which no process can receive; remove it")
@@ -272,13 +274,13 @@ class _Reader:
         first = error.errors(include_url=False)[0]
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, InvalidRequest):
-            return self._of_domain(cause, data.get("name"), lines)
+            return self._of_domain(cause, data.get("name"), lines, tuple(first["loc"]))
         path, value = tuple(first["loc"]), first.get("input")
         kind = first["type"]
         if kind == "missing":
             return self.error(_nearest(path, lines), _dotted(path), "missing; add it")
         if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-            known = _KNOWN.get(str(path[0]) if len(path) > 1 else "", _FIELDS)
+            known = _known(path)
             return self.error(_nearest(path, lines), _dotted(path), f"unknown key; known are {', '.join(known)}")
         if kind == "string_type":
             written = self.written.get(path)
@@ -291,13 +293,29 @@ class _Reader:
             _nearest(path, lines), _dotted(path), f"{_shown(value)} is not allowed; {_lower(str(first['msg']))}"
         )
 
-    def _of_domain(self, error: InvalidRequest, name: object, lines: Mapping[Path_, int]) -> CatalogueError:
-        """An error of the domain begins with the key (``limits.stop_grace_s: …``), sometimes after the crawler."""
+    def _of_domain(
+        self, error: InvalidRequest, name: object, lines: Mapping[Path_, int], at: Path_ = ()
+    ) -> CatalogueError:
+        """An error of the domain begins with the key (``limits.stop_grace_s: …``), sometimes after the crawler.
+
+        ``at`` is what it was raised about: a part that does not know where it stands names its own keys only.
+        """
         text = str(error)
         found = re.match(rf"(?:{re.escape(str(name))}: )?([A-Za-z_][\w.\-]*): ", text)
         if found is None:
-            return self.error(lines[()], "", text)
-        return self.error(_nearest(tuple(found[1].split(".")), lines), found[1], text[found.end() :])
+            return self.error(_nearest(at, lines), _dotted(at), text)
+        path = tuple(found[1].split("."))
+        if path[0] == "resources" and at:
+            path = path[1:]
+        if not at or path[0] != at[0]:
+            path = (*at, *path)
+        return self.error(_nearest(path, lines), _dotted(path), text[found.end() :])
+
+
+def _known(path: Path_) -> list[str]:
+    """The keys that are known beside the one at ``path``."""
+    around = [str(part) for part in path[:-1] if not isinstance(part, int)]
+    return _KNOWN.get(".".join(around)) or _KNOWN.get(around[0] if around else "", _FIELDS)
 
 
 def _texts(definition: CrawlerDefinition) -> Iterator[tuple[str, str]]:
@@ -306,6 +324,8 @@ def _texts(definition: CrawlerDefinition) -> Iterator[tuple[str, str]]:
         value = getattr(definition, name)
         if value is not None:
             yield name, value
+    if definition.kubernetes.project is not None:
+        yield "kubernetes.project", definition.kubernetes.project
     yield from ((f"command[{n}]", word) for n, word in enumerate(definition.command))
     yield from ((f"args.{name}", argument.default or "") for name, argument in definition.args.items())
     for section in ("settings", "env"):

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from .errors import InvalidRequest
+from .pod import PodOptions
 from .run import Limits, Resources, RunRequest
 
 #: Variables a catalogue entry may not set: the process contract is ours, the rest decide what code a child loads.
@@ -53,7 +54,7 @@ class CrawlerDefinition:
     partial_ok: bool = False
     limits: dict[str, float | None] = field(default_factory=dict)
     files_max: int | None = None
-    kubernetes: dict[str, object] = field(default_factory=dict)
+    kubernetes: PodOptions = field(default_factory=PodOptions)
 
     def __post_init__(self) -> None:
         if self.kind is CrawlerKind.COMMAND and not self.command:
@@ -65,6 +66,8 @@ class CrawlerDefinition:
                 f"{self.name}: stop_signal: {self.stop_signal!r} is not allowed; "
                 "give SIGTERM, SIGINT, SIGQUIT, SIGUSR1 or SIGUSR2"
             )
+        if not self.kubernetes.runner:
+            self._check_without_runner()
         for key in self.env:
             if key.upper().startswith(RESERVED_ENV_PREFIXES):
                 raise InvalidRequest(
@@ -76,6 +79,18 @@ class CrawlerDefinition:
         if unknown:
             known = ", ".join(known_limits)
             raise InvalidRequest(f"{self.name}: limits.{unknown[0]}: unknown; known are {known}")
+
+    def _check_without_runner(self) -> None:
+        if self.kind is CrawlerKind.SCRAPY:
+            raise InvalidRequest(
+                f"{self.name}: kubernetes.runner: a crawler of kind 'scrapy' needs our runner; leave it out, or give "
+                "kind 'command'"
+            )
+        if self.stop_signal != "SIGTERM":
+            raise InvalidRequest(
+                f"{self.name}: stop_signal: {self.stop_signal!r} cannot be sent where 'kubernetes.runner' is false; "
+                "leave it out and set the image's STOPSIGNAL"
+            )
 
     @property
     def spider_name(self) -> str:

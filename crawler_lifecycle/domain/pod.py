@@ -1,0 +1,230 @@
+"""What a catalogue entry says about its pods: the section ``kubernetes`` (docs/crawlers.md)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from .errors import InvalidRequest
+from .run import Resources, parse_memory
+
+#: Names of objects and of their keys, by the rules of the Kubernetes API (RFC 1123).
+_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_DNS_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_SECRET_KEY = re.compile(r"(?=.{1,253}\Z)[-._a-zA-Z0-9]+")
+
+_OPERATORS = ("Equal", "Exists", "Lt", "Gt")
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+_SOURCES = ("claim", "secret", "config_map", "empty_dir")
+#: Where our own mounts and the system's lie; a volume over one of them would take the crawler's files away.
+_TAKEN = ("/crawl", "/tmp", "/opt/crawl-runner", "/dev", "/proc", "/sys")  # noqa: S108 - mounts of the pod
+#: Labels and annotations below these belong to us, to the Job controller and to the queue.
+_RESERVED = ("crawler-lifecycle/", "batch.kubernetes.io/", "kueue.x-k8s.io/", "app.kubernetes.io/managed-by")
+_RESERVED_PLAIN = ("job-name", "controller-uid")
+_REFERENCE = "secret:"
+
+_STRICT = {"extra": "forbid", "allow_inf_nan": False}
+
+
+def is_label_value(text: str) -> bool:
+    """Whether a label may have this value: empty, or at most 63 characters that begin and end alphanumerically."""
+    return not text or _LABEL_NAME.fullmatch(text) is not None
+
+
+def is_qualified_name(text: str) -> bool:
+    """Whether a label or annotation may have this name: ``name`` or ``dns.name/name``."""
+    prefix, slash, name = text.rpartition("/")
+    return _LABEL_NAME.fullmatch(name) is not None and (not slash or _DNS_NAME.fullmatch(prefix) is not None)
+
+
+def secret_reference(text: str) -> tuple[str, str] | None:
+    """Name and key of a reference ``secret:NAME/KEY``; ``None`` for any other text."""
+    name, slash, key = text.removeprefix(_REFERENCE).partition("/")
+    fits = text.startswith(_REFERENCE) and slash and _DNS_NAME.fullmatch(name) and _SECRET_KEY.fullmatch(key)
+    return (name, key) if fits else None
+
+
+def _check_name(key: str, text: str) -> None:
+    if not _DNS_NAME.fullmatch(text):
+        raise InvalidRequest(
+            f"{key}: {text!r:.80} is no name of a Kubernetes object; give a-z, 0-9, '-' and '.', at most 253 characters"
+        )
+
+
+def _check_one_of(key: str, text: str | None, known: Iterable[str]) -> None:
+    if text is not None and text not in known:
+        raise InvalidRequest(f"{key}: {text!r:.80} is not allowed; give one of {', '.join(known)}")
+
+
+def _check_labels(key: str, labels: Mapping[str, str]) -> None:
+    for name, value in labels.items():
+        _check_qualified(f"{key}.{name}", name)
+        if not is_label_value(value):
+            raise InvalidRequest(
+                f"{key}.{name}: {value!r:.80} is no value of a label; give at most 63 letters, digits, '-', '_' and "
+                "'.', that begin and end with a letter or digit"
+            )
+
+
+def _check_qualified(key: str, name: str) -> None:
+    if not is_qualified_name(name):
+        raise InvalidRequest(f"{key}: {name!r:.80} is no name of a label; give NAME or DOMAIN/NAME, NAME up to 63 long")
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """One toleration, in Kubernetes' words."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    key: str | None = None
+    operator: str = "Equal"
+    value: str | None = None
+    effect: str | None = None
+    seconds: int | None = None
+    """How long the pod stays on a node with a ``NoExecute`` taint; ``None``: for ever."""
+
+    def __post_init__(self) -> None:
+        _check_one_of("operator", self.operator, _OPERATORS)
+        _check_one_of("effect", self.effect, _EFFECTS)
+        if self.key is None and self.operator != "Exists":
+            raise InvalidRequest("key: missing; name the taint, or give 'operator: Exists' to tolerate all of them")
+        if self.key is not None:
+            _check_qualified("key", self.key)
+        if self.value is not None and (self.operator == "Exists" or not is_label_value(self.value)):
+            raise InvalidRequest(f"value: {self.value!r:.80} is not allowed; leave it out, or give a taint's value")
+        if self.seconds is not None and self.effect != "NoExecute":
+            raise InvalidRequest("seconds: only for 'effect: NoExecute'; leave it out")
+
+    def manifest(self) -> dict[str, object]:
+        """As the API spells it."""
+        given = {"key": self.key, "operator": self.operator, "value": self.value, "effect": self.effect}
+        return {k: v for k, v in {**given, "tolerationSeconds": self.seconds}.items() if v is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class PodVolume:
+    """One more volume of the pod, from exactly one source, all of which Pod Security "restricted" allows."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    name: str
+    mount_path: str
+    claim: str | None = None
+    secret: str | None = None
+    config_map: str | None = None
+    empty_dir: str | None = None
+    """Its size limit."""
+    sub_path: str | None = None
+    read_only: bool = False
+
+    def __post_init__(self) -> None:
+        if not _DNS_LABEL.fullmatch(self.name) or self.name.startswith("crawl-"):
+            raise InvalidRequest(
+                f"name: {self.name!r:.80} is not allowed; give at most 63 characters of a-z, 0-9 and '-', that do not "
+                "begin with 'crawl-'"
+            )
+        self._check_paths()
+        given = [source for source in _SOURCES if getattr(self, source) is not None]
+        if len(given) != 1:
+            found = " and ".join(given) or "none"
+            raise InvalidRequest(f"claim: {found} given; a volume has exactly one of {', '.join(_SOURCES)}")
+        if self.empty_dir is not None:
+            _check_size("empty_dir", self.empty_dir)
+        else:
+            _check_name(given[0], getattr(self, given[0]))
+
+    def _check_paths(self) -> None:
+        path = self.mount_path
+        parts = path.split("/")[1:]
+        if not path.startswith("/") or ":" in path or path == "/" or any(part in ("", ".", "..") for part in parts):
+            raise InvalidRequest(f"mount_path: {path!r:.80} is not allowed; give an absolute path without '..' and ':'")
+        taken = next((t for t in _TAKEN if path == t or path.startswith(f"{t}/")), None)
+        if taken is not None:
+            raise InvalidRequest(f"mount_path: {path!r:.80} lies in {taken}, which is not for volumes; choose another")
+        sub = self.sub_path
+        if sub is not None and (not sub or sub.startswith("/") or ".." in sub.split("/")):
+            raise InvalidRequest(f"sub_path: {sub!r:.80} is not allowed; give a relative path without '..'")
+
+    def source(self) -> dict[str, object]:
+        """The volume, as the API spells it."""
+        if self.claim is not None:
+            return {"persistentVolumeClaim": {"claimName": self.claim}}
+        if self.secret is not None:
+            return {"secret": {"secretName": self.secret}}
+        if self.config_map is not None:
+            return {"configMap": {"name": self.config_map}}
+        return {"emptyDir": {"sizeLimit": self.empty_dir}}
+
+    def mount(self) -> dict[str, object]:
+        """Its place in the container, as the API spells it."""
+        only_read = self.read_only or self.secret is not None or self.config_map is not None
+        found: dict[str, object] = {"name": self.name, "mountPath": self.mount_path}
+        return found | ({"subPath": self.sub_path} if self.sub_path else {}) | ({"readOnly": True} if only_read else {})
+
+
+def _check_size(key: str, text: str) -> None:
+    try:
+        size = parse_memory(text) or 0
+    except InvalidRequest:
+        size = 0
+    if not 1 <= size < 2**63:
+        raise InvalidRequest(f"{key}: {text!r:.80} is not allowed; give a quantity such as 512Mi or 2Gi")
+
+
+@dataclass(frozen=True, slots=True)
+class PodOptions:
+    """The section ``kubernetes`` of a catalogue entry. What is left out is decided by us or by the cluster."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    node_selector: dict[str, str] = field(default_factory=dict)
+    tolerations: list[Toleration] = field(default_factory=list)
+    priority_class: str | None = None
+    """For all its runs; without one the settings' classes for scheduled and one-time runs count."""
+    pull_secrets: list[str] = field(default_factory=list)
+    pull_policy: str | None = None
+    queue: str | None = None
+    """The Kueue queue (LocalQueue) that admits its Jobs."""
+    volumes: list[PodVolume] = field(default_factory=list)
+    runner: bool = True
+    """Whether the image holds our runner. Without it a command is started as it is, and its exit code says all."""
+    project: str | None = None
+    """The folder in the image that the crawler starts in; relative: to the image's working directory."""
+    requests: Resources = field(default_factory=Resources)
+    """What the scheduler of the cluster reserves, where that should not follow from the limits."""
+    scratch: str = "2Gi"
+    """Size limit of each of the pod's own folders: /tmp, and files with state where no volume is shared."""
+    user: int = 1000
+    labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_labels("kubernetes.node_selector", self.node_selector)
+        _check_labels("kubernetes.labels", self.labels)
+        for name in self.annotations:
+            _check_qualified(f"kubernetes.annotations.{name}", name)
+        for key, names in (("labels", self.labels), ("annotations", self.annotations)):
+            taken = next((n for n in names if n.startswith(_RESERVED) or n in _RESERVED_PLAIN), None)
+            if taken is not None:
+                raise InvalidRequest(f"kubernetes.{key}.{taken}: reserved; choose a name of your own")
+        for key in ("priority_class", "queue"):
+            if getattr(self, key) is not None:
+                _check_name(f"kubernetes.{key}", getattr(self, key))
+        if self.queue is not None and not is_label_value(self.queue):
+            raise InvalidRequest(f"kubernetes.queue: {self.queue!r:.80} is too long for a label; at most 63 characters")
+        for name in self.pull_secrets:
+            _check_name("kubernetes.pull_secrets", name)
+        _check_one_of("kubernetes.pull_policy", self.pull_policy, _PULL_POLICIES)
+        _check_size("kubernetes.scratch", self.scratch)
+        if not 1 <= self.user < 2**31:
+            raise InvalidRequest(f"kubernetes.user: {self.user} is not allowed; give a user id above 0, which is root")
+        for key in ("name", "mount_path"):
+            seen = [getattr(volume, key) for volume in self.volumes]
+            twice = next((value for n, value in enumerate(seen) if value in seen[:n]), None)
+            if twice is not None:
+                raise InvalidRequest(f"kubernetes.volumes: the {key} {twice!r:.80} appears twice; change one")
