@@ -29,3 +29,12 @@ def files_path(run_id: int, index: int, attempt: int) -> PurePosixPath:
 def state_path(run_id: int, index: int) -> PurePosixPath:
     """The sub-path that all attempts of one index have as ``CRAWL_STATE_DIR``."""
     return PurePosixPath("state", str(run_id), str(index))
+
+
+def end_grace_s(*, uploads: bool) -> int:
+    """``CRAWL_END_GRACE_S``: seconds between the end of ``CRAWL_STOP_GRACE_S`` and the kubelet's SIGKILL.
+
+    In these the runner ends what still runs, takes the files to object storage if there is one (``uploads``), and says
+    how it went. A pod's ``terminationGracePeriodSeconds`` is the sum of both.
+    """
+    return 60 if uploads else 10
