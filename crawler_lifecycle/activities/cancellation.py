@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 
 from temporalio import activity
 
+from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports import Cluster, Fence, Notifier, RunStore, TaskRef
 
 from .shared import Clock, Counts, beating, deliver, utc_now
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,8 @@ class CancellationActivities:
         Second execution: the cluster gets the same wish again and sends no second signal to the crawler.
         """
         with beating():
+            if self.cluster.log_fades:
+                self._keep_log(order)
             self.cluster.stop(order.fence.run_id, order.task)
         self.store.mark_stopping(order.fence, [order.task.task_id])
 
@@ -95,6 +101,16 @@ class CancellationActivities:
         with beating():
             self.cluster.kill(order.fence.run_id, order.task)
         self.store.mark_stopping(order.fence, [order.task.task_id])
+
+    def _keep_log(self, order: StopTask) -> None:
+        """Stage the log of a task before it is ended. A later look replaces it, if there is still a log by then.
+
+        The stop never waits for it: a node that does not answer is a reason to stop.
+        """
+        try:
+            self.store.save_details(order.fence, self.cluster.details(order.fence.run_id, [order.task]))
+        except LifecycleError as error:
+            log.warning("the log of task %s was not kept before its stop: %s", order.task.task_id, error)
 
     @activity.defn(name="signal_pusher_stopped", no_thread_cancel_exception=True)
     def signal_pusher_stopped(self, fence: Fence) -> None:

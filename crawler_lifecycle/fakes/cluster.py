@@ -95,6 +95,7 @@ class FakeCluster:
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     behaviour: Behaviour | Callable[[int, int, int], Behaviour] = field(default_factory=Behaviour)
     kind: str = "local"
+    log_fades: bool = False
     folders: dict[tuple[int, int], Path] = field(default_factory=dict)
     released: set[tuple[int, int, int]] = field(default_factory=set)
     """Folders of supporting files by (run_id, index)."""

@@ -25,19 +25,23 @@ from .values import (
     Event,
     Fence,
     FileSource,
+    KeptEnd,
     LogPart,
     Look,
     ObserverHealth,
     Owner,
     TaskRef,
-)
     Ticket,
+)
 
 
 class Cluster(Protocol):
     """Where tasks execute, as looks and stops see it. Raises ``ClusterUnavailable`` for anything but an answer."""
 
     kind: str
+
+    log_fades: bool
+    """Whether what a task printed may be gone soon after it was stopped, so that it has to be read before."""
 
     def look(self, run_id: int, tasks: Sequence[TaskRef]) -> Look:
         """A complete reading for these tasks of the run: exactly one observation for each of them."""
@@ -77,6 +81,18 @@ class Cluster(Protocol):
 
         ``run_id`` asks for one run; ``after`` is the last one of the page before.
         """
+        ...
+
+
+class EvidenceKeeper(Protocol):
+    """A cluster that keeps the ends of tasks until they are released. Raises ``ClusterUnavailable``."""
+
+    def kept(self) -> list[KeptEnd]:
+        """Every task of ours that has ended and is not released, whoever it belongs to."""
+        ...
+
+    def release(self, run_id: int, tasks: Sequence[TaskRef]) -> None:
+        """As ``Cluster.release``."""
         ...
 
 
@@ -231,12 +247,6 @@ class FileArchive(Protocol):
         ...
 
 
-class Catalogue(Protocol):
-    """The crawlers that may be run."""
-
-    def get(self, name: str) -> CrawlerDefinition | None: ...
-
-    def all(self) -> list[CrawlerDefinition]: ...
 class TaskBundles(Protocol):
     """Object storage that tasks put their supporting files into, each below a place of its own."""
 
@@ -253,3 +263,9 @@ class TaskBundles(Protocol):
         ...
 
 
+class Catalogue(Protocol):
+    """The crawlers that may be run."""
+
+    def get(self, name: str) -> CrawlerDefinition | None: ...
+
+    def all(self) -> list[CrawlerDefinition]: ...

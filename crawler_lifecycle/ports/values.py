@@ -394,6 +394,23 @@ class TaskRef:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptEnd:
+    """The end of a task that its cluster keeps for the sake of evidence until it is released."""
+
+    run_id: int
+    index: int
+    attempt: int
+    uid: str | None = None
+    ran: bool = True
+    """Whether its crawler ever executed, so that there is an exit code to be recorded."""
+    ended_at: datetime | None = None
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        return (self.run_id, self.index, self.attempt)
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
     """One complete reading of the cluster for one run. An incomplete reading is an error, not a look."""
 
@@ -470,6 +487,10 @@ class Event:
     created_at: datetime
 
 
+class FilesMissing(Exception):
+    """The supporting files of one task are not there, or not whole; the text says why. No error of the storage."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileSource:
     """What one task left, which goes into an archive under ``prefix``: a folder, a bundle, or nothing and why.
@@ -493,7 +514,3 @@ class Ticket:
     url: str
     headers: Mapping[str, str]
     expires_at: datetime
-class FilesMissing(Exception):
-    """The supporting files of one task are not there, or not whole; the text says why. No error of the storage."""
-
-

@@ -80,6 +80,7 @@ class LocalCluster:
     """
 
     kind = "local"
+    log_fades = False
 
     def __init__(
         self,

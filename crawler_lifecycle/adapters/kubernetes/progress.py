@@ -1,0 +1,76 @@
+"""What a running crawler counted, read from the end of its log.
+
+Nobody can read a file inside a pod, so our runner prints a line ``{"crawl_progress": {…}}`` every 30 s and at the end.
+Whatever else a crawler prints may stand beside it, also half a line at either end. Nothing of it is trusted: what is
+not a number that can be counted is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from crawler_lifecycle.domain.task import Counters
+
+_MARK = b'{"crawl_progress": {'
+_BIG = 2**63
+#: Characters of a note on resumption that are kept.
+NOTE_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The last line of progress in a piece of log."""
+
+    counters: Counters
+    at: datetime | None = None
+    """When the crawler last wrote its counters."""
+    resumed: bool | None = None
+    resume_note: str | None = None
+
+
+def last_progress(log: bytes) -> Progress | None:
+    """The newest progress in this piece of log; ``None`` when there is none, which is not zero."""
+    end = len(log)
+    while (begin := log.rfind(_MARK, 0, end)) >= 0:
+        line = log[begin:].partition(b"\n")[0]
+        said = _body(line)
+        if said is not None:
+            return _progress(said)
+        end = begin
+    return None
+
+
+def _body(line: bytes) -> dict[str, object] | None:
+    try:
+        body = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    said = body.get("crawl_progress") if isinstance(body, dict) else None
+    return said if isinstance(said, dict) else None
+
+
+def _progress(said: dict[str, object]) -> Progress:
+    resumed, note = said.get("resumed"), said.get("resume_note")
+    return Progress(
+        Counters(_count(said, "pages"), _count(said, "items"), _count(said, "errors"), _count(said, "bytes")),
+        _time(said.get("updated_at")),
+        resumed if isinstance(resumed, bool) else None,
+        note[:NOTE_MAX] if isinstance(note, str) and note else None,
+    )
+
+
+def _count(said: dict[str, object], name: str) -> int | None:
+    value = said.get(name)
+    return value if type(value) is int and 0 <= value < _BIG else None
+
+
+def _time(value: object) -> datetime | None:
+    if not isinstance(value, str):
+        return None
+    try:
+        at = datetime.fromisoformat(value)
+        return at.astimezone(UTC) if at.tzinfo is not None else None
+    except (ValueError, OverflowError):
+        return None
