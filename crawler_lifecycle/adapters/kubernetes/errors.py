@@ -168,11 +168,16 @@ _CLASSES: dict[int, type[ApiError]] = {
 
 def from_answer(asked: Asked, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
     """The error that an answer with a status other than 2xx is."""
+    return from_status(asked, status, decode_status(body), retry_after(headers.get("Retry-After")))
+
+
+def decode_status(data: bytes | msgspec.Raw) -> Status:
+    """The API's error object; of anything else (a proxy's page, something cut) the beginning is its message."""
     try:
-        told = _STATUS.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):  # a proxy's page, or cut: its beginning is better than nothing
-        told = Status(message=" ".join(body[:WORDS_MAX].decode(errors="replace").split()))
-    return from_status(asked, status, told, retry_after(headers.get("Retry-After")))
+        return _STATUS.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        text = bytes(memoryview(data)[:WORDS_MAX]).decode(errors="replace")
+        return Status(message=" ".join(text.split()))
 
 
 def from_status(asked: Asked, status: int, told: Status, retry_after_s: float | None = None) -> ApiError:

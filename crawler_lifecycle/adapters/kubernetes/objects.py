@@ -367,7 +367,7 @@ def decode(kind: type[T], data: bytes | msgspec.Raw) -> T:
             raise unreadable(None, f"it is a {told[:60]}, not a {_KINDS[kind]}")
         found: T = _ONE[kind].decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _not_decoded(kind, error, data) from error
+        raise _not_decoded(kind.__name__, error, data) from error
     return found
 
 
@@ -376,19 +376,28 @@ def decode_page(kind: type[T], data: bytes) -> ListPage[T]:
     try:
         page: ListPage[T] = _PAGE[kind].decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _not_decoded(kind, error, data) from error
+        raise _not_decoded(kind.__name__, error, data) from error
     expected = f"{_KINDS[kind]}List" if kind in _KINDS else "List"
     if not page.kind.endswith(expected):
         raise unreadable(None, f"it is a {page.kind[:60]}, not a {expected}")
     return page
 
 
-def decode_event(data: bytes) -> _Typed:
-    """One line of a watch. Raises ``Unreadable``."""
+def decode_event(line: bytes) -> tuple[str, msgspec.Raw]:
+    """One line of a watch: its type, and its object as it came. Raises ``Unreadable``."""
     try:
-        return _TYPED.decode(data)
+        told = _TYPED.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _not_decoded(_Typed, error, data) from error
+        raise _not_decoded("an event of a watch", error, line) from error
+    return told.type, told.object
+
+
+def decode_kind(data: bytes) -> str:
+    """The kind of an object, after reading all of it. Raises ``Unreadable``."""
+    try:
+        return _KIND.decode(data).kind
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _not_decoded("an object", error, data) from error
 
 
 def decode_job(data: bytes) -> Job:
@@ -416,7 +425,7 @@ def decode_events(data: bytes) -> Sequence[Event]:
     return decode_page(Event, data).items
 
 
-def _not_decoded(kind: type, error: Exception, data: bytes | msgspec.Raw) -> ApiError:
+def _not_decoded(what: str, error: Exception, data: bytes | msgspec.Raw) -> ApiError:
     begins = bytes(memoryview(data)[:60]).decode(errors="replace")
-    told: Unreadable = unreadable(None, f"{kind.__name__}: {error} (it begins {begins!r})")
+    told: Unreadable = unreadable(None, f"{what}: {error} (it begins {begins!r})")
     return told

@@ -1,0 +1,440 @@
+"""One connection to the Kubernetes API for a whole process: bytes in, bytes out, and an error for anything else.
+
+Every call has a limit for connecting, for silence, and for the whole of its answer. Nothing is tried again here, with
+two exceptions that are no retries of a call that may have worked: a 401 is answered once with credentials read anew,
+and a list whose pages stopped belonging together (410) begins again. When to try again is for Temporal to decide.
+"""
+
+from __future__ import annotations
+
+import http.client
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+import urllib3
+
+from crawler_lifecycle.domain.errors import InvalidRequest
+
+from . import access, errors
+from .calls import Call, Calls
+from .errors import ApiError, Asked, Expired, Unauthorised, unreadable
+from .objects import ListPage, Named, decode_kind, decode_page
+from .watching import Watch, WatchEvent
+
+if TYPE_CHECKING:
+    from urllib3.response import BaseHTTPResponse
+
+__all__ = ["Api", "Listing", "Watch", "WatchEvent"]
+
+T = TypeVar("T")
+
+#: Connections that are kept; more calls at once open more, which are closed afterwards.
+CONNECTIONS = 32
+#: Longest answer, in bytes: a page of 500 pods has about two million.
+ANSWER_MAX = 64 * 1024 * 1024
+#: The whole of an answer may take this many times the longest silence within it.
+WHOLE = 3
+#: How often a list whose pages stopped belonging together begins again, and how many pages one may have.
+LIST_STARTS, PAGES_MAX = 3, 4000
+
+_PATCHES = {
+    "merge": "application/merge-patch+json",
+    "json": "application/json-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+}
+_READ = 256 * 1024
+
+
+@dataclass(slots=True)
+class Listing(Generic[T]):
+    """A complete list, as it was at one moment."""
+
+    items: list[T] = field(default_factory=list)
+    resource_version: str = ""
+    """Where a watch goes on from."""
+
+
+class Api:
+    """The Kubernetes API. Thread-safe; one for a process. Every method but ``connect`` and ``close`` raises
+    ``ApiError`` and ``Watch`` and lists do so while they are read."""
+
+    def __init__(self, source: access.Source, namespace: str, connect_s: float, read_s: float) -> None:
+        self.namespace = namespace
+        self._access = access.Access(source, CONNECTIONS)
+        self._connect_s, self._read_s = connect_s, read_s
+        self._calls = Calls()
+        self._agent = f"crawler-lifecycle/{_version()}"
+        self.skew_s: float | None = None
+        """The server's clock minus ours at the last answer, in seconds; the server tells whole ones."""
+
+    @classmethod
+    def connect(
+        cls,
+        *,
+        kubeconfig: Path | None = None,
+        context: str | None = None,
+        namespace: str,
+        connect_s: float = 3.0,
+        read_s: float = 10.0,
+    ) -> Api:
+        """By a kubeconfig (see ``access.find``) or as our own pod. Contacts nobody yet.
+
+        Raises ``InvalidRequest``, naming the kubeconfig and what is wrong with it.
+        """
+        return cls(access.find(kubeconfig, context), namespace, connect_s, read_s)
+
+    @property
+    def host(self) -> str:
+        """The server's address."""
+        return self._access.host
+
+    @property
+    def source(self) -> str:
+        """Where address and credentials came from, in words."""
+        return self._access.source.words
+
+    def close(self) -> None:
+        """End what goes on, and close the connections."""
+        self._calls.cut_all()
+        self._access.close()
+
+    # --- paths --------------------------------------------------------------------------------------------------------
+
+    def jobs_path(self, name: str | None = None) -> str:
+        return self._path("/apis/batch/v1", "jobs", name)
+
+    def pods_path(self, name: str | None = None, sub: str | None = None) -> str:
+        """``sub`` is ``log``, ``eviction`` and the like."""
+        return self._path("/api/v1", "pods", name) + (f"/{sub}" if sub else "")
+
+    def events_path(self) -> str:
+        return self._path("/api/v1", "events", None)
+
+    def _path(self, group: str, resource: str, name: str | None) -> str:
+        tail = f"/{quote(name, safe='')}" if name is not None else ""
+        return f"{group}/namespaces/{quote(self.namespace, safe='')}/{resource}{tail}"
+
+    # --- one object ---------------------------------------------------------------------------------------------------
+
+    def get(self, path: str, **query: object) -> bytes:
+        """An object, or whatever else is JSON there."""
+        return _checked(Asked("GET", path), self._call(Asked("GET", path), query))
+
+    def post(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False, **query: object) -> bytes:
+        """Create. A field that the server does not know is refused, not dropped in silence."""
+        asked = Asked("POST", path)
+        query = {"fieldValidation": "Strict", "dryRun": "All" if dry_run else None, **query}
+        return _checked(asked, self._call(asked, query, body=body))
+
+    def patch(self, path: str, body: Mapping[str, Any] | list[Any], *, kind: str = "merge", **query: object) -> bytes:
+        """Change a part; ``kind`` is ``merge``, ``json`` or ``strategic``."""
+        asked = Asked("PATCH", path)
+        return _checked(asked, self._call(asked, query, body=body, content=_PATCHES[kind]))
+
+    def delete(self, path: str, options: Mapping[str, Any]) -> bytes:
+        """Ask for a deletion. ``options`` are DeleteOptions; say the propagation policy and the uid, always."""
+        asked = Asked("DELETE", path)
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", **options}
+        return _checked(asked, self._call(asked, {}, body=body))
+
+    def read(self, path: str, **query: object) -> bytes:
+        """Bytes of any kind: a log. Nothing is assumed about them but that all of them came."""
+        return self._call(Asked("GET", path), query, accept="*/*")
+
+    # --- lists --------------------------------------------------------------------------------------------------------
+
+    def listing(
+        self, path: str, kind: type[T], *, labels: str | None = None, fields: str | None = None, limit: int = 500
+    ) -> Listing[T]:
+        """All objects of ``kind`` (``Job``, ``Pod``, ``Event``, ``Named``) at one moment, read at the newest version.
+
+        Pages are decoded one after the other, so that no more than one is held as bytes.
+        """
+        return self._complete(path, labels, fields, limit, lambda data: (page := decode_page(kind, data), page.items))
+
+    def pages(
+        self, path: str, *, labels: str | None = None, fields: str | None = None, limit: int = 500
+    ) -> Iterator[bytes]:
+        """The same as bytes, a page each. The first is handed out when all are there: complete, or an error."""
+        return iter(self._complete(path, labels, fields, limit, lambda d: (decode_page(Named, d), [d])).items)
+
+    def _complete(
+        self,
+        path: str,
+        labels: str | None,
+        fields: str | None,
+        limit: int,
+        decode: Callable[[bytes], tuple[ListPage[Any], Any]],
+    ) -> Listing[Any]:
+        asked = Asked("GET", path)
+        query = {"labelSelector": labels, "fieldSelector": fields, "limit": limit}
+        until = time.monotonic() + 2 * WHOLE * self._read_s
+        for start in range(LIST_STARTS):
+            try:
+                return self._once(asked, query, decode, until)
+            except Expired as error:
+                # Its pages would be of two moments: an object can be in both of them, or in none.
+                if start + 1 == LIST_STARTS:
+                    raise
+                time.sleep(error.retry_after_s or random.uniform(0, 0.1))  # noqa: S311 (not for secrets)
+        raise AssertionError("unreachable")
+
+    def _once(
+        self,
+        asked: Asked,
+        query: Mapping[str, object],
+        decode: Callable[[bytes], tuple[ListPage[Any], Any]],
+        until: float,
+    ) -> Listing[Any]:
+        """The pages of one list. Raises ``Expired`` when they do not belong together."""
+        found: Listing[Any] = Listing()
+        names: set[tuple[str | None, str]] = set()
+        token, tokens = None, set[str]()
+        for _ in range(PAGES_MAX):
+            page, items = _of(asked, decode, self._call(asked, {**query, "continue": token}, until=until))
+            found.items += items
+            _belongs(asked, found, page, names)
+            if not (token := page.metadata.continue_):
+                if page.metadata.remaining_item_count:
+                    raise unreadable(asked, f"{page.metadata.remaining_item_count} objects remain, and no page follows")
+                return found
+            if token in tokens:
+                raise unreadable(asked, "its pages go round in a circle")
+            tokens.add(token)
+        raise unreadable(asked, f"it has more than {PAGES_MAX} pages")
+
+    # --- watches ------------------------------------------------------------------------------------------------------
+
+    def watch(
+        self,
+        path: str,
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+        resource_version: str,
+        timeout_s: float,
+        silence_s: float | None = None,
+    ) -> Watch:
+        """What changes after ``resource_version``, bookmarks included, until the server ends it after ``timeout_s``.
+
+        The stream is an error when nothing at all came for ``silence_s`` (by default half a minute more than the
+        server's own limit). Close it when you stop reading; ``close`` may come from another thread.
+        """
+        asked = Asked("GET", path, watching=True)
+        query = {
+            **{"watch": True, "allowWatchBookmarks": True, "resourceVersion": resource_version},
+            **{"timeoutSeconds": max(1, round(timeout_s)), "labelSelector": labels, "fieldSelector": fields},
+        }
+        silence = silence_s if silence_s is not None else timeout_s + 30
+        call, response = self._answered(asked, query, None, "", "application/json", silence, timeout_s + 60)
+        return Watch(asked, response, call, self._calls.end)
+
+    # --- one request --------------------------------------------------------------------------------------------------
+
+    def _call(
+        self,
+        asked: Asked,
+        query: Mapping[str, object],
+        *,
+        body: Any = None,
+        content: str = "application/json",
+        accept: str = "application/json",
+        until: float | None = None,
+    ) -> bytes:
+        whole_s = WHOLE * self._read_s
+        if until is not None:
+            whole_s = min(whole_s, until - time.monotonic())
+            if whole_s <= 0:
+                raise errors.no_answer(asked, "its pages took too long", effect_unknown=False)
+        call, response = self._answered(asked, query, body, content, accept, self._read_s, whole_s)
+        return self._body(asked, call, response)
+
+    def _answered(
+        self,
+        asked: Asked,
+        query: Mapping[str, object],
+        body: Any,
+        content: str,
+        accept: str,
+        silence_s: float,
+        whole_s: float,
+    ) -> tuple[Call, BaseHTTPResponse]:
+        """The head of an answer with status 2xx; whoever gets it ends the call."""
+        target = _target(asked.path, query)
+        payload = None if body is None else msgspec.json.encode(body)
+        headers = {"Accept": accept, "User-Agent": self._agent}
+        if payload is not None:
+            headers["Content-Type"] = content
+        for renewed in (False, True):
+            asked_at = time.monotonic()
+            who, authorization = self._who(asked)
+            if authorization:
+                headers["Authorization"] = authorization
+            call, response = self._send(asked, who, target, payload, headers, silence_s, whole_s)
+            if 200 <= response.status < 300:
+                return call, response
+            told = self._body(asked, call, response, limit=1024 * 1024)
+            error = errors.from_answer(asked, response.status, response.headers, told)
+            if not isinstance(error, Unauthorised):
+                raise error
+            if renewed or not self._renewed(error, authorization, asked_at):
+                raise self._unknown(error) from None
+        raise AssertionError("unreachable")
+
+    def _who(self, asked: Asked) -> tuple[access.Identity, str | None]:
+        try:
+            return self._access.current()
+        except Exception as error:  # a plugin's or the loader's own: whatever it is, we have nothing to show
+            text = f"no credentials for the Kubernetes API to {asked.gesture} ({self.source}): {error}"
+            raise Unauthorised(text) from error
+
+    def _renewed(self, error: ApiError, authorization: str | None, asked_at: float) -> bool:
+        try:
+            return self._access.renew(authorization, asked_at)
+        except InvalidRequest as trouble:
+            raise Unauthorised(f"{error}; reading the credentials again: {trouble}", status=401) from error
+
+    def _unknown(self, error: ApiError) -> Unauthorised:
+        trouble = self._access.trouble()
+        text = f"{error}; the credentials of {self.source} were read again and are still refused"
+        return Unauthorised(
+            text + (f"; {trouble}" if trouble else ""), status=401, reason=error.reason, words=error.words
+        )
+
+    def _send(
+        self,
+        asked: Asked,
+        who: access.Identity,
+        target: str,
+        payload: bytes | None,
+        headers: Mapping[str, str],
+        silence_s: float,
+        whole_s: float,
+    ) -> tuple[Call, BaseHTTPResponse]:
+        call = self._calls.begin(whole_s)
+        try:
+            response = who.pools.urlopen(
+                asked.method,
+                who.host + target,
+                redirect=False,
+                retries=False,
+                preload_content=False,
+                body=payload,
+                headers=dict(headers),
+                timeout=urllib3.Timeout(connect=self._connect_s, read=min(silence_s, whole_s)),
+            )
+        except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
+            self._calls.end(call)
+            raise errors.no_answer(asked, self._trouble(call, error), effect_unknown=call.sent) from error
+        except BaseException:
+            self._calls.end(call)
+            raise
+        self._calls.sent()
+        self._note_clock(response.headers.get("Date"))
+        return call, response
+
+    def _body(self, asked: Asked, call: Call, response: BaseHTTPResponse, limit: int = ANSWER_MAX) -> bytes:
+        parts, size = [], 0
+        try:
+            for part in response.stream(_READ):
+                parts.append(part)
+                size += len(part)
+                if size > limit:
+                    raise unreadable(asked, f"it has more than {limit} bytes")
+            if call.overdue:  # cut at the seam of an answer that has no length: it looks like an end
+                raise errors.no_answer(asked, self._trouble(call, None), effect_unknown=True)
+        except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
+            raise errors.no_answer(asked, self._trouble(call, error), effect_unknown=True) from error
+        finally:
+            self._calls.end(call)
+            if response.closed:  # read to its end
+                response.release_conn()
+            else:
+                response.close()
+        return b"".join(parts)
+
+    def _trouble(self, call: Call, error: Exception | None) -> str:
+        where = self._access.host
+        if call.overdue:
+            return f"no whole answer of {where} within the time allowed, though some of it came"
+        if call.over:
+            return "we closed the connection"
+        match error:
+            case urllib3.exceptions.ConnectTimeoutError():
+                return f"no connection to {where} within {self._connect_s:g} s"
+            case urllib3.exceptions.NewConnectionError() | urllib3.exceptions.NameResolutionError():
+                return f"no connection to {where}: {_short(error)}"
+            case urllib3.exceptions.ReadTimeoutError():
+                return f"silence of {where}"
+            case urllib3.exceptions.SSLError():
+                return f"TLS with {where} failed: {_short(error)}"
+            case _:
+                return f"the connection to {where} broke off: {_short(error)}"
+
+    def _note_clock(self, date: str | None) -> None:
+        try:
+            self.skew_s = (parsedate_to_datetime(date or "") - datetime.now(UTC)).total_seconds() + 0.5
+        except (ValueError, TypeError):
+            return  # a proxy's, or none: what we knew stays
+
+
+def _of(asked: Asked, decode: Callable[[bytes], tuple[ListPage[Any], Any]], data: bytes) -> tuple[ListPage[Any], Any]:
+    try:
+        return decode(data)
+    except ApiError as error:
+        raise type(error)(f"{error} ({asked.gesture})") from error
+
+
+def _belongs(asked: Asked, found: Listing[Any], page: ListPage[Any], names: set[tuple[str | None, str]]) -> None:
+    """Whether a page is of the same moment as those before it. Raises ``Expired``."""
+    moment = page.metadata.resource_version or ""
+    if not found.resource_version:
+        if not moment:
+            raise unreadable(asked, "the list has no resourceVersion")
+        found.resource_version = moment
+    elif moment != found.resource_version:
+        raise Expired(f"the pages to {asked.gesture} are of two moments: {found.resource_version} and {moment}")
+    for item in page.items:
+        key = (item.metadata.namespace, item.metadata.name)
+        if key in names:
+            raise Expired(f"the pages to {asked.gesture} overlap: {item.metadata.name} is there twice")
+        names.add(key)
+
+
+def _checked(asked: Asked, data: bytes) -> bytes:
+    """The bytes when they are an object of the API, all of it. Raises ``Unreadable``."""
+    if asked.path.startswith(("/api/", "/apis/")):
+        decode_kind(data)
+    return data
+
+
+def _target(path: str, query: Mapping[str, object]) -> str:
+    given = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in query.items()
+        if value is not None
+    }
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def _short(error: Exception | None) -> str:
+    """The innermost reason, without urllib3's object addresses."""
+    while error is not None and isinstance(inner := getattr(error, "reason", None), Exception):
+        error = inner
+    return str(error).split(": ", 1)[-1] if "object at 0x" in str(error) else str(error)
+
+
+def _version() -> str:
+    try:
+        return version("crawler-lifecycle")
+    except PackageNotFoundError:  # from a source tree without metadata
+        return "0"

@@ -1,0 +1,128 @@
+"""A limit on the whole of a call, however its answer drips, and a way to end a stream from another thread.
+
+The read timeout of a socket counts from byte to byte: a server that sends one byte every few seconds holds a caller
+for ever. So connections tell which socket a call uses, and one thread cuts the sockets of calls that are overdue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from typing import Any
+
+_using = threading.local()
+
+
+class Call:
+    """One request and its answer, from the connect to the last byte."""
+
+    def __init__(self, until: float) -> None:
+        self.until = until
+        """When it is overdue (monotonic)."""
+        self.overdue = False
+        self.sent = False
+        """Whether anything of the request may have reached the server."""
+        self.over = False
+        self._socket: socket.socket | None = None
+        self._lock = threading.Lock()
+
+    def uses(self, sock: socket.socket | None) -> None:
+        with self._lock:
+            self.sent = True
+            self._socket = sock
+            cut = self.over
+        if cut:
+            self.cut()
+
+    def cut(self) -> None:
+        """End it from any thread: whoever reads sees the end of the connection at once."""
+        with self._lock:
+            self.over = True
+            if self._socket is not None:
+                with contextlib.suppress(OSError):  # closed already
+                    # The bare socket's own: a TLS socket's would take its state away under the thread that reads.
+                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def done(self) -> None:
+        """The socket is somebody else's from now on."""
+        with self._lock:
+            self._socket = None
+
+
+def tracked(base: type[Any]) -> type[Any]:
+    """A connection class of urllib3 that tells the calling thread's ``Call`` its socket."""
+
+    class Tracked(base):  # type: ignore[misc]
+        def request(self, *args: Any, **kwargs: Any) -> None:
+            call: Call | None = getattr(_using, "call", None)
+            if call is None:
+                super().request(*args, **kwargs)
+                return
+            if self.sock is None:  # otherwise http.client connects in the middle of the request
+                self.connect()
+            call.uses(self.sock)
+            super().request(*args, **kwargs)
+
+    Tracked.__name__ = base.__name__
+    return Tracked
+
+
+class Calls:
+    """The calls of one client. Its thread is there only while calls are, and a little longer: looks come in bursts."""
+
+    def __init__(self) -> None:
+        self._open: set[Call] = set()
+        self._changed = threading.Condition()
+        self._watching = False
+        self._wakes_at = 0.0
+
+    def begin(self, seconds: float) -> Call:
+        """A call by this thread that may take so long in all."""
+        call = Call(time.monotonic() + seconds)
+        with self._changed:
+            self._open.add(call)
+            if not self._watching:
+                self._watching = True
+                threading.Thread(target=self._watch, name="kubernetes-calls", daemon=True).start()
+            elif call.until < self._wakes_at:
+                self._changed.notify()
+        _using.call = call
+        return call
+
+    def sent(self) -> None:
+        """The request was sent: what this thread sends next does not belong to the call."""
+        _using.call = None
+
+    def end(self, call: Call) -> None:
+        _using.call = None
+        call.done()
+        with self._changed:
+            self._open.discard(call)
+
+    def cut_all(self) -> None:
+        """End them all."""
+        with self._changed:
+            for call in self._open:
+                call.cut()
+
+    def _watch(self) -> None:
+        idle_since = time.monotonic()
+        while True:
+            with self._changed:
+                now = time.monotonic()
+                for call in [c for c in self._open if c.until <= now and not c.over]:
+                    call.overdue = True
+                    call.cut()
+                if self._open:
+                    idle_since = now
+                elif now >= idle_since + _IDLE_S:
+                    self._watching = False
+                    return
+                self._wakes_at = min((c.until for c in self._open if not c.over), default=now + _IDLE_S)
+                self._changed.wait(self._wakes_at - now)
+
+
+#: The thread stays this long without a call, in seconds.
+_IDLE_S = 5.0
