@@ -69,6 +69,13 @@ class Counters:
     bytes: int | None = None
 
 
+#: Reasons of an end by which the crawler's program never began: Kubernetes' own, and ours for init containers.
+INIT_FAILED = "InitContainerFailed"
+START_FAILURES = ("StartError", "ContainerCannotRun", INIT_FAILED)
+#: The pod failed although the crawler in it ended with exit 0: only the crawler's own word makes that a success.
+POD_FAILED = "PodFailed"
+
+
 @dataclass(frozen=True, slots=True)
 class End:
     """The evidence of an end, in Kubernetes' words for both kinds of cluster."""
@@ -144,6 +151,8 @@ class Ending:
     status: TaskStatus
     outcome: str
     cause: str
+    retryable: bool = False
+    """Whether the same task may end better on another try: nothing in the evidence says that it would end alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,23 +211,37 @@ def read_end(end: End, stop: StopIntent | None = None) -> Ending:
     how = _how(end)
     said = end.finish_reason
     if said == "finished" and end.exit_code == 0 and end.disruption is None:
-        return Ending(TaskStatus.SUCCEEDED, "finished", "The crawler finished, exit 0")
+        return Ending(TaskStatus.SUCCEEDED, "finished", f"The crawler finished, exit 0{_beside(end)}")
     if stop is not None and stop.limit is None:
         by = f" by {stop.requested_by}" if stop.requested_by else ""
         if stop.escalated:
             return Ending(TaskStatus.CANCELLED, "cancel_timeout", f"Stop asked{by}, then forced, {how}")
         return Ending(TaskStatus.CANCELLED, "cancelled", f"Stop asked{by}, {how}")
     if stop is not None and stop.limit is not None:
-        return Ending(TaskStatus.FAILED, stop.limit, f"{_LIMIT_WORDS.get(stop.limit, stop.limit)}, {how}")
+        cause = f"{_LIMIT_WORDS.get(stop.limit, stop.limit)}, {how}"
+        return Ending(TaskStatus.FAILED, stop.limit, cause, retryable=stop.limit != "timed_out")
     if end.reason == "OOMKilled":
         limit = f" (limit {end.memory_limit})" if end.memory_limit else ""
         return Ending(TaskStatus.FAILED, "killed by oom", f"Out of memory{limit}, {how}")
     if end.disruption is not None:
         what = end.message or end.reason or end.disruption
-        return Ending(TaskStatus.FAILED, end.disruption, f"Ended by the cluster ({what}), {how}")
+        return Ending(TaskStatus.FAILED, end.disruption, f"Ended by the cluster ({what}), {how}", retryable=True)
+    if end.reason == "DeadlineExceeded":
+        what = f" ({end.message})" if end.message else ""
+        return Ending(TaskStatus.FAILED, "timed_out", f"The cluster's own deadline for it passed{what}, {how}")
     if said == "shutdown":
-        return Ending(TaskStatus.FAILED, "interrupted", f"The crawler was told to shut down, not by us, {how}")
+        cause = f"The crawler was told to shut down, not by us, {how}"
+        return Ending(TaskStatus.FAILED, "interrupted", cause, retryable=True)
     return _read_own_end(end, how)
+
+
+def _beside(end: End) -> str:
+    """What went wrong beside a crawler that says that it finished."""
+    if end.reason == "OOMKilled":
+        return ", although the kernel killed a process of it for memory"
+    if end.reason == POD_FAILED:
+        return f", although its pod failed{f' ({end.message})' if end.message else ''}"
+    return ""
 
 
 def _read_own_end(end: End, how: str) -> Ending:
@@ -229,10 +252,18 @@ def _read_own_end(end: End, how: str) -> Ending:
         return Ending(TaskStatus.FAILED, said, f"The crawler reached its own memory limit, {how}")
     if code == 3:
         return Ending(TaskStatus.FAILED, "diskusage_exceeded", f"The disk is full, {how}")
+    if end.reason == "Evicted":
+        return Ending(TaskStatus.FAILED, "diskusage_exceeded", f"It used more local storage than it may{detail}, {how}")
+    if end.reason in START_FAILURES:
+        return Ending(TaskStatus.FAILED, "failed", f"It could not be started, {how}{detail}")
     if code == 0 and said:
-        return Ending(TaskStatus.SUCCEEDED, said, f"The crawler ended itself with {said!r}, exit 0")
+        return Ending(TaskStatus.SUCCEEDED, said, f"The crawler ended itself with {said!r}, exit 0{_beside(end)}")
+    if code == 0 and end.reason == POD_FAILED:
+        cause = f"The pod failed although the crawler ended with exit 0{detail}"
+        return Ending(TaskStatus.FAILED, "failed", cause, retryable=True)
     if code == 0 and end.runner:
-        return Ending(TaskStatus.FAILED, "failed", "It ended without telling how (exit 0, no summary)")
+        cause = f"It ended without telling how (exit 0, no summary){detail}"
+        return Ending(TaskStatus.FAILED, "failed", cause, retryable=True)
     if code == 0:
         return Ending(TaskStatus.SUCCEEDED, "finished", "exit 0")
     if code in (14, 15):
@@ -241,16 +272,16 @@ def _read_own_end(end: End, how: str) -> Ending:
             TaskStatus.SUCCEEDED, said or f"{word}_limit", f"The crawler's own {word} limit was reached, {how}"
         )
     if code in (11, 13, 143):
-        return Ending(TaskStatus.FAILED, "interrupted", f"It was told to stop, not by us, {how}")
+        return Ending(TaskStatus.FAILED, "interrupted", f"It was told to stop, not by us, {how}", retryable=True)
     if code == 18:
-        return Ending(TaskStatus.FAILED, "banned", f"The site banned the crawler, {how}")
+        return Ending(TaskStatus.FAILED, "banned", f"The site banned the crawler, {how}", retryable=True)
     if code in (4, 17):
         what = "bad configuration" if code == 4 else "a fatal error"
         return Ending(TaskStatus.FAILED, "failed", f"The crawler reported {what} (never retried), {how}{detail}")
     if end.signal is not None:
-        return Ending(TaskStatus.FAILED, said or "failed", f"Killed by {how}, which we did not send")
+        return Ending(TaskStatus.FAILED, said or "failed", f"Killed by {how}, which we did not send", retryable=True)
     named = f" with {said!r}" if said and said != "failed" else ""
-    return Ending(TaskStatus.FAILED, said or "failed", f"The crawler failed{named}, {how}{detail}")
+    return Ending(TaskStatus.FAILED, said or "failed", f"The crawler failed{named}, {how}{detail}", retryable=True)
 
 
 def reconcile(

@@ -24,6 +24,10 @@ SETTLED = f"{DOMAIN}/settled"
 #: Annotation: what the Job was made from, so that an object under the name is adopted only if it is the same.
 SPEC_HASH = f"{DOMAIN}/spec-hash"
 
+#: Annotation of Job and pod: "false" where no runner of ours is around the crawler, so that exit 0 alone means the end
+#: of a crawl. Anything else, also nothing: it was there, and its silence means something.
+RUNNER = f"{DOMAIN}/runner"
+
 #: On the pod: its final status stays readable until the end was committed. Without it, exit code and summary of a
 #: stopped pod are visible for less than half a second.
 FINALIZER = f"{DOMAIN}/end-not-recorded"

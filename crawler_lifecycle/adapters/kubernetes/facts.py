@@ -1,0 +1,113 @@
+"""Plain questions about Jobs and pods: whose they are, how far they have come, who asked for their deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+
+from crawler_lifecycle.ports import TaskRef
+
+from . import labels
+from .objects import Condition, ContainerStatus, Event, Job, Pod
+
+#: Labels that the Job controller puts on its pods. Unlike the owner's reference they outlive an orphaning delete.
+CONTROLLER_UID, JOB_NAME = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
+#: The kubelet writes the beginning of the epoch where it knows no time.
+_FIRST = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+def owner_of(pod: Pod) -> str | None:
+    """The uid of the Job that the pod belongs, or belonged, to."""
+    return pod.metadata.controller_uid or pod.metadata.labels.get(CONTROLLER_UID)
+
+
+def main_of(pod: Pod) -> ContainerStatus | None:
+    """What the node says about the crawler's container."""
+    return pod.container(labels.CONTAINER)
+
+
+def real(at: datetime | None) -> datetime | None:
+    """The time, unless it is a placeholder."""
+    return at if at is not None and at >= _FIRST else None
+
+
+def ended(pod: Pod) -> bool:
+    """Whether the crawler in it has ended, or can never begin.
+
+    The container's own word is the first; a pod in a final phase without one never ran it, or its node forgot it. A pod
+    that was deleted before it had a node cannot get one any more (the API server refuses the binding).
+    """
+    main = main_of(pod)
+    if main is not None and main.state.terminated is not None:
+        return True
+    return pod.status.phase in ("Succeeded", "Failed") or unborn(pod)
+
+
+def unborn(pod: Pod) -> bool:
+    """Whether it was deleted before it had a node."""
+    return pod.metadata.deletion_timestamp is not None and not pod.spec.node_name and not pod.status.container_statuses
+
+
+def executing(pod: Pod) -> bool:
+    """Whether the crawler in it has begun and not ended."""
+    main = main_of(pod)
+    if main is None or ended(pod):
+        return False
+    return main.state.running is not None or main.last_state.terminated is not None
+
+
+def deletion_asked(pod: Pod) -> datetime | None:
+    """When its deletion was asked for: the stamp itself says when its grace is over."""
+    over, grace = pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds or 0
+    if over is None or real(over) is None:
+        return over
+    return over - timedelta(seconds=min(max(grace, 0), 10**8))
+
+
+def newest(pods: Iterable[Pod]) -> Pod | None:
+    """The pod that tells the task's truth: one that executes before one that waits before one that ended, one that is
+    not being deleted before one that is, and the newest of those."""
+
+    def rank(pod: Pod) -> tuple[int, bool, float, str, str]:
+        stage = 2 if executing(pod) else 0 if ended(pod) else 1
+        created = pod.metadata.creation_timestamp
+        age = created.timestamp() if created is not None else 0.0
+        return stage, pod.metadata.deletion_timestamp is None, age, pod.metadata.name, pod.metadata.uid
+
+    return max(pods, key=rank, default=None)
+
+
+def verdict(job: Job | None, *, final: bool = True) -> Condition | None:
+    """The condition by which the Job has ended, or (not ``final``) is bound to end once its pods have."""
+    if job is None:
+        return None
+    kinds = ("Failed", "Complete") if final else ("Failed", "Complete", "FailureTarget", "SuccessCriteriaMet")
+    return next((found for kind in kinds if (found := job.condition(kind)) is not None), None)
+
+
+def deadline_of(job: Job | None) -> Condition | None:
+    """The condition that says that the Job's own deadline passed."""
+    found = verdict(job, final=False)
+    return found if found is not None and found.reason == "DeadlineExceeded" else None
+
+
+def warning(events: Sequence[Event], uid: str, *reasons: str) -> Event | None:
+    """The newest warning about the object, of these reasons if any are given."""
+    about = [e for e in events if e.involved_object.uid == uid and e.type == "Warning"]
+    wanted = [e for e in about if not reasons or e.reason in reasons]
+
+    def age(event: Event) -> tuple[float, str, str]:
+        return (event.at.timestamp() if event.at else 0.0, event.message or "", event.metadata.name)
+
+    return max(wanted, key=age, default=None)
+
+
+def asked_by_us(task: TaskRef, pod: Pod, job: Job | None) -> bool:
+    """Whether the pod's deletion is our own stop, or the Job's deadline, which is ours as well."""
+    return task.stopping or pod.status.reason == "DeadlineExceeded" or deadline_of(job) is not None
+
+
+def clock(at: datetime, now: datetime) -> str:
+    """A moment in words: the same sentence at every look."""
+    form = "%H:%M:%S UTC" if at.date() == now.date() else "%d %b %H:%M UTC"
+    return at.astimezone(UTC).strftime(form)

@@ -1,0 +1,113 @@
+"""A container's termination message: our runner's last word, or whatever else stands there.
+
+The runner writes its summary (JSON, at most 4 KB) into the file that Kubernetes shows as the container's message. Where
+it could not, the message is the end of the log (``FallbackToLogsOnError``), or what the node says of the container.
+Nothing in it is trusted: a value of another type than the runner writes is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from crawler_lifecycle.domain.task import Counters
+
+from .progress import NOTE_MAX, last_progress
+
+#: Characters of a text in a summary, and of a foreign message, that are kept.
+TEXT_MAX, FOREIGN_MAX = 1000, 500
+_BIG = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the message says; all ``None`` where it says nothing."""
+
+    runner: bool = False
+    """Whether our runner wrote it."""
+    finish_reason: str | None = None
+    exit: int | None = None
+    """The exit code that the runner was about to end with."""
+    signal: int | None = None
+    """The signal that ended the crawler below the runner."""
+    message: str | None = None
+    """In words: the runner's, or the last lines of the foreign text."""
+    counters: Counters = field(default_factory=Counters)
+    progress_at: datetime | None = None
+    peak_memory: int | None = None
+    resumed: bool | None = None
+    resume_note: str | None = None
+
+
+def read_summary(text: str | None) -> Summary:
+    """Read a container's termination message. Never fails: foreign text is a message and nothing more."""
+    if not text or not text.strip():
+        return Summary()
+    said = _object(text)
+    if said is None or not isinstance(said.get("runner"), str):
+        return _foreign(text)
+    resumed = said.get("resumed")
+    return Summary(
+        runner=True,
+        finish_reason=_text(said, "finish_reason"),
+        exit=_count(said, "exit"),
+        signal=_count(said, "signal"),
+        message=_text(said, "message"),
+        counters=Counters(*(_count(said, name) for name in ("pages", "items", "errors", "bytes"))),
+        progress_at=_time(said, "finished_at"),
+        peak_memory=_count(said, "peak_memory"),
+        resumed=resumed if isinstance(resumed, bool) else None,
+        resume_note=(_text(said, "resume_note") or "")[:NOTE_MAX] or None,
+    )
+
+
+def clean(text: str | None, limit: int = FOREIGN_MAX) -> str | None:
+    """One line of at most ``limit`` characters that any database and terminal takes; ``None`` when nothing is left."""
+    if not text:
+        return None
+    words = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * limit]).split())
+    return words if len(words) <= limit else words[: limit - 2].rstrip() + " …"
+
+
+def _foreign(text: str) -> Summary:
+    """A log tail: the newest progress in it counts, the rest is words for a person, the last of them."""
+    progress = last_progress(text.encode("utf-8", "replace"))
+    lines = [line for line in text.splitlines() if line.strip() and '"crawl_progress"' not in line]
+    words = clean("\n".join(lines)[-FOREIGN_MAX:])
+    if progress is None:
+        return Summary(message=words)
+    return Summary(
+        message=words,
+        counters=progress.counters,
+        progress_at=progress.at,
+        resumed=progress.resumed,
+        resume_note=progress.resume_note,
+    )
+
+
+def _object(text: str) -> dict[str, object] | None:
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def _text(said: dict[str, object], name: str) -> str | None:
+    value = said.get(name)
+    return clean(value, TEXT_MAX) if isinstance(value, str) else None
+
+
+def _count(said: dict[str, object], name: str) -> int | None:
+    value = said.get(name)
+    return value if type(value) is int and 0 <= value < _BIG else None
+
+
+def _time(said: dict[str, object], name: str) -> datetime | None:
+    value = said.get(name)
+    try:
+        at = datetime.fromisoformat(value) if isinstance(value, str) else None
+        return at.astimezone(UTC) if at is not None and at.tzinfo is not None else None
+    except (ValueError, OverflowError):
+        return None

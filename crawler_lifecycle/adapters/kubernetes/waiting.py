@@ -1,0 +1,231 @@
+"""Why a task does not execute yet, and what is the matter with one that does: one sentence with the evidence.
+
+A sentence names moments, never ages, so that it stays the same from look to look. What passes by itself says so; what
+does not says what has to be mended. Neither ends the task: that is for ``start_timeout_s``, a stop or the Job's
+deadline.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from crawler_lifecycle.ports import TaskRef
+
+from .ending import STALE_AFTER, moving
+from .facts import asked_by_us, clock, deletion_asked, main_of, warning
+from .objects import ContainerStatus, Event, Job, Pod
+from .summary import clean
+
+#: Seconds after which it is told that nobody has taken up a Job or a pod.
+TAKEN_UP = timedelta(seconds=60)
+#: Seconds beyond its grace after which a pod counts as one that will not die.
+OVERDUE = timedelta(seconds=30)
+QUEUE_NAME = "kueue.x-k8s.io/queue-name"
+
+_PREPARING = (None, "", "ContainerCreating", "PodInitializing")
+_PULLS = ("ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed")
+_CANNOT = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreStartHookError")
+_GOES_ON = "; it goes on when that is mended"
+
+
+# --- a Job without a pod
+
+
+def job_words(job: Job, events: Sequence[Event], now: datetime) -> str:
+    """Why the Job has no pod yet."""
+    if job.metadata.deletion_timestamp is not None:
+        held = f", held by {', '.join(sorted(job.metadata.finalizers))}" if job.metadata.finalizers else ""
+        return f"The Job is being deleted since {clock(job.metadata.deletion_timestamp, now)}{held}; it has no pod"
+    if job.spec.suspend:
+        queue = job.metadata.labels.get(QUEUE_NAME)
+        return f"Held in queue {queue}" if queue else "The Job is suspended; it goes on when somebody resumes it"
+    refused = warning(events, job.metadata.uid, "FailedCreate")
+    if refused is not None and not job.status.active:
+        return _refusal(refused.message or "")
+    if any(job.condition(kind) for kind in ("FailureTarget", "SuccessCriteriaMet")):
+        return "The Job is ending; it has no pod any more"
+    created = job.metadata.creation_timestamp
+    since = f" since {clock(created, now)}" if created is not None else ""
+    late = created is not None and now - created > TAKEN_UP
+    if job.status.start_time is None:
+        if late:
+            return f"No controller has taken up the Job{since}: is the cluster's controller manager running?"
+        return "Waiting for the Job controller"
+    if late:
+        return f"The Job has no pod{since}, and no event says why"
+    return "Waiting for the Job's pod"
+
+
+def _refusal(message: str) -> str:
+    """The server's own words about a pod that it does not create, without the pod's random name."""
+    said = clean(message) or "the server gave no reason"
+    said = re.sub(r"^Error creating: ", "", said)
+    said = re.sub(r'^pods "[^"]*" is forbidden: ', "", said)
+    said = re.sub(r'pods? "[^"]*"', "the pod", said)
+    if "exceeded quota" in said:
+        return f"The cluster's quota is used up: {said}; it goes on when there is room"
+    account = re.search(r'service ?account "?([^" ]+)"? not found', said)
+    if account is not None:
+        return f"The service account {account[1]} is missing: {said}{_GOES_ON}"
+    if "violates PodSecurity" in said:
+        return f"The namespace's Pod Security level refuses the pod: {said}{_GOES_ON}"
+    if "being terminated" in said:
+        return f"The namespace is being deleted: {said}"
+    if "admission webhook" in said:
+        return f"An admission webhook refuses the pod: {said}{_GOES_ON}"
+    if re.search(r"(minimum|maximum) (cpu|memory|\S+) usage per", said):
+        return f"A limit range refuses the pod: {said}{_GOES_ON}"
+    return f"The pod cannot be created: {said}{_GOES_ON}"
+
+
+# --- a pod that has not begun
+
+
+def pod_words(task: TaskRef, job: Job | None, pod: Pod, events: Sequence[Event], now: datetime) -> str:
+    """Why the pod does not execute the crawler yet."""
+    leaving = _leaving(task, job, pod, now)
+    if leaving is not None:
+        return leaving
+    if pod.status.phase == "Unknown":
+        return _unknown(pod)
+    gates = sorted(gate.name for gate in pod.spec.scheduling_gates)
+    if gates:
+        return f"Held by scheduling gates: {', '.join(gates)}"
+    if not pod.spec.node_name:
+        return _unscheduled(pod, now)
+    for status in sorted(pod.status.init_container_statuses, key=lambda s: s.name):
+        if status.state.terminated is not None and status.state.terminated.exit_code != 0:
+            done = status.state.terminated
+            said = clean(done.message)
+            return f"Init container {status.name} failed with exit {done.exit_code}" + (f": {said}" if said else "")
+        words = _container(pod, status, events, now)
+        if words is not None:
+            return f"Init container {status.name}: {words}"
+        if status.state.running is not None and not status.started:
+            return f"Init container {status.name} runs"
+    main = main_of(pod)
+    words = _container(pod, main, events, now) if main is not None else None
+    return words or _preparing(pod, events)
+
+
+def _unscheduled(pod: Pod, now: datetime) -> str:
+    found = pod.condition("PodScheduled")
+    if found is None or found.true:
+        created = pod.metadata.creation_timestamp
+        if created is not None and now - created > TAKEN_UP:
+            return f"No scheduler has taken up the pod since {clock(created, now)}: is the cluster's scheduler running?"
+        return "Waiting for the scheduler"
+    said = clean(found.message) or "no reason given"
+    if found.reason == "Unschedulable":
+        return f"No node has room for it: {said}"
+    if found.reason == "SchedulingGated":
+        return f"Held by scheduling gates: {said}"
+    return f"The scheduler cannot place it ({found.reason or 'no reason given'}): {said}"
+
+
+def _container(pod: Pod, status: ContainerStatus, events: Sequence[Event], now: datetime) -> str | None:
+    """What a waiting container waits for; ``None`` when its reason says nothing but that it is being prepared."""
+    waiting = status.state.waiting
+    if waiting is None or waiting.reason in _PREPARING:
+        return None
+    image = _image(pod, status.name)
+    said = clean(waiting.message)
+    tail = f": {said}" if said else ""
+    if waiting.reason == "InvalidImageName":
+        return f"It cannot start: the image name {image} is not valid{tail}"
+    if waiting.reason == "ErrImageNeverPull":
+        return f"It cannot start: the image {image} is not on node {pod.spec.node_name} and may not be pulled"
+    if waiting.reason in _PULLS:
+        return f"The image {image} cannot be pulled: {_pull_error(pod, waiting.message, events)}; the node tries again"
+    if waiting.reason in _CANNOT:
+        return f"The container cannot be started ({waiting.reason}){tail}{_GOES_ON}"
+    return f"{waiting.reason}{tail}"
+
+
+def _pull_error(pod: Pod, message: str | None, events: Sequence[Event]) -> str:
+    """Why an image cannot be pulled. The two reasons alternate; both lead to the same sentence."""
+    said = re.sub(r'^Back-off pulling image "[^"]*":? ?', "", message or "")
+    said = re.sub(r"^(ErrImagePull|ImageInspectError|RegistryUnavailable|SignatureValidationFailed): ", "", said)
+    if not said:
+        event = warning(events, pod.metadata.uid, "Failed")
+        said = re.sub(r'^Failed to pull image "[^"]*": ', "", (event.message or "") if event is not None else "")
+    return clean(said) or "the node does not say why"
+
+
+def _preparing(pod: Pod, events: Sequence[Event]) -> str:
+    where = f"Node {pod.spec.node_name} prepares the pod"
+    event = warning(events, pod.metadata.uid)
+    said = clean(event.message) if event is not None else None
+    return f"{where}: {event.reason}: {said}" if event is not None and said else where
+
+
+def _image(pod: Pod, name: str) -> str:
+    holders = (*pod.spec.containers, *pod.spec.init_containers)
+    return next((c.image for c in holders if c.name == name and c.image), "of the crawler")
+
+
+# --- a pod that executes
+
+
+def warning_words(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | None:
+    """What a person should know about a pod that executes; ``None`` when all is well."""
+    words = [_leaving(task, job, pod, now), _silent(pod, now), _marked(pod, now)]
+    main = main_of(pod)
+    if pod.status.phase == "Unknown":
+        words.append(_unknown(pod))
+    if job is None:
+        words.append("Its Job is gone, the pod is left")
+    if main is not None and main.state.running is None:
+        last = main.last_state.terminated
+        code = f", last exit {last.exit_code}" if last is not None else ""
+        words.append(f"Its node starts it again ({main.restart_count or 0} times{code})")
+    return "; ".join(word for word in words if word) or None
+
+
+def _silent(pod: Pod, now: datetime) -> str | None:
+    """Whether its node is out of touch: the node itself never says "not ready" beside "containers ready"."""
+    ready, containers = pod.condition("Ready"), pod.condition("ContainersReady")
+    lost = pod.status.reason == "NodeLost"
+    if not lost and (ready is None or ready.true or containers is None or not containers.true):
+        return None
+    since = ready.last_transition_time if ready is not None else None
+    when = f" since {clock(since, now)}" if since is not None else ""
+    return f"Node {pod.spec.node_name} has not answered{when}; the crawl may still be going on"
+
+
+def _marked(pod: Pod, now: datetime) -> str | None:
+    found = pod.condition("DisruptionTarget")
+    if found is None or not found.true or pod.metadata.deletion_timestamp is not None:
+        return None
+    since = found.last_transition_time
+    if since is not None and now - since > STALE_AFTER:
+        return None
+    return f"About to be ended by the cluster: {moving(found, pod)[1]}"
+
+
+def _leaving(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | None:
+    over, asked = pod.metadata.deletion_timestamp, deletion_asked(pod)
+    if over is None or asked is None:
+        return None
+    target = pod.condition("DisruptionTarget")
+    if target is not None and target.true:
+        who = f"The pod is shutting down, {moving(target, pod)[1]}"
+    elif asked_by_us(task, pod, job):
+        who = "The pod is shutting down"
+    elif job is not None and job.metadata.deletion_timestamp is not None:
+        who = "The pod is shutting down, its Job was deleted by somebody else"
+    elif job is not None and job.spec.suspend:
+        who = "The pod is shutting down, its Job was suspended"
+    else:
+        who = "The pod is shutting down, deleted by somebody else"
+    if now - over > OVERDUE:
+        node = f"node {pod.spec.node_name}" if pod.spec.node_name else "nobody"
+        return f"{who}; it should have ended at {clock(over, now)}, and {node} does not confirm that"
+    return f"{who} since {clock(asked, now)}, by {clock(over, now)} at the latest"
+
+
+def _unknown(pod: Pod) -> str:
+    said = clean(pod.status.message) or clean(pod.status.reason)
+    return "The cluster does not know how the pod is (phase Unknown)" + (f": {said}" if said else "")
