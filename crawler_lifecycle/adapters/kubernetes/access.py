@@ -207,12 +207,12 @@ def _more(source: Source) -> tuple[TokenFile | None, str | None]:
     """What the loader does not keep: the file of a token (it reads that once), and the proxy (not in client 36)."""
     from kubernetes.config.kube_config import KubeConfigMerger
 
-    merged = KubeConfigMerger(source.kubeconfig).config
+    merged: Any = KubeConfigMerger(source.kubeconfig).config
     name = source.context or merged["current-context"]
     context = merged["contexts"].get_with_name(name)["context"]
     proxy = merged["clusters"].get_with_name(context["cluster"])["cluster"].safe_get("proxy-url")
     user = context.safe_get("user")
-    node = merged["users"].get_with_name(user, safe=True) if user else None
+    node: Any = merged["users"].get_with_name(user, safe=True) if user else None
     file = node["user"].safe_get("tokenFile") if node is not None and node["user"].value else None
     if not file:
         return None, proxy

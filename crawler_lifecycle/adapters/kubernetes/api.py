@@ -10,13 +10,13 @@ from __future__ import annotations
 import http.client
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["Api", "Listing", "Watch", "WatchEvent"]
 
 T = TypeVar("T")
+K = TypeVar("K")
+#: A page, and what is kept of it.
+_Decode = Callable[[bytes], tuple[ListPage[Any], Iterable[Any]]]
 
 #: Connections that are kept; more calls at once open more, which are closed afterwards.
 CONNECTIONS = 32
@@ -152,14 +155,44 @@ class Api:
 
     # --- lists --------------------------------------------------------------------------------------------------------
 
+    @overload
     def listing(
         self, path: str, kind: type[T], *, labels: str | None = None, fields: str | None = None, limit: int = 500
-    ) -> Listing[T]:
+    ) -> Listing[T]: ...
+
+    @overload
+    def listing(
+        self,
+        path: str,
+        kind: type[T],
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+        limit: int = 500,
+        keep: Callable[[T], K],
+    ) -> Listing[K]: ...
+
+    def listing(
+        self,
+        path: str,
+        kind: type[Any],
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+        limit: int = 500,
+        keep: Callable[[Any], Any] | None = None,
+    ) -> Listing[Any]:
         """All objects of ``kind`` (``Job``, ``Pod``, ``Event``, ``Named``) at one moment, read at the newest version.
 
-        Pages are decoded one after the other, so that no more than one is held as bytes.
+        Pages are decoded one after the other, and of each object what ``keep`` makes of it stays, so that a long list
+        needs little memory.
         """
-        return self._complete(path, labels, fields, limit, lambda data: (page := decode_page(kind, data), page.items))
+
+        def items(data: bytes) -> tuple[ListPage[Any], Iterable[Any]]:
+            page = decode_page(kind, data)
+            return page, map(keep, page.items) if keep else page.items
+
+        return self._complete(path, labels, fields, limit, items)
 
     def pages(
         self, path: str, *, labels: str | None = None, fields: str | None = None, limit: int = 500
@@ -173,7 +206,7 @@ class Api:
         labels: str | None,
         fields: str | None,
         limit: int,
-        decode: Callable[[bytes], tuple[ListPage[Any], Any]],
+        decode: _Decode,
     ) -> Listing[Any]:
         asked = Asked("GET", path)
         query = {"labelSelector": labels, "fieldSelector": fields, "limit": limit}
@@ -192,7 +225,7 @@ class Api:
         self,
         asked: Asked,
         query: Mapping[str, object],
-        decode: Callable[[bytes], tuple[ListPage[Any], Any]],
+        decode: _Decode,
         until: float,
     ) -> Listing[Any]:
         """The pages of one list. Raises ``Expired`` when they do not belong together."""
@@ -201,8 +234,8 @@ class Api:
         token, tokens = None, set[str]()
         for _ in range(PAGES_MAX):
             page, items = _of(asked, decode, self._call(asked, {**query, "continue": token}, until=until))
-            found.items += items
             _belongs(asked, found, page, names)
+            found.items.extend(items)
             if not (token := page.metadata.continue_):
                 if page.metadata.remaining_item_count:
                     raise unreadable(asked, f"{page.metadata.remaining_item_count} objects remain, and no page follows")
@@ -387,7 +420,7 @@ class Api:
             return  # a proxy's, or none: what we knew stays
 
 
-def _of(asked: Asked, decode: Callable[[bytes], tuple[ListPage[Any], Any]], data: bytes) -> tuple[ListPage[Any], Any]:
+def _of(asked: Asked, decode: _Decode, data: bytes) -> tuple[ListPage[Any], Iterable[Any]]:
     try:
         return decode(data)
     except ApiError as error:
