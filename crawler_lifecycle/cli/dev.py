@@ -13,7 +13,9 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import layout
+from crawler_lifecycle.cli.cluster_access import Place
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.processes import LOOPBACK
 from crawler_lifecycle.cli.session import current
 from crawler_lifecycle.cli.stack import Stack
 from crawler_lifecycle.cli.supervise import PartFailed
@@ -32,15 +34,30 @@ def dev(
         Path | None, Parameter(help="folder of HTML pages to serve and crawl, instead of the demonstration site")
     ] = None,
     kill: Annotated[bool, Parameter(negative=(), help="end running crawls too when leaving")] = False,
+    cluster: Annotated[
+        Literal["local", "kubernetes"], Parameter(help="where crawls execute: processes of this machine, or pods")
+    ] = "local",
+    kubeconfig: Annotated[
+        Path | None, Parameter(help="kubeconfig of the cluster; default: as kubectl finds it")
+    ] = None,
+    context: Annotated[str | None, Parameter(help="context of the kubeconfig; default: its current one")] = None,
+    namespace: Annotated[str | None, Parameter(help="namespace of the crawls; default: crawls")] = None,
+    image: Annotated[str | None, Parameter(help="image of crawlers whose catalogue entry names none")] = None,
+    address: Annotated[
+        str | None, Parameter(help="an address of this machine that pods reach; the site listens there")
+    ] = None,
 ) -> int:
     """Run the Temporal dev server, database, scheduler service, gateway, worker and demonstration site until Ctrl-C.
 
     A part that dies is started again on its port. Crawls are left running at the end, and the next start goes on with
     them. With --site the crawler `site`, which follows every link, is in the catalogue: crawlctl start site.
+
+    With --cluster kubernetes the crawls are Jobs of that cluster, and everything else is still on this machine.
     """
     begun = time.monotonic()
+    place = _place(cluster, Place(kubeconfig, context, namespace, image, address or LOOPBACK))
     folder = None if site is None else _site_folder(site)
-    _say_what_is_ignored(database)
+    _say_what_is_ignored(database, cluster)
     stack = Stack(
         state_dir,
         services=services,
@@ -48,6 +65,7 @@ def dev(
         database=database,
         crawlers=crawlers,
         site=folder,
+        kubernetes=place,
         say=current().say,
     )
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -81,6 +99,9 @@ def banner(stack: Stack, seconds: float) -> str:
         f"archive    {known['archive']}",
         f"state      {stack.state_dir}",
     ]
+    if known["cluster"] == "kubernetes":
+        which = known["context"] or known["kubeconfig"] or "current context"
+        lines.insert(4, f"cluster    kubernetes, {which}, namespace {known['cluster_namespace']}")
     if known["site"] is None:
         lines = [line for line in lines if not line.startswith("site ")]
     here = stack.state_dir == Path(".crawl").absolute()
@@ -89,6 +110,20 @@ def banner(stack: Stack, seconds: float) -> str:
     if stack.layout.site is not None:
         example = f"start {layout.SITE_CRAWLER}"
     return "\n".join((*lines, f"ready in {seconds:.1f} s; next: crawlctl{gateway} {example}"))
+
+
+def _place(cluster: str, given: Place) -> Place | None:
+    """The cluster of the options. Raises ``CommandFailed`` for options of a cluster that is not asked for."""
+    if cluster == "kubernetes":
+        if given.address == LOOPBACK:
+            current().say("pods cannot reach the site on loopback; --address names an address of this machine they can")
+        return given
+    names = {"kubeconfig": given.kubeconfig, "context": given.context, "namespace": given.namespace}
+    names |= {"image": given.image, "address": None if given.address == LOOPBACK else given.address}
+    for name, value in names.items():
+        if value is not None:
+            raise CommandFailed(Exit.USAGE, f"--{name} is for pods", None, "add --cluster kubernetes")
+    return None
 
 
 def _without_password(url: str | None) -> str:
@@ -119,10 +154,12 @@ def _leave(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _say_what_is_ignored(database: str | None) -> None:
+def _say_what_is_ignored(database: str | None, cluster: str) -> None:
+    chosen = {"LIFECYCLE_DATABASE__URL": database, "LIFECYCLE_CLUSTER__KIND": cluster}
+    options = {"LIFECYCLE_DATABASE__URL": "--database", "LIFECYCLE_CLUSTER__KIND": "--cluster"}
     for name in layout.OWN:
-        if name in os.environ and not (name == "LIFECYCLE_DATABASE__URL" and os.environ[name] == database):
-            cure = "; --database chooses another" if name == "LIFECYCLE_DATABASE__URL" else ""
+        if name in os.environ and os.environ[name] != chosen.get(name):
+            cure = f"; {options[name]} chooses another" if name in options else ""
             current().say(f"{name} is not used: dev keeps everything in its state directory{cure}")
 
 

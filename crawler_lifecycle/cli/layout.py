@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from crawler_lifecycle.cli import processes, temporal_server
+from crawler_lifecycle.cli.cluster_access import Place
 from crawler_lifecycle.cli.processes import LOOPBACK
 from crawler_lifecycle.cli.supervise import Part
 
@@ -74,10 +75,16 @@ class Layout:
     database: str | None = None
     site: Path | None = None
     """A folder of pages to serve, instead of the demonstration site."""
+    kubernetes: Place | None = None
+    """The cluster where crawls execute; ``None``: as processes of this machine."""
 
     def url(self, name: str) -> str:
         """The HTTP address of a part."""
-        return f"http://{LOOPBACK}:{self.ports[name]}"
+        return f"http://{self.host(name)}:{self.ports[name]}"
+
+    def host(self, name: str) -> str:
+        """Where a part listens: on loopback, except for the site, which pods have to reach."""
+        return self.kubernetes.address if self.kubernetes is not None and name == "site" else LOOPBACK
 
     @property
     def logs(self) -> Path:
@@ -106,7 +113,17 @@ class Layout:
             "database": self.database or f"sqlite:///{self.state_dir / 'lifecycle.db'}",
             "archive": (self.state_dir / "archive").as_uri(),
             "events": (self.state_dir / "events.jsonl").as_uri(),
+            **self._cluster_addresses(),
         }
+
+    def _cluster_addresses(self) -> dict[str, str | None]:
+        """Where crawls execute; what the stack was told, not what its environment says beside it."""
+        if self.kubernetes is None:
+            return {"cluster": "local"}
+        of = self.kubernetes.settings()
+        kubeconfig = None if of.kubeconfig is None else str(of.kubeconfig.absolute())
+        known = {"kubeconfig": kubeconfig, "context": of.context, "cluster_namespace": of.namespace}
+        return {"cluster": "kubernetes", **known, "image": of.image}
 
     def environment(self, crawlers: Path, more_crawlers: Path | None = None) -> dict[str, str]:
         """The environment of the parts: ours, less everything that would lead them to another system."""
@@ -140,6 +157,10 @@ class Layout:
             "LIFECYCLE_CRAWLERS": str(crawlers),
         }
         env |= _without_proxy(env)
+        if self.kubernetes is not None:
+            env |= self.kubernetes.environment()
+            # Pods cannot reach a gateway on our loopback: better no token than one that nobody answers to.
+            del env["LIFECYCLE_GATEWAY__TASK_KEY"]
         if more_crawlers is not None:
             env["LIFECYCLE_MORE_CRAWLERS"] = str(more_crawlers)
         return env
@@ -159,11 +180,11 @@ class Layout:
         examples = examples_dir()
         if self.site is not None:
             folder = (sys.executable, "-m", "crawler_lifecycle.cli.site", "--folder", str(self.site))
-            command = (*folder, "--port", str(self.ports["site"]))
+            command = (*folder, "--port", str(self.ports["site"]), "--host", self.host("site"))
             parts.append(Part("site", command, self.url("site") + "/.healthz", env))
         elif examples is not None:
             site = [sys.executable, "-m", "examples.site", "--port", str(self.ports["site"])]
-            site += ["--services", str(self.services)]
+            site += ["--services", str(self.services), "--host", self.host("site")]
             parts.append(Part("site", site, self.url("site") + "/healthz", env, cwd=examples.parent))
         return {part.name: part for part in parts}
 
@@ -208,13 +229,16 @@ def _port_of(address: object) -> int | None:
     return urlsplit(address if "//" in address else f"//{address}").port
 
 
-def write_crawlers(source: Path, target: Path, site: str | None) -> None:
-    """Write a catalogue for this stack: folders made absolute, and crawlers sent to the site where it really is."""
+def write_crawlers(source: Path, target: Path, site: str | None, *, in_images: bool = False) -> None:
+    """Write a catalogue for this stack: folders made absolute, and crawlers sent to the site where it really is.
+
+    Crawlers that execute in images (``in_images``) find their folders there, not on this machine.
+    """
     import yaml  # not needed to answer any other verb
 
     catalogue = yaml.safe_load(source.read_text())
     for crawler in catalogue:
-        if "project" in crawler:
+        if "project" in crawler and not in_images:
             crawler["project"] = str((source.parent / crawler["project"]).resolve())
         argument = (crawler.get("args") or {}).get("site")
         if site is not None and isinstance(argument, dict) and "default" in argument:

@@ -182,8 +182,9 @@ def create_app(folder: Path) -> Starlette:
 
 def main() -> int:
     """Serve until SIGTERM or SIGINT, then leave with exit code 0."""
-    parser = argparse.ArgumentParser(description="A folder of HTML pages as a website, on this machine only.")
-    parser.add_argument("--port", type=int, required=True, help="port on loopback; 0 picks a free one")
+    parser = argparse.ArgumentParser(description="A folder of HTML pages as a website.")
+    parser.add_argument("--port", type=int, required=True, help="port; 0 picks a free one")
+    parser.add_argument("--host", default=LOOPBACK, help="address to listen on")
     parser.add_argument("--folder", type=Path, required=True, help="the folder to serve")
     options = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -193,7 +194,7 @@ def main() -> int:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         app = create_app(options.folder)
-        listener.bind((LOOPBACK, options.port))
+        listener.bind((options.host, options.port))
         listener.listen(128)
     except (Unusable, OSError, OverflowError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -201,7 +202,7 @@ def main() -> int:
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, lifespan="off", server_header=False, timeout_graceful_shutdown=1
     )
-    print(f"http://{LOOPBACK}:{listener.getsockname()[1]}", flush=True)
+    print(f"http://{options.host}:{listener.getsockname()[1]}", flush=True)
     uvicorn.Server(config).run(sockets=[listener])
     return 0
 

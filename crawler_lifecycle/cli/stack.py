@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO
 
-from crawler_lifecycle.cli import processes, temporal_server
+from crawler_lifecycle.cli import cluster_access, processes, temporal_server
+from crawler_lifecycle.cli.cluster_access import Place
 from crawler_lifecycle.cli.gateway import Gateway
 from crawler_lifecycle.cli.layout import Layout, choose_ports, examples_dir, write_crawlers, write_site_crawler
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
@@ -29,7 +30,8 @@ class Stack:
     """Everything in child processes below one state directory.
 
     ``site`` is a folder of pages to serve instead of the demonstration site (checked before, see ``cli.site``);
-    ``say`` gets one line for people per event. Crawls are no children of ours: they outlive the stack, and the next one
+    ``kubernetes`` is the cluster where crawls execute, instead of processes of this machine; ``say`` gets one line for
+    people per event. Crawls are no children of ours: they outlive the stack, and the next one
     over the same directory goes on with them.
     """
 
@@ -42,6 +44,7 @@ class Stack:
         database: str | None = None,
         crawlers: Path | None = None,
         site: Path | None = None,
+        kubernetes: Place | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.state_dir = state_dir.absolute()
@@ -50,6 +53,7 @@ class Stack:
         self._database = database
         self._crawlers = crawlers
         self._site = site
+        self._kubernetes = kubernetes
         self._say = say
         #: Whether the crawlers are those of the examples.
         self.has_examples = False
@@ -77,8 +81,8 @@ class Stack:
     def start(self) -> None:
         """Bring everything up and wait until it is ready.
 
-        Raises ``CommandFailed`` when another process has this directory, ``PartFailed`` when a part does not come up;
-        whatever came up has been ended again then.
+        Raises ``CommandFailed`` when another process has this directory or the cluster cannot be used, ``PartFailed``
+        when a part does not come up; whatever came up has been ended again then.
         """
         self._take_lock()
         try:
@@ -89,10 +93,14 @@ class Stack:
             raise
 
     def _start(self) -> None:
+        if self._kubernetes is not None:
+            cluster_access.check_namespace(cluster_access.connect(self._kubernetes.settings()))
         before = read_dev_json(self.state_dir)
         self._end_leftovers(before)
         ports = choose_ports(before, only_free=self._only_free_ports, say=self._tell)
-        self._layout = plan = Layout(self.state_dir, ports, self._services, self._database, self._site)
+        self._layout = plan = Layout(
+            self.state_dir, ports, self._services, self._database, self._site, self._kubernetes
+        )
         (self.state_dir / "temporal.toml").write_text("")
         env = plan.environment(*self._catalogues(plan))
         parts = plan.parts(env)
@@ -189,9 +197,12 @@ class Stack:
         if chosen or examples is None:
             cure = "crawlctl dev --crawlers FILE, a crawlers.yaml in this folder, or --site FOLDER to crawl a folder"
             raise CommandFailed(Exit.USAGE, f"there is no catalogue of crawlers at {file}", None, cure)
+        if self._kubernetes is not None and self._kubernetes.settings().image is None:
+            cure = "--image, or LIFECYCLE_CLUSTER__IMAGE: one with Scrapy and the examples (docs/deployment.md)"
+            raise CommandFailed(Exit.USAGE, "the example crawlers need an image that pods can be made of", None, cure)
         self.has_examples = True
         target = self.state_dir / "crawlers.yaml"
-        write_crawlers(examples / "crawlers.yaml", target, plan.url("site"))
+        write_crawlers(examples / "crawlers.yaml", target, plan.url("site"), in_images=self._kubernetes is not None)
         return target, None
 
     def _start_migrations(self, env: Mapping[str, str]) -> subprocess.Popen[bytes]:

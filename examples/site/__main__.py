@@ -1,4 +1,4 @@
-"""``python -m examples.site``: serve the demonstration site on this machine only."""
+"""``python -m examples.site``: serve the demonstration site, on this machine only unless told otherwise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m examples.site", description="A website to crawl, without internet."
     )
-    parser.add_argument("--port", type=int, default=8400, help="port on loopback; 0 picks a free one (default: 8400)")
+    parser.add_argument("--port", type=int, default=8400, help="port; 0 picks a free one (default: 8400)")
+    parser.add_argument("--host", default=LOOPBACK, help="address to listen on (default: loopback only)")
     parser.add_argument("--services", type=int, default=0, metavar="N", help="size of the site; 0 means everything")
     parser.add_argument("--slow-seconds", type=float, default=1.0, metavar="S", help="how slow the slow pages are")
     options = parser.parse_args()
@@ -33,10 +34,10 @@ def main() -> int:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((LOOPBACK, options.port))
+        listener.bind((options.host, options.port))
         listener.listen(128)  # who reads the address below may connect at once
     except (OSError, OverflowError) as error:
-        print(f"cannot listen on {LOOPBACK}:{options.port}: {error}", file=sys.stderr)
+        print(f"cannot listen on {options.host}:{options.port}: {error}", file=sys.stderr)
         return 1
 
     app = create_app(options.services, options.slow_seconds)
@@ -48,7 +49,7 @@ def main() -> int:
         server_header=False,
         timeout_graceful_shutdown=0,  # a visitor of a slow page must not hold up the end
     )
-    print(f"http://{LOOPBACK}:{listener.getsockname()[1]}", flush=True)
+    print(f"http://{options.host}:{listener.getsockname()[1]}", flush=True)
     uvicorn.Server(config).run(sockets=[listener])
     return 0
 

@@ -1,0 +1,122 @@
+"""Which Kubernetes cluster a command means, and a connection to it whose failures name a cure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.processes import LOOPBACK
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.adapters.kubernetes.api import Api
+    from crawler_lifecycle.settings import ClusterSettings
+
+_SETTING = "LIFECYCLE_CLUSTER__"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A Kubernetes cluster, as the options of a command name it. What is ``None`` is left to the settings."""
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    namespace: str | None = None
+    image: str | None = None
+    """The image of crawlers whose catalogue entry names none."""
+    address: str = LOOPBACK
+    """An address of this machine that pods can reach: what they crawl of ours listens there."""
+
+    def environment(self) -> dict[str, str]:
+        """The variables that make our processes use this cluster, over what the environment says already."""
+        given = {
+            "KUBECONFIG": None if self.kubeconfig is None else str(self.kubeconfig.absolute()),
+            "CONTEXT": self.context,
+            "NAMESPACE": self.namespace,
+            "IMAGE": self.image,
+        }
+        found = {f"{_SETTING}KIND": "kubernetes"}
+        return found | {f"{_SETTING}{name}": value for name, value in given.items() if value is not None}
+
+    def settings(self, environment: Mapping[str, str] = os.environ) -> ClusterSettings:
+        """The settings in force with this place. Raises ``CommandFailed`` that names a wrong one."""
+        from pydantic import ValidationError  # not for every call
+
+        from crawler_lifecycle.settings import ClusterSettings
+
+        known = {**environment, **self.environment()}
+        fields = {name: known.get(f"{_SETTING}{name.upper()}") for name in _FIELDS}
+        try:
+            return ClusterSettings.model_validate({name: value for name, value in fields.items() if value})
+        except ValidationError as error:
+            item = error.errors()[0]
+            name = f"{_SETTING}{str(item['loc'][0]).upper()}"
+            raise CommandFailed(Exit.USAGE, f"{name}: {item.get('input')!r} is not allowed; {item['msg']}") from None
+
+
+#: What tells how the API server is reached.
+_FIELDS = ("kind", "namespace", "kubeconfig", "context", "image", "connect_s", "read_s")
+
+
+def connect(settings: ClusterSettings) -> Api:
+    """A client of the cluster's API. Raises ``CommandFailed`` when its configuration cannot be read."""
+    from crawler_lifecycle.adapters.kubernetes.api import Api
+    from crawler_lifecycle.domain.errors import LifecycleError
+
+    try:
+        return Api.connect(
+            kubeconfig=settings.kubeconfig,
+            context=settings.context,
+            namespace=settings.namespace,
+            connect_s=settings.connect_s,
+            read_s=settings.read_s,
+        )
+    except LifecycleError as error:
+        cure = "--kubeconfig FILE and --context NAME, or LIFECYCLE_CLUSTER__KUBECONFIG; kubectl config get-contexts"
+        raise CommandFailed(Exit.USAGE, "no cluster is known", str(error), cure) from None
+
+
+def check_namespace(api: Api) -> None:
+    """Return when the cluster answers and has our namespace. Raises ``CommandFailed`` that names the cure."""
+    import json
+
+    from crawler_lifecycle.adapters.kubernetes.errors import ApiError, NotFound
+    from crawler_lifecycle.domain.errors import ClusterUnavailable
+
+    name = api.namespace
+    try:
+        found = json.loads(api.get(f"/api/v1/namespaces/{name}"))
+    except NotFound:
+        cure = f"kubectl create namespace {name}; --namespace names another"
+        raise CommandFailed(Exit.NOT_FOUND, f"the cluster has no namespace {name!r}", None, cure) from None
+    except ApiError as error:
+        if error.status == 403:
+            return  # who may deploy there need not be allowed to read the namespace itself
+        raise failed(error) from None
+    except ClusterUnavailable as error:
+        raise failed(error) from None
+    if found.get("status", {}).get("phase") == "Terminating":
+        why = "nothing can be created in it; what it still holds may wait for our finalizer"
+        cure = f"crawlctl cluster release --namespace {name}, or --namespace for another one"
+        raise CommandFailed(Exit.NOT_IN_THIS_STATE, f"the namespace {name!r} is being deleted", why, cure)
+
+
+def failed(error: Exception) -> CommandFailed:
+    """What an answer that is none means for a command."""
+    status = getattr(error, "status", None)
+    if status == 401:
+        return CommandFailed(
+            Exit.NOT_AUTHORISED, "the cluster does not know us", str(error), "log in again: kubectl get namespaces"
+        )
+    if status == 403:
+        return CommandFailed(
+            Exit.NOT_AUTHORISED,
+            "the cluster refuses this",
+            str(error),
+            "ask for the right (deploy/ holds the roles), or use another --context",
+        )
+    cure = "kubectl version, with the same kubeconfig and context, tells whether anybody reaches it"
+    return CommandFailed(Exit.UNREACHABLE, "the cluster does not answer", str(error), cure)
