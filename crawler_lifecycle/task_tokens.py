@@ -1,8 +1,9 @@
-"""The token by which a crawler adds tasks to its own run, and does nothing else.
+"""The tokens by which a crawler adds tasks to its own run, and a runner uploads the files of its own task.
 
-``task.<run_id>.<mac>``: the mac is HMAC-SHA256 over a prefix that belongs to this purpose and version alone, so that a
-signature made with the same key for something else never opens a run. The scheduler service signs, the gateway
-verifies; both know ``gateway.task_key``. Standard library only.
+Each does that and nothing else. ``task.<run_id>.<mac>`` and ``files.<run_id>.<index>.<attempt>.<mac>``: the mac is
+HMAC-SHA256 over a prefix that belongs to one purpose and version alone, so that a signature made with the same key for
+something else never opens a run. The scheduler service signs, the gateway verifies; both know ``gateway.task_key``.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -14,11 +15,17 @@ import re
 
 #: Another version of the token gets another text here, and so another signature.
 _PURPOSE = b"crawler-lifecycle/task-token/v1\n"
+_FILES = b"crawler-lifecycle/files-token/v1\n"
 #: As many bytes as the hash gives; a shorter key is weaker than the signature it makes.
 KEY_MIN = 32
 #: Run ids are 64-bit integers of the database.
 _RUN_MAX = 2**63 - 1
+#: Indexes and attempts are 32-bit integers there.
+_NUMBER_MAX = 2**31 - 1
 _SHAPE = re.compile(r"task\.([1-9][0-9]{0,18})\.([A-Za-z0-9_-]{43})", re.ASCII)
+_FILES_SHAPE = re.compile(
+    r"files\.([1-9][0-9]{0,18})\.(0|[1-9][0-9]{0,9})\.([1-9][0-9]{0,9})\.([A-Za-z0-9_-]{43})", re.ASCII
+)
 
 
 def sign(key: bytes, run_id: int) -> str:
@@ -41,8 +48,34 @@ def verify(key: bytes, token: str) -> int | None:
     return int(found[1]) if hmac.compare_digest(_mac(key, found[1]), found[2]) else None
 
 
-def _mac(key: bytes, run_id: str) -> str:
-    digest = hmac.new(key, _PURPOSE + run_id.encode(), hashlib.sha256).digest()
+def sign_files(key: bytes, run_id: int, index: int, attempt: int) -> str:
+    """The token for uploading this task's files. It is good while the task has not ended on record.
+
+    Raises ``ValueError`` for a key under ``KEY_MIN`` bytes or numbers that no task has.
+    """
+    _check(key)
+    if not (1 <= run_id <= _RUN_MAX and 0 <= index <= _NUMBER_MAX and 1 <= attempt <= _NUMBER_MAX):
+        raise ValueError(f"run {run_id}, index {index}, attempt {attempt}: there is no such task")
+    task = f"{run_id}.{index}.{attempt}"
+    return f"files.{task}.{_mac(key, task, _FILES)}"
+
+
+def verify_files(key: bytes, token: str) -> tuple[int, int, int] | None:
+    """Run, index and attempt that this token is for; ``None`` when it was not signed with this key, or is no such
+    token. Raises ``ValueError`` for a key under ``KEY_MIN`` bytes."""
+    _check(key)
+    found = _FILES_SHAPE.fullmatch(token)
+    if found is None:
+        return None
+    run_id, index, attempt = (int(found[n]) for n in (1, 2, 3))
+    if run_id > _RUN_MAX or index > _NUMBER_MAX or attempt > _NUMBER_MAX:
+        return None
+    right = hmac.compare_digest(_mac(key, f"{run_id}.{index}.{attempt}", _FILES), found[4])
+    return (run_id, index, attempt) if right else None
+
+
+def _mac(key: bytes, named: str, purpose: bytes = _PURPOSE) -> str:
+    digest = hmac.new(key, purpose + named.encode(), hashlib.sha256).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 

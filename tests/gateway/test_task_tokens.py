@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.task_tokens import sign, verify
+from crawler_lifecycle.task_tokens import sign, sign_files, verify, verify_files
 
 KEY = b"k" * 32
 RUNS = st.integers(min_value=1, max_value=2**63 - 1)
@@ -59,3 +59,27 @@ def test_a_short_key_is_refused_by_name() -> None:
         sign(b"short", 1)
     with pytest.raises(ValueError, match="LIFECYCLE_GATEWAY__TASK_KEY"):
         verify(b"short", "task.1.x")
+
+
+NUMBERS = st.integers(min_value=1, max_value=2**31 - 1)
+
+
+@given(RUNS, st.integers(0, 2**31 - 1), NUMBERS)
+def test_a_token_for_files_names_its_task_and_is_no_token_of_the_run(run_id: int, index: int, attempt: int) -> None:
+    token = sign_files(KEY, run_id, index, attempt)
+    assert verify_files(KEY, token) == (run_id, index, attempt)
+    assert verify(KEY, token) is None
+    assert verify_files(KEY, sign(KEY, run_id)) is None
+    mac = token.rpartition(".")[2]
+    for other in (f"{run_id}.{index + 1}.{attempt}", f"{run_id}.{index}.{attempt + 1}", f"{run_id}0.{index}.{attempt}"):
+        assert verify_files(KEY, f"files.{other}.{mac}") is None
+    assert verify(KEY, f"task.{run_id}.{mac}") is None
+
+
+def test_numbers_cannot_be_moved_over_the_dots() -> None:
+    mac = sign_files(KEY, 1, 23, 4).rpartition(".")[2]
+    for other in ("12.3.4", "1.2.34", "1.23.04", "01.23.4", "1.23.4 "):
+        assert verify_files(KEY, f"files.{other}.{mac}") is None
+    for run_id, index, attempt in ((0, 0, 1), (1, -1, 1), (1, 0, 0), (2**63, 0, 1), (1, 2**31, 1)):
+        with pytest.raises(ValueError, match="no such task"):
+            sign_files(KEY, run_id, index, attempt)

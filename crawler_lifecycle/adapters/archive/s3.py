@@ -12,16 +12,18 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
+from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports import FileSource
 
 from .limits import BYTES_MAX, FILES_MAX, Limits, checked_key
 from .packing import CHUNK, Pace, Progress, pack
+from .s3_place import connect, parsed
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
 
+SETTING = "LIFECYCLE_ARCHIVE__URL"
 #: Silence after which an unfinished upload is taken as left behind. Below the heartbeat timeout of an export (30 s).
 QUIET_S = 20.0
 CONNECT_S, READ_S, TRIES = 10, 60, 3
@@ -40,7 +42,7 @@ class S3Archive:
     def __init__(
         self, url: str, *, files_max: int = FILES_MAX, bytes_max: int = BYTES_MAX, quiet_s: float = QUIET_S
     ) -> None:
-        self.bucket, self.prefix = _parsed(url)
+        self.bucket, self.prefix = parsed(url, SETTING)
         self.limits = Limits(files_max, bytes_max)
         self._quiet_s = quiet_s
         self._lock = threading.Lock()
@@ -120,7 +122,7 @@ class S3Archive:
         from .s3_trouble import S3_ERRORS, masked, not_delivered
 
         name = f"{self.prefix}probe-{uuid.uuid4().hex}"
-        client: Any = _connect(self.root, CHECK_S, CHECK_S, 1)
+        client: Any = connect(self.root, CHECK_S, CHECK_S, 1)
         where = {"Bucket": self.bucket, "Key": name}
         step = "connecting"
 
@@ -147,54 +149,14 @@ class S3Archive:
     def _s3(self) -> BaseClient:
         with self._lock:
             if self._client is None:
-                self._client = _connect(self.root, CONNECT_S, READ_S, TRIES)
+                self._client = connect(self.root, CONNECT_S, READ_S, TRIES)
             return self._client
-
-
-def _connect(root: str, connect_s: float, read_s: float, tries: int) -> BaseClient:
-    import boto3.session
-    from botocore.config import Config
-
-    from .s3_trouble import S3_ERRORS, not_delivered
-
-    config = Config(
-        connect_timeout=connect_s,
-        read_timeout=read_s,
-        retries={"mode": "standard", "total_max_attempts": tries},
-        # Content-MD5 guards every part and is understood everywhere; boto3's own trailers are not.
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-        user_agent_extra="crawler-lifecycle",
-    )
-    try:
-        client: BaseClient = boto3.session.Session().client("s3", config=config)
-    except (*S3_ERRORS, ValueError) as error:
-        raise not_delivered(root, "no connection can be made", error) from error
-    return client
 
 
 def _headers(name: str) -> dict[str, str]:
     """Encryption and storage class are left to the bucket. The name that a browser saves under is made of the key."""
     file = "-".join(name.split("/")[-3:])
     return {"ContentType": CONTENT_TYPE, "ContentDisposition": f'attachment; filename="{file}"'}
-
-
-def _parsed(url: str) -> tuple[str, str]:
-    """Bucket and prefix; the prefix is empty or ends with a slash. Raises ``InvalidRequest``."""
-    import re
-
-    found = re.fullmatch(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?", url, re.DOTALL)
-    prefix = (found.group(2) or "").strip("/") if found else ""
-    try:
-        if found is None or ".." in found.group(1):
-            raise InvalidRequest("no bucket")
-        if prefix:
-            checked_key(prefix)
-    except InvalidRequest:
-        raise InvalidRequest(
-            f"LIFECYCLE_ARCHIVE__URL: {url!r} is not allowed; give s3://bucket or s3://bucket/prefix of plain names"
-        ) from None
-    return found.group(1), f"{prefix}/" if prefix else ""
 
 
 def _chunks(body: Any, url: str) -> Iterator[bytes]:
