@@ -52,6 +52,10 @@ class ClusterSettings(_Section):
     service_account: str = Field(default="crawl", description="service account of crawl pods; no token is mounted")
     image: str | None = Field(default=None, description="image of crawlers whose catalogue entry names none")
     pull_secrets: list[str] = Field(default_factory=list, description="image pull secrets of every crawl pod")
+    scheduled_priority_class: str | None = Field(
+        default=None, description="priority class of scheduled runs whose catalogue entry names none"
+    )
+    onetime_priority_class: str | None = Field(default=None, description="the same for all other runs")
     volume_claim: str | None = Field(
         default=None, description="claim of a shared volume, mounted into crawl pods by sub-path: files and saved state"
     )
