@@ -1,0 +1,81 @@
+"""When a task that is not in the lists is gone, and what is said before that is proved.
+
+*Gone* is proved by a complete list without it and a 404 for its name read at the newest version, at a look and again at
+one at least 30 s later; at once when we had asked it to end ourselves. In both cases no pod of its Job may be left,
+whatever labels that pod has. Until then it is absent, which changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from crawler_lifecycle.domain.task import Observation, Phase
+from crawler_lifecycle.ports import TaskRef
+
+from .api import Api
+from .errors import ApiError, NotFound
+from .listing import IN_MAX, Objects, by_owner, list_pods, listed_by_us, name_of, of_jobs
+from .objects import Job, Pod, decode_job
+
+#: Seconds between the two looks that prove together that a task is gone.
+PROOF_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What there is of a task that the lists do not show as it should be."""
+
+    job: Job | None = None
+    """Under its name; perhaps another object than ours."""
+    pods: list[Pod] = field(default_factory=list)
+    """Of our Job."""
+
+
+def ask(api: Api, run_id: int, tasks: Sequence[TaskRef], listed: Objects) -> dict[str, Found]:
+    """Ask for these tasks, of which the uid is known, by name and by their Jobs' uids; the answers by uid.
+
+    Raises ``ApiError``, also when a list has turned out to be older than what was already known.
+    """
+    found: dict[str, Found] = {}
+    for task in tasks:
+        assert task.uid is not None
+        found[task.uid] = Found(listed.jobs.get(name_of(run_id, task)) or _by_name(api, run_id, task))
+    for begin in range(0, len(tasks), IN_MAX):
+        uids = [task.uid for task in tasks[begin : begin + IN_MAX] if task.uid is not None]
+        pods = by_owner(list_pods(api, of_jobs(uids)))
+        for uid in uids:
+            found[uid].pods.extend(pods.get(uid, []))
+    return found
+
+
+def _by_name(api: Api, run_id: int, task: TaskRef) -> Job | None:
+    try:
+        job = decode_job(api.get(api.jobs_path(name_of(run_id, task))))
+    except NotFound:
+        return None
+    if job.metadata.uid == task.uid and listed_by_us(job.metadata, run_id):
+        # It was there before the list was asked for: an API server that is behind, and whatever else it left out.
+        raise ApiError(f"the list of Jobs is stale: {job.metadata.name} is not in it, and it is there")
+    return job
+
+
+def observe(
+    task: TaskRef, found: Found, now: datetime, read: Callable[[Job | None, list[Pod]], Observation]
+) -> Observation:
+    """What a task is whose Job the lists did not show. ``read`` is how objects are read."""
+    if found.job is not None or found.pods:
+        return read(found.job, found.pods)
+    proved = task.stopping or (task.missed_at is not None and (now - task.missed_at).total_seconds() >= PROOF_S)
+    if proved:
+        return Observation(task.index, task.attempt, Phase.GONE, now)
+    return Observation(task.index, task.attempt, Phase.ABSENT, now, reason="It is not on the cluster any more")
+
+
+def again_s(task: TaskRef, seen: Observation, now: datetime) -> float | None:
+    """Seconds after which the second look can prove that the task is gone; ``None`` when there is nothing to prove."""
+    if seen.phase is not Phase.ABSENT or task.uid is None:
+        return None
+    passed = (now - task.missed_at).total_seconds() if task.missed_at is not None else 0.0
+    return max(1.0, PROOF_S - passed + 0.1)

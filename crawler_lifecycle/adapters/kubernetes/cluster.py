@@ -1,0 +1,273 @@
+"""The Kubernetes cluster: what runs, what waits, how it ended, and how to stop it (docs/kubernetes.md).
+
+No memory that truth would depend on: a look is two complete lists, so that any number of processes may look at the same
+run and any of them may die. What the API did not answer is an error and never an observation.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Protocol
+
+from crawler_lifecycle.domain.audit import ClusterTask
+from crawler_lifecycle.domain.task import Counters, Observation, Phase
+from crawler_lifecycle.ports import Details, FileSource, KeptEnd, Look, TaskRef
+
+from . import absence, explain, labels
+from .api import Api
+from .deleting import Deleting
+from .facts import ended, main_of, newest, owner_of
+from .keeping import Keeping
+from .listing import Key, Objects, key_of, list_pods, name_of, of_tasks, read_objects, task_id_of
+from .metrics import MemoryNow
+from .objects import Event, Job, Pod
+from .progress import last_progress
+from .reading import read_task
+from .summary import read_summary
+from .tails import Tails
+
+logger = logging.getLogger(__name__)
+
+#: Seconds for which an inventory is handed out in pages of the same reading.
+INVENTORY_S = 60.0
+
+
+class Files(Protocol):
+    """Where supporting files of pods are found."""
+
+    def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]: ...
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class KubernetesCluster:
+    """The Jobs and pods of one namespace. Implements ``Cluster`` and ``EvidenceKeeper``; thread-safe.
+
+    ``files`` finds what pods left, on a shared volume or in object storage; without it there is nothing to be found.
+    """
+
+    kind = "kubernetes"
+    #: A node removes the containers of a deleted pod within a minute, whatever our finalizer keeps of the pod.
+    log_fades = True
+
+    def __init__(self, api: Api, *, files: Files | None = None, clock: Callable[[], datetime] = _now) -> None:
+        self._api = api
+        self._files = files
+        self._clock = clock
+        self._tails = Tails(api)
+        self._deleting = Deleting(api)
+        self._keeping = Keeping(api)
+        self._memory = MemoryNow(api)
+        self._lock = threading.Lock()
+        self._inventories: dict[int | None, tuple[float, list[ClusterTask]]] = {}
+
+    # --- looks
+
+    def look(self, run_id: int, tasks: Sequence[TaskRef]) -> Look:
+        """Two complete lists, and questions by name about what should be in them and is not. Raises ``ApiError``."""
+        began, now = time.monotonic(), self._clock()
+        listed = read_objects(self._api, labels.of_run(run_id))
+        missing = [task for task in tasks if task.uid is not None and not _is_listed(run_id, task, listed)]
+        asked = absence.ask(self._api, run_id, missing, listed) if missing else {}
+        events = explain.events_for(self._api, self._wordless(run_id, tasks, listed, now), now)
+        seen = []
+        for task in tasks:
+            read = partial(self._read, task, events, now)
+            if task.uid in asked:
+                seen.append(absence.observe(task, asked[task.uid], now, read))
+                continue
+            job = listed.jobs.get(name_of(run_id, task))
+            seen.append(read(job, listed.pods_of(job.metadata.uid)) if job is not None else _absent(task, now))
+        pods = [_pods_of(run_id, task, listed, asked) for task in tasks]
+        seen = explain.namespace(self._api, tasks, seen, pods)
+        seen = self._counted(run_id, seen, pods)
+        waits = [absence.again_s(task, one, now) for task, one in zip(tasks, seen, strict=True)]
+        again_s = min((wait for wait in waits if wait is not None), default=None)
+        return Look(now, time.monotonic() - began, seen, again_s)
+
+    def _read(
+        self, task: TaskRef, events: Mapping[str, Sequence[Event]], now: datetime, job: Job | None, pods: Sequence[Pod]
+    ) -> Observation:
+        about = [
+            *events.get(job.metadata.uid if job else "", ()),
+            *(e for p in pods for e in events.get(p.metadata.uid, ())),
+        ]
+        seen = read_task(task, job, pods, about, now)
+        # The other phases held at some time since the look began; an end was read only now, after it happened.
+        return replace(seen, observed_at=self._clock()) if seen.phase is Phase.ENDED else seen
+
+    def _wordless(
+        self, run_id: int, tasks: Sequence[TaskRef], listed: Objects, now: datetime
+    ) -> list[tuple[str, Job | Pod]]:
+        """The objects that wait and do not say for what: ("Job" or "Pod", the object)."""
+        found: list[tuple[str, Job | Pod]] = []
+        for task in tasks:
+            job = listed.jobs.get(name_of(run_id, task))
+            if job is None:
+                continue
+            pods = listed.pods_of(job.metadata.uid)
+            if not pods and explain.job_is_wordless(job, now):
+                found.append(("Job", job))
+            found += [("Pod", pod) for pod in pods if explain.pod_is_wordless(pod, now)]
+        return found
+
+    def _counted(self, run_id: int, seen: list[Observation], pods: Sequence[Sequence[Pod]]) -> list[Observation]:
+        """The observations with what the crawlers counted, for those whose turn it is."""
+        places = {one.index: place for place, one in enumerate(seen) if one.phase is Phase.EXECUTING}
+        turn = [places[index] for index in self._tails.rotate(run_id, list(places))]
+        chosen = [(place, pod) for place in turn if (pod := newest(pods[place])) is not None]
+        for (place, _), tail in zip(chosen, self._tails.of_looks([pod for _, pod in chosen]), strict=True):
+            progress = last_progress(tail) if tail else None
+            if progress is not None:
+                later = seen[place].attempt > 1  # a first attempt has nothing to resume
+                seen[place] = replace(
+                    seen[place],
+                    counters=progress.counters,
+                    progress_at=progress.at,
+                    resumed=progress.resumed if later else None,
+                    resume_note=progress.resume_note if later else None,
+                )
+        return seen
+
+    # --- details
+
+    def details(self, run_id: int, tasks: Sequence[TaskRef]) -> list[Details]:
+        """Log tail (at most 16 KiB), counters, memory; tasks about which nothing can be read are left out.
+
+        Raises ``ApiError`` when the pods cannot be listed.
+        """
+        if not tasks:
+            return []
+        by_task = _by_key(list_pods(self._api, of_tasks(run_id, tasks)))
+        found = []
+        for task in tasks:
+            ours = [pod for pod in by_task.get((run_id, task.index, task.attempt), []) if _is_of(pod, task)]
+            pod = newest(ours)
+            if pod is not None:
+                found.append((task, pod))
+        memory = self._memory.of(of_tasks(run_id, tasks), [pod.metadata.name for _, pod in found if not ended(pod)])
+        tails = self._tails.to_keep([pod for _, pod in found])
+        told = []
+        for (task, pod), tail in zip(found, tails, strict=True):
+            counters, peak = _last_words(pod, tail)
+            peaks = [value for value in (peak, memory.get(pod.metadata.name)) if value is not None]
+            # Without its log there is nothing here that an observation would not say, and one kept before stays.
+            if tail is not None or peaks:
+                told.append(Details(task.task_id, tail, counters, max(peaks, default=None)))
+        return told
+
+    # --- stopping
+
+    def stop(self, run_id: int, task: TaskRef) -> None:
+        """Delete the Job in the foreground: no new pods, one SIGTERM, and it is gone after its last pod.
+
+        Raises ``ApiError``.
+        """
+        self._deleting.stop(run_id, task)
+
+    def kill(self, run_id: int, task: TaskRef) -> None:
+        """Shorten the grace of its pods to a second. What that does is for looks to find out. Raises ``ApiError``.
+
+        A pod's record is never removed by force: on a node that does not answer, the crawler may still execute.
+        """
+        self._deleting.kill(run_id, task)
+
+    # --- what was committed
+
+    def kept(self) -> list[KeptEnd]:
+        """Ended tasks of all runs whose pods still carry our finalizer. Raises ``ApiError``."""
+        return self._keeping.kept()
+
+    def release(self, run_id: int, tasks: Sequence[TaskRef]) -> None:
+        """Mark Jobs and pods of these tasks as settled, and take our finalizer off the pods. Raises ``ApiError``."""
+        self._keeping.release(run_id, tasks)
+
+    # --- files and inventory
+
+    def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]:
+        """What these tasks left, as far as it can be reached from here."""
+        return [] if self._files is None else self._files.files(run_id, tasks)
+
+    def inventory(self, *, run_id: int | None = None, after: Key | None = None, limit: int = 500) -> list[ClusterTask]:
+        """Everything of ours that waits or executes. Later pages are of the same reading. Raises ``ApiError``."""
+        begin = after or (0, -1, 0)
+        with self._lock:
+            kept = self._inventories.get(run_id) if after is not None else None
+        if kept is None or time.monotonic() - kept[0] > INVENTORY_S:
+            kept = (time.monotonic(), self._everything(run_id))
+            with self._lock:
+                old = [key for key, (at, _) in self._inventories.items() if kept[0] - at > INVENTORY_S]
+                for key in old:
+                    del self._inventories[key]
+                self._inventories[run_id] = kept
+        return [task for task in kept[1] if task.key > begin][:limit]
+
+    def _everything(self, run_id: int | None) -> list[ClusterTask]:
+        """In order; what is settled has ended."""
+        now = self._clock()
+        listed = read_objects(self._api, labels.ours() if run_id is None else labels.of_run(run_id))
+        jobs = {job.metadata.uid: job for job in listed.jobs.values()}
+        found = []
+        for uid in {*jobs, *listed.pods}:
+            job, pods = jobs.get(uid), listed.pods.get(uid, [])
+            metas = [*([job.metadata] if job else []), *(pod.metadata for pod in pods)]
+            key = next((key for meta in metas if (key := key_of(meta)) is not None), None)
+            if key is None:
+                logger.warning("%s carries our label and not the number of its run, task and attempt", metas[0].name)
+                continue
+            task_id = next((number for meta in metas if (number := task_id_of(meta)) is not None), None)
+            seen = read_task(TaskRef(task_id or 0, key[1], key[2], uid), job, pods, (), now)
+            if seen.phase in (Phase.WAITING, Phase.EXECUTING):
+                executing = seen.phase is Phase.EXECUTING
+                found.append(ClusterTask(*key, executing, task_id, uid, seen.started_at, seen.node))
+        return sorted(found, key=lambda task: (task.key, task.uid or ""))
+
+
+def _is_listed(run_id: int, task: TaskRef, listed: Objects) -> bool:
+    job = listed.jobs.get(name_of(run_id, task))
+    return job is not None and job.metadata.uid == task.uid
+
+
+def _absent(task: TaskRef, now: datetime) -> Observation:
+    return Observation(task.index, task.attempt, Phase.ABSENT, now)
+
+
+def _pods_of(run_id: int, task: TaskRef, listed: Objects, asked: Mapping[str, absence.Found]) -> list[Pod]:
+    if task.uid is not None and task.uid in asked:
+        return asked[task.uid].pods
+    job = listed.jobs.get(name_of(run_id, task))
+    return listed.pods_of(job.metadata.uid) if job is not None else []
+
+
+def _is_of(pod: Pod, task: TaskRef) -> bool:
+    return task.uid is None or owner_of(pod) == task.uid
+
+
+def _by_key(pods: Sequence[Pod]) -> dict[Key, list[Pod]]:
+    found: dict[Key, list[Pod]] = {}
+    for pod in pods:
+        key = key_of(pod.metadata)
+        if key is not None:
+            found.setdefault(key, []).append(pod)
+    return found
+
+
+def _last_words(pod: Pod, tail: str | None) -> tuple[Counters, int | None]:
+    """Counters and peak memory by the runner's summary, else by the newest progress in the log."""
+    main = main_of(pod)
+    if main is not None and main.state.terminated is not None:
+        summary = read_summary(main.state.terminated.message)
+        if summary.counters != Counters():
+            return summary.counters, summary.peak_memory
+        said = last_progress(tail.encode()) if tail else None
+        return (said.counters if said else Counters()), summary.peak_memory
+    said = last_progress(tail.encode()) if tail else None
+    return (said.counters if said else Counters()), None

@@ -1,0 +1,93 @@
+"""Stopping and killing: deletions with the uid as a precondition, each of which may be repeated.
+
+A Job is deleted in the foreground: it makes no new pods, its pods get one SIGTERM and their own grace, and it is gone
+when the last of them is. A Job that has ended is left alone, so that a stop which came too late changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from crawler_lifecycle.ports import TaskRef
+
+from . import labels
+from .api import Api
+from .errors import Conflict, NotFound
+from .facts import ended
+from .listing import job_is_over, key_of, list_pods, name_of, of_jobs
+from .objects import Job, Pod, decode_job
+
+logger = logging.getLogger(__name__)
+
+#: Grace of a killed pod in seconds. Not 0: that would remove the record without the node's word that it has ended.
+KILL_GRACE_S = 1
+
+
+class Deleting:
+    """Asks tasks to end. Every method raises ``ApiError``; what is gone is none."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def stop(self, run_id: int, task: TaskRef) -> None:
+        """Once: what is being deleted already is not asked again."""
+        job = self._job(run_id, task)
+        if job is not None:
+            self._delete_job(job)
+        elif task.uid is not None:
+            # The Job was deleted so that its pods stayed behind: they are the task now.
+            for pod in self._pods(task.uid):
+                if pod.metadata.deletion_timestamp is None and not ended(pod):
+                    self._delete_pod(pod, None)
+
+    def kill(self, run_id: int, task: TaskRef) -> None:
+        """Its Job first, so that no new pod comes, then each of its pods that has not ended."""
+        job = self._job(run_id, task)
+        if job is not None:
+            self._delete_job(job)
+        uid = job.metadata.uid if job is not None else task.uid
+        if uid is not None:
+            for pod in self._pods(uid):
+                if not ended(pod):
+                    self._delete_pod(pod, KILL_GRACE_S)
+
+    def _job(self, run_id: int, task: TaskRef) -> Job | None:
+        """The task's own Job; ``None`` when it is gone, or another object is under its name."""
+        try:
+            job = decode_job(self._api.get(self._api.jobs_path(name_of(run_id, task))))
+        except NotFound:
+            return None
+        ours = job.metadata.uid == task.uid if task.uid is not None else _is_of(job, run_id, task)
+        if not ours:
+            logger.warning("left alone: Job %s is %s, meant was %s", job.metadata.name, job.metadata.uid, task.uid)
+        return job if ours else None
+
+    def _delete_job(self, job: Job) -> None:
+        if job.metadata.deletion_timestamp is not None or job_is_over(job):
+            return
+        self._delete(
+            self._api.jobs_path(job.metadata.name),
+            {"propagationPolicy": "Foreground", "preconditions": {"uid": job.metadata.uid}},
+        )
+
+    def _pods(self, uid: str) -> list[Pod]:
+        return list_pods(self._api, of_jobs([uid]))
+
+    def _delete_pod(self, pod: Pod, grace_s: int | None) -> None:
+        options: dict[str, object] = {"propagationPolicy": "Background", "preconditions": {"uid": pod.metadata.uid}}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        self._delete(self._api.pods_path(pod.metadata.name), options)
+
+    def _delete(self, path: str, options: dict[str, object]) -> None:
+        try:
+            self._api.delete(path, options)
+        except NotFound:
+            return
+        except Conflict as error:  # the object that was meant is gone, and another one is there
+            logger.warning("left alone: %s", error)
+
+
+def _is_of(job: Job, run_id: int, task: TaskRef) -> bool:
+    mine = job.metadata.labels.get(labels.MANAGED_BY) == labels.MANAGER
+    return mine and key_of(job.metadata) == (run_id, task.index, task.attempt)

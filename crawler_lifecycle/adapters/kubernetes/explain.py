@@ -1,0 +1,129 @@
+"""Words for what neither a Job nor its pods say themselves: events, and the state of the namespace.
+
+All of it is read beside a look, bounded, and never a reason for a look to fail.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from urllib.parse import quote
+
+import msgspec
+
+from crawler_lifecycle.domain.task import Observation, Phase
+from crawler_lifecycle.ports import TaskRef
+
+from . import labels
+from .api import Api
+from .errors import ApiError, NotFound
+from .facts import ended, main_of
+from .objects import Event, Job, Pod, decode_events
+
+logger = logging.getLogger(__name__)
+
+#: Seconds for which a Job may be without a pod, and a pod may be prepared, before its events are read.
+JOB_S, POD_S = 2.0, 10.0
+#: Objects that are asked about one by one; of more, one page of all warnings about that kind is read.
+ONE_BY_ONE, PAGE = 4, 500
+
+
+def job_is_wordless(job: Job, now: datetime) -> bool:
+    """Whether a Job without pods has been so for long enough that its events should say why."""
+    if job.spec.suspend or job.metadata.deletion_timestamp is not None or job.status.conditions:
+        return False
+    return _older(job.metadata.creation_timestamp, JOB_S, now)
+
+
+def pod_is_wordless(pod: Pod, now: datetime) -> bool:
+    """Whether a pod on its node is being prepared for long and says nothing more."""
+    if ended(pod) or not pod.spec.node_name or not _older(pod.metadata.creation_timestamp, POD_S, now):
+        return False
+    main = main_of(pod)
+    waiting = main.state.waiting if main is not None else None
+    if main is not None and waiting is None:
+        return False
+    return waiting is None or (waiting.reason in (None, "ContainerCreating", "PodInitializing") and not waiting.message)
+
+
+def events_for(api: Api, wordless: Sequence[tuple[str, Job | Pod]], now: datetime) -> dict[str, list[Event]]:
+    """Events about these objects by their uid, as far as they can be read."""
+    found: dict[str, list[Event]] = {}
+    for kind in sorted({kind for kind, _ in wordless}):
+        uids = [one.metadata.uid for its_kind, one in wordless if its_kind == kind]
+        selectors = [f"involvedObject.uid={uid}" for uid in uids]
+        if len(uids) > ONE_BY_ONE:
+            selectors = [f"involvedObject.kind={kind},type=Warning"]
+        try:
+            for selector in selectors:
+                page = api.get(api.events_path(), fieldSelector=selector, limit=PAGE)
+                for event in decode_events(page):
+                    if event.involved_object.uid in uids:
+                        found.setdefault(event.involved_object.uid or "", []).append(event)
+        except ApiError as error:
+            logger.info("why a %s waits is not read: %s", kind, error)
+    return found
+
+
+class _Phase(msgspec.Struct):
+    phase: str | None = None
+
+
+class _Meta(msgspec.Struct):
+    deletionTimestamp: str | None = None
+
+
+class _Namespace(msgspec.Struct):
+    metadata: _Meta
+    status: _Phase = msgspec.field(default_factory=_Phase)
+
+
+def namespace(
+    api: Api, tasks: Sequence[TaskRef], seen: list[Observation], pods: Sequence[Sequence[Pod]]
+) -> list[Observation]:
+    """The observations with what is the matter with the namespace, asked only where something disappears unasked.
+
+    A list of a namespace that does not exist is empty and no error.
+    """
+    concerned = [
+        place
+        for place, (task, one) in enumerate(zip(tasks, seen, strict=True))
+        if task.uid is not None and _disappears(one, pods[place])
+    ]
+    words = _state(api) if concerned else None
+    if words is None:
+        return seen
+    for place in concerned:
+        one = seen[place]
+        seen[place] = replace(one, reason="; ".join(part for part in (one.reason, words) if part))
+    return seen
+
+
+def _disappears(seen: Observation, pods: Sequence[Pod]) -> bool:
+    if seen.phase in (Phase.ABSENT, Phase.GONE):
+        return True
+    return seen.phase is not Phase.ENDED and any(pod.metadata.deletion_timestamp is not None for pod in pods)
+
+
+def _state(api: Api) -> str | None:
+    """What is the matter with the namespace; ``None`` when nothing is, or it cannot be told."""
+    name = api.namespace
+    try:
+        found = msgspec.json.decode(api.get(f"/api/v1/namespaces/{quote(name, safe='')}"), type=_Namespace)
+    except NotFound:
+        return f"The namespace {name} does not exist any more"
+    except (ApiError, msgspec.MsgspecError) as error:
+        logger.info("the state of namespace %s is not read: %s", name, error)
+        return None
+    if found.status.phase != "Terminating" and found.metadata.deletionTimestamp is None:
+        return None
+    return (
+        f"The namespace {name} is being deleted; its pods are held by our finalizer ({labels.FINALIZER}) until their "
+        "ends are on record. If that does not happen, an administrator frees them: crawlctl cluster release"
+    )
+
+
+def _older(at: datetime | None, seconds: float, now: datetime) -> bool:
+    return at is not None and (now - at).total_seconds() >= seconds

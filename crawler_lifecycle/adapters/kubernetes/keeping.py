@@ -1,0 +1,78 @@
+"""What our finalizer keeps, and letting go of it once the end is on record.
+
+Two changes for each task: its Job is marked as settled, then each of its pods is marked and freed in one patch. Settled
+objects leave the selector of the looks. In this order, what a crash leaves half done is still found by its pod.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+
+from crawler_lifecycle.ports import KeptEnd, TaskRef
+
+from . import labels
+from .api import Api
+from .errors import Conflict, NotFound
+from .facts import ended, main_of, owner_of, real, unborn
+from .listing import key_of, list_pods, name_of, of_tasks
+from .objects import Pod
+
+logger = logging.getLogger(__name__)
+
+THREADS = 4
+
+
+class Keeping:
+    """The evidence that pods are kept for. Every method raises ``ApiError``."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="releases")
+
+    def kept(self) -> list[KeptEnd]:
+        """Tasks whose pod has ended and is still held, in order. One list, of pods that do not run."""
+        found = []
+        for pod in list_pods(self._api, labels.ours(), "status.phase!=Running"):
+            key = key_of(pod.metadata)
+            if key is not None and labels.FINALIZER in pod.metadata.finalizers and ended(pod):
+                ran = not unborn(pod) and main_of(pod) is not None and _ended_at(pod) is not None
+                found.append(KeptEnd(*key, owner_of(pod), ran, _ended_at(pod)))
+        return sorted(found, key=lambda end: end.key)
+
+    def release(self, run_id: int, tasks: Sequence[TaskRef]) -> None:
+        """All of these are tried; the first error is raised when that was done."""
+        wanted = {(run_id, task.index, task.attempt): task for task in tasks}
+        pods: dict[TaskRef, list[Pod]] = {task: [] for task in tasks}
+        for pod in list_pods(self._api, of_tasks(run_id, tasks)):
+            task = wanted.get(key_of(pod.metadata) or (0, 0, 0))
+            if task is not None and task.uid in (None, owner_of(pod)) and ended(pod):
+                pods[task].append(pod)
+        calls = [self._threads.submit(self._release, name_of(run_id, task), held) for task, held in pods.items()]
+        errors = [error for call in calls if (error := call.exception()) is not None]
+        if errors:
+            raise errors[0]
+
+    def _release(self, name: str, pods: Sequence[Pod]) -> None:
+        mark = {labels.SETTLED: "true"}
+        for uid in sorted({uid for pod in pods if (uid := owner_of(pod)) is not None}):
+            self._patch(self._api.jobs_path(name), {"metadata": {"uid": uid, "labels": mark}})
+        for pod in pods:
+            free = {"uid": pod.metadata.uid, "labels": mark, "$deleteFromPrimitiveList/finalizers": [labels.FINALIZER]}
+            self._patch(self._api.pods_path(pod.metadata.name), {"metadata": free})
+
+    def _patch(self, path: str, body: dict[str, object]) -> None:
+        try:
+            self._api.patch(path, body, kind="strategic")
+        except NotFound:
+            return
+        except Conflict as error:  # by the uid: another object is there, which is none of ours
+            logger.info("left alone: %s", error)
+
+
+def _ended_at(pod: Pod) -> datetime | None:
+    main = main_of(pod)
+    terminated = main.state.terminated if main is not None else None
+    return real(terminated.finished_at) if terminated is not None else None

@@ -1,0 +1,103 @@
+"""Complete readings of our Jobs and pods, and what of an object says whose it is.
+
+Jobs are listed before pods. A Job that was over when the Jobs were listed has all its pods in the later list, as our
+finalizer keeps them. The other way round, a pod created and ended between the lists would be missing beside its ended
+Job, and an end with an exit code and a summary would be read as one without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from crawler_lifecycle.domain.names import cluster_name
+from crawler_lifecycle.ports import TaskRef
+
+from . import labels
+from .api import Api
+from .facts import CONTROLLER_UID, owner_of, verdict
+from .objects import Job, ObjectMeta, Pod
+
+#: Values in one selector: an address has to stay below some kilobytes.
+IN_MAX = 50
+
+Key = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """Jobs by name and pods by the uid of their Job."""
+
+    jobs: dict[str, Job]
+    pods: dict[str, list[Pod]]
+
+    def pods_of(self, uid: str | None) -> list[Pod]:
+        """The pods of the Job with this uid, whether it is still there or not."""
+        return self.pods.get(uid, []) if uid else []
+
+
+def read_objects(api: Api, selector: str) -> Objects:
+    """Everything under the selector: two complete lists. Raises ``ApiError``."""
+    jobs = {job.metadata.name: job for job in api.listing(api.jobs_path(), Job, labels=selector).items}
+    return Objects(jobs, by_owner(list_pods(api, selector)))
+
+
+def list_pods(api: Api, selector: str, fields: str | None = None) -> list[Pod]:
+    """All pods under the selectors. Raises ``ApiError``."""
+    return api.listing(api.pods_path(), Pod, labels=selector, fields=fields).items
+
+
+def by_owner(pods: Iterable[Pod]) -> dict[str, list[Pod]]:
+    """Pods by the uid of their Job; one that belongs to no Job is nobody's task."""
+    found: dict[str, list[Pod]] = {}
+    for pod in pods:
+        uid = owner_of(pod)
+        if uid:
+            found.setdefault(uid, []).append(pod)
+    return found
+
+
+def of_tasks(run_id: int, tasks: Sequence[TaskRef], *, settled: bool | None = False) -> str:
+    """The selector of these tasks of a run, or of the whole run where naming them all would be too long."""
+    selector = labels.of_run(run_id, settled=settled)
+    indexes = sorted({task.index for task in tasks})
+    if len(indexes) > IN_MAX:
+        return selector
+    return f"{selector},{labels.TASK} in ({','.join(map(str, indexes))})"
+
+
+def of_jobs(uids: Sequence[str]) -> str:
+    """The selector of all pods that ever belonged to these Jobs, whatever became of our own labels."""
+    return f"{CONTROLLER_UID} in ({','.join(sorted(uids))})"
+
+
+def name_of(run_id: int, task: TaskRef) -> str:
+    """The name of the task's Job."""
+    return cluster_name(run_id, task.index, task.attempt)
+
+
+def key_of(meta: ObjectMeta) -> Key | None:
+    """Run, index and attempt by an object's labels; ``None`` where they are not ours, or were edited."""
+    numbers = [_number(meta.labels.get(name)) for name in (labels.RUN, labels.TASK, labels.ATTEMPT)]
+    run_id, index, attempt = numbers
+    return None if run_id is None or index is None or attempt is None else (run_id, index, attempt)
+
+
+def task_id_of(meta: ObjectMeta) -> int | None:
+    """The id of the task's row."""
+    return _number(meta.labels.get(labels.TASK_ID) or meta.annotations.get(labels.TASK_ID))
+
+
+def listed_by_us(meta: ObjectMeta, run_id: int) -> bool:
+    """Whether a look's selector finds the object."""
+    mine = meta.labels.get(labels.MANAGED_BY) == labels.MANAGER and meta.labels.get(labels.RUN) == str(run_id)
+    return mine and labels.SETTLED not in meta.labels
+
+
+def job_is_over(job: Job) -> bool:
+    """Whether the controller has passed its verdict: there is nothing left to be stopped."""
+    return verdict(job, final=False) is not None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdecimal() else None
