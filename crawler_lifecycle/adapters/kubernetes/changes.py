@@ -141,7 +141,7 @@ class Changes:
             return set()
         if after.stage != PENDING or after.marks:
             return {after.run_id}
-        if before is None or before.stage != PENDING:
+        if before is None or before.stage != PENDING or before.marks:
             heapq.heappush(self._slow, (now + self._long_s, uid))
         # A pod that began to execute does not wait again; a mark that went away is no news for which to look.
         return set() if before is None or before.stage in (PENDING, WAITING) else {after.run_id}
