@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run dev test test-deps test-all lint fmt types image-lint lock lock-check wheel image openapi bench clean
+.PHONY: help env run dev test test-deps test-all kube-binaries test-kubernetes lint fmt types image-lint lock lock-check wheel image openapi bench clean
 
 PY := .venv/bin/python
 STAMP := .venv/.made-from-lock
@@ -10,8 +10,9 @@ help:
 	@echo "make run        crawl for real, with the whole stack on this machine, and prove what happened"
 	@echo "make dev        keep the same stack up (Ctrl-C ends it)"
 	@echo "make test       ruff, mypy, pytest; says in words what it had to skip"
-	@echo "make test-deps  install what some tests need from Debian (root): MariaDB, curl, jq, unzip"
+	@echo "make test-deps  install what some tests need from Debian (root): MariaDB, curl, jq, unzip, runc, CNI plugins"
 	@echo "make test-all   everything, large matrices included"
+	@echo "make test-kubernetes  the tests on a real Kubernetes; make kube-binaries builds it first (Go; minutes, once)"
 	@echo "make bench      the figures, each beside its baseline"
 	@echo "make wheel      dist/*.whl; make image builds the container image from it (docker or podman)"
 	@echo "make lock       renew both lock files; make lock-check tells whether they fit pyproject.toml"
@@ -59,13 +60,24 @@ types: env
 fmt: env
 	@$(PY) -m ruff check --fix . ; $(PY) -m ruff format .
 
+DEPS := mariadb-server curl jq unzip runc containernetworking-plugins busybox-static iproute2
 test-deps:
-	@for tool in mariadbd curl jq unzip; do command -v $$tool >/dev/null || missing=1; done; \
-	  [ -z "$$missing" ] || (apt-get update -q && apt-get install -y -q --no-install-recommends mariadb-server curl jq unzip)
+	@for tool in mariadbd curl jq unzip runc busybox ip; do PATH=$$PATH:/usr/sbin command -v $$tool >/dev/null || missing=1; done; \
+	  [ -x /usr/lib/cni/bridge ] || missing=1; \
+	  [ -z "$$missing" ] || (apt-get update -q && apt-get install -y -q --no-install-recommends $(DEPS))
 
 test-all: lint types
 	@HYPOTHESIS_PROFILE=thorough $(PY) -m pytest -q -m "slow or not slow" $(RERUN) $(TOGETHER)
 	@HYPOTHESIS_PROFILE=thorough $(PY) -m pytest -q -m "slow or not slow" $(RERUN) tests/e2e tests/dev
+
+# The programs of the test cluster, into a cache folder outside of the tree; nothing to do when the pins are the same.
+kube-binaries: env
+	@$(PY) -m tests.kubernetes.cluster binaries
+
+test-kubernetes: env
+	@if [ "$$(id -u)" = 0 ]; then $(MAKE) --no-print-directory test-deps; fi
+	@$(MAKE) --no-print-directory kube-binaries
+	@$(PY) -m pytest -q -m "slow or not slow" $(RERUN) tests/kubernetes
 
 # Hashes only: the locks name no address, so that they work behind any mirror. The image's is a part of the other one.
 COMPILE := uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url

@@ -1,0 +1,3 @@
+module crawler-lifecycle.invalid/pause
+
+go 1.24

@@ -1,0 +1,92 @@
+"""The test cluster's own way to its API server: small, with an administrator's rights, none of the product's code."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+Object = dict[str, Any]
+
+
+class AdminError(Exception):
+    """The API server refused; ``status`` is its HTTP status and the text what it said."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(f"{status}: {words}")
+        self.status = status
+
+
+class Admin:
+    """Plain requests with a deadline each."""
+
+    def __init__(self, api: str, token: str, authority: Path, timeout_s: float = 30.0) -> None:
+        self.api, self._token, self._timeout_s = api, token, timeout_s
+        self._authority = authority
+
+    def request(self, method: str, path: str, body: object = None, content: str = "application/json") -> bytes:
+        """The answer's bytes. Raises AdminError on any refusal, OSError when there is no answer."""
+        data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content, "Accept": "application/json"}
+        request = urllib.request.Request(self.api + path, method=method, data=data, headers=headers)
+        context = ssl.create_default_context(cafile=str(self._authority))
+        try:
+            with urllib.request.urlopen(request, context=context, timeout=self._timeout_s) as answer:
+                return bytes(answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                raise AdminError(error.code, error.read().decode(errors="replace")[:2000]) from None
+
+    def get(self, path: str) -> Object:
+        """One object or list. Raises as ``request``."""
+        return self._object(self.request("GET", path))
+
+    def find(self, path: str) -> Object | None:
+        """One object; nothing when it does not exist or the server cannot be reached just now."""
+        try:
+            return self.get(path)
+        except AdminError as error:
+            if error.status in (404, 403) or error.status >= 500:
+                return None
+            raise
+        except OSError:
+            return None
+
+    def post(self, path: str, body: object) -> Object:
+        """Create an object. Raises as ``request``; 409 when it exists."""
+        return self._object(self.request("POST", path, body))
+
+    def ensure(self, path: str, body: object) -> None:
+        """Create an object unless it exists."""
+        try:
+            self.post(path, body)
+        except AdminError as error:
+            if error.status != 409:
+                raise
+
+    def patch(self, path: str, body: object, kind: str = "merge") -> Object:
+        """Change an object: ``kind`` is merge, strategic-merge or json."""
+        return self._object(self.request("PATCH", path, body, f"application/{kind}-patch+json"))
+
+    def delete(self, path: str, options: object = None) -> Object:
+        """Delete an object or a collection."""
+        return self._object(self.request("DELETE", path, options))
+
+    def text(self, path: str) -> str:
+        """An answer that is not JSON: a log, metrics."""
+        return self.request("GET", path).decode(errors="replace")
+
+    def ready(self) -> bool:
+        """Whether the server answers that it is ready."""
+        try:
+            return self.request("GET", "/readyz") == b"ok"
+        except (AdminError, OSError):
+            return False
+
+    @staticmethod
+    def _object(body: bytes) -> Object:
+        found: Object = json.loads(body)
+        return found

@@ -1,0 +1,200 @@
+"""One cluster of the tests, whole: what the fixtures hand out and ``python -m tests.kubernetes.cluster up`` runs."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from tests.kubernetes.cluster import binaries
+from tests.kubernetes.cluster.control_plane import ControlPlane
+from tests.kubernetes.cluster.kwok import Kwok, ready_nodes
+from tests.kubernetes.cluster.node import Node
+from tests.kubernetes.cluster.places import Places
+from tests.kubernetes.cluster.processes import ClusterFailed, Part, until
+
+_ACCOUNT = "system:serviceaccount:"
+_numbers = itertools.count(1)
+
+
+class Cluster:
+    """A control plane with ``kwok`` nodes that only pretend and ``nodes`` real ones; a context manager.
+
+    ``extra`` adds flags to a program of the control plane by its name. ``images`` are OCI archives for the real nodes
+    beside the test image of ``images.py``.
+    """
+
+    def __init__(
+        self,
+        *,
+        kwok: int = 0,
+        nodes: int = 0,
+        folder: Path | None = None,
+        extra: Mapping[str, Sequence[str]] | None = None,
+        images: Sequence[Path] = (),
+        prefix: str = "clk",
+        network: str = "10.123",
+    ) -> None:
+        bin_ = binaries.available()
+        self.places = Places.take(folder, prefix, network)
+        try:
+            self.node_names = [f"{self.places.name}-node{number}" for number in range(1, nodes + 1)]
+            self.plane = ControlPlane(self.places, bin_, self.node_names, extra)
+            self.nodes = [Node(self.places, bin_, self.plane, name, n) for n, name in enumerate(self.node_names)]
+            self.kwok = Kwok(self.places, bin_, self.plane.kubeconfig, kwok) if kwok else None
+        except BaseException:
+            self.places.release(keep_folder=folder is not None)
+            raise
+        self._keep = folder is not None  # whoever names a folder wants to read it afterwards
+        self._images = tuple(images)
+        self.kubeconfig, self.api, self.admin = self.plane.kubeconfig, self.plane.api, self.plane.admin
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> Cluster:
+        """Return when every node is ready. Whatever fails, nothing is left."""
+        try:
+            for node in self.nodes:
+                node.start(self._images)  # containerd and the images come up beside the control plane
+            self.plane.start()
+            if self.kwok:
+                self.kwok.start(self.admin, tainted=bool(self.nodes))
+            if self.nodes:
+                watched = [*self.plane.parts.values(), *(node.part for node in self.nodes)]
+                wanted = set(self.node_names)
+                until(lambda: wanted <= ready_nodes(self.admin), f"ready nodes {wanted}", 120, watched)
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def end(self) -> None:
+        """End every process, then remove mounts, links, cgroups and the folder, unless it was named by the caller.
+
+        Does nothing the second time.
+        """
+        if not self.places.held:
+            return
+        for part in reversed(list(self.parts().values())):
+            part.kill()
+        for node in self.nodes:
+            node.wait_gone()
+        self.places.release(keep_folder=self._keep)
+
+    def __enter__(self) -> Cluster:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    # --- parts -------------------------------------------------------------------------------------------------------
+
+    def parts(self) -> dict[str, Part]:
+        """The processes by name: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok, the nodes."""
+        found = dict(self.plane.parts)
+        if self.kwok:
+            found["kwok"] = self.kwok.part
+        return found | {node.name: node.part for node in self.nodes}
+
+    def kill(self, part: str) -> None:
+        """SIGKILL a part and leave it dead. Also ``kubelet`` and ``containerd`` of the first real node."""
+        if part in Node.INNER:
+            self._node().signal(part, signal.SIGKILL)
+        else:
+            self._part(part).kill()
+
+    def start_part(self, part: str) -> None:
+        """Start a killed part again as it was and wait until it works."""
+        if part in Node.INNER:
+            self._node().start_inner(part)
+            return
+        found = next((node for node in self.nodes if node.name == part), None)
+        if found:
+            found.start(self._images)
+        else:
+            self._part(part).start()
+        if part in ("etcd", "kube-apiserver"):
+            self.plane.wait_api()
+
+    def restart(self, part: str) -> None:
+        """Kill a part, start it again and wait until it works."""
+        self.kill(part)
+        self.start_part(part)
+
+    def freeze(self, part: str) -> None:
+        """SIGSTOP: it keeps its connections and answers nothing."""
+        if part in Node.INNER:
+            self._node().signal(part, signal.SIGSTOP)
+        else:
+            self._part(part).signal(signal.SIGSTOP)
+
+    def thaw(self, part: str) -> None:
+        """SIGCONT: it goes on."""
+        if part in Node.INNER:
+            self._node().signal(part, signal.SIGCONT)
+        else:
+            self._part(part).signal(signal.SIGCONT)
+
+    def _part(self, name: str) -> Part:
+        parts = self.parts()
+        if name not in parts:
+            raise ClusterFailed(f"no part {name!r}; there are {', '.join([*parts, *Node.INNER])}")
+        return parts[name]
+
+    def _node(self) -> Node:
+        if not self.nodes:
+            raise ClusterFailed("this cluster has no real node")
+        return self.nodes[0]
+
+    # --- people and places -------------------------------------------------------------------------------------------
+
+    def token(self, user: str = "admin") -> str:
+        """A bearer token: of ``admin``, or a real one of ``system:serviceaccount:NAMESPACE:NAME``.
+
+        The service account is made when it does not exist, the namespace too. A real token ends after an hour and
+        becomes void when its account is deleted. Raises ClusterFailed for any other user.
+        """
+        if user in self.plane.tokens:
+            return self.plane.tokens[user]
+        namespace, _, name = user.removeprefix(_ACCOUNT).partition(":")
+        if not user.startswith(_ACCOUNT) or not name:
+            raise ClusterFailed(f"no token for {user!r}: give admin or {_ACCOUNT}NAMESPACE:NAME")
+        self.admin.ensure("/api/v1/namespaces", {"metadata": {"name": namespace}})
+        accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+        self.admin.ensure(accounts, {"metadata": {"name": name}})
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+        return str(self.admin.post(f"{accounts}/{name}/token", body)["status"]["token"])
+
+    def kubeconfig_of(self, user: str, namespace: str = "default") -> Path:
+        """A kubeconfig that shows the token of ``user``."""
+        path = self.places.folder / f"kubeconfig-{user.replace(':', '-')}-{namespace}"
+        return self.plane.authority.kubeconfig(path, self.api, self.token(user), namespace)
+
+    def namespace(self, name: str = "crawls", *, labels: Mapping[str, str] | None = None) -> str:
+        """A fresh namespace ``<name>-<number>``, ready for pods. Deleted with the cluster."""
+        full = f"{name}-{next(_numbers)}"
+        self.admin.post("/api/v1/namespaces", {"metadata": {"name": full, "labels": dict(labels or {})}})
+        path = f"/api/v1/namespaces/{full}/serviceaccounts/default"
+        until(lambda: self.admin.find(path), f"the default service account of {full}", 30, pause_s=0.05)
+        return full
+
+    def describe(self) -> dict[str, str]:
+        """What somebody else needs to use it."""
+        return {"kubeconfig": str(self.kubeconfig), "api": self.api, "dir": str(self.places.folder)}
+
+
+def clear_leftovers(prefix: str = "clk") -> None:
+    """Clear every slot that nobody holds: what killed runs left."""
+    held: list[Places] = []
+    try:
+        while True:
+            held.append(Places.take(prefix=prefix))
+    except ClusterFailed:
+        pass
+    finally:
+        for places in held:
+            places.release()

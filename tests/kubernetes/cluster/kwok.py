@@ -1,0 +1,272 @@
+"""Nodes without machines: kwok plays the kubelet, and annotations of a pod say what becomes of it.
+
+For states that are hard to provoke with real containers, and for many pods. What a pod does is read from its
+annotations, or, where the manifest is not the test's to write, from variables of its first container:
+
+======================  ===================  ===========================================================================
+annotation              variable             meaning (durations as Go spells them: ``200ms``, ``3s``)
+======================  ===================  ===========================================================================
+crawl.test/start-after  KWOK_START_AFTER     Pending for so long; default 0
+crawl.test/waiting      KWOK_WAITING         stays Pending; the container waits for this reason (``ImagePullBackOff``)
+crawl.test/waiting-message                   with this message
+crawl.test/run-for      KWOK_RUN_FOR         ends by itself after so long; without it, it runs until it is stopped
+crawl.test/exit-code    KWOK_EXIT_CODE       of that end; default 0
+crawl.test/reason       KWOK_REASON          of that end (``OOMKilled``); default Completed or Error
+crawl.test/message      KWOK_MESSAGE         termination message, also of a stop
+crawl.test/pod-reason                        ``status.reason`` at that end (``Evicted``)
+crawl.test/pod-message                       ``status.message`` at that end
+crawl.test/disruption                        condition DisruptionTarget with this reason at that end
+crawl.test/stop-after   KWOK_STOP_AFTER      so long after it was deleted it ends; default 0
+crawl.test/stop-code    KWOK_STOP_CODE       with this exit code; default 143
+======================  ===================  ===========================================================================
+
+Anything else a test can patch into the pod's status itself: kwok changes a pod only at the moments above.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.kubernetes.cluster.admin import Admin
+from tests.kubernetes.cluster.places import Places
+from tests.kubernetes.cluster.processes import Part, until
+
+DOMAIN = "crawl.test"
+#: What marks a node as kwok's; a real kubelet beside it is left alone.
+FAKE = {"kwok.x-k8s.io/node": "fake"}
+
+_HEAD = r"""
+{{ $a := or .metadata.annotations dict }}
+{{ $e := dict }}
+{{ range (index .spec.containers 0).env }}{{ $_ := set $e .name (or .value "") }}{{ end }}
+{{ $now := Now }}
+"""
+
+_RUNNING = r"""
+phase: Running
+startTime: {{ or .status.startTime $now | Quote }}
+conditions:
+{{ range (list "PodReadyToStartContainers" "Initialized" "Ready" "ContainersReady") }}
+- {type: {{ . }}, status: "True", lastTransitionTime: {{ $now | Quote }}}
+{{ end }}
+{{ $host := or .spec.hostNetwork false }}
+podIP: {{ PodIPWith .spec.nodeName $host .metadata.uid .metadata.name .metadata.namespace | Quote }}
+containerStatuses:
+{{ range .spec.containers }}
+- name: {{ .name | Quote }}
+  image: {{ .image | Quote }}
+  imageID: ""
+  containerID: {{ printf "kwok://%s" $.metadata.uid | Quote }}
+  ready: true
+  started: true
+  restartCount: 0
+  state: {running: {startedAt: {{ $now | Quote }}}}
+{{ end }}
+"""
+
+_WAITING = r"""
+{{ $reason := or (index $a "crawl.test/waiting") (index $e "KWOK_WAITING") }}
+startTime: {{ or .status.startTime $now | Quote }}
+containerStatuses:
+{{ range .spec.containers }}
+- name: {{ .name | Quote }}
+  image: {{ .image | Quote }}
+  imageID: ""
+  ready: false
+  started: false
+  restartCount: 0
+  state:
+    waiting:
+      reason: {{ $reason | Quote }}
+      message: {{ or (index $a "crawl.test/waiting-message") "" | Quote }}
+{{ end }}
+"""
+
+_ENDED = r"""
+{{ $code := int CODE }}
+{{ $default := "Error" }}{{ if eq $code 0 }}{{ $default = "Completed" }}{{ end }}
+{{ $reason := REASON }}
+phase: {{ if eq $code 0 }}Succeeded{{ else }}Failed{{ end }}
+POD
+conditions:
+{{ range (list "Ready" "ContainersReady") }}
+- {type: {{ . }}, status: "False", reason: PodCompleted, lastTransitionTime: {{ $now | Quote }}}
+{{ end }}
+DISRUPTION
+containerStatuses:
+{{ range $index, $item := .spec.containers }}
+{{ $began := $now }}
+{{ with $.status.containerStatuses }}
+{{ with (index . $index).state.running }}{{ $began = .startedAt }}{{ end }}
+{{ end }}
+- name: {{ $item.name | Quote }}
+  image: {{ $item.image | Quote }}
+  imageID: ""
+  containerID: {{ printf "kwok://%s" $.metadata.uid | Quote }}
+  ready: false
+  started: false
+  restartCount: 0
+  state:
+    running: null
+    terminated:
+      exitCode: {{ $code }}
+      reason: {{ $reason | Quote }}
+      message: {{ or (index $a "crawl.test/message") (index $e "KWOK_MESSAGE") "" | Quote }}
+      startedAt: {{ $began | Quote }}
+      finishedAt: {{ $now | Quote }}
+      containerID: {{ printf "kwok://%s" $.metadata.uid | Quote }}
+{{ end }}
+"""
+
+_POD = r"""
+{{ with index $a "crawl.test/pod-reason" }}reason: {{ . | Quote }}{{ end }}
+{{ with index $a "crawl.test/pod-message" }}message: {{ . | Quote }}{{ end }}
+"""
+_DISRUPTION = r"""
+{{ with index $a "crawl.test/disruption" }}
+- {type: DisruptionTarget, status: "True", reason: {{ . | Quote }}, lastTransitionTime: {{ $now | Quote }}}
+{{ end }}
+"""
+
+
+def _ended(annotation: str, variable: str, default: str, *, by_itself: bool) -> str:
+    code = f'(or (index $a "{DOMAIN}/{annotation}") (index $e "{variable}") "{default}")'
+    own = f'(or (index $a "{DOMAIN}/reason") (index $e "KWOK_REASON") $default)'
+    text = _ENDED.replace("CODE", code).replace("REASON", own if by_itself else "$default")
+    text = text.replace("POD\n", _POD if by_itself else "", 1)
+    return _HEAD + text.replace("DISRUPTION\n", _DISRUPTION if by_itself else "", 1)
+
+
+def _said(annotation: str, variable: str) -> str:
+    """A jq expression: the annotation, else the variable, else nothing."""
+    variables = f'[.spec.containers[0].env[]? | select(.name == "{variable}") | .value][0]'
+    return f'(.metadata.annotations["{DOMAIN}/{annotation}"] // {variables}) | select(. != null)'
+
+
+def _is(key: str, *values: str) -> dict[str, Any]:
+    return {"key": key, "operator": "In", "values": list(values)}
+
+
+def _there(key: str, *, is_: bool = True) -> dict[str, Any]:
+    return {"key": key, "operator": "Exists" if is_ else "DoesNotExist"}
+
+
+def _stage(name: str, when: list[dict[str, Any]], then: dict[str, Any], delay: str | None = None) -> dict[str, Any]:
+    spec: dict[str, Any] = {"resourceRef": {"apiGroup": "v1", "kind": "Pod"}, "selector": {"matchExpressions": when}}
+    spec["next"] = then
+    if delay:
+        spec["delay"] = {"durationMilliseconds": 0, "durationFrom": {"expressionFrom": delay}}
+    return {"apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": "Stage", "metadata": {"name": name}, "spec": spec}
+
+
+def pod_stages() -> list[dict[str, Any]]:
+    """What becomes of a pod on a kwok node."""
+    deleted, kept = _there(".metadata.deletionTimestamp"), _there(".metadata.deletionTimestamp", is_=False)
+    waits = _said("waiting", "KWOK_WAITING")
+    end = _ended("exit-code", "KWOK_EXIT_CODE", "0", by_itself=True)
+    stop = _ended("stop-code", "KWOK_STOP_CODE", "143", by_itself=False)
+    phase, run_for = ".status.phase", _said("run-for", "KWOK_RUN_FOR")
+    return [
+        _stage(
+            "pod-start",
+            [kept, _is(phase, "Pending"), _there(waits, is_=False)],
+            {"statusTemplate": _HEAD + _RUNNING},
+            _said("start-after", "KWOK_START_AFTER"),
+        ),
+        _stage(
+            "pod-wait",
+            [kept, _is(phase, "Pending"), _there(waits), _there(".status.containerStatuses[]?", is_=False)],
+            {"statusTemplate": _HEAD + _WAITING},
+        ),
+        _stage("pod-end", [kept, _is(phase, "Running"), _there(run_for)], {"statusTemplate": end}, run_for),
+        _stage(
+            "pod-stop",
+            [deleted, _is(phase, "Running")],
+            {"statusTemplate": stop},
+            _said("stop-after", "KWOK_STOP_AFTER"),
+        ),
+        # As a kubelet does: the last delete does not care for finalizers, and comes once.
+        _stage(
+            "pod-delete",
+            [
+                deleted,
+                _is(phase, "Pending", "Succeeded", "Failed"),
+                _there(".metadata.deletionGracePeriodSeconds | select(. != 0)"),
+            ],
+            {"delete": True},
+        ),
+    ]
+
+
+_NODE_READY = r"""
+{{ $now := Now }}
+conditions:
+{{ range NodeConditions }}
+- lastHeartbeatTime: {{ $now | Quote }}
+  lastTransitionTime: {{ $.metadata.creationTimestamp | Quote }}
+  message: {{ .message | Quote }}
+  reason: {{ .reason | Quote }}
+  status: {{ .status | Quote }}
+  type: {{ .type | Quote }}
+{{ end }}
+phase: Running
+"""
+
+
+def node_stages() -> list[dict[str, Any]]:
+    """A node is Ready as long as kwok lives; its lease tells the node controller so."""
+    ready = '.status.conditions[]? | select(.type == "Ready") | .status'
+    stage = _stage(
+        "node-ready", [{"key": ready, "operator": "NotIn", "values": ["True"]}], {"statusTemplate": _NODE_READY}
+    )
+    stage["spec"]["resourceRef"]["kind"] = "Node"
+    return [stage]
+
+
+class Kwok:
+    """``count`` nodes ``<cluster>-kwok<i>``, each with room for ``pods`` pods of any size up to 32 processors."""
+
+    def __init__(self, places: Places, bin_: Path, kubeconfig: Path, count: int, *, pods: int = 2000) -> None:
+        self.nodes = [f"{places.name}-kwok{number}" for number in range(1, count + 1)]
+        self._pods = pods
+        config = places.folder / "stages.yaml"
+        config.write_text("\n---\n".join(json.dumps(stage, indent=1) for stage in (*node_stages(), *pod_stages())))
+        command = [str(bin_ / "kwok"), f"--kubeconfig={kubeconfig}", f"--config={config}"]
+        selector = ",".join(f"{key}={value}" for key, value in FAKE.items())
+        command += [f"--manage-nodes-with-annotation-selector={selector}", "--node-lease-duration-seconds=40"]
+        self.part = Part("kwok", command, places.folder / "kwok.log")
+
+    def start(self, admin: Admin, *, tainted: bool = False) -> None:
+        """Create the nodes and wait until each is ready. ``tainted``: only pods that tolerate kwok's taint go there."""
+        self.part.start()
+        for name in self.nodes:
+            admin.ensure("/api/v1/nodes", self._node(name, tainted=tainted))
+        until(lambda: self._ready(admin), f"{len(self.nodes)} ready kwok nodes", 60, [self.part])
+
+    def _node(self, name: str, *, tainted: bool) -> dict[str, Any]:
+        room = {"cpu": "32", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": str(self._pods)}
+        labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+        taints = [{"key": key, "value": value, "effect": "NoSchedule"} for key, value in FAKE.items()]
+        return {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "annotations": FAKE, "labels": labels | FAKE},
+            "spec": {"taints": taints} if tainted else {},
+            "status": {"capacity": room, "allocatable": room},
+        }
+
+    def _ready(self, admin: Admin) -> bool:
+        return set(self.nodes) <= ready_nodes(admin)
+
+
+def ready_nodes(admin: Admin) -> set[str]:
+    """The nodes that are ready and that the node controller has freed of its first taints."""
+    found = set()
+    for node in admin.get("/api/v1/nodes")["items"]:
+        conditions = {c["type"]: c["status"] for c in node["status"].get("conditions", [])}
+        not_ready = any(t["key"].startswith("node.kubernetes.io/") for t in node["spec"].get("taints", []))
+        if conditions.get("Ready") == "True" and not not_ready:
+            found.add(node["metadata"]["name"])
+    return found

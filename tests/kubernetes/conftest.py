@@ -1,0 +1,43 @@
+"""Two clusters for all tests below: one that pretends to run pods, one that runs them. Each starts when asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kubernetes.cluster import binaries, node
+from tests.kubernetes.cluster.cluster import Cluster
+
+
+def _unable(reason: str) -> None:
+    """Skip what cannot run here, loudly; on the machine that judges a change nothing may be missing."""
+    if os.environ.get("CI"):
+        pytest.fail(f"the test cluster cannot run, and CI allows no skip: {reason}")
+    pytest.skip(f"THE TEST CLUSTER CANNOT RUN HERE: {reason}")
+
+
+@pytest.fixture(scope="session")
+def kube_binaries() -> None:
+    """The programs are there, or the test is skipped: building them takes minutes and is `make kube-binaries`."""
+    try:
+        binaries.available()
+    except binaries.NoBinaries as error:
+        _unable(str(error))
+
+
+@pytest.fixture(scope="session")
+def kwok_cluster(kube_binaries: None) -> Iterator[Cluster]:
+    """Control plane and three kwok nodes; no containers, no root."""
+    with Cluster(kwok=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def real_cluster(kube_binaries: None) -> Iterator[Cluster]:
+    """Control plane and one real kubelet with containerd and runc; root."""
+    if reason := node.unable():
+        _unable(reason)
+    with Cluster(nodes=1) as cluster:
+        yield cluster
