@@ -7,6 +7,7 @@ import json
 import math
 import os
 import signal
+import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
@@ -74,7 +75,7 @@ class Contract(NamedTuple):
             attempt=_attempt(environ),
             stop_signal=int(getattr(signal, name)),
             memory_limit=int(limit) or None,
-            deadline=_moment(environ, "CRAWL_DEADLINE"),
+            deadline=_deadline(environ),
             stop_grace_s=_seconds(environ, "CRAWL_STOP_GRACE_S", 30.0),
         )
 
@@ -83,6 +84,14 @@ def _attempt(environ: Mapping[str, str]) -> int:
     """Nothing but a note depends on it, so a wrong one is no reason to refuse."""
     text = environ.get("CRAWL_ATTEMPT") or "1"
     return int(text) if text.isdecimal() and len(text) < 10 else 1
+
+
+def _deadline(environ: Mapping[str, str]) -> float | None:
+    """The deadline we were given; where nobody could know when we start, ``CRAWL_RUN_TIMEOUT_S`` seconds from now."""
+    deadline = _moment(environ, "CRAWL_DEADLINE")
+    if deadline is None and environ.get("CRAWL_RUN_TIMEOUT_S"):
+        return time.time() + _seconds(environ, "CRAWL_RUN_TIMEOUT_S", 0.0)
+    return deadline
 
 
 def _moment(environ: Mapping[str, str], name: str) -> float | None:
@@ -122,7 +131,12 @@ def _object(environ: Mapping[str, str], name: str) -> Json:
 
 def now() -> str:
     """Now as ISO 8601 in UTC."""
-    return datetime.now(timezone.utc).isoformat()  # noqa: UP017 - Python 3.9 has no datetime.UTC
+    return moment(time.time())
+
+
+def moment(seconds: float) -> str:
+    """Seconds since the epoch as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat()  # noqa: UP017 - Python 3.9 has no datetime.UTC
 
 
 def write(path: str, data: Json) -> None:

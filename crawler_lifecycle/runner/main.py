@@ -1,7 +1,7 @@
 """The runner's one job: run a crawler, pass one stop on, and tell truthfully how it went.
 
 runner scrapy --project DIR --spider NAME
-runner command -- argv…
+runner command [--project DIR] -- argv…
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class Runner:
         """Run the crawler; the exit code."""
         child = Child(self._terms.stop_signal)
         env = dict(os.environ, CRAWL_STATS_FILE=self._child_stats)
+        if self._terms.deadline is not None:
+            env["CRAWL_DEADLINE"] = contract.moment(self._terms.deadline)
         with contextlib.suppress(OSError):
             os.unlink(self._child_stats)
         if self._state is not None:
@@ -244,6 +246,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     scrapy.add_argument("--project", required=True, metavar="DIR")
     scrapy.add_argument("--spider", required=True, metavar="NAME")
     command = kinds.add_parser("command", help="any other program")
+    command.add_argument("--project", metavar="DIR", help="the folder it starts in")
     command.add_argument("argv", nargs=argparse.REMAINDER)
     return parser.parse_args(argv)
 
@@ -257,13 +260,14 @@ def _run(argv: list[str]) -> int:
         terms = contract.Contract.read(os.environ)
     except contract.BadConfiguration as error:
         return _refuse(str(error))
+    try:
+        if chosen.project is not None:
+            os.chdir(chosen.project)
+    except OSError as error:
+        return _refuse(f"the project folder cannot be used: {error}")
     if chosen.kind == "command":
         command = chosen.argv[1:] if chosen.argv[:1] == ["--"] else chosen.argv
         return Runner(terms, scrapy=False).run(command) if command else _refuse("no command given")
-    try:
-        os.chdir(chosen.project)
-    except OSError as error:
-        return _refuse(f"the project folder cannot be used: {error}")
     if not os.path.isfile("scrapy.cfg") and not os.environ.get("SCRAPY_SETTINGS_MODULE"):
         return _refuse(f"{chosen.project} holds no scrapy.cfg, so it is no Scrapy project")
     inject = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inject")

@@ -276,9 +276,36 @@ def test_one_that_finishes_although_it_was_stopped_has_finished(bench: RunnerBen
     assert bench.summary()["finish_reason"] == "finished"
 
 
+TELL_DEADLINE = STATS + "write({'message': os.environ['CRAWL_DEADLINE']})"
+
+
+def test_where_nobody_knew_when_it_starts_the_deadline_counts_from_its_start(bench: RunnerBench) -> None:
+    before = datetime.now(UTC)
+    assert bench.python(TELL_DEADLINE, CRAWL_RUN_TIMEOUT_S="100") == 0
+    told = datetime.fromisoformat(bench.summary()["message"])
+    assert before + timedelta(seconds=99.9) <= told <= datetime.now(UTC) + timedelta(seconds=100)
+
+
+def test_a_deadline_that_was_given_counts_before_one_from_the_start(bench: RunnerBench) -> None:
+    given = "2090-01-01T00:00:00+00:00"
+    assert bench.python(TELL_DEADLINE, CRAWL_RUN_TIMEOUT_S="1", CRAWL_DEADLINE=given) == 0
+    assert bench.summary()["message"] == given
+
+
+def test_a_command_starts_in_its_folder(bench: RunnerBench) -> None:
+    tell = STATS + "write({'message': os.getcwd()})"
+    argv = ["command", f"--project={bench.state}", "--", sys.executable, "-I", "-c", tell, "--project=/nowhere"]
+    assert bench.run(*argv) == 0
+    assert bench.summary()["message"] == str(bench.state)
+    argv[1] = f"--project={bench.state / 'missing'}"
+    assert bench.run(*argv) == 4
+    assert bench.summary()["message"].startswith("the project folder cannot be used: ")
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("CRAWL_RUN_TIMEOUT_S", "soon"),
         ("CRAWL_DEADLINE", "tomorrow"),
         ("CRAWL_DEADLINE", "2026-01-01T00:00:00"),
         ("CRAWL_STOP_GRACE_S", "-1"),
