@@ -15,7 +15,7 @@ from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.activities.deployment import DeploymentActivities
 from crawler_lifecycle.activities.initiation import InitiationActivities
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
-from crawler_lifecycle.adapters.archive import open_archive
+from crawler_lifecycle.adapters.archive import open_archive, open_bundles
 from crawler_lifecycle.adapters.catalogue import EmptyCatalogue, YamlCatalogue
 from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.eventbridge import EventBridgeSink
@@ -40,6 +40,7 @@ from crawler_lifecycle.ports import (
     TaskLogs,
     WorkflowDirectory,
 )
+    TaskBundles,
 from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.workflows.audit import CrawlAuditWorkflow
 from crawler_lifecycle.workflows.exports import RunExportWorkflow
@@ -138,6 +139,12 @@ def build_sink(settings: Settings) -> EventSink:
     if scheme == "file":
         return JsonLinesSink(settings.events.url)
     if scheme == "eventbridge":
+def build_bundles(settings: Settings) -> TaskBundles | None:
+    """Where tasks in pods upload their files, if they do. Raises ``InvalidRequest``."""
+    url = settings.cluster.files_url
+    return open_bundles(url) if settings.cluster.kind == "kubernetes" and url is not None else None
+
+
         return EventBridgeSink(settings.events.url)
     raise InvalidRequest(
         f"LIFECYCLE_EVENTS__URL: {settings.events.url!r} is not allowed; "

@@ -13,7 +13,7 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request, Response
 
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.ports import FileArchive, RunStore, SchedulerClient, TaskLogs
+from crawler_lifecycle.ports import FileArchive, RunStore, SchedulerClient, TaskBundles, TaskLogs
 from crawler_lifecycle.web.problems import install
 from crawler_lifecycle.web.serving import Bodies, Guard
 
@@ -28,7 +28,7 @@ from .limits import Limits, Serving
 from .metrics import Measured, Metrics, add_metrics
 from .openapi import describe
 from .routes_audit import add_audit
-from .routes_commands import add_commands, add_deliveries
+from .routes_commands import add_commands, add_deliveries, add_uploads
 from .routes_ledger import add_ledger
 from .routes_logs import add_logs
 from .routes_reading import add_readers
@@ -36,6 +36,7 @@ from .routes_stream import add_stream
 from .schemas import CrawlerList, Readiness
 from .sweep import Sweep
 from .task_logs import LogReader
+from .uploads import Uploads
 from .workflows import Workflows
 
 API_VERSION = "1.0"
@@ -51,6 +52,7 @@ def create_app(
     entrance: Entrance,
     archive: FileArchive | None = None,
     logs: TaskLogs | None = None,
+    bundles: TaskBundles | None = None,
     sweep_s: float | None = 15.0,
     blocked_s: float = 5.0,
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
@@ -58,7 +60,8 @@ def create_app(
 ) -> FastAPI:
     """The gateway over its ports, open to whom the entrance lets in.
 
-    ``logs`` is what tasks print, where this gateway can read that. ``sweep_s`` is the pause between sweeps (``None``:
+    ``logs`` is what tasks print, where this gateway can read that; ``bundles`` is where tasks in pods put their files,
+    where they upload them. ``sweep_s`` is the pause between sweeps (``None``:
     no sweep), ``blocked_s`` that between searches for runs that cannot go on; ``background`` runs while the app does.
     """
     crawlers = Crawlers(scheduler)
@@ -97,6 +100,7 @@ def create_app(
     install(app, describe)
     add_commands(app, commands, clock)
     add_deliveries(app, Deliveries(store, workflows, archive), clock)
+    add_uploads(app, Uploads(store, bundles))
     add_ledger(app, store, metrics, clock)
     add_readers(app, store, blocked, clock)
     add_logs(app, reader, store)

@@ -56,6 +56,8 @@ class Access:
     stream: Literal["never", "always", "when followed"] = "never"
     own_run: bool = False
     """Whether a crawler's own token is enough, for its own run."""
+    own_task: bool = False
+    """Whether the token of a task's runner is enough, for its own task."""
 
     @property
     def writes(self) -> bool:
@@ -85,6 +87,7 @@ ACCESS: Mapping[str, Access] = {
     "listCrawlers": _READ,
     "startRun": Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX),
     "addTasks": Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX, own_run=True),
+    "uploadFiles": Access(Role.OPERATE, own_task=True),
     "stopRun": _OPERATE,
     "resumeRun": _OPERATE,
     "lookAtRun": _OPERATE,
@@ -195,14 +198,12 @@ class Door:
         callers, key = self._entrance.callers, self._entrance.task_key
         if callers is None:
             # Open, yet a crawler's token is held to its own run here as well, so that what works here works elsewhere.
-            given = headers.get("authorization", "").removeprefix("Bearer ")
-            run_id = task_tokens.verify(key, given) if key is not None else None
-            return None if run_id is None else Caller(f"run {run_id}", None, run_id)
+            return _crawler(key, headers.get("authorization", "").removeprefix("Bearer "))
         token = bearer(headers)
         if token is None:
             raise unauthorised("unauthenticated", "Authorization: missing; send Authorization: Bearer TOKEN")
-        if key is not None and (run_id := task_tokens.verify(key, token)) is not None:
-            return Caller(f"run {run_id}", None, run_id)
+        if crawler := _crawler(key, token):
+            return crawler
         caller, expired = callers.find(token, self._clock())
         if caller is None:
             self._note_refusal()
@@ -247,6 +248,18 @@ class Door:
         return watched
 
 
+def _crawler(key: bytes | None, token: str) -> Caller | None:
+    """The crawler or runner that this token was signed for."""
+    if key is None:
+        return None
+    if (run_id := task_tokens.verify(key, token)) is not None:
+        return Caller(f"run {run_id}", None, run_id)
+    if (found := task_tokens.verify_files(key, token)) is not None:
+        run_id, index, attempt = found
+        return Caller(f"run {run_id} task {index}", None, run_id, (index, attempt))
+    return None
+
+
 def _check(caller: Caller | None, access: Access, operation: str, parameters: Mapping[str, str]) -> None:
     """Raise ``Problem`` 403 when this caller may not do that."""
     if caller is None or access.role is None:
@@ -255,6 +268,12 @@ def _check(caller: Caller | None, access: Access, operation: str, parameters: Ma
         if caller.role.covers(access.role):
             return
         detail = f"{operation} needs the role {access.role}; the token of {caller.name!r} has {caller.role}"
+    elif caller.task is not None:
+        index, attempt = caller.task
+        own = {"run_id": str(caller.run_id), "index": str(index), "attempt": str(attempt)}
+        if access.own_task and parameters == own:
+            return
+        detail = f"the token of task {index} of run {caller.run_id} uploads that task's files and does nothing else"
     else:
         # A run that does not exist is refused in the same words as a foreign one.
         if access.own_run and parameters.get("run_id") == str(caller.run_id):

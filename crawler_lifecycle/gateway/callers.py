@@ -48,11 +48,16 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request. ``role`` is ``None`` for a crawler, which may only add tasks to ``run_id``."""
+    """Who sent a request.
+
+    ``role`` is ``None`` for a crawler, which may only add tasks to ``run_id``; with ``task`` (index and attempt) it is
+    that task's runner, which may only upload its files.
+    """
 
     name: str
     role: Role | None
     run_id: int | None = None
+    task: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

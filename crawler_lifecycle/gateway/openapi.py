@@ -26,7 +26,8 @@ works on loopback only, asks for none. Errors are problem documents (RFC 9457) w
 """
 
 _SECURITY = """\
-A token of the gateway's tokens file. A crawler's own token (`CRAWL_TOKEN`) is enough for `addTasks` on its own run.
+A token of the gateway's tokens file. A crawler's own token (`CRAWL_TOKEN`) is enough for `addTasks` on its own run,
+that of its runner (`CRAWL_UPLOAD_TOKEN`) for `uploadFiles` of its own task.
 """
 
 #: Bodies that work as they are on `crawlctl dev` with its example crawlers.
@@ -61,6 +62,13 @@ EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "addTasks": {
         "two": {"summary": "Two more tasks", "value": {"tasks": [{"args": {"max_pages": "2"}}, {"args": {}}]}}
+    },
+    "uploadFiles": {
+        "part": {
+            "summary": "The first part",
+            "value": {"part": 0, "bytes": 8388608, "md5": "ljbXaAaYAZ4Bqjt9vL2OPg=="},
+        },
+        "end": {"summary": "The end", "value": {"part": None, "bytes": 212, "md5": "ljbXaAaYAZ4Bqjt9vL2OPg=="}},
     },
     "audit": {
         "tell": {"summary": "Say what does not agree", "value": {}},

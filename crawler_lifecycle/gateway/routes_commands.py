@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Header, Path, Query, Response
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from crawler_lifecycle.web.problems import JsonBody
@@ -15,7 +16,18 @@ from .auth import signed
 from .commands import Commands, Outcome
 from .deliveries import Deliveries
 from .paging import ID_MAX, ArchiveChoice
-from .schemas import Accepted, AddedTasks, AddTasksBody, ResendExport, ResumeRun, StartRun, StopRun
+from .schemas import (
+    Accepted,
+    AddedTasks,
+    AddTasksBody,
+    ResendExport,
+    ResumeRun,
+    StartRun,
+    StopRun,
+    UploadPart,
+    UploadTicket,
+)
+from .uploads import Uploads
 
 _START = JsonBody(StartRun)
 _STOP = JsonBody(StopRun, optional=True)
@@ -23,7 +35,11 @@ _RESUME = JsonBody(ResumeRun, optional=True)
 _TASKS = JsonBody(AddTasksBody)
 _EXPORT = JsonBody(ResendExport, optional=True)
 
+_PART = JsonBody(UploadPart)
+
 RunId = Annotated[int, Path(ge=1, le=ID_MAX)]
+#: Indexes and attempts of tasks.
+NUMBER_MAX = 2**31 - 1
 
 
 def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]) -> None:
@@ -76,6 +92,25 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
     ) -> AddedTasks:
         """Add child tasks to a live run. A crawler may call this for its own run with the token it was given."""
         return await commands.add_tasks(run_id, body, idempotency_key)
+
+
+def add_uploads(app: FastAPI, uploads: Uploads) -> None:
+    """Add the tickets for supporting files of tasks in pods."""
+
+    @app.post(
+        "/v1/runs/{run_id}/tasks/{index}/attempts/{attempt}/files",
+        operation_id="uploadFiles",
+        openapi_extra=_PART.openapi(),
+    )
+    async def upload_files(
+        run_id: RunId,
+        index: Annotated[int, Path(ge=0, le=NUMBER_MAX)],
+        attempt: Annotated[int, Path(ge=1, le=NUMBER_MAX)],
+        body: Annotated[UploadPart, Depends(_PART)],
+    ) -> UploadTicket:
+        """A place in object storage for one part of a task's supporting files. The task's runner asks for it."""
+        ticket = await run_in_threadpool(uploads.ticket, run_id, index, attempt, body)
+        return UploadTicket(url=ticket.url, headers=dict(ticket.headers), expires_at=ticket.expires_at)
 
 
 def add_deliveries(app: FastAPI, deliveries: Deliveries, clock: Callable[[], datetime]) -> None:

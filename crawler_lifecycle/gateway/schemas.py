@@ -95,6 +95,22 @@ class ResendExport(_Body):
         return self
 
 
+class UploadPart(_Body):
+    """Body of ``POST …/files``: one part of a task's bundle, or with ``part`` null its end."""
+
+    part: int | None = Field(ge=0, le=99_999)
+    bytes: int = Field(ge=1, le=2**31 - 1)
+    md5: str = Field(pattern=r"^[A-Za-z0-9+/]{22}==$", description="MD5 of the bytes in base64")
+
+
+class UploadTicket(BaseModel):
+    """Where exactly these bytes may be put, by a ``PUT`` with these headers and before ``expires_at``."""
+
+    url: str
+    headers: dict[str, str]
+    expires_at: datetime
+
+
 class AddedTasks(BaseModel):
     """The tasks that were added, in the order in which they were sent."""
 

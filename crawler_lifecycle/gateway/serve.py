@@ -9,7 +9,7 @@ import sys
 from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
 from crawler_lifecycle.codec import codec_of
-from crawler_lifecycle.compose import build_archive, build_logs
+from crawler_lifecycle.compose import build_archive, build_bundles, build_logs
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.observability import logs, tracing
 from crawler_lifecycle.settings import GatewaySettings, Settings
@@ -43,6 +43,7 @@ def serve(settings: Settings) -> int:
     try:
         entrance = entrance_of(listen)
         archive = build_archive(settings)
+        bundles = build_bundles(settings)
         store = open_store(settings.database.url, pool_size=settings.database.pool_size)
         bound = bind(listen.host, listen.port, "LIFECYCLE_GATEWAY")
         codec = codec_of(settings.payloads.keys)
@@ -66,6 +67,7 @@ def serve(settings: Settings) -> int:
         entrance=entrance,
         archive=archive,
         logs=build_logs(settings),
+        bundles=bundles,
         sweep_s=listen.sweep_s,
         background=[temporal.keep_connecting],
     )
