@@ -14,9 +14,10 @@ from .folder import FolderArchive
 from .limits import BYTES_MAX, FILES_MAX
 
 if TYPE_CHECKING:
+    from .bundles import S3Bundles
     from .s3 import S3Archive
 
-__all__ = ["FolderArchive", "open_archive"]
+__all__ = ["FolderArchive", "open_archive", "open_bundles"]
 
 
 def open_archive(url: str, *, files_max: int = FILES_MAX, bytes_max: int = BYTES_MAX) -> FolderArchive | S3Archive:
@@ -30,3 +31,10 @@ def open_archive(url: str, *, files_max: int = FILES_MAX, bytes_max: int = BYTES
     raise InvalidRequest(
         f"LIFECYCLE_ARCHIVE__URL: {url!r} is not allowed; give file:///path/of/a/folder or s3://bucket/prefix"
     )
+
+
+def open_bundles(url: str) -> S3Bundles:
+    """Where tasks in pods put their files. Nothing is connected to yet. Raises ``InvalidRequest``."""
+    from .bundles import S3Bundles
+
+    return S3Bundles(url)
