@@ -17,7 +17,8 @@ from typing import NamedTuple
 #: What waits for longer than this without a reason is told: nobody made a pod of the Job, or nobody starts the pod.
 LONG_S = 3.0
 
-#: The words for where an object stands. ``ENDING``: the crawler has ended and the pod has not.
+#: The words for where an object stands. ``OVER``: the crawler has ended, which is all there is to know of its pod;
+#: ``ENDING``: a Job's end is decided and its pods are not gone yet.
 PENDING, WAITING, RUNNING, ENDING, OVER = "pending", "waiting", "running", "ending", "over"
 
 

@@ -170,8 +170,8 @@ class Reflector(Generic[T]):
     def _list(self) -> None:
         self._version = None
         self.lists += 1
-        found = self._api.listing(self._path, self._sink.kind, labels=self._labels)
-        self._sink.complete([self._sink.keep(item) for item in found.items])
+        found = self._api.listing(self._path, self._sink.kind, labels=self._labels, keep=self._sink.keep)
+        self._sink.complete(found.items)
         self._version, self._listed_at = found.resource_version, time.monotonic()
 
     def _watching(self, over: threading.Event) -> Generator[WatchEvent, None, None]:

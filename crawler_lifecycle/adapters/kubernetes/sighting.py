@@ -11,6 +11,7 @@ from datetime import datetime
 
 from . import labels
 from .changes import ENDING, OVER, PENDING, RUNNING, WAITING, Seen, seen
+from .facts import ended, executing, main_of, real, verdict
 from .objects import ContainerStatus, Job, ObjectMeta, Pod
 
 #: The ordinary way of a pod that starts.
@@ -33,13 +34,11 @@ def pod_seen(pod: Pod) -> Seen | None:
     if run_id is None:
         return None
     job = pod.metadata.controller_uid or ""
-    if pod.status.phase in ("Succeeded", "Failed"):
+    if ended(pod):
         return seen(run_id, OVER, job=job)
-    crawler = pod.container(labels.CONTAINER)
+    crawler = main_of(pod)
     stage, marks = PENDING, []
-    if crawler is not None and crawler.state.terminated is not None:
-        stage = ENDING
-    elif crawler is not None and crawler.state.running is not None:
+    if executing(pod):
         stage = RUNNING
     elif marks := sorted(set(_reasons(pod, crawler))):
         stage = WAITING
@@ -48,9 +47,9 @@ def pod_seen(pod: Pod) -> Seen | None:
 
 def since(pod: Pod) -> datetime | None:
     """Since when the crawler of a pod executes, by the clock of its node."""
-    crawler = pod.container(labels.CONTAINER)
+    crawler = main_of(pod)
     running = crawler.state.running if crawler is not None else None
-    return running.started_at if running is not None else None
+    return real(running.started_at) if running is not None else None
 
 
 def job_seen(job: Job) -> Seen | None:
@@ -59,9 +58,9 @@ def job_seen(job: Job) -> Seen | None:
     if run_id is None:
         return None
     deleting = "deleted" if job.metadata.deletion_timestamp else ""
-    if job.condition("Complete") or job.condition("Failed"):
+    if verdict(job):
         return seen(run_id, OVER)
-    if job.condition("SuccessCriteriaMet") or job.condition("FailureTarget"):
+    if verdict(job, final=False):
         return seen(run_id, ENDING, deleting)
     if job.spec.suspend:
         return seen(run_id, WAITING, f"suspended {deleting}".rstrip())
@@ -75,10 +74,10 @@ def _reasons(pod: Pod, crawler: ContainerStatus | None) -> Iterator[str]:
         yield scheduled.reason or "Unscheduled"
     statuses = [*pod.status.init_container_statuses, *([crawler] if crawler is not None else [])]
     for status in statuses:
-        waiting, ended = status.state.waiting, status.state.terminated
+        waiting, over = status.state.waiting, status.state.terminated
         if waiting is not None and waiting.reason and waiting.reason not in _STARTING:
             yield "image" if waiting.reason in _PULLING else waiting.reason
-        if status is not crawler and ended is not None and ended.exit_code != 0:
+        if status is not crawler and over is not None and over.exit_code != 0:
             yield "init"
 
 
