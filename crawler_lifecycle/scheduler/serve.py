@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.observability import logs, redaction
 from crawler_lifecycle.ports import Deployment, QueuedTask
-from crawler_lifecycle.settings import GatewaySettings, Settings
+from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.web.listening import Unservable, bind, run
 from crawler_lifecycle.web.serving import is_loopback
 
@@ -75,16 +76,24 @@ def _deployer(settings: Settings) -> LocalCluster:
         cluster.state_dir,
         cluster.slots,
         cgroup_setting=cluster.cgroup,
-        task_environment=_child_tasks(settings.gateway),
+        task_environment=_child_tasks(settings),
     )
 
 
-def _child_tasks(gateway: GatewaySettings) -> Callable[[Deployment, QueuedTask], Mapping[str, str]] | None:
+def _child_tasks(settings: Settings) -> Callable[[Deployment, QueuedTask], Mapping[str, str]] | None:
     """What lets a crawler add tasks to its own run: the gateway's address and a token for that one call.
 
+    On Kubernetes with object storage also what lets its runner upload the task's files, in the same way.
     ``None`` when no key is set. Raises ``Unservable`` when a setting is missing or wrong.
     """
+    gateway = settings.gateway
+    uploads = settings.cluster.kind == "kubernetes" and settings.cluster.files_url is not None
     if gateway.task_key is None:
+        if uploads:
+            raise Unservable(
+                "LIFECYCLE_GATEWAY__TASK_KEY: not set, so tasks could not ask the gateway where to upload their files "
+                "(LIFECYCLE_CLUSTER__FILES_URL); set it here and for the gateway: openssl rand -hex 32"
+            )
         return None
     key, url = gateway.task_key.get_secret_value().encode(), gateway.url
     if len(key) < task_tokens.KEY_MIN:
@@ -97,7 +106,13 @@ def _child_tasks(gateway: GatewaySettings) -> Callable[[Deployment, QueuedTask],
             "LIFECYCLE_GATEWAY__URL: not set, so crawlers could not use the tokens that LIFECYCLE_GATEWAY__TASK_KEY "
             "signs; set it to where crawlers reach the gateway"
         )
-    return lambda deployment, task: {
-        "CRAWL_GATEWAY_URL": url,
-        "CRAWL_TOKEN": task_tokens.sign(key, deployment.run_id),
-    }
+    return functools.partial(_task_environment, url.rstrip("/"), key, uploads)
+
+
+def _task_environment(url: str, key: bytes, uploads: bool, deployment: Deployment, task: QueuedTask) -> dict[str, str]:
+    run_id, index, attempt = deployment.run_id, task.index, deployment.attempt
+    found = {"CRAWL_GATEWAY_URL": url, "CRAWL_TOKEN": task_tokens.sign(key, run_id)}
+    if uploads:
+        found["CRAWL_UPLOAD_URL"] = f"{url}/v1/runs/{run_id}/tasks/{index}/attempts/{attempt}/files"
+        found["CRAWL_UPLOAD_TOKEN"] = task_tokens.sign_files(key, run_id, index, attempt)
+    return found
