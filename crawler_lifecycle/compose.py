@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
 
@@ -32,20 +34,24 @@ from crawler_lifecycle.ports import (
     Catalogue,
     Cluster,
     EventSink,
+    EvidenceKeeper,
     FileArchive,
     Notifier,
     Observer,
     RunStore,
     SchedulerClient,
+    TaskBundles,
     TaskLogs,
     WorkflowDirectory,
 )
-    TaskBundles,
 from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.workflows.audit import CrawlAuditWorkflow
 from crawler_lifecycle.workflows.exports import RunExportWorkflow
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 from crawler_lifecycle.workflows.policies import POLICIES
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.adapters.kubernetes.api import Api
 
 #: What the role ``workflows`` executes.
 WORKFLOWS: tuple[type, ...] = (CrawlerLifecycleWorkflow, RunExportWorkflow, CrawlAuditWorkflow)
@@ -133,18 +139,18 @@ def build_archive(settings: Settings) -> FileArchive:
     return open_archive(settings.archive.url)
 
 
-def build_sink(settings: Settings) -> EventSink:
-    """The bus or file that data pipelines read. Raises ``InvalidRequest``."""
-    scheme = settings.events.url.partition(":")[0]
-    if scheme == "file":
-        return JsonLinesSink(settings.events.url)
-    if scheme == "eventbridge":
 def build_bundles(settings: Settings) -> TaskBundles | None:
     """Where tasks in pods upload their files, if they do. Raises ``InvalidRequest``."""
     url = settings.cluster.files_url
     return open_bundles(url) if settings.cluster.kind == "kubernetes" and url is not None else None
 
 
+def build_sink(settings: Settings) -> EventSink:
+    """The bus or file that data pipelines read. Raises ``InvalidRequest``."""
+    scheme = settings.events.url.partition(":")[0]
+    if scheme == "file":
+        return JsonLinesSink(settings.events.url)
+    if scheme == "eventbridge":
         return EventBridgeSink(settings.events.url)
     raise InvalidRequest(
         f"LIFECYCLE_EVENTS__URL: {settings.events.url!r} is not allowed; "
@@ -170,23 +176,52 @@ def build_notifier(settings: Settings) -> Notifier:
     )
 
 
-def build_cluster(settings: Settings) -> LocalCluster:
-    """The cluster where tasks execute."""
-    if settings.cluster.kind != "local":
-        raise InvalidRequest(
-            f"LIFECYCLE_CLUSTER__KIND: {settings.cluster.kind!r} is not served by this version; use 'local'"
-        )
-    return LocalCluster(settings.cluster.state_dir, settings.cluster.slots)
+def build_cluster(settings: Settings) -> Cluster:
+    """The cluster where tasks execute. Raises ``InvalidRequest``."""
+    if settings.cluster.kind == "local":
+        return LocalCluster(settings.cluster.state_dir, settings.cluster.slots)
+    from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
+    from crawler_lifecycle.adapters.kubernetes.files import task_files
+
+    files = task_files(settings.cluster.volume_claim, settings.cluster.volume_path, build_bundles(settings))
+    return KubernetesCluster(build_api(settings), files=files)
 
 
 def build_observer(settings: Settings) -> Observer | None:
     """What notices changes on the cluster at once, or ``None`` for a cluster where this version has none."""
-    return LocalObserver(settings.cluster.state_dir) if settings.cluster.kind == "local" else None
+    if settings.cluster.kind == "local":
+        return LocalObserver(settings.cluster.state_dir)
+    from crawler_lifecycle.adapters.kubernetes.observer import KubernetesObserver
+
+    return KubernetesObserver(build_api(settings))
 
 
 def build_logs(settings: Settings) -> TaskLogs | None:
-    """What tasks print, or ``None`` for a cluster whose logs this version cannot read."""
-    return LocalLogs(settings.cluster.state_dir) if settings.cluster.kind == "local" else None
+    """What tasks print, or ``None`` for a cluster whose logs this version cannot read. Raises ``InvalidRequest``."""
+    if settings.cluster.kind == "local":
+        return LocalLogs(settings.cluster.state_dir)
+    from crawler_lifecycle.adapters.kubernetes.logs import PodLogs
+
+    return PodLogs(build_api(settings))
+
+
+def build_keeper(cluster: Cluster) -> EvidenceKeeper | None:
+    """The cluster as what keeps ends until they are on record; ``None`` where nothing is kept for that."""
+    return cluster if cluster.kind == "kubernetes" else None  # type: ignore[return-value]
+
+
+def build_api(settings: Settings) -> Api:
+    """The Kubernetes API of these settings: one for the whole process. Raises ``InvalidRequest``."""
+    c = settings.cluster
+    return _api(c.kubeconfig, c.context, c.namespace, c.connect_s, c.read_s)
+
+
+@functools.cache
+def _api(kubeconfig: Path | None, context: str | None, namespace: str, connect_s: float, read_s: float) -> Api:
+    # Only now: it takes a while, and whoever has no such cluster needs none of it.
+    from crawler_lifecycle.adapters.kubernetes.api import Api
+
+    return Api.connect(kubeconfig=kubeconfig, context=context, namespace=namespace, connect_s=connect_s, read_s=read_s)
 
 
 def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:

@@ -41,6 +41,7 @@ from crawler_lifecycle.compose import (
     ROLES,
     Parts,
     activities_of,
+    build_keeper,
     build_observer,
     build_parts,
     build_store,
@@ -50,6 +51,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from crawler_lifecycle.observability import logs, tracing
 from crawler_lifecycle.observability.metrics import build
 from crawler_lifecycle.ports import Observer, ObserverHealth, RunStore
+from crawler_lifecycle.releasing import Releaser
 from crawler_lifecycle.settings import AuditSettings, Settings, WorkerSettings
 from crawler_lifecycle.temporal import connect, logging_of_core
 from crawler_lifecycle.waking import Waker
@@ -76,6 +78,8 @@ class Health:
 
     wake_ups: Callable[[], Mapping[str, object]] | None = None
     """How the observer stands. A dead one is no reason to take no work: it only makes things faster."""
+    releases: Callable[[], Mapping[str, object]] | None = None
+    """How many ends the cluster still keeps as evidence, and why they cannot be let go of."""
 
     def app(self) -> Starlette:
         """``/healthz`` (alive) and ``/readyz`` (serving; otherwise what is missing and the cure)."""
@@ -87,6 +91,8 @@ class Health:
             body: dict[str, object] = {"ready": not self.missing, "missing": self.missing}
             if self.wake_ups is not None:
                 body["wake_ups"] = dict(self.wake_ups())
+            if self.releases is not None:
+                body["releases"] = dict(self.releases())
             return JSONResponse(body, status_code=503 if self.missing else 200)
 
         return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz)])
@@ -247,9 +253,9 @@ def _observer_of(settings: Settings, roles: Sequence[str]) -> Observer | None:
 
 
 @contextlib.asynccontextmanager
-async def _waking(waker: Waker, over: asyncio.Event) -> AsyncIterator[None]:
-    """Wake-ups for as long as this is open and ``over`` is not set."""
-    task = asyncio.create_task(waker.run(over))
+async def _beside(helper: Waker | Releaser, over: asyncio.Event) -> AsyncIterator[None]:
+    """A helper at work for as long as this is open and ``over`` is not set."""
+    task = asyncio.create_task(helper.run(over))
     try:
         yield
     finally:
@@ -349,7 +355,12 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
             waker = Waker(observer, near, Lifecycle(client).look_now, _WakeMeters(runtime))
             health.wake_ups = waker.state
             only = only if queued else functools.partial(_sight, waker)
-            await stack.enter_async_context(_waking(waker, over))
+            await stack.enter_async_context(_beside(waker, over))
+        keeper = build_keeper(parts["cluster"].cluster) if "cluster" in parts else None
+        if keeper is not None:
+            releaser = Releaser(keeper, parts["cluster"].store)
+            health.releases = releaser.state
+            await stack.enter_async_context(_beside(releaser, over))
         if "audit" in health.roles:
             await _keep_schedule(client, settings.audit)
         health.missing = only()

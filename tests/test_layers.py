@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "compose": {"domain", "ports", "activities", "adapters", "workflows", "settings"},
     "web": {"domain", "observability"},
     "waking": {"domain", "ports"},
+    "releasing": {"domain", "ports"},
     "beating": set(),
     "worker": {
         *("domain", "ports", "activities", "adapters", "workflows", "settings", "compose", "temporal"),
