@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "beating": set(),
     "worker": {
         *("domain", "ports", "activities", "adapters", "workflows", "settings", "compose", "temporal"),
-        *("codec", "observability", "client", "waking", "beating"),
+        *("codec", "observability", "client", "waking", "beating", "releasing"),
     },
     "scheduler": {
         *("domain", "ports", "adapters", "settings", "compose", "web", "task_tokens", "observability"),
