@@ -196,10 +196,14 @@ _LIMIT_WORDS = {
 
 
 def stop_counts(end: End, stop: StopIntent | None) -> StopIntent | None:
-    """The stop, unless the cluster dates the end before it: then the stop has no part in that end."""
-    if stop is None or (end.finished_at is not None and end.finished_at < stop.requested_at):
-        return None
-    return stop
+    """The stop, unless the cluster dates the end before it: then the stop has no part in that end.
+
+    Kubernetes cuts its times to whole seconds, so an end that is dated so belongs to a stop within the same second.
+    """
+    if stop is None or end.finished_at is None:
+        return stop
+    asked = stop.requested_at if end.finished_at.microsecond else stop.requested_at.replace(microsecond=0)
+    return None if end.finished_at < asked else stop
 
 
 def read_end(end: End, stop: StopIntent | None = None) -> Ending:

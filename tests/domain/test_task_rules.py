@@ -38,6 +38,13 @@ TABLE = [
     (End(exit_code=137, signal=9, reason="OOMKilled"), None, "FAILED", "killed by oom"),
     (End(exit_code=1, reason="OOMKilled"), None, "FAILED", "killed by oom"),
     (End(exit_code=0, finish_reason="finished", disruption="evicted"), None, "FAILED", "evicted"),
+    (End(reason="DeadlineExceeded"), None, "FAILED", "timed_out"),
+    (End(exit_code=0, reason="DeadlineExceeded", finish_reason="finished"), None, "SUCCEEDED", "finished"),
+    (End(exit_code=11, reason="DeadlineExceeded", finish_reason="shutdown"), PERSON, "CANCELLED", "cancelled"),
+    (End(exit_code=137, signal=9, reason="Evicted"), None, "FAILED", "diskusage_exceeded"),
+    (End(exit_code=128, reason="StartError"), None, "FAILED", "failed"),
+    (End(exit_code=0, reason="PodFailed", runner=False), None, "FAILED", "failed"),
+    (End(exit_code=0, reason="PodFailed", finish_reason="finished"), None, "SUCCEEDED", "finished"),
     (End(exit_code=143, signal=15, disruption="interrupted"), None, "FAILED", "interrupted"),
     (End(exit_code=0, finish_reason="shutdown"), None, "FAILED", "interrupted"),
     (End(exit_code=1, finish_reason="memusage_exceeded"), None, "FAILED", "memusage_exceeded"),
@@ -220,3 +227,15 @@ def test_gone_after_our_own_stop_is_no_loss(stop: StopIntent, status: str, outco
     change = reconcile(believed(TaskStatus.STOPPING), gone, stop, due_at=T0)
     assert change is not None
     assert (change.after, change.outcome, change.correction) == (status, outcome, None)
+
+
+def test_an_end_dated_to_the_second_belongs_to_a_stop_within_that_second() -> None:
+    """A kubelet's times have whole seconds: an end half a second after the stop is dated before it."""
+    asked = datetime(2026, 1, 5, 12, 0, 5, 700_000, tzinfo=UTC)
+    stop = StopIntent(asked)
+    cut = End(exit_code=11, finished_at=asked.replace(microsecond=0), finish_reason="shutdown")
+    assert read_end(cut, stop).outcome == "cancelled"
+    earlier = dataclasses.replace(cut, finished_at=asked.replace(microsecond=0) - timedelta(seconds=1))
+    assert read_end(earlier, stop).outcome == "interrupted"
+    exact = dataclasses.replace(cut, finished_at=asked - timedelta(milliseconds=400))
+    assert read_end(exact, stop).outcome == "interrupted"
