@@ -1,0 +1,101 @@
+"""The observer's gestures on a Kubernetes API, whoever answers there: the real server with kwok, or the fake one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from crawler_lifecycle.adapters.kubernetes import labels
+from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
+from crawler_lifecycle.adapters.kubernetes.observer import KubernetesObserver
+from crawler_lifecycle.adapters.kubernetes.reflector import Pace
+from crawler_lifecycle.domain.names import cluster_name
+from crawler_lifecycle.domain.task import Phase
+from crawler_lifecycle.ports import Observer, TaskRef
+from tests.contracts.observer.observer_harness import Harness
+from tests.local.local_bench import RUN
+
+#: As in production, but for the pauses after a failure.
+PACE = Pace(first_s=0.2, most_s=1.0)
+
+
+def job_of(run_id: int, index: int, annotations: dict[str, str], **spec: Any) -> dict[str, Any]:
+    """A Job as ours, as far as an observer is concerned. ``pod`` among ``spec`` goes into the pod's."""
+    identity = {labels.MANAGED_BY: labels.MANAGER, labels.RUN: str(run_id), labels.TASK: str(index)}
+    identity |= {labels.ATTEMPT: "1", labels.TASK_ID: str(1000 + index)}
+    container = {"name": labels.CONTAINER, "image": "crawl.test/python:1", **spec.pop("container", {})}
+    pod = {"restartPolicy": "Never", "containers": [container], **spec.pop("pod", {})}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": cluster_name(run_id, index, 1), "labels": identity},
+        "spec": {
+            "backoffLimit": 0,
+            "podReplacementPolicy": "Failed",
+            **spec,
+            "template": {
+                "metadata": {"labels": identity, "annotations": annotations, "finalizers": [labels.FINALIZER]},
+                "spec": pod,
+            },
+        },
+    }
+
+
+class KubernetesHarness(Harness):
+    """One slot is what the cluster behind it makes of ``start``."""
+
+    def __init__(self, api: Api, blind: Callable[[], None], heal: Callable[[], None]) -> None:
+        self.api = api
+        self.cluster = KubernetesCluster(api)
+        self._blind, self._heal = blind, heal
+        self._uids: dict[int, str] = {}
+        self._taken: set[int] = set()
+
+    def observer(self) -> Observer:
+        return KubernetesObserver(self.api, pace=PACE, long_s=1.0)
+
+    def blind(self, observer: Observer) -> None:
+        self._blind()
+
+    def heal(self, observer: Observer) -> None:
+        self._heal()
+
+    def post(self, index: int, annotations: dict[str, str], **spec: Any) -> None:
+        from crawler_lifecycle.adapters.kubernetes.objects import decode_job
+
+        body = job_of(RUN, index, annotations, **spec)
+        self._uids[index] = decode_job(self.api.post(self.api.jobs_path(), body)).metadata.uid
+
+    def pods(self, index: int) -> list[str]:
+        from crawler_lifecycle.adapters.kubernetes.objects import Pod
+
+        selector = f"{labels.of_run(RUN, settled=None)},{labels.TASK}={index}"
+        return [pod.metadata.name for pod in self.api.listing(self.api.pods_path(), Pod, labels=selector).items]
+
+    def slay(self, index: int = 0) -> None:
+        """The node's word that the container was killed."""
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        ended = {"exitCode": 137, "reason": "Error", "startedAt": now, "finishedAt": now}
+        state = {"name": labels.CONTAINER, "state": {"terminated": ended, "running": None}}
+        body = {"status": {"phase": "Failed", "containerStatuses": [state]}}
+        for name in self.pods(index):
+            self.api.patch(self.api.pods_path(name, "status"), body, kind="strategic")
+
+    def take_away(self, index: int = 0) -> None:
+        """As an administrator does who wants it gone, whatever still runs."""
+        self._taken.add(index)
+        job = self.api.jobs_path(cluster_name(RUN, index, 1))
+        self.api.delete(job, {"propagationPolicy": "Orphan"})
+        for name in self.pods(index):
+            self.api.delete(self.api.pods_path(name), {"gracePeriodSeconds": 0})
+            self.api.patch(self.api.pods_path(name), {"metadata": {"finalizers": None}})
+
+    def phase(self, index: int = 0) -> Phase:
+        # That it is stopping makes a look believe at once that it is gone.
+        ref = TaskRef(1000 + index, index, 1, self._uids.get(index), stopping=index in self._taken)
+        return self.cluster.look(RUN, [ref]).observations[0].phase
+
+    def close(self) -> None:
+        self.api.close()
