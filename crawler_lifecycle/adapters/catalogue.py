@@ -185,12 +185,15 @@ class _Reader:
             raise self._explain(error, data, lines) from None
         except InvalidRequest as error:
             raise self._of_domain(error, data.get("name"), lines) from None
-        if definition.project is not None:
-            if definition.kubernetes.project is None:
-                # As it is written: in an image it is a folder there.
-                definition = replace(definition, kubernetes=replace(definition.kubernetes, project=definition.project))
-            project = os.path.normpath(self.path.absolute().parent / definition.project)
-            definition = replace(definition, project=project)
+        written = definition.project
+        if written is not None:
+            pod = definition.kubernetes
+            definition = replace(
+                definition,
+                project=os.path.normpath(self.path.absolute().parent / written),
+                # In an image it is a folder there, and stays as it is written.
+                kubernetes=pod if pod.project is not None else replace(pod, project=written),
+            )
         return definition
 
     def _check(self, definition: CrawlerDefinition) -> None:

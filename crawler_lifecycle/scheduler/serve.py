@@ -12,13 +12,14 @@ from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.observability import logs, redaction
-from crawler_lifecycle.ports import Deployment, QueuedTask
+from crawler_lifecycle.ports import Deployer, Deployment, QueuedTask
 from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.web.listening import Unservable, bind, run
 from crawler_lifecycle.web.serving import is_loopback
 
 from . import housekeeping
 from .app import create_app
+from .housekeeping import Removing
 
 _TOKEN_MIN = 20
 
@@ -29,13 +30,14 @@ def serve(settings: Settings) -> int:
     try:
         catalogue = YamlCatalogue(settings.crawlers, settings.more_crawlers)
         redaction.learn(_secrets_of(catalogue))
-        cluster = _deployer(settings)
-        app = create_app(cluster, catalogue, token=_token(settings))
+        deployer, removing = _deployer(settings)
+        app = create_app(deployer, catalogue, token=_token(settings))
         bound = bind(settings.scheduler.host, settings.scheduler.port, "LIFECYCLE_SCHEDULER")
     except (LifecycleError, Unservable) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    housekeeping.start(cluster, settings.cluster.keep_days)
+    if removing is not None:
+        housekeeping.start(removing, settings.cluster.keep_days)
     return run("scheduler service", app, bound)
 
 
@@ -65,19 +67,29 @@ def _token(settings: Settings) -> str | None:
     return token
 
 
-def _deployer(settings: Settings) -> LocalCluster:
-    if settings.cluster.kind != "local":
-        raise Unservable(
-            f"LIFECYCLE_CLUSTER__KIND: {settings.cluster.kind!r} is not in this version; "
-            "leave it out or set it to 'local'"
+def _deployer(settings: Settings) -> tuple[Deployer, Removing | None]:
+    """The cluster that is deployed to, and the same as what keeps files of old runs, if they are ours to remove.
+
+    Raises ``InvalidRequest`` and ``Unservable``.
+    """
+    cluster, environment = settings.cluster, _child_tasks(settings)
+    if cluster.kind == "local":
+        local = LocalCluster(
+            cluster.state_dir, cluster.slots, cgroup_setting=cluster.cgroup, task_environment=environment
         )
-    cluster = settings.cluster
-    return LocalCluster(
-        cluster.state_dir,
-        cluster.slots,
-        cgroup_setting=cluster.cgroup,
-        task_environment=_child_tasks(settings),
+        return local, local
+    # Only now: its client takes a while to load.
+    from crawler_lifecycle.adapters.kubernetes.api import Api
+    from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
+
+    api = Api.connect(
+        kubeconfig=cluster.kubeconfig,
+        context=cluster.context,
+        namespace=cluster.namespace,
+        connect_s=cluster.connect_s,
+        read_s=cluster.read_s,
     )
+    return KubernetesDeployer(api, cluster, task_environment=environment), None
 
 
 def _child_tasks(settings: Settings) -> Callable[[Deployment, QueuedTask], Mapping[str, str]] | None:

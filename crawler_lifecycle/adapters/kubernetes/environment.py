@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, effective_args
 from crawler_lifecycle.domain.errors import InvalidRequest
@@ -23,32 +24,36 @@ _NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]{0,1023}")
 STATS_FILE = f"{layout.TMP_MOUNT}/crawl-stats.json"
 
 
-def variables(
-    deployment: Deployment,
-    crawler: CrawlerDefinition,
-    task: QueuedTask,
-    secret: str,
-    secret_names: Sequence[str],
-    end_grace_s: int,
-) -> list[dict[str, object]]:
-    """Every variable once, as the API spells them. Of two of one name the contract's counts, then the secret one.
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What one task gets beside the contract."""
 
-    ``secret`` is the task's own Secret, which holds ``secret_names``. Raises ``InvalidRequest``.
+    public: Mapping[str, str]
+    secret: str
+    """The task's own Secret …"""
+    secret_names: Sequence[str]
+    """… and the variables that come from it."""
+
+
+def variables(
+    deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, given: Given, end_grace_s: int
+) -> list[dict[str, object]]:
+    """Every variable once, as the API spells them. Of two of one name the contract's counts, then the task's own.
+
+    Raises ``InvalidRequest``.
     """
     # The image's home is read-only, and belongs to somebody else.
     plain = {"HOME": layout.TMP_MOUNT, **crawler.env}
-    referenced = {name: _reference(name, text) for name, text in crawler.secrets.items()}
-    own = {name: {"name": secret, "key": name} for name in secret_names}
-    fixed = contract(deployment, crawler, task, end_grace_s)
-    found: dict[str, dict[str, object]] = {}
-    for name, value in plain.items():
-        found[name] = {"value": escaped(value)}
-    for name, source in {**referenced, **own}.items():
-        found[name] = {"valueFrom": {"secretKeyRef": source}}
+    fixed = {**given.public, **contract(deployment, crawler, task, end_grace_s)}
+    found: dict[str, dict[str, object]] = {name: {"value": escaped(value)} for name, value in plain.items()}
+    for name, text in crawler.secrets.items():
+        found[name] = {"valueFrom": {"secretKeyRef": _reference(name, text)}}
+    for name in given.secret_names:
+        found[name] = {"valueFrom": {"secretKeyRef": {"name": given.secret, "key": name}}}
     for name, value in fixed.items():
         found[name] = {"value": escaped(value)}
-    for name, entry in found.items():
-        _check(name, str(entry.get("value", "")))
+    for name in found:
+        _check(name, fixed.get(name) or plain.get(name, ""))
     return [{"name": name, **entry} for name, entry in found.items()]
 
 

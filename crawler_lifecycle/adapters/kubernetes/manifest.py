@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
@@ -15,7 +16,7 @@ from crawler_lifecycle.domain.names import CRAWLER_NAME, cluster_name
 from crawler_lifecycle.ports import Deployment, QueuedTask
 
 from . import labels, layout
-from .environment import escaped, variables
+from .environment import Given, escaped, variables
 from .resources import resources_of, scratch_of
 
 #: Kubernetes adds six characters for the pod, whose name is also a label (63 in all).
@@ -31,6 +32,7 @@ _INT32 = 2**31 - 1
 #: Annotation: when a scheduled run was due.
 DUE_AT = f"{labels.DOMAIN}/due-at"
 _QUEUE = "kueue.x-k8s.io/queue-name"
+_MAIN_CONTAINER = "kubectl.kubernetes.io/default-container"
 _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}\Z")
 
 
@@ -61,48 +63,63 @@ def job_for(
     task: QueuedTask,
     settings: JobSettings,
     *,
+    public: Mapping[str, str] = MappingProxyType({}),
     secret_names: Sequence[str] = (),
 ) -> dict[str, object]:
-    """The Job of one task. ``secret_names`` are the variables that come from the task's own Secret (``secret_for``).
+    """The Job of one task.
+
+    ``public`` are variables of this task beside those of the contract; the values of ``secret_names`` come from the
+    task's own Secret (``secret_for``).
 
     Raises ``InvalidRequest``, naming what can never become a Job, the value and the cure.
     """
     identity = _identity(deployment, crawler, task)
+    options, name = crawler.kubernetes, name_of(deployment, task)
+    told = {} if options.runner else {labels.RUNNER: "false"}
     annotations = {labels.SPEC_HASH: spec_hash(deployment, crawler, task)}
     if deployment.due_at is not None:
         annotations[DUE_AT] = deployment.due_at.isoformat()
-    if not crawler.kubernetes.runner:
-        annotations[labels.RUNNER] = "false"
-    spec: dict[str, object] = {
-        "completions": 1,
-        "parallelism": 1,
-        "backoffLimit": 0,
-        # A second pod is never made while the first still ends. There is no podFailurePolicy: with one, a pod that the
-        # cluster took away could be ignored and made anew, outside of our attempts.
-        "podReplacementPolicy": "Failed",
-        "ttlSecondsAfterFinished": settings.job_ttl_s,
-        "template": _template(deployment, crawler, task, settings, identity, annotations, secret_names),
+    queue = {} if options.queue is None else {_QUEUE: options.queue}
+    template = {
+        "metadata": {
+            "labels": {**options.labels, **identity},
+            "annotations": {**options.annotations, _MAIN_CONTAINER: labels.CONTAINER, **told},
+            "finalizers": [labels.FINALIZER],
+        },
+        "spec": _pod(deployment, crawler, task, settings, Given(public, name, secret_names)),
     }
-    longest_s = _longest(deployment)
-    if longest_s is not None:
-        wait_s = deployment.limits.start_timeout_s or WAIT_S
-        spec["activeDeadlineSeconds"] = min(_INT32, math.ceil(longest_s + wait_s))
-    queue = crawler.kubernetes.queue
-    if queue is not None:
-        spec["suspend"] = True
-    on_job = {**crawler.kubernetes.labels, **identity, **({_QUEUE: queue} if queue is not None else {})}
     job: dict[str, object] = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
-            "name": name_of(deployment, task),
-            "labels": on_job,
-            "annotations": {**crawler.kubernetes.annotations, **annotations},
+            "name": name,
+            "labels": {**options.labels, **identity, **queue},
+            "annotations": {**options.annotations, **annotations, **told},
         },
-        "spec": spec,
+        "spec": {**_rules(deployment, settings), **({"suspend": True} if queue else {}), "template": template},
     }
     _check_text(job)
     return job
+
+
+def _rules(deployment: Deployment, settings: JobSettings) -> dict[str, object]:
+    """How the Job controller treats the one pod: never a second one, whatever becomes of the first.
+
+    There is no ``podFailurePolicy``: with one, a pod that the cluster took away could be passed over and made anew,
+    outside of our attempts. ``podReplacementPolicy`` keeps the Job open until the pod has really ended.
+    """
+    found: dict[str, object] = {
+        "completions": 1,
+        "parallelism": 1,
+        "backoffLimit": 0,
+        "podReplacementPolicy": "Failed",
+        "ttlSecondsAfterFinished": settings.job_ttl_s,
+    }
+    longest_s = _longest(deployment)
+    if longest_s is not None:
+        wait_s = deployment.limits.start_timeout_s or WAIT_S
+        found["activeDeadlineSeconds"] = min(_INT32, math.ceil(longest_s + wait_s))
+    return found
 
 
 def name_of(deployment: Deployment, task: QueuedTask) -> str:
@@ -176,28 +193,17 @@ def _identity(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTa
     }
 
 
-def _template(
-    deployment: Deployment,
-    crawler: CrawlerDefinition,
-    task: QueuedTask,
-    settings: JobSettings,
-    identity: Mapping[str, str],
-    annotations: Mapping[str, str],
-    secret_names: Sequence[str],
+def _pod(
+    deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, settings: JobSettings, given: Given
 ) -> dict[str, object]:
+    """The pod's spec, which Pod Security "restricted" takes as it is."""
     options = crawler.kubernetes
-    told = {k: v for k, v in annotations.items() if k == labels.RUNNER}
     volumes, mounts = _volumes(deployment, crawler, task, settings)
     end_grace_s = layout.end_grace_s(uploads=bool(settings.files_url)) if options.runner else 0
-    image = crawler.image or settings.image
-    if image is None:
-        raise InvalidRequest("image: missing; name one in the catalogue, or for all crawlers LIFECYCLE_CLUSTER__IMAGE")
+    grace_s = max(1, math.ceil(deployment.limits.stop_grace_s) + end_grace_s)
     container: dict[str, object] = {
-        "name": labels.CONTAINER,
-        "image": _image(image),
-        "imagePullPolicy": options.pull_policy or _pull_policy(image),
-        "command": [escaped(word) for word in _command(crawler)],
-        "env": variables(deployment, crawler, task, name_of(deployment, task), secret_names, end_grace_s),
+        **_program(crawler, settings),
+        "env": variables(deployment, crawler, task, given, end_grace_s),
         "resources": resources_of(deployment, crawler, shared=settings.volume_claim is not None),
         "volumeMounts": mounts,
         "terminationMessagePath": layout.SUMMARY_FILE,
@@ -210,15 +216,12 @@ def _template(
             "runAsNonRoot": True,
         },
     }
-    folder = options.project
-    if folder is not None and folder.startswith("/"):
-        container["workingDir"] = folder
     pod: dict[str, object] = {
         "restartPolicy": "Never",
         "serviceAccountName": settings.service_account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": min(_INT32, max(1, math.ceil(deployment.limits.stop_grace_s) + end_grace_s)),
+        "terminationGracePeriodSeconds": min(_INT32, grace_s),
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": options.user,
@@ -229,19 +232,26 @@ def _template(
         },
         "containers": [container],
         "volumes": volumes,
+        **_placement(deployment, crawler, settings),
     }
-    pod.update(_placement(deployment, crawler, settings))
     longest_s = _longest(deployment)
     if longest_s is not None:
         pod["activeDeadlineSeconds"] = min(_INT32, math.ceil(longest_s))
-    return {
-        "metadata": {
-            "labels": {**options.labels, **identity},
-            "annotations": {**options.annotations, "kubectl.kubernetes.io/default-container": labels.CONTAINER, **told},
-            "finalizers": [labels.FINALIZER],
-        },
-        "spec": pod,
+    return pod
+
+
+def _program(crawler: CrawlerDefinition, settings: JobSettings) -> dict[str, object]:
+    """What the container executes, from which image."""
+    image, folder = crawler.image or settings.image, crawler.kubernetes.project
+    if image is None:
+        raise InvalidRequest("image: missing; name one in the catalogue, or for all crawlers LIFECYCLE_CLUSTER__IMAGE")
+    found: dict[str, object] = {
+        "name": labels.CONTAINER,
+        "image": _image(image),
+        "imagePullPolicy": crawler.kubernetes.pull_policy or _pull_policy(image),
+        "command": [escaped(word) for word in _command(crawler)],
     }
+    return found | ({"workingDir": folder} if folder is not None and folder.startswith("/") else {})
 
 
 def _longest(deployment: Deployment) -> float | None:

@@ -1,0 +1,242 @@
+"""Creating the Jobs of tasks: each at most once, whoever else tries and whatever answer is lost (kubernetes.md)."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, LifecycleError
+from crawler_lifecycle.domain.names import cluster_name
+from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
+
+from . import labels
+from .api import Api
+from .errors import ApiError, Conflict, NotFound, Refused
+from .manifest import JobSettings, job_for, name_of, secret_for
+from .objects import Job, decode_job
+
+logger = logging.getLogger(__name__)
+
+#: Calls to the API at once, for pages of tasks. A page of 500 has 25 s.
+THREADS = 16
+#: How often a name may be taken and free again, or an answer be lost, within one try.
+TRIES = 3
+#: So many tasks of a page may fail with an error that may be theirs alone before the rest is not begun.
+PATIENCE = 8
+#: Of what the task's environment holds, these are no secrets.
+PUBLIC = frozenset({"CRAWL_GATEWAY_URL", "CRAWL_UPLOAD_URL"})
+
+TaskEnvironment = Callable[[Deployment, QueuedTask], Mapping[str, str]]
+
+_DENIED = re.compile(r"denied (the )?request")
+_IDENTITY = (labels.MANAGED_BY, labels.RUN, labels.ATTEMPT, labels.TASK, labels.TASK_ID, labels.CRAWLER, labels.TRIGGER)
+
+
+class _Answered(Exception):
+    """The server's answer is the answer for this task."""
+
+    def __init__(self, state: str, reason: str) -> None:
+        super().__init__(reason)
+        self.state = state
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class KubernetesDeployer:
+    """Puts tasks onto a cluster as Jobs of one namespace. Implements ``Deployer``; thread-safe.
+
+    ``task_environment`` gives what only one task may know: it goes into a Secret of the task and never into its Job,
+    which many more people may read.
+    """
+
+    kind = "kubernetes"
+
+    def __init__(
+        self,
+        api: Api,
+        settings: JobSettings,
+        *,
+        task_environment: TaskEnvironment | None = None,
+        clock: Callable[[], datetime] = _now,
+    ) -> None:
+        self._api = api
+        self._settings = settings
+        self._task_environment = task_environment
+        self._clock = clock
+        self._pool = ThreadPoolExecutor(THREADS, "deployer")
+
+    def close(self) -> None:
+        """Begin nothing more; the client is the caller's."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
+        """One answer for each task. What is already there is found, whoever made it.
+
+        Raises ``ClusterUnavailable`` when the cluster did not answer for some task or does not let us, and
+        ``DeploymentExpired``. The other tasks may exist by then: the next call finds them.
+        """
+        if len(deployment.tasks) == 1:
+            # Not behind the pages of other runs.
+            return [self._deploy(deployment, crawler, deployment.tasks[0])]
+        page = _Page(lambda task: self._deploy(deployment, crawler, task))
+        return page.answers([self._pool.submit(page.work, task) for task in deployment.tasks])
+
+    def _deploy(self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> Deployed:
+        name = cluster_name(deployment.run_id, task.index, deployment.attempt)
+        given = {} if self._task_environment is None else dict(self._task_environment(deployment, task))
+        secret = {key: value for key, value in given.items() if key not in PUBLIC}
+        public = {key: value for key, value in given.items() if key in PUBLIC}
+        try:
+            name = name_of(deployment, task)
+            wanted = job_for(deployment, crawler, task, self._settings, public=public, secret_names=sorted(secret))
+            job, state = self._job(name, wanted, deployment.expires_at)
+        except InvalidRequest as why:
+            return Deployed(task.index, "refused", name, reason=str(why))
+        except _Answered as answer:
+            return Deployed(task.index, answer.state, name, reason=str(answer))
+        if secret:
+            self._give(name, job.metadata.uid, secret)
+        return Deployed(task.index, state, name, job.metadata.uid)
+
+    # --- the Job
+
+    def _job(self, name: str, wanted: Mapping[str, object], expires_at: datetime) -> tuple[Job, str]:
+        """The Job under this name, and whether it is new.
+
+        Raises ``_Answered``, ``DeploymentExpired`` and ``ClusterUnavailable``.
+        """
+        trouble: ClusterUnavailable = ClusterUnavailable(f"the Job {name} comes and goes")
+        for _ in range(TRIES):
+            left_s = (expires_at - self._clock()).total_seconds()
+            if left_s <= 0:
+                return self._found_too_late(name, wanted, expires_at), "existing"
+            try:
+                # The server gives up when nobody may create any more: a stop takes its absence for proof from then on.
+                answer = self._api.post(self._api.jobs_path(), wanted, timeout=f"{left_s:.3f}s")
+                return decode_job(answer), "created"
+            except Refused as error:
+                self._refused(error)
+            except Conflict as error:
+                if error.reason != "AlreadyExists":
+                    raise
+            except ApiError as error:
+                # Nobody knows whether it was created. The name makes the second try harmless, the first look cheaper.
+                if not error.effect_unknown:
+                    raise
+                trouble = error
+            found = self._find(name)
+            if found is not None:
+                self._check_ours(found, wanted)
+                return found, "existing"
+        raise trouble
+
+    def _found_too_late(self, name: str, wanted: Mapping[str, object], expires_at: datetime) -> Job:
+        found = self._find(name)
+        if found is None:
+            raise DeploymentExpired(f"the deployment call expired at {expires_at.isoformat()}")
+        self._check_ours(found, wanted)
+        return found
+
+    def _find(self, name: str) -> Job | None:
+        try:
+            return decode_job(self._api.get(self._api.jobs_path(name)))
+        except NotFound:
+            return None
+
+    def _check_ours(self, found: Job, wanted: Mapping[str, object]) -> None:
+        """Raises ``_Answered`` for a Job that is none of this deployment's."""
+        meta = found.metadata
+        asked = wanted["metadata"]
+        assert isinstance(asked, Mapping)
+        if meta.deletion_timestamp is not None:
+            raise _Answered("deferred", f"a Job {meta.name} is still being deleted; this one is created after it")
+        if labels.SETTLED in meta.labels:
+            raise _Answered(
+                "refused",
+                f"a Job {meta.name} exists already, and its end was recorded: it is of another database that counted "
+                "its runs in this namespace; delete its Jobs, or use another namespace",
+            )
+        differs = [key for key in _IDENTITY if meta.labels.get(key) != asked["labels"].get(key)]
+        if meta.annotations.get(labels.SPEC_HASH) != asked["annotations"][labels.SPEC_HASH]:
+            differs.append(labels.SPEC_HASH)
+        if differs:
+            raise _Answered(
+                "refused",
+                f"a Job {meta.name} exists already and is not ours: it differs in {', '.join(differs)}; delete it, or "
+                "use another namespace for each installation",
+            )
+
+    def _refused(self, error: Refused) -> None:
+        """What a refusal means for the task. Raises ``_Answered``, or the error where the refusal is about us."""
+        words = error.words
+        if error.status == 403:
+            if "exceeded quota" in words:
+                raise _Answered("deferred", f"the namespace's quota is used up: {words}") from error
+            if "NamespaceTerminating" in error.causes or "is being terminated" in words:
+                namespace = self._api.namespace
+                text = f"the namespace {namespace} is being deleted: {words}"
+                raise _Answered("deferred", text) from error
+        if error.status in (413, 422) or (error.status in (400, 403) and _DENIED.search(words)):
+            raise _Answered("refused", f"the cluster does not take this Job: {words}") from error
+        if error.status == 400 and error.reason == "BadRequest":
+            raise _Answered("refused", f"the cluster does not understand this Job: {words}") from error
+        raise error
+
+    # --- the Secret
+
+    def _give(self, name: str, uid: str, values: Mapping[str, str]) -> None:
+        """Create the task's Secret, or find that somebody did; until it is there the container is not started.
+
+        The right to create Secrets is all it takes: an existing one is not read, because only tries of this Job create
+        one under its name. Raises ``ApiError``.
+        """
+        path = f"/api/v1/namespaces/{quote(self._api.namespace, safe='')}/secrets"
+        try:
+            self._api.post(path, secret_for(name, uid, values))
+        except Conflict as error:
+            if error.reason != "AlreadyExists":
+                raise
+
+
+class _Page:
+    """Many tasks at once, and an end of it as soon as going on is pointless."""
+
+    def __init__(self, deploy: Callable[[QueuedTask], Deployed]) -> None:
+        self._deploy = deploy
+        self._lock = threading.Lock()
+        self._errors: list[LifecycleError] = []
+        self._over = False
+
+    def work(self, task: QueuedTask) -> Deployed | None:
+        """Deploy one task; ``None`` when it failed, or was not begun because others did."""
+        if self._over:
+            return None
+        try:
+            return self._deploy(task)
+        except (ClusterUnavailable, DeploymentExpired) as error:
+            with self._lock:
+                self._errors.append(error)
+                self._over = self._over or not _of_one_task(error) or len(self._errors) >= PATIENCE
+            return None
+
+    def answers(self, futures: list[Future[Deployed | None]]) -> list[Deployed]:
+        """Every task's answer. Raises what went wrong, an outage before an expiry."""
+        found = [future.result() for future in futures]
+        if self._errors:
+            done = sum(answer is not None for answer in found)
+            logger.warning("of %d tasks %d were answered for: %s", len(found), done, self._errors[0])
+            raise next((e for e in self._errors if isinstance(e, ClusterUnavailable)), self._errors[0])
+        return [answer for answer in found if answer is not None]
+
+
+def _of_one_task(error: LifecycleError) -> bool:
+    """Whether others may succeed although this one did not; silence and refusals are about all of them."""
+    return isinstance(error, Conflict) or (type(error) is ApiError and (error.status or 0) >= 500)
