@@ -1,0 +1,169 @@
+"""Faults on command: what happens in place of an answer, or to it."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .problems import REASONS
+
+
+class Fault:
+    """What goes wrong with one request."""
+
+
+@dataclass(frozen=True)
+class Answer(Fault):
+    """This status in place of an answer; the request has no effect."""
+
+    status: int
+    message: str = "scripted"
+    reason: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return {
+            **{"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"},
+            **{"message": self.message, "reason": self.reason or REASONS.get(self.status, ""), "code": self.status},
+        }
+
+
+def throttled(retry_after: str | None = "1") -> Answer:
+    """429, with or without a ``Retry-After``."""
+    headers = {"Retry-After": retry_after} if retry_after is not None else {}
+    return Answer(429, "Too many requests, please try again later.", headers=headers)
+
+
+@dataclass(frozen=True)
+class Garbage(Fault):
+    """Status 200 and something that is no answer; no effect."""
+
+    body: bytes
+    content_type: str = "application/json"
+
+
+@dataclass(frozen=True)
+class Silence(Fault):
+    """Nothing for so long, then the connection is closed. No effect unless ``after_effect``."""
+
+    seconds: float = 60.0
+    after_effect: bool = False
+
+
+@dataclass(frozen=True)
+class Delay(Fault):
+    """The right answer, late."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Drip(Fault):
+    """The right answer, ``size`` bytes at a time with a pause between them; ``head``: the head drips as well."""
+
+    pause_s: float
+    size: int = 1
+    head: bool = False
+
+
+@dataclass(frozen=True)
+class Cut(Fault):
+    """The right answer, but the connection ends after so many bytes of its body; ``chunked``: one without a length."""
+
+    after: int
+    chunked: bool = False
+
+
+@dataclass(frozen=True)
+class Truncated(Fault):
+    """The right answer without its last bytes, in a body that is formally whole."""
+
+    missing: int = 1
+
+
+@dataclass(frozen=True)
+class LostAnswer(Fault):
+    """The request takes effect, and the connection is closed in place of an answer."""
+
+
+@dataclass(frozen=True)
+class Reset(Fault):
+    """The connection is reset (RST) in place of an answer."""
+
+    after_effect: bool = False
+
+
+@dataclass(frozen=True)
+class Stale(Fault):
+    """A list as it was so many writes ago, as a cache that lags behind shows it."""
+
+    writes: int
+
+
+@dataclass(frozen=True)
+class Mutate(Fault):
+    """The right answer, changed: ``change`` gets the decoded body."""
+
+    change: Callable[[dict[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class StreamEnds(Fault):
+    """A watch ends after so many events: cleanly, or with a broken connection."""
+
+    after: int = 0
+    broken: bool = False
+    within_event: bool = False
+
+
+@dataclass(frozen=True)
+class StreamError(Fault):
+    """A watch sends an ERROR event, then ends."""
+
+    status: int = 410
+    reason: str = "Expired"
+    message: str = "too old resource version: 1 (100)"
+
+
+@dataclass
+class _Rule:
+    method: str
+    pattern: re.Pattern[str]
+    fault: Fault
+    skip: int
+    left: int | None
+
+
+class Script:
+    """Which requests go wrong. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._rules: list[_Rule] = []
+        self._lock = threading.Lock()
+
+    def add(self, method: str, pattern: str, fault: Fault, *, nth: int = 1, times: int | None = 1) -> None:
+        """From the ``nth`` request on whose method is this and whose target (with query) holds the pattern, ``times``
+        requests go wrong (``None``: all of them)."""
+        with self._lock:
+            self._rules.append(_Rule(method, re.compile(pattern), fault, nth - 1, times))
+
+    def clear(self) -> None:
+        with self._lock:
+            self._rules.clear()
+
+    def of(self, method: str, target: str) -> Fault | None:
+        """What goes wrong with this request; the first rule that fits is used up by it."""
+        with self._lock:
+            for rule in self._rules:
+                if rule.method not in ("*", method) or not rule.pattern.search(target):
+                    continue
+                if rule.skip:
+                    rule.skip -= 1
+                elif rule.left is None or rule.left > 0:
+                    rule.left = rule.left - 1 if rule.left is not None else None
+                    return rule.fault
+        return None
