@@ -1,9 +1,11 @@
-"""The same handful of gestures over both clusters, so that one suite speaks about both."""
+"""The same handful of gestures over all clusters, so that one suite speaks about each of them."""
 
 from __future__ import annotations
 
+import re
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
@@ -46,6 +48,13 @@ class Harness:
     """A cluster with one slot, and a clock."""
 
     cluster: Both
+    saturated = r"waiting: 1 of 1 slots in use"
+    """What a task says that waits for room."""
+    killed: tuple[int | None, int | None, str | None] = (137, 9, None)
+    """Exit code, signal and finish reason of a crawler that was killed."""
+    logs = True
+    """Whether running tasks have logs, and so counters."""
+    counts_signals = True
 
     def crawler(self, seconds: float) -> CrawlerDefinition:
         raise NotImplementedError
@@ -83,6 +92,31 @@ class Harness:
     def ref(self, index: int = 0, attempt: int = 1) -> TaskRef:
         return TaskRef(100 * attempt + index, index, attempt)
 
+    def missed(self, uid: str) -> TaskRef:
+        """A task with this uid that was looked for long enough to be gone."""
+        return replace(self.ref(), uid=uid)
+
+    def never_ran(self, index: int) -> None:
+        """A waiting task that was asked to end has ended without ever executing: look until that is proved."""
+        seen = self.until(Phase.ENDED, index)
+        assert seen.end is not None
+        assert (seen.end.reason, seen.end.exit_code, seen.end.signal) == ("Cancelled", None, None)
+        assert seen.started_at is None
+
+    def until_saturated(self, index: int) -> None:
+        """Look until the task says that it waits for room; at first it may not have come to the queue yet."""
+        deadline = time.monotonic() + 15
+        while not re.search(self.saturated, (seen := self.until(Phase.WAITING, index)).reason or ""):
+            assert time.monotonic() < deadline, seen
+            self.settle()
+
+    def until_nothing_lives(self) -> None:
+        """Look until the inventory is empty."""
+        deadline = time.monotonic() + 15
+        while found := self.cluster.inventory():
+            assert time.monotonic() < deadline, found
+            self.settle()
+
     def look(self, index: int = 0, attempt: int = 1) -> Observation:
         return self.cluster.look(RUN, [self.ref(index, attempt)]).observations[0]
 
@@ -95,7 +129,10 @@ class Harness:
         return seen
 
     def until_counted(self, index: int = 0) -> None:
-        """Look until the task has counted something."""
+        """Look until the task has counted something, where that can be seen."""
+        if not self.logs:
+            self.until(Phase.EXECUTING, index)
+            return
         deadline = time.monotonic() + 15
         while not self.look(index).counters.pages:
             assert time.monotonic() < deadline

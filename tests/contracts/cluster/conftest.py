@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_harness import FakeHarness, Harness, LocalHarness
+
+from tests.contracts.cluster.cluster_harness import FakeHarness, Harness, LocalHarness
 
 
 @pytest.fixture(params=["fake", "local"])

@@ -1,0 +1,126 @@
+"""Kubernetes behind the harness. Where the pods come from is for the subclasses to say: kwok, or the fake server."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
+from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
+from crawler_lifecycle.adapters.kubernetes.files import VolumeFiles
+from crawler_lifecycle.adapters.kubernetes.layout import files_path
+from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.task import Phase
+from crawler_lifecycle.ports import Deployed, Deployment, TaskRef
+from crawler_lifecycle.settings import ClusterSettings
+from tests.contracts.cluster.cluster_harness import LONG, RUN, Harness
+
+
+class Both(KubernetesCluster):
+    """Cluster and deployer in one, as the harness wants them."""
+
+    def __init__(self, api: Api, root: Path, settings: ClusterSettings) -> None:
+        super().__init__(api, files=VolumeFiles(root))
+        self.api = api
+        self.root = root
+        self._deployer = KubernetesDeployer(api, settings)
+
+    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
+        for task in deployment.tasks:  # as the kubelet makes the sub-path when the pod starts
+            if task.index == 0:
+                (self.root / files_path(deployment.run_id, 0, deployment.attempt)).mkdir(parents=True, exist_ok=True)
+        return self._deployer.deploy(deployment, crawler)
+
+
+def summary(reason: str, code: int, **more: Any) -> str:
+    """A termination message of our runner."""
+    return json.dumps({"runner": "1", "finish_reason": reason, "exit": code, "pages": 3, "items": 2, **more})
+
+
+def crawler(seconds: float, **env: str) -> CrawlerDefinition:
+    """A crawler whose pod kwok ends after so long, and at once when it is stopped."""
+    ends = seconds < LONG
+    script = {
+        "KWOK_EXIT_CODE": "0",
+        "KWOK_STOP_CODE": "11",
+        "KWOK_MESSAGE": summary("finished", 0) if ends else summary("shutdown", 11),
+        **({"KWOK_RUN_FOR": f"{int(seconds * 1000)}ms"} if ends else {}),
+    }
+    return CrawlerDefinition(
+        "demo",
+        CrawlerKind.COMMAND,
+        image="crawl.test/crawler:1",
+        command=["crawl"],
+        args={"page": Argument()},
+        env=script | env,
+    )
+
+
+class KubernetesHarness(Harness):
+    """Jobs of a namespace with room for one pod."""
+
+    cluster: Both
+    saturated = r"quota is used up: exceeded quota: one-slot"
+    #: SIGTERM comes first and SIGKILL a second or two later; this crawler uses the time.
+    killed = (11, None, "shutdown")
+    counts_signals = False
+
+    def __init__(self, api: Api, folder: Path) -> None:
+        settings = ClusterSettings(kind="kubernetes", service_account="default", namespace=api.namespace)
+        self.cluster = Both(api, folder, settings)
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def crawler(self, seconds: float) -> CrawlerDefinition:
+        return crawler(seconds)
+
+    def settle(self) -> None:
+        time.sleep(0.1)
+
+    def missed(self, uid: str) -> TaskRef:
+        return replace(self.ref(), uid=uid, missed_at=self.now() - timedelta(seconds=31))
+
+    def never_ran(self, index: int) -> None:
+        """A Job without a pod is gone for good when it was deleted, and there is nothing that could have ended."""
+        uid = self._uids[index]
+        deadline = time.monotonic() + 15
+        while True:
+            ref = replace(self.ref(index), uid=uid, stopping=True)
+            seen = self.cluster.look(RUN, [ref]).observations[0]
+            if seen.phase is Phase.GONE:
+                return
+            if seen.phase is Phase.ENDED:  # its pod waited for a node and is held by our finalizer
+                assert seen.end is not None
+                assert (seen.end.exit_code, seen.end.signal, seen.started_at) == (None, None, None)
+                return
+            assert time.monotonic() < deadline, seen
+            self.settle()
+
+    def deploy(self, seconds: float = LONG, tasks: int = 1, attempt: int = 1) -> list[Deployed]:
+        whole = self.deployment(tasks, attempt)
+        answers = []
+        for task in whole.tasks:  # the first one gets the room
+            answers += self.cluster.deploy(replace(whole, tasks=[task]), self.crawler(seconds))
+            self._taken_up(task.index, attempt)
+        self._uids = {answer.index: answer.uid for answer in answers}
+        return answers
+
+    def _taken_up(self, index: int, attempt: int) -> None:
+        """Wait until the Job has its pod, or was told that it may not have one."""
+        deadline = time.monotonic() + 15
+        waits = ("Waiting for the Job controller", "Waiting for the Job's pod")
+        while (seen := self.look(index, attempt)).phase is Phase.WAITING and seen.reason in waits:
+            assert time.monotonic() < deadline, seen
+            self.settle()
+
+    def signals(self, index: int = 0) -> int:
+        """Whether the pod was asked to end; how often nobody knows but the crawler."""
+        api = self.cluster.api
+        pods = json.loads(api.get(api.pods_path(), labelSelector=f"crawler-lifecycle/task={index}"))["items"]
+        return sum("deletionTimestamp" in pod["metadata"] for pod in pods)

@@ -1,0 +1,44 @@
+"""The contract of clusters on a real API server with its controllers; kwok plays the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
+from tests.contracts.cluster.kube_harness import KubernetesHarness
+from tests.contracts.cluster.test_cluster_contract import *  # noqa: F403 - the tests themselves
+from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.cluster.processes import until
+
+
+class KwokHarness(KubernetesHarness):
+    """Pods that only pretend, and print nothing."""
+
+    logs = False
+
+    def break_it(self) -> None:
+        """Nobody answers any more."""
+        dead = Api.connect(kubeconfig=self._nobody, namespace=self.cluster.api.namespace, connect_s=0.5, read_s=0.5)
+        KubernetesCluster.__init__(self.cluster, dead)
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        namespace = cluster.namespace("contract")
+        quota = {"metadata": {"name": "one-slot"}, "spec": {"hard": {"pods": "1"}}}
+        quotas = f"/api/v1/namespaces/{namespace}/resourcequotas"
+        cluster.admin.post(quotas, quota)
+        until(lambda: cluster.admin.get(f"{quotas}/one-slot").get("status", {}).get("used"), "the quota is counted", 30)
+        self._nobody = folder / "nobody"
+        self._nobody.write_text(cluster.kubeconfig.read_text().replace(cluster.api, "https://127.0.0.1:9"))
+        super().__init__(Api.connect(kubeconfig=cluster.kubeconfig, namespace=namespace), folder)
+
+
+@pytest.fixture
+def harness(kwok_cluster: Cluster, tmp_path: Path) -> Iterator[KwokHarness]:
+    harness = KwokHarness(kwok_cluster, tmp_path)
+    api = harness.cluster.api
+    yield harness
+    api.close()
