@@ -229,7 +229,7 @@ def read_end(end: End, stop: StopIntent | None = None) -> Ending:
         return Ending(TaskStatus.FAILED, "killed by oom", f"Out of memory{limit}, {how}")
     if end.disruption is not None:
         what = end.message or end.reason or end.disruption
-        return Ending(TaskStatus.FAILED, end.disruption, f"Ended by the cluster ({what}), {how}", retryable=True)
+        return Ending(TaskStatus.FAILED, end.disruption, f"Ended from outside: {what}, {how}", retryable=True)
     if end.reason == "DeadlineExceeded":
         what = f" ({end.message})" if end.message else ""
         return Ending(TaskStatus.FAILED, "timed_out", f"The cluster's own deadline for it passed{what}, {how}")

@@ -20,6 +20,10 @@ from .summary import Summary, clean, read_summary
 
 #: A pod that carries on for this long after it was marked for disruption was spared: the cluster forgets such marks.
 STALE_AFTER = timedelta(minutes=2)
+#: A node deletes the record of a pod that was deleted within this time after its end (volumes are unmounted first).
+NODE_DELETES = timedelta(minutes=1)
+#: Exit codes by which a runner says that it was told to stop.
+_TOLD = (11, 13)
 #: What a node says that has lost sight of a container: its exit code is then made up.
 _FORGOTTEN = ("ContainerStatusUnknown", "Unknown")
 _MOVED = {
@@ -28,7 +32,6 @@ _MOVED = {
     "DeletionByTaintManager": ("interrupted", "deleted because its node does not answer or got a taint"),
     "DeletionByDeviceTaintManager": ("interrupted", "deleted because a device of its node got a taint"),
     "DeletionByPodGC": ("interrupted", "deleted because its node is gone"),
-    "TerminationByKubelet": ("interrupted", "ended by its node"),
 }
 #: A pod's own ``reason`` that tells of its node, also on clusters that set no condition.
 _BY_NODE = {
@@ -55,15 +58,16 @@ def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
     done = main.state.terminated if main is not None else None
     summary = read_summary(done.message if done is not None else None)
     code, signal = _exit(done, summary)
-    finished = _finished(pod, done, job)
-    moved = _disruption(task, job, pod, finished)
-    reason = _reason(pod, job, done, code, finished, moved)
+    own = real(done.finished_at) if done is not None else None
+    by_itself = summary.runner and signal is None and code is not None and code not in _TOLD
+    moved = _disruption(task, job, pod, own, by_itself and summary.finish_reason != "shutdown")
+    reason = _reason(pod, job, done, code, own, moved)
     end = End(
         exit_code=code,
         signal=signal,
         reason=reason,
         message=moved[1] if moved is not None else _message(pod, done, summary, reason, job),
-        finished_at=finished,
+        finished_at=_finished(pod, own, job),
         finish_reason=summary.finish_reason,
         runner=summary.runner or had_runner(job, pod),
         disruption=moved[0] if moved is not None else None,
@@ -104,11 +108,17 @@ def memory_limit(pod: Pod) -> str | None:
 
 def moving(found: Condition, pod: Pod) -> tuple[str, str]:
     """Outcome and words of a condition ``DisruptionTarget``."""
-    kind, words = _MOVED.get(found.reason or "", ("interrupted", f"disrupted ({found.reason or 'no reason given'})"))
-    detail = clean(found.message)
-    if found.reason == "TerminationByKubelet" and pod.status.reason == "Evicted":
-        kind, words, detail = "evicted", "evicted, its node ran short", clean(pod.status.message) or detail
-    return kind, f"{words}: {detail}" if detail else words
+    reason, detail = found.reason or "", clean(found.message)
+    if reason == "TerminationByKubelet":
+        own = clean(pod.status.message) or detail
+        if pod.status.reason == "Evicted":
+            return "evicted", "evicted, its node ran short" + (f": {own}" if own else "")
+        shut = _BY_NODE.get(pod.status.reason or "", "ended by its node")
+        return "interrupted", shut + (f": {own}" if own else "")
+    if reason in _MOVED:
+        kind, words = _MOVED[reason]
+        return kind, f"{words} ({reason})"
+    return "interrupted", f"disrupted ({reason or 'no reason given'})" + (f": {detail}" if detail else "")
 
 
 def _exit(done: Terminated | None, summary: Summary) -> tuple[int | None, int | None]:
@@ -124,29 +134,29 @@ def _exit(done: Terminated | None, summary: Summary) -> tuple[int | None, int | 
     return code, signal
 
 
-def _finished(pod: Pod, done: Terminated | None, job: Job | None) -> datetime | None:
-    """The cluster's own time of the end; where no container has one, of what ended it."""
-    at = real(done.finished_at) if done is not None else None
-    if at is not None:
-        return at
-    target = pod.condition("DisruptionTarget")
-    if target is not None and target.true and real(target.last_transition_time) is not None:
-        return target.last_transition_time
-    stopped = [pod.condition(kind) for kind in ("ContainersReady", "Ready")]
-    times = [c.last_transition_time for c in stopped if c is not None and not c.true]
-    seen = [at for time in times if (at := real(time)) is not None]
+def _finished(pod: Pod, own: datetime | None, job: Job | None) -> datetime | None:
+    """The cluster's own time of the end; where no container has one, the last time of anything that belongs to it."""
+    if own is not None:
+        return own
+    found = [pod.condition(kind) for kind in ("DisruptionTarget", "ContainersReady", "Ready")]
+    times = [c.last_transition_time for c in found if c is not None]
     over = verdict(job)
-    if not seen and over is not None:
-        return real(over.last_transition_time)
-    return max(seen, default=None) or real(deletion_asked(pod)) or real(pod.status.start_time)
+    times += [pod.metadata.deletion_timestamp, over.last_transition_time if over is not None else None]
+    return max((at for time in times if (at := real(time)) is not None), default=real(pod.status.start_time))
 
 
-def _disruption(task: TaskRef, job: Job | None, pod: Pod, finished: datetime | None) -> tuple[str, str] | None:
-    """Outcome and words when the cluster or somebody else ended it; ``None`` when nobody did, or we asked."""
+def _disruption(
+    task: TaskRef, job: Job | None, pod: Pod, finished: datetime | None, by_itself: bool
+) -> tuple[str, str] | None:
+    """Outcome and words when the cluster or somebody else ended it; ``None`` when nobody did, or we asked.
+
+    ``finished`` is the container's own time; ``by_itself``: its runner says that nobody told it to stop.
+    """
     status = pod.status
     target = pod.condition("DisruptionTarget")
     if target is not None and target.true:
-        return moving(target, pod) if _came_before(target.last_transition_time, finished, pod) else None
+        before = _came_before(target.last_transition_time, finished, pod, by_itself)
+        return moving(target, pod) if before else None
     if status.reason == "Evicted":
         short = clean(status.message)
         # Its own limit of local storage is the crawler's fault, and then no condition is set.
@@ -157,38 +167,49 @@ def _disruption(task: TaskRef, job: Job | None, pod: Pod, finished: datetime | N
     if status.reason in _REFUSALS or (status.reason or "").startswith("OutOf"):
         words = clean(status.message) or ""
         return "interrupted", f"the node {pod.spec.node_name or ''} refused it, {status.reason}: {words}".rstrip(": ")
-    deleted = _deleted(task, job, pod, finished)
-    if deleted is not None:
-        return "interrupted", deleted
+    if asked_by_us(task, pod, job):
+        return None
+    if _deleted_before(pod, finished, by_itself):
+        return "interrupted", who_deleted(job)
     main = main_of(pod)
     done = main.state.terminated if main is not None else None
     if done is not None and done.reason in _FORGOTTEN and done.exit_code in (137, 255):
-        if asked_by_us(task, pod, job):
-            return None
         return "interrupted", "its node lost sight of the container and cannot say how it ended"
     return None
 
 
-def _came_before(asked: datetime | None, finished: datetime | None, pod: Pod) -> bool:
-    """Whether a mark for disruption has a part in the end: set before it, and not so long before that it was spared."""
+def _came_before(asked: datetime | None, finished: datetime | None, pod: Pod, by_itself: bool) -> bool:
+    """Whether a mark for disruption has a part in the end: set before it, and not so long before that it was spared.
+
+    Stamps have whole seconds. Within one the crawler's own word decides.
+    """
     if asked is None or finished is None:
         return True
-    if asked > finished:
+    if asked > finished or (asked == finished and by_itself):
         return False
     acted = pod.metadata.deletion_timestamp is not None or pod.status.reason is not None
     return acted or finished - asked <= STALE_AFTER
 
 
-def _deleted(task: TaskRef, job: Job | None, pod: Pod, finished: datetime | None) -> str | None:
-    """Who deleted the pod before its end, in words; ``None`` when nobody did, or we did."""
-    asked = deletion_asked(pod)
-    if asked is None or asked_by_us(task, pod, job):
-        return None
-    if finished is not None and not unborn(pod):
-        # Stamps have whole seconds. A pod that is over when its deletion is asked for gets no grace.
-        grace = pod.metadata.deletion_grace_period_seconds or 0
-        if asked > finished or (asked == finished and grace == 0):
-            return None
+def _deleted_before(pod: Pod, finished: datetime | None, by_itself: bool) -> bool:
+    """Whether the pod was deleted before the crawler in it ended.
+
+    The stamp alone does not tell. It says when the grace is over, and the node's own delete at the end replaces it by
+    one without grace, just like that of a pod which was over when somebody deleted it. Where the runner does not say
+    that nobody told it to stop, a stamp soon after the end counts as the node's.
+    """
+    asked, grace = deletion_asked(pod), pod.metadata.deletion_grace_period_seconds or 0
+    if asked is None:
+        return False
+    if finished is None or unborn(pod):
+        return True
+    if grace > 0:
+        return asked < finished or (asked == finished and not by_itself)
+    return not by_itself and asked - finished <= NODE_DELETES
+
+
+def who_deleted(job: Job | None) -> str:
+    """Who deleted a pod whose deletion we did not ask for, as far as the Job tells."""
     if job is None:
         return "its Job was deleted by somebody else"
     if job.metadata.deletion_timestamp is not None:
@@ -211,9 +232,8 @@ def _reason(
     if said == "OOMKilled":
         return said
     deadline = deadline_of(job)
-    if own == "DeadlineExceeded" or (
-        deadline is not None and _came_before(deadline.last_transition_time, finished, pod)
-    ):
+    passed = deadline.last_transition_time if deadline is not None else None
+    if own == "DeadlineExceeded" or (deadline is not None and _came_before(passed, finished, pod, code == 0)):
         return "DeadlineExceeded"
     if _init_failure(pod) is not None and said in (None, "ContainerStatusUnknown"):
         return INIT_FAILED

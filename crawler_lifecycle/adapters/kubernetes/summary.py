@@ -63,11 +63,13 @@ def read_summary(text: str | None) -> Summary:
 
 
 def clean(text: str | None, limit: int = FOREIGN_MAX) -> str | None:
-    """One line of at most ``limit`` characters that any database and terminal takes; ``None`` when nothing is left."""
+    """One line of at most ``limit`` characters, without its last full stop; ``None`` when nothing is left."""
     if not text:
         return None
     words = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * limit]).split())
-    return words if len(words) <= limit else words[: limit - 2].rstrip() + " …"
+    if len(words) > limit:
+        return words[: limit - 2].rstrip() + " …"
+    return words.removesuffix(".") or None
 
 
 def _foreign(text: str) -> Summary:

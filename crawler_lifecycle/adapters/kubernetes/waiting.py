@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from crawler_lifecycle.ports import TaskRef
 
-from .ending import STALE_AFTER, moving
+from .ending import STALE_AFTER, moving, who_deleted
 from .facts import asked_by_us, clock, deletion_asked, main_of, warning
 from .objects import ContainerStatus, Event, Job, Pod
 from .summary import clean
@@ -117,7 +117,8 @@ def _unscheduled(pod: Pod, now: datetime) -> str:
         if created is not None and now - created > TAKEN_UP:
             return f"No scheduler has taken up the pod since {clock(created, now)}: is the cluster's scheduler running?"
         return "Waiting for the scheduler"
-    said = clean(found.message) or "no reason given"
+    said = re.sub(r"\.? *(no new claims to deallocate, *)?preemption: .*", "", found.message or "")
+    said = clean(said) or "no reason given"
     if found.reason == "Unschedulable":
         return f"No node has room for it: {said}"
     if found.reason == "SchedulingGated":
@@ -131,7 +132,7 @@ def _container(pod: Pod, status: ContainerStatus, events: Sequence[Event], now: 
     if waiting is None or waiting.reason in _PREPARING:
         return None
     image = _image(pod, status.name)
-    said = clean(waiting.message)
+    said = clean(re.sub(r" \(pod: \"[^\"]*\", container: [^)]*\)$", "", waiting.message or ""))
     tail = f": {said}" if said else ""
     if waiting.reason == "InvalidImageName":
         return f"It cannot start: the image name {image} is not valid{tail}"
@@ -209,21 +210,20 @@ def _leaving(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | N
     over, asked = pod.metadata.deletion_timestamp, deletion_asked(pod)
     if over is None or asked is None:
         return None
-    target = pod.condition("DisruptionTarget")
-    if target is not None and target.true:
-        who = f"The pod is shutting down, {moving(target, pod)[1]}"
-    elif asked_by_us(task, pod, job):
-        who = "The pod is shutting down"
-    elif job is not None and job.metadata.deletion_timestamp is not None:
-        who = "The pod is shutting down, its Job was deleted by somebody else"
-    elif job is not None and job.spec.suspend:
-        who = "The pod is shutting down, its Job was suspended"
-    else:
-        who = "The pod is shutting down, deleted by somebody else"
+    who = _who(task, job, pod)
+    told = f": {who}" if who else ""
     if now - over > OVERDUE:
         node = f"node {pod.spec.node_name}" if pod.spec.node_name else "nobody"
-        return f"{who}; it should have ended at {clock(over, now)}, and {node} does not confirm that"
-    return f"{who} since {clock(asked, now)}, by {clock(over, now)} at the latest"
+        return f"The pod should have ended at {clock(over, now)}, and {node} does not confirm that it has{told}"
+    return f"The pod is shutting down since {clock(asked, now)}, by {clock(over, now)} at the latest{told}"
+
+
+def _who(task: TaskRef, job: Job | None, pod: Pod) -> str | None:
+    """Who deleted a pod that is being deleted; ``None`` when we did."""
+    target = pod.condition("DisruptionTarget")
+    if target is not None and target.true:
+        return moving(target, pod)[1]
+    return None if asked_by_us(task, pod, job) else who_deleted(job)
 
 
 def _unknown(pod: Pod) -> str:
