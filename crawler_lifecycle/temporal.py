@@ -22,8 +22,10 @@ from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, Tele
 from temporalio.worker import WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.observability import redaction
 from crawler_lifecycle.observability.interceptors import Observing
+from crawler_lifecycle.patience import Patient
 from crawler_lifecycle.payloads import TolerantPayloadConverter
 
 #: Loaded once and shared by all workflows: data, names, tables, activity stubs. Modules with the workflows' own steps
@@ -52,7 +54,8 @@ class RedactingFailureConverter(DefaultFailureConverter):
     """What went wrong, told to Temporal without what must stay secret: a history is read by many and kept for long.
 
     Message, stack trace, details and every cause lose known secrets, values of secret names and credentials of URLs,
-    and are cut where they are too long for a history.
+    and are cut where they are too long for a history. Errors of the domain, an adapter's own kinds of them included,
+    are told by their stable type string, which is what retry policies and readers go by.
     """
 
     hidden = False
@@ -61,6 +64,8 @@ class RedactingFailureConverter(DefaultFailureConverter):
     def to_failure(self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure) -> None:
         """See the base class, which calls this for each cause as well."""
         super().to_failure(exception, payload_converter, failure)
+        if isinstance(exception, LifecycleError):
+            failure.application_failure_info.type = exception.code
         redactor, whole = redaction.current(), failure
         for _ in range(100):  # a failure that was received brings its causes along as they are
             failure.message = redactor.text(failure.message, FAILURE_MAX)
@@ -127,7 +132,7 @@ def plugin(codec: PayloadCodec | None = None) -> SimplePlugin:
             payload_codec=codec,
             failure_converter_class=HidingFailureConverter if codec is not None else RedactingFailureConverter,
         ),
-        interceptors=[Observing()],
+        interceptors=[Patient(), Observing()],
         workflow_runner=_workflow_runner,
     )
 

@@ -224,7 +224,7 @@ class DeploymentActivities:
     def _again(self, error: LifecycleError, start_check_s: float) -> ApplicationError:
         """The failure that makes Temporal ask again at the interval of the specification; expected, so benign."""
         tries = activity.info().attempt
-        delay = timedelta(seconds=start_check_interval(tries, start_check_s))
+        delay = timedelta(seconds=max(start_check_interval(tries, start_check_s), error.retry_after_s or 0))
         category = ApplicationErrorCategory.BENIGN
         return ApplicationError(str(error), type=error.code, next_retry_delay=delay, category=category)
 

@@ -12,11 +12,13 @@ from typing import ClassVar
 class LifecycleError(Exception):
     """Base of all errors that we raise on purpose.
 
-    ``code`` is the stable type string. ``retryable`` says whether trying again later can help.
+    ``code`` is the stable type string. ``retryable`` says whether trying again later can help, and ``retry_after_s``
+    how many seconds the other side asked us to wait before that.
     """
 
     code: ClassVar[str] = "LifecycleError"
     retryable: ClassVar[bool] = False
+    retry_after_s: float | None = None
 
 
 class InvalidRequest(LifecycleError, ValueError):
@@ -164,4 +166,4 @@ def codes() -> frozenset[str]:
 
 def not_retryable() -> list[str]:
     """The type strings that no retry can mend, for Temporal's retry policies."""
-    return sorted(c.code for c in _subclasses(LifecycleError) if not c.retryable)
+    return sorted({c.code for c in _subclasses(LifecycleError) if not c.retryable})
