@@ -6,12 +6,18 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.cluster.cluster_harness import FakeHarness, Harness, LocalHarness
+from tests.contracts.cluster.kube_fake_harness import FakeKubernetesHarness
 
 
-@pytest.fixture(params=["fake", "local"])
+@pytest.fixture(params=["fake", "local", "kubernetes"])
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     if request.param == "fake":
         yield FakeHarness(tmp_path)
+        return
+    if request.param == "kubernetes":
+        kubernetes = FakeKubernetesHarness(tmp_path)
+        yield kubernetes
+        kubernetes.close()
         return
     local = LocalHarness(tmp_path)
     yield local

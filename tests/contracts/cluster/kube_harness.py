@@ -120,7 +120,7 @@ class KubernetesHarness(Harness):
             self.settle()
 
     def signals(self, index: int = 0) -> int:
-        """Whether the pod was asked to end; how often nobody knows but the crawler."""
+        """Whether a pod on a node was asked to end; how often nobody knows but the crawler."""
         api = self.cluster.api
         pods = json.loads(api.get(api.pods_path(), labelSelector=f"crawler-lifecycle/task={index}"))["items"]
-        return sum("deletionTimestamp" in pod["metadata"] for pod in pods)
+        return sum("deletionTimestamp" in pod["metadata"] and bool(pod["spec"].get("nodeName")) for pod in pods)

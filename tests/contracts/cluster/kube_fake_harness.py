@@ -1,0 +1,75 @@
+"""Kubernetes on the fake API server: its one node has room for one pod, and this harness is its kubelet."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.task import Observation
+from tests.contracts.cluster.cluster_harness import LONG
+from tests.contracts.cluster.kube_harness import KubernetesHarness, summary
+from tests.support.kube_api import Answer, FakeApiServer
+
+LINES = b'a line of log\n{"crawl_progress": {"pages": 3, "items": 2, "errors": 0}}\n'
+
+
+class FakeKubernetesHarness(KubernetesHarness):
+    saturated = r"No node has room for it: 0/1 nodes are available"
+
+    def __init__(self, folder: Path) -> None:
+        self.server = FakeApiServer(folder)
+        self.server.controllers.kubelet_stops = None
+        self._seconds = LONG
+        super().__init__(Api.connect(kubeconfig=self.server.kubeconfig(), namespace=self.server.namespace), folder)
+
+    def close(self) -> None:
+        self.cluster.api.close()
+        self.server.close()
+
+    def crawler(self, seconds: float) -> CrawlerDefinition:
+        self._seconds = seconds
+        return super().crawler(seconds)
+
+    def break_it(self) -> None:
+        self.server.faults.add("*", "", Answer(503, "etcdserver: request timed out"), times=None)
+
+    def settle(self) -> None:
+        time.sleep(0.02)
+
+    def look(self, index: int = 0, attempt: int = 1) -> Observation:
+        self._play()
+        return super().look(index, attempt)
+
+    def until_nothing_lives(self) -> None:
+        self._play()
+        super().until_nothing_lives()
+
+    def _play(self) -> None:
+        """What the scheduler and the kubelet do by now."""
+        jobs = {
+            owner["uid"]: owner["name"] for pod in self.server.pods() for owner in pod["metadata"]["ownerReferences"]
+        }
+        for pod in self.server.pods():
+            if pod["status"]["phase"] == "Running":
+                self._go_on(pod)
+        for uid, name in sorted(jobs.items(), key=lambda job: job[1]):
+            waiting = [p for p in self.server.controllers.pods_of(uid) if p["status"]["phase"] == "Pending"]
+            if not waiting or "deletionTimestamp" in waiting[0]["metadata"]:
+                continue
+            if any(pod["status"]["phase"] == "Running" for pod in self.server.pods()):
+                self.server.pod_unschedulable(name)
+            else:
+                self.server.pod_starts(name)
+                self.server.pod_prints(name, LINES)
+
+    def _go_on(self, pod: dict[str, Any]) -> None:
+        if "deletionTimestamp" in pod["metadata"]:
+            self.server.controllers.end_pod(pod, 11, message=summary("shutdown", 11))
+            return
+        began = datetime.fromisoformat(pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"])
+        if (self.now() - began).total_seconds() >= max(self._seconds, 1.0):  # stamps have whole seconds
+            self.server.controllers.end_pod(pod, 0, message=summary("finished", 0))
