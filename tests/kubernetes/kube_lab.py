@@ -1,0 +1,144 @@
+"""A laboratory for the workflow on a real API server: real activities, store, deployer, cluster, observer, release."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client
+
+from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
+from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
+from crawler_lifecycle.adapters.kubernetes.observer import KubernetesObserver
+from crawler_lifecycle.client import Lifecycle
+from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.errors import DeploymentRefused
+from crawler_lifecycle.ports import Deployed, Deployment, RunRow, TaskRow
+from crawler_lifecycle.releasing import Releaser
+from crawler_lifecycle.settings import ClusterSettings
+from crawler_lifecycle.waking import Waker
+from tests.kubernetes.cluster.cluster import Cluster
+from tests.support.lab import Lab, laboratory
+
+#: A run that is looked at every three seconds when nothing wakes it.
+QUICK: dict[str, Any] = {"poll_minutes": [0.05], "limits": {"start_check_s": 0.5, "stop_grace_s": 5}}
+Json = dict[str, Any]
+
+
+@dataclass
+class KubeScheduler:
+    """The scheduler service without HTTP."""
+
+    deployer: KubernetesDeployer
+    crawlers_: dict[str, CrawlerDefinition] = field(default_factory=dict)
+
+    def deploy(self, deployment: Deployment) -> list[Deployed]:
+        crawler = self.crawlers_.get(deployment.crawler)
+        if crawler is None:
+            raise DeploymentRefused(f"crawler: {deployment.crawler!r} is not in the catalogue")
+        return self.deployer.deploy(deployment, crawler)
+
+    def crawlers(self) -> list[CrawlerDefinition]:
+        return list(self.crawlers_.values())
+
+
+@dataclass
+class KubeLab:
+    """One test's world: a laboratory, and a namespace of a cluster."""
+
+    lab: Lab
+    cluster: Cluster
+    namespace: str
+    api: Api
+    scheduler: KubeScheduler
+    releaser: Releaser
+
+    def knows(self, crawler: CrawlerDefinition) -> None:
+        """From now on the catalogue has this crawler."""
+        self.scheduler.crawlers_[crawler.name] = crawler
+        self.lab.scheduler.catalogue._crawlers[crawler.name] = crawler
+
+    # --- the cluster as its administrator sees it
+
+    def path(self, resource: str, name: str = "", group: str = "/api/v1") -> str:
+        return f"{group}/namespaces/{self.namespace}/{resource}" + (f"/{name}" if name else "")
+
+    def jobs(self) -> list[Json]:
+        items: list[Json] = self.cluster.admin.get(self.path("jobs", group="/apis/batch/v1"))["items"]
+        return items
+
+    def pods(self) -> list[Json]:
+        items: list[Json] = self.cluster.admin.get(self.path("pods"))["items"]
+        return items
+
+    def delete_pod(self, name: str, **options: Any) -> None:
+        self.cluster.admin.delete(self.path("pods", name), options)
+
+    # --- the database
+
+    def run(self, run_id: int = 1) -> RunRow:
+        row: RunRow | None = self.lab.store.get_run(run_id)
+        assert row is not None
+        return row
+
+    def tasks(self, run_id: int = 1, *, superseded: bool = False) -> list[TaskRow]:
+        rows: list[TaskRow] = self.lab.store.list_tasks(run_id, superseded=superseded)
+        return rows
+
+    async def until_task(self, status: str, index: int = 0, seconds: float = 40) -> TaskRow:
+        """Wait until the database has the task in this status."""
+
+        def there() -> TaskRow | None:
+            rows = [t for t in self.tasks() if t.task_index == index] if self.lab.store.get_run(1) else []
+            return rows[0] if rows and rows[0].status == status else None
+
+        found: TaskRow = await self.lab.until(there, seconds)
+        return found
+
+    async def until_said(self, words: str, seconds: float = 40) -> str:
+        """Wait until the run or one of its tasks says these words."""
+
+        def said() -> str | None:
+            row = self.lab.store.get_run(1)
+            texts = [row.waiting_for, row.look_error, *(t.reason for t in self.tasks())] if row else []
+            return next((text for text in texts if text and words in text), None)
+
+        found: str = await self.lab.until(said, seconds)
+        return found
+
+
+@asynccontextmanager
+async def kube_laboratory(
+    client: Client, folder: Path, cluster: Cluster, *, watched: bool, api: Api | None = None
+) -> AsyncIterator[KubeLab]:
+    """Workers of all roles and what lets go of ends; with ``watched`` an observer as well."""
+    namespace = api.namespace if api is not None else cluster.namespace("life")
+    own = api or Api.connect(kubeconfig=cluster.kubeconfig, namespace=namespace, connect_s=2, read_s=5)
+    settings = ClusterSettings(kind="kubernetes", namespace=namespace, service_account="default")
+    async with AsyncExitStack() as stack:
+        stack.callback(own.close)
+        lab = await stack.enter_async_context(laboratory(client, folder, workers=False, clock=utc_now))
+        kubernetes = KubernetesCluster(own)
+        deployer = KubernetesDeployer(own, settings)
+        stack.callback(deployer.close)
+        scheduler = KubeScheduler(deployer)
+        lab.parts.cluster, lab.parts.scheduler = kubernetes, scheduler
+        releaser = Releaser(kubernetes, lab.store, turn_s=0.5)
+        over = asyncio.Event()
+        helpers = [asyncio.create_task(releaser.run(over))]
+        if watched:
+            waker = Waker(KubernetesObserver(own), lab.store, Lifecycle(client).look_now)
+            helpers.append(asyncio.create_task(waker.run(over)))
+        await stack.enter_async_context(lab.working())
+        try:
+            yield KubeLab(lab, cluster, namespace, own, scheduler, releaser)
+        finally:
+            over.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.gather(*helpers)

@@ -1,0 +1,195 @@
+"""Runs from their start to their end on a real API server and its controllers; kwok plays the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from temporalio.testing import WorkflowEnvironment
+
+from crawler_lifecycle.adapters.kubernetes import labels
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.run import Resources
+from tests.contracts.cluster.kube_harness import summary
+from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.kube_lab import QUICK, KubeLab, kube_laboratory
+from tests.support.temporal import temporal_server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+FINISHED, SHUTDOWN = summary("finished", 0), summary("shutdown", 11)
+
+
+def crawler(name: str = "books", resources: Resources | None = None, **script: str) -> CrawlerDefinition:
+    """A crawler that does what kwok is told by these variables."""
+    env = {f"KWOK_{key.upper()}": value for key, value in script.items()}
+    return CrawlerDefinition(
+        name,
+        CrawlerKind.COMMAND,
+        image="crawl.test/crawler:1",
+        command=["crawl"],
+        env=env,
+        resources=resources or Resources(),
+        resumable=True,
+    )
+
+
+QUICKLY = crawler(run_for="1s", message=FINISHED)
+#: Runs until it is stopped, and says then what our runner would say.
+ENDLESS = crawler(stop_code="11", message=SHUTDOWN)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def server() -> AsyncIterator[WorkflowEnvironment]:
+    async with temporal_server(skipping=False) as env:
+        yield env
+
+
+@pytest_asyncio.fixture(loop_scope="session", params=[True, False], ids=["observed", "unobserved"])
+async def kube(
+    request: pytest.FixtureRequest, server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path
+) -> AsyncIterator[KubeLab]:
+    async with kube_laboratory(server.client, tmp_path, kwok_cluster, watched=request.param) as kube:
+        yield kube
+
+
+def request(**more: Any) -> dict[str, Any]:
+    return {"crawler": "books", **QUICK, **more}
+
+
+async def test_a_run_of_several_tasks_in_waves(kube: KubeLab) -> None:
+    kube.knows(QUICKLY)
+    handle = await kube.lab.start(request(tasks=[{}] * 5, max_parallel_tasks=2))
+    result = await kube.lab.ended(handle)
+    assert (result.status, result.outcome, result.tasks) == ("COMPLETED", "finished", {"SUCCEEDED": 5})
+    rows = kube.tasks()
+    assert [(t.exit_code, t.pages, t.node is not None) for t in rows] == [(0, 3, True)] * 5
+    assert {t.cluster_uid for t in rows} == {job["metadata"]["uid"] for job in kube.jobs()}
+    assert kube.lab.store.corrections(1) == []
+    await kube.lab.until(lambda: all(labels.SETTLED in job["metadata"]["labels"] for job in kube.jobs()))
+    await kube.lab.until(lambda: not any(labels.FINALIZER in p["metadata"].get("finalizers", []) for p in kube.pods()))
+    assert all(labels.SETTLED in pod["metadata"]["labels"] for pod in kube.pods())
+
+
+async def test_a_failure_with_its_cause(kube: KubeLab) -> None:
+    kube.knows(crawler(run_for="500ms", exit_code="137", reason="OOMKilled"))
+    result = await kube.lab.ended(await kube.lab.start(request()))
+    assert (result.status, result.outcome) == ("FAILED", "killed by oom")
+    [task] = kube.tasks()
+    assert (task.exit_code, task.outcome) == (137, "killed by oom")
+    assert "Out of memory" in (task.cause or "")
+
+
+async def test_a_stop_keeps_exit_code_and_summary(kube: KubeLab) -> None:
+    kube.knows(ENDLESS)
+    handle = await kube.lab.start(request(tasks=[{}] * 2))
+    await kube.until_task("RUNNING", 1)
+    await handle.signal("stop", {"request_id": "s1", "requested_by": "ada"})
+    result = await kube.lab.ended(handle)
+    assert (result.status, result.outcome, result.tasks) == ("FAILED", "cancelled", {"CANCELLED": 2})
+    assert [(t.exit_code, t.pages, t.outcome) for t in kube.tasks()] == [(11, 3, "cancelled")] * 2
+    assert kube.lab.store.corrections(1) == []
+    await kube.lab.until(lambda: (kube.jobs(), kube.pods()) == ([], [])), "let go of, they are gone"
+
+
+async def test_a_forced_stop(kube: KubeLab) -> None:
+    kube.knows(crawler(stop_after="200ms", stop_code="137"))
+    handle = await kube.lab.start(request())
+    await kube.until_task("RUNNING")
+    await handle.signal("force_stop", {"request_id": "s1", "requested_by": "ada"})
+    result = await kube.lab.ended(handle)
+    assert (result.status, result.outcome, result.tasks) == ("FAILED", "cancelled", {"CANCELLED": 1})
+    [task] = kube.tasks()
+    assert (task.exit_code, task.exit_signal) == (137, 9)
+
+
+async def test_a_stop_before_anything_could_run(kube: KubeLab) -> None:
+    kube.knows(crawler(resources=Resources(cpu="9000")))
+    handle = await kube.lab.start(request())
+    assert "nsufficient cpu" in await kube.until_said("No node has room for it")
+    await handle.signal("stop", {"request_id": "s1"})
+    result = await kube.lab.ended(handle)
+    assert (result.status, result.tasks) == ("FAILED", {"CANCELLED": 1})
+    await kube.lab.until(lambda: (kube.jobs(), kube.pods()) == ([], []))
+
+
+async def test_a_run_is_resumed(kube: KubeLab) -> None:
+    kube.knows(ENDLESS)
+    handle = await kube.lab.start(request(tasks=[{}] * 2))
+    await kube.until_task("RUNNING", 1)
+    await handle.signal("stop", {"request_id": "s1"})
+    await kube.lab.ended(handle)
+    kube.knows(QUICKLY)
+    again = await kube.lab.start({"run_id": 1, **QUICK}, id="again")
+    result = await kube.lab.ended(again)
+    assert (result.status, result.attempt, result.tasks) == ("COMPLETED", 2, {"SUCCEEDED": 2})
+    assert sorted((t.task_index, t.attempt) for t in kube.tasks(superseded=True)) == [(0, 1), (0, 2), (1, 1), (1, 2)]
+
+
+async def test_a_running_task_is_adopted(kube: KubeLab) -> None:
+    kube.knows(crawler(run_for="6s", message=FINISHED))
+    handle = await kube.lab.start(request())
+    before = await kube.until_task("RUNNING")
+    await handle.terminate("its workflow is lost")
+    again = await kube.lab.start({"run_id": 1, **QUICK}, id="again")
+    result = await kube.lab.ended(again)
+    assert (result.status, result.attempt) == ("COMPLETED", 2)
+    assert [(t.task_id, t.cluster_uid) for t in kube.tasks()] == [(before.task_id, before.cluster_uid)]
+    assert len(kube.jobs()) == 1
+
+
+async def test_a_pod_deleted_behind_our_back(kube: KubeLab) -> None:
+    kube.knows(crawler())
+    handle = await kube.lab.start(request())
+    await kube.until_task("RUNNING")
+    kube.delete_pod(kube.pods()[0]["metadata"]["name"])
+    result = await kube.lab.ended(handle)
+    assert (result.status, result.outcome) == ("FAILED", "interrupted")
+    [found] = kube.lab.store.corrections(1)
+    assert (found.kind, found.believed, found.truth) == ("killed", "RUNNING", "FAILED")
+    assert "deleted by somebody else" in (kube.tasks()[0].cause or "")
+
+
+async def test_a_job_that_vanished_without_a_trace(kube: KubeLab) -> None:
+    kube.knows(ENDLESS)
+    handle = await kube.lab.start(request())
+    await kube.until_task("RUNNING")
+    [pod], [job] = kube.pods(), kube.jobs()
+    admin = kube.cluster.admin
+    admin.patch(kube.path("pods", pod["metadata"]["name"]), {"metadata": {"finalizers": None}})
+    jobs = kube.path("jobs", job["metadata"]["name"], "/apis/batch/v1")
+    admin.delete(jobs, {"propagationPolicy": "Background"})
+    kube.delete_pod(pod["metadata"]["name"], gracePeriodSeconds=0)
+    result = await kube.lab.ended(handle, 80)
+    assert (result.status, result.outcome, result.tasks) == ("FAILED", "lost", {"LOST": 1})
+    [found] = kube.lab.store.corrections(1)
+    assert (found.kind, found.truth) == ("vanished", "LOST")
+
+
+async def test_a_quota_of_zero_and_then_room(kube: KubeLab) -> None:
+    kube.knows(QUICKLY)
+    quotas = kube.path("resourcequotas")
+    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"count/jobs.batch": "0"}}}
+    kube.cluster.admin.post(quotas, quota)
+    await kube.lab.until(lambda: kube.cluster.admin.get(f"{quotas}/none").get("status", {}).get("hard"))
+    handle = await kube.lab.start(request())
+    assert "exceeded quota: none" in await kube.until_said("quota is used up")
+    assert [t.status for t in kube.tasks()] == ["QUEUED"]
+    kube.cluster.admin.patch(f"{quotas}/none", {"spec": {"hard": {"count/jobs.batch": "5"}}})
+    result = await kube.lab.ended(handle, 90)
+    assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 1})
+
+
+async def test_no_pod_may_be_made_and_then_it_may(kube: KubeLab) -> None:
+    kube.knows(QUICKLY)
+    quotas = kube.path("resourcequotas")
+    kube.cluster.admin.post(quotas, {"metadata": {"name": "no-pods"}, "spec": {"hard": {"pods": "0"}}})
+    await kube.lab.until(lambda: kube.cluster.admin.get(f"{quotas}/no-pods").get("status", {}).get("hard"))
+    handle = await kube.lab.start(request())
+    assert "exceeded quota: no-pods" in await kube.until_said("quota is used up")
+    kube.cluster.admin.delete(f"{quotas}/no-pods", {})
+    result = await kube.lab.ended(handle, 90)
+    assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 1})
