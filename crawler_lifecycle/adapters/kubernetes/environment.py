@@ -101,8 +101,8 @@ def _reference(name: str, text: str) -> dict[str, str]:
     found = secret_reference(text)
     if found is None:
         raise InvalidRequest(
-            f"secrets.{name}: {text!r:.80} cannot be resolved here; on Kubernetes a secret is 'secret:NAME/KEY', a key "
-            "of a Secret in the namespace of crawls"
+            f"secrets.{name!r:.80}: {text!r:.80} cannot be resolved here; on Kubernetes a secret is 'secret:NAME/KEY', a "
+            "key of a Secret in the namespace of crawls"
         )
     return {"name": found[0], "key": found[1]}
 
@@ -110,11 +110,11 @@ def _reference(name: str, text: str) -> dict[str, str]:
 def _check(name: str, value: str) -> None:
     if not _NAME.fullmatch(name):
         raise InvalidRequest(
-            f"env.{name!r:.80}: is no name of a variable on Kubernetes; give letters, digits, '_', '-' and '.', not "
-            "beginning with a digit"
+            f"env.{name!r:.80}: no name of a variable on Kubernetes; give letters, digits, '_', '-' and '.', and "
+            "begin with none of the digits"
         )
     if "\0" in value:
-        raise InvalidRequest(f"env.{name}: holds a NUL character, which no process can receive; remove it")
+        raise InvalidRequest(f"env.{name!r:.80}: holds a NUL character, which no process can receive; remove it")
     size = len(value.encode(errors="surrogatepass"))
     if size > VARIABLE_MAX:
-        raise InvalidRequest(f"{name}: {size} bytes are too many; at most {VARIABLE_MAX}")
+        raise InvalidRequest(f"{name!s:.80}: {size} bytes are too many; at most {VARIABLE_MAX}")
