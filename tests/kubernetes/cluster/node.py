@@ -46,6 +46,10 @@ class Node:
     def __init__(self, places: Places, bin_: Path, plane: ControlPlane, name: str, number: int) -> None:
         if number >= 3:
             raise ClusterFailed("at most 3 real nodes a cluster: they share one subnet of 240 addresses")
+        if set(str(places.folder)) & set(",:\\'\""):
+            raise ClusterFailed(
+                f"{str(places.folder)!r}: no comma, colon, quote or backslash; overlays cannot have them"
+            )
         self.name, self.number = name, number
         self._places, self._bin, self._plane = places, bin_, plane
         self.folder = places.folder / name

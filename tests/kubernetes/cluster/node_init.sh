@@ -23,7 +23,9 @@ for place in /var/lib /var/log; do
   over="$folder/state/over$place"; mkdir -p "$over/upper" "$over/work"
   mount -t overlay overlay -o "lowerdir=$place,upperdir=$over/upper,workdir=$over/work" "$place"
 done
-mkdir -p "$folder/state/containerd" "$folder/state/kubelet"
+# The path of a socket has at most 107 characters, and the kubelet makes some below its root.
+mkdir -p "$folder/state/containerd" "$folder/state/kubelet" /var/lib/kubelet
+mount --bind "$folder/state/kubelet" /var/lib/kubelet
 : > "$folder/resolv.conf"
 
 # As after a reboot: each cgroup that an earlier life left costs three seconds at the kubelet's start.
@@ -31,7 +33,7 @@ find /sys/fs/cgroup/"$cgroup" /sys/fs/cgroup/*/"$cgroup" -mindepth 1 -depth -typ
 
 containerd_start() { containerd --config "$folder/containerd.toml" >> "$folder/containerd.log" 2>&1 & }
 kubelet_start() {
-  kubelet --config="$folder/kubelet.yaml" --kubeconfig="$folder/kubeconfig" --root-dir="$folder/state/kubelet" \
+  kubelet --config="$folder/kubelet.yaml" --kubeconfig="$folder/kubeconfig" --root-dir=/var/lib/kubelet \
     --cert-dir="$folder/kubelet-pki" --hostname-override="$(basename "$folder")" --node-ip="$(cat "$folder/address")" \
     --v=2 >> "$folder/kubelet.log" 2>&1 &
 }

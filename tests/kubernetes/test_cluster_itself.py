@@ -1,0 +1,323 @@
+"""The test cluster keeps its promises: it starts, its parts can be broken, several fit, and nothing of it is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.kubernetes.cluster import binaries, images, node
+from tests.kubernetes.cluster.admin import Admin, AdminError
+from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.cluster.places import CGROUPS, Places, base
+from tests.kubernetes.cluster.processes import ClusterFailed, Part, until
+
+UP = [sys.executable, "-m", "tests.kubernetes.cluster", "up"]
+POD = {
+    "containers": [{"name": "crawler", "image": images.PYTHON, "imagePullPolicy": "Never"}],
+    "restartPolicy": "Never",
+}
+
+
+@pytest.fixture(autouse=True)
+def _binaries(kube_binaries: None) -> None:
+    """All of this needs the programs."""
+
+
+def _processes(mark: str) -> dict[int, str]:
+    """Processes whose command line names ``mark``, such as the folder of a cluster."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                if mark in words:
+                    found[int(entry.name)] = words
+    return found
+
+
+def _trace(name: str) -> list[str]:
+    """What of the cluster of this name is on the machine."""
+    links = [p.name for p in Path("/sys/class/net").iterdir() if p.name == name]
+    cgroups = [str(p) for p in (*CGROUPS.glob(f"{name}-*"), *CGROUPS.glob(f"*/{name}-*"))]
+    mounts = [line for line in Path("/proc/self/mounts").read_text().splitlines() if f"/{name}/" in line]
+    return links + cgroups + mounts + list(_processes(f"{base()}/{name}/").values())
+
+
+def _host() -> dict[str, object]:
+    """What a node could have changed of the machine."""
+    settings = ("vm/overcommit_memory", "kernel/panic", "net/ipv4/ip_forward", "vm/panic_on_oom")
+    mounts = [line for line in Path("/proc/self/mounts").read_text().splitlines() if "clk" in line]
+    return {name: Path("/proc/sys", name).read_text() for name in settings} | {"mounts": mounts}
+
+
+def _real(cluster_nodes: int) -> None:
+    if cluster_nodes and (reason := node.unable()):
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(f"THE REAL KUBELET CANNOT RUN HERE: {reason}")
+
+
+@pytest.mark.parametrize(("kwok", "nodes"), [(2, 0), (0, 1)], ids=["kwok", "real"])
+def test_nothing_is_left(kwok: int, nodes: int) -> None:
+    _real(nodes)
+    before = _host()
+    with Cluster(kwok=kwok, nodes=nodes) as cluster:
+        name, folder = cluster.places.name, cluster.places.folder
+        pids = [part.pid for part in cluster.parts().values()]
+        namespace = cluster.namespace()
+        spec = POD | {"containers": [POD["containers"][0] | {"args": ["-c", "import time; time.sleep(600)"]}]}
+        cluster.admin.post(f"/api/v1/namespaces/{namespace}/pods", {"metadata": {"name": "stays"}, "spec": spec})
+        path = f"/api/v1/namespaces/{namespace}/pods/stays"
+        until(lambda: cluster.admin.get(path)["status"]["phase"] == "Running", "a running pod", 60)
+        assert _trace(name)
+    assert _trace(name) == []
+    assert not folder.exists()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert _host() == before
+
+
+def test_two_at_once_share_nothing() -> None:
+    with Cluster(kwok=1) as one, Cluster(kwok=1) as two:
+        assert {one.places.name, one.api, one.places.gateway}.isdisjoint({two.places.name, two.api, two.places.gateway})
+        first, second = one.namespace("first"), two.namespace("second")
+        names = {item["metadata"]["name"] for item in two.admin.get("/api/v1/namespaces")["items"]}
+        assert second in names
+        assert first not in names
+        stranger = Admin(one.api, two.token(), one.plane.authority.certificate)
+        with pytest.raises(AdminError) as refused:
+            stranger.get("/api/v1/nodes")
+        assert refused.value.status == 401
+
+
+def test_two_real_ones_at_once() -> None:
+    _real(1)
+    with Cluster(nodes=1) as one, Cluster(nodes=1) as two:
+        assert _trace(one.places.name)
+        assert _trace(two.places.name)
+        two.end()
+        assert _trace(two.places.name) == []
+        assert one.admin.get(f"/api/v1/nodes/{one.node_names[0]}")["metadata"]["name"] == one.node_names[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_whoever_ends_it_every_process_ends(number: int, tmp_path: Path) -> None:
+    """Also SIGKILL: the kernel ends the parts, and the next start clears what only a living process can."""
+    words = ["--node"] if node.unable() is None else ["--kwok", "1"]
+    deep = tmp_path / "a folder with a long name as sockets have only short ones" / "c"
+    running = subprocess.Popen([*UP, *words, "--dir", str(deep)], stdout=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    said = json.loads(running.stdout.readline())
+    assert Admin(said["api"], "void", deep / "pki/ca.crt").ready() is False
+    assert _processes(said["dir"])
+    running.send_signal(number)
+    assert running.wait(30) == (-number if number == signal.SIGKILL else 0)
+    until(lambda: not _processes(said["dir"]), "the end of every process", 15)
+    running.stdout.close()
+    places = Places.take()
+    assert _trace(places.name) == []
+    places.release()
+
+
+def test_it_ends_with_its_parent(tmp_path: Path) -> None:
+    """The parent is a shell that dies without a word to its child."""
+    program = f"exec {' '.join(UP)} --kwok 1 --dir {tmp_path}/c"
+    shell = subprocess.Popen(["sh", "-c", f"({program}) & wait"], stdout=subprocess.PIPE, text=True)
+    assert shell.stdout is not None
+    assert json.loads(shell.stdout.readline())
+    shell.kill()
+    shell.wait()
+    until(lambda: not _processes(str(tmp_path)), "the end of every process", 30)
+    shell.stdout.close()
+
+
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(ClusterFailed, match="not empty"):
+        Cluster(kwok=1, folder=tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def test_parts_can_be_broken_and_come_back() -> None:
+    with Cluster(kwok=1) as cluster:
+        namespace = cluster.namespace()
+        impatient = Admin(cluster.api, cluster.token(), cluster.plane.authority.certificate, timeout_s=0.5)
+        cluster.freeze("kube-apiserver")
+        with pytest.raises(OSError, match="timed out"):
+            impatient.get("/api/v1/namespaces")
+        cluster.thaw("kube-apiserver")
+        until(cluster.admin.ready, "the thawed server", 20)
+        cluster.kill("kube-apiserver")
+        with pytest.raises(OSError, match="refused"):
+            cluster.admin.get("/api/v1/namespaces")
+        cluster.start_part("kube-apiserver")
+        assert cluster.admin.get(f"/api/v1/namespaces/{namespace}")["metadata"]["name"] == namespace
+        cluster.restart("etcd")
+        assert cluster.admin.get(f"/api/v1/namespaces/{namespace}")["metadata"]["name"] == namespace
+        with pytest.raises(ClusterFailed, match="no part 'engine'; there are etcd"):
+            cluster.kill("engine")
+        with pytest.raises(ClusterFailed, match="no real node"):
+            cluster.kill("kubelet")
+
+
+def test_admission_and_tokens_of_service_accounts_are_real(kwok_cluster: Cluster) -> None:
+    namespace = kwok_cluster.namespace()
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    made = kwok_cluster.admin.post(pods, {"metadata": {"name": "p"}, "spec": POD})
+    assert made["spec"]["serviceAccountName"] == "default"
+    assert any("projected" in volume for volume in made["spec"]["volumes"]), "a token is mounted unless one says no"
+    stranger = POD | {"serviceAccountName": "nobody"}
+    with pytest.raises(AdminError, match=r'serviceaccount \\"nobody\\" not found'):
+        kwok_cluster.admin.post(pods, {"metadata": {"name": "q"}, "spec": stranger})
+    user = f"system:serviceaccount:{namespace}:reader"
+    reader = Admin(kwok_cluster.api, kwok_cluster.token(user), kwok_cluster.plane.authority.certificate)
+    with pytest.raises(AdminError, match=f'User \\\\"{user}\\\\" cannot list'):
+        reader.get(pods)
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+    roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+    kwok_cluster.admin.post(f"{roles}/roles", {"metadata": {"name": "reads"}, "rules": rules})
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reads"}
+    subject = {"kind": "ServiceAccount", "name": "reader", "namespace": namespace}
+    binding = {"metadata": {"name": "reads"}, "roleRef": reference, "subjects": [subject]}
+    kwok_cluster.admin.post(f"{roles}/rolebindings", binding)
+    until(lambda: _listed(reader, pods), "the right to list pods", 10)
+
+
+def _listed(reader: Admin, path: str) -> bool:
+    try:
+        return [item["metadata"]["name"] for item in reader.get(path)["items"]] == ["p"]
+    except AdminError as error:
+        if error.status != 403:
+            raise
+        return False
+
+
+@pytest.mark.parametrize("user", ["root", "system:serviceaccount:", "system:serviceaccount:only-a-namespace"])
+def test_no_token_for_a_user_that_cannot_be(kwok_cluster: Cluster, user: str) -> None:
+    with pytest.raises(ClusterFailed, match="give admin or"):
+        kwok_cluster.token(user)
+
+
+def test_a_part_that_dies_at_its_start_shows_its_last_words(tmp_path: Path) -> None:
+    part = Part("bad", ["sh", "-c", "echo no such thing; exit 3"], tmp_path / "bad.log")
+    part.start()
+    with pytest.raises(ClusterFailed, match="bad ended while waiting for it:\nno such thing"):
+        until(lambda: False, "it", 10, [part])
+
+
+def test_what_cannot_be_built_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBE_BINARIES", str(tmp_path))
+    with pytest.raises(binaries.NoBinaries, match=r"etcd, kube-apiserver.*run `make kube-binaries`"):
+        binaries.available()
+    with pytest.raises(binaries.NoBinaries, match="unset it to have them built"):
+        binaries.build()
+    monkeypatch.delenv("KUBE_BINARIES")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(binaries.NoBinaries, match="Go toolchain"):
+        binaries.build()
+
+
+def test_the_key_follows_pins_and_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = binaries.key()
+    assert binaries.key() == before
+    monkeypatch.setattr(binaries, "PROGRAMS", binaries.PROGRAMS[:-1])
+    assert binaries.key() != before
+    monkeypatch.undo()
+    (tmp_path / "go.sum").write_text("x")
+    monkeypatch.setattr(binaries, "MODULES", tmp_path)
+    assert binaries.key() != before
+
+
+def test_an_archive_is_the_same_each_time(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "file").write_text("text")
+    layers = [images.Layer(((tmp_path / "in", ""),)), images.Layer(((tmp_path / "in", "app"),))]
+    digests = set()
+    for number in range(2):
+        os.utime(tmp_path / "in" / "file", (number, number))
+        archive = tmp_path / f"{number}.tar"
+        digests.add(images.write_archive(archive, "crawl.test/x:1", layers, entrypoint=["/file"], user="1000"))
+    assert len(digests) == 1
+    assert (tmp_path / "0.tar").read_bytes() == (tmp_path / "1.tar").read_bytes()
+
+
+# --- what a kwok pod does --------------------------------------------------------------------------------------------
+
+Ends = tuple[dict[str, str], Callable[[dict[str, object]], object]]
+
+
+def _pod(cluster: Cluster, annotations: dict[str, str] | None = None, **more: object) -> str:
+    namespace = cluster.namespace()
+    metadata = {"name": "p", "annotations": annotations or {}, **more}
+    cluster.admin.post(f"/api/v1/namespaces/{namespace}/pods", {"metadata": metadata, "spec": POD})
+    return f"/api/v1/namespaces/{namespace}/pods/p"
+
+
+def _phase(cluster: Cluster, path: str, *phases: str) -> dict[str, object]:
+    until(lambda: cluster.admin.get(path)["status"]["phase"] in phases, f"{path} {phases}", 20, pause_s=0.05)
+    status: dict[str, object] = cluster.admin.get(path)["status"]
+    return status
+
+
+def _terminated(status: dict[str, object]) -> dict[str, object]:
+    found: dict[str, object] = status["containerStatuses"][0]["state"]["terminated"]  # type: ignore[index]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("annotations", "phase", "code", "reason"),
+    [
+        ({}, "Succeeded", 0, "Completed"),
+        ({"exit-code": "3"}, "Failed", 3, "Error"),
+        ({"exit-code": "137", "reason": "OOMKilled"}, "Failed", 137, "OOMKilled"),
+    ],
+)
+def test_a_kwok_pod_ends_as_told(
+    kwok_cluster: Cluster, annotations: dict[str, str], phase: str, code: int, reason: str
+) -> None:
+    said = {f"crawl.test/{k}": v for k, v in ({"run-for": "100ms", "message": '{"a": "b"}'} | annotations).items()}
+    status = _phase(kwok_cluster, _pod(kwok_cluster, said), "Succeeded", "Failed")
+    ended = _terminated(status)
+    assert (status["phase"], ended["exitCode"], ended["reason"]) == (phase, code, reason)
+    assert ended["message"] == '{"a": "b"}'
+    assert str(ended["startedAt"]) <= str(ended["finishedAt"])
+
+
+def test_a_kwok_pod_is_evicted_as_told(kwok_cluster: Cluster) -> None:
+    said = {"run-for": "1ms", "exit-code": "137", "pod-reason": "Evicted", "disruption": "TerminationByKubelet"}
+    status = _phase(kwok_cluster, _pod(kwok_cluster, {f"crawl.test/{k}": v for k, v in said.items()}), "Failed")
+    conditions = {c["type"]: c.get("reason") for c in status["conditions"]}  # type: ignore[attr-defined]
+    assert (status["reason"], conditions["DisruptionTarget"]) == ("Evicted", "TerminationByKubelet")
+
+
+def test_a_kwok_pod_waits_as_told_and_runs_when_told_no_more(kwok_cluster: Cluster) -> None:
+    said = {"crawl.test/waiting": "ImagePullBackOff", "crawl.test/waiting-message": 'Back-off "x"'}
+    path = _pod(kwok_cluster, said)
+    until(lambda: kwok_cluster.admin.get(path)["status"].get("containerStatuses"), "a status", 10)
+    status = kwok_cluster.admin.get(path)["status"]
+    assert status["phase"] == "Pending"
+    waiting = {"reason": "ImagePullBackOff", "message": 'Back-off "x"'}
+    assert status["containerStatuses"][0]["state"] == {"waiting": waiting}
+    kwok_cluster.admin.patch(path, {"metadata": {"annotations": {"crawl.test/waiting": None}}})
+    _phase(kwok_cluster, path, "Running")
+
+
+def test_a_stopped_kwok_pod_keeps_its_end_as_long_as_a_finalizer_holds_it(kwok_cluster: Cluster) -> None:
+    said = {"crawl.test/stop-code": "11", "crawl.test/stop-after": "200ms"}
+    path = _pod(kwok_cluster, said, finalizers=["crawl.test/hold"])
+    _phase(kwok_cluster, path, "Running")
+    kwok_cluster.admin.delete(path)
+    assert _terminated(_phase(kwok_cluster, path, "Failed"))["exitCode"] == 11
+    time.sleep(0.5)
+    assert kwok_cluster.admin.get(path)["metadata"]["finalizers"] == ["crawl.test/hold"]
+    kwok_cluster.admin.patch(path, {"metadata": {"finalizers": None}})
+    until(lambda: kwok_cluster.admin.find(path) is None, "the end of the pod", 10)
