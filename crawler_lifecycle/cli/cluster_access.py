@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.processes import LOOPBACK
@@ -56,6 +57,11 @@ class Place:
             name = f"{_SETTING}{str(item['loc'][0]).upper()}"
             raise CommandFailed(Exit.USAGE, f"{name}: {item.get('input')!r} is not allowed; {item['msg']}") from None
 
+    def over(self, settings: ClusterSettings) -> ClusterSettings:
+        """These settings with what was given here."""
+        given = {"kubeconfig": self.kubeconfig, "context": self.context, "namespace": self.namespace}
+        return settings.model_copy(update={name: value for name, value in given.items() if value is not None})
+
 
 #: What tells how the API server is reached.
 _FIELDS = ("kind", "namespace", "kubeconfig", "context", "image", "connect_s", "read_s")
@@ -81,27 +87,36 @@ def connect(settings: ClusterSettings) -> Api:
 
 def check_namespace(api: Api) -> None:
     """Return when the cluster answers and has our namespace. Raises ``CommandFailed`` that names the cure."""
+    if namespace_phase(api) != "Terminating":
+        return
+    name = api.namespace
+    why = "nothing can be created in it; what it still holds may wait for our finalizer"
+    cure = f"crawlctl cluster release --namespace {name}, or --namespace for another one"
+    raise CommandFailed(Exit.NOT_IN_THIS_STATE, f"the namespace {name!r} is being deleted", why, cure)
+
+
+def namespace_phase(api: Api) -> str | None:
+    """``Active`` or ``Terminating``; ``None`` for those who may not read it, which is no reason that they may not work
+    in it.
+
+    Raises ``CommandFailed`` when there is none, or the cluster does not answer.
+    """
     import json
 
-    from crawler_lifecycle.adapters.kubernetes.errors import ApiError, NotFound
+    from crawler_lifecycle.adapters.kubernetes.errors import NotFound, Refused
     from crawler_lifecycle.domain.errors import ClusterUnavailable
 
     name = api.namespace
     try:
-        found = json.loads(api.get(f"/api/v1/namespaces/{name}"))
+        found = json.loads(api.get(f"/api/v1/namespaces/{quote(name, safe='')}"))
     except NotFound:
         cure = f"kubectl create namespace {name}; --namespace names another"
         raise CommandFailed(Exit.NOT_FOUND, f"the cluster has no namespace {name!r}", None, cure) from None
-    except ApiError as error:
-        if error.status == 403:
-            return  # who may deploy there need not be allowed to read the namespace itself
-        raise failed(error) from None
+    except Refused:
+        return None
     except ClusterUnavailable as error:
         raise failed(error) from None
-    if found.get("status", {}).get("phase") == "Terminating":
-        why = "nothing can be created in it; what it still holds may wait for our finalizer"
-        cure = f"crawlctl cluster release --namespace {name}, or --namespace for another one"
-        raise CommandFailed(Exit.NOT_IN_THIS_STATE, f"the namespace {name!r} is being deleted", why, cure)
+    return str((found.get("status") or {}).get("phase") or "Active")
 
 
 def failed(error: Exception) -> CommandFailed:

@@ -51,6 +51,9 @@ DB = {
     "current": ("services:db_current", "Show the schema version of the database."),
     "check": ("services:db_check", "Fail unless the database has the schema of this version."),
 }
+CLUSTER = {
+    "release": ("cluster:release", "Take our finalizer from pods that nobody will record any more."),
+}
 ALIASES = {"list": "ls", "tasks": "ps", "force-stop": "terminate"}
 
 
@@ -72,7 +75,12 @@ def build() -> App:
     for title, verbs in (("Runs", RUNS), ("Services", SERVICES), ("This program", PROGRAM)):
         for name, (function, text) in verbs.items():
             _add(app, name, function, text, title, ALIASES.get(name))
-    for group, verbs, text in (("crawler", CRAWLER, "The catalogue of crawlers."), ("db", DB, "The database.")):
+    groups = (
+        ("crawler", CRAWLER, "The catalogue of crawlers."),
+        ("db", DB, "The database."),
+        ("cluster", CLUSTER, "The Kubernetes cluster."),
+    )
+    for group, verbs, text in groups:
         below = App(name=group, help=text, group="Runs" if group == "crawler" else "Services")
         for name, (function, line) in verbs.items():
             _add(below, name, function, line, None, None)

@@ -1,4 +1,4 @@
-"""Merge patches (RFC 7386) and JSON patches (RFC 6902), as far as the API is asked for them."""
+"""Merge patches (RFC 7386), JSON patches (RFC 6902) and strategic ones, as far as the API is asked for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any
 
 from .problems import Problem
 
-MERGE = ("application/merge-patch+json", "application/strategic-merge-patch+json")
+STRATEGIC = "application/strategic-merge-patch+json"
+MERGE = ("application/merge-patch+json", STRATEGIC)
+#: A strategic patch takes these values out of the list that the rest of the key names.
+DELETE = "$deleteFromPrimitiveList/"
 JSON = "application/json-patch+json"
 
 
@@ -16,22 +19,26 @@ def apply(content_type: str, target: dict[str, Any], patch: Any) -> dict[str, An
     if content_type in MERGE:
         if not isinstance(patch, dict):
             raise Problem(400, "error decoding patch: it is no object")
-        merged = _merge(target, patch)
+        merged = _merge(target, patch, strategic=content_type == STRATEGIC)
         return merged if isinstance(merged, dict) else {}
     if content_type == JSON:
         return _json(copy.deepcopy(target), patch)
     raise Problem(415, f"the body of the request was in an unknown format - accepted media types include: {MERGE[0]}")
 
 
-def _merge(target: Any, patch: Any) -> Any:
+def _merge(target: Any, patch: Any, *, strategic: bool) -> Any:
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
     merged = dict(target) if isinstance(target, dict) else {}
     for key, value in patch.items():
-        if value is None:
+        if strategic and key.startswith(DELETE):
+            name = key.removeprefix(DELETE)
+            left = [one for one in merged.pop(name, []) if one not in value]
+            merged |= {name: left} if left else {}
+        elif value is None:
             merged.pop(key, None)
         else:
-            merged[key] = _merge(merged.get(key), value)
+            merged[key] = _merge(merged.get(key), value, strategic=strategic)
     return merged
 
 

@@ -1,0 +1,99 @@
+"""Pods that our finalizer holds, and letting go of them without any of our services.
+
+Usually the worker takes the finalizer away once an end is committed. This is for an administrator when that will not
+happen any more: the services are gone, the namespace shall go, or their right to patch pods went first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from crawler_lifecycle.adapters.kubernetes import labels
+from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.errors import Conflict, NotFound
+from crawler_lifecycle.adapters.kubernetes.objects import Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A pod with our finalizer."""
+
+    name: str
+    uid: str
+    run_id: int | None
+    task_index: int | None
+    attempt: int | None
+    phase: str
+    node: str | None
+    ended_at: datetime | None
+    deleted_at: datetime | None
+    """When its deletion was asked for (with the grace that it got)."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether our finalizer is all that it waits for, or soon will be: it has ended, or is being deleted."""
+        return self.phase in ("Succeeded", "Failed") or self.deleted_at is not None
+
+    def since(self) -> datetime | None:
+        """Since when it waits, as far as the cluster tells."""
+        return self.ended_at or self.deleted_at
+
+
+def held(api: Api, *, run_id: int | None = None) -> list[Held]:
+    """Every pod of the namespace that has our finalizer, in the order of run, task and attempt.
+
+    Without ``run_id`` no label is asked for: a pod whose labels somebody took away is held all the same. Raises
+    ``ApiError``.
+    """
+    selector = None if run_id is None else labels.of_run(run_id, settled=None)
+    found = [_held(pod) for pod in api.listing(api.pods_path(), Pod, labels=selector).items if _is_held(pod)]
+    return sorted(found, key=lambda h: (h.run_id or 0, h.task_index or 0, h.attempt or 0, h.name))
+
+
+def _is_held(pod: Pod) -> bool:
+    return labels.FINALIZER in pod.metadata.finalizers
+
+
+def _held(pod: Pod) -> Held:
+    meta = pod.metadata
+    status = pod.container(labels.CONTAINER)
+    terminated = status.state.terminated if status is not None else None
+    return Held(
+        name=meta.name,
+        uid=meta.uid,
+        run_id=_number(meta.labels.get(labels.RUN)),
+        task_index=_number(meta.labels.get(labels.TASK)),
+        attempt=_number(meta.labels.get(labels.ATTEMPT)),
+        phase=pod.status.phase or "Unknown",
+        node=pod.spec.node_name,
+        ended_at=terminated.finished_at if terminated is not None else None,
+        deleted_at=meta.deletion_timestamp,
+    )
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() and text.isascii() else None
+
+
+def let_go(api: Api, pod: Held) -> bool:
+    """Take our finalizer from this pod and leave those of others; whether it was still there.
+
+    Another pod under the name is left alone. Raises ``ApiError``.
+    """
+    change = {"metadata": {"uid": pod.uid, "$deleteFromPrimitiveList/finalizers": [labels.FINALIZER]}}
+    try:
+        api.patch(api.pods_path(pod.name), change, kind="strategic")
+    except (NotFound, Conflict):
+        return False
+    return True
+
+
+def waiting_long(pods: Sequence[Held], now: datetime, longer_than_s: float) -> list[Held]:
+    """Those that wait for longer than this: somebody should have let go of them."""
+    return [
+        pod
+        for pod in pods
+        if pod.waits and (since := pod.since()) is not None and (now - since).total_seconds() > longer_than_s
+    ]
