@@ -30,6 +30,11 @@ _OF_DEV = {
     "events": "LIFECYCLE_EVENTS__URL",
     "temporal": "TEMPORAL_ADDRESS",
     "namespace": "TEMPORAL_NAMESPACE",
+    "cluster": "LIFECYCLE_CLUSTER__KIND",
+    "kubeconfig": "LIFECYCLE_CLUSTER__KUBECONFIG",
+    "context": "LIFECYCLE_CLUSTER__CONTEXT",
+    "cluster_namespace": "LIFECYCLE_CLUSTER__NAMESPACE",
+    "image": "LIFECYCLE_CLUSTER__IMAGE",
 }
 #: Variables of others that decide what our processes speak with; the second half are secrets.
 _OTHERS = (

@@ -86,7 +86,7 @@ def _prepare(session: Session, fix: bool, state_dir: Path | None) -> tuple[Conte
 
 
 def _checks() -> Sequence[Check]:
-    from crawler_lifecycle.cli.doctor import database, machine, services, temporal
+    from crawler_lifecycle.cli.doctor import cluster, database, machine, services, temporal
     from crawler_lifecycle.cli.doctor.report import Check
     from crawler_lifecycle.cli.doctor.sources import check_variables
 
@@ -99,6 +99,7 @@ def _checks() -> Sequence[Check]:
         Check("ports", machine.check_ports),
         Check("temporal", temporal.check_temporal),
         Check("database", database.check_database),
+        Check("cluster", cluster.check_cluster),
         Check("catalogue", services.check_catalogue),
         Check("scheduler", services.check_scheduler),
         Check("tokens", services.check_tokens),

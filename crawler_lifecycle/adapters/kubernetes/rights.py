@@ -1,0 +1,135 @@
+"""What each of our components may do on the cluster, and asking the API server whether that is so.
+
+``deploy/base/crawls/roles.yaml`` grants exactly this, and a test compares the two. Whoever adds a call to this package
+adds its right here and there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import msgspec
+
+from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.errors import ApiError
+
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+#: Questions to the API server at once.
+THREADS = 8
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Right:
+    """One verb on one kind of object, in the namespace of the crawls."""
+
+    verb: str
+    resource: str
+    """With its sub-resource: ``pods/log``."""
+    group: str = ""
+
+    def __str__(self) -> str:
+        where = f".{self.group}" if self.group else ""
+        return f"{self.verb} {self.resource}{where}"
+
+
+def _rights(group: str, resource: str, *verbs: str) -> tuple[Right, ...]:
+    return tuple(Right(verb, resource, group) for verb in verbs)
+
+
+_LOOKS = (
+    *_rights("batch", "jobs", "get", "list", "patch"),
+    *_rights("", "pods", "get", "list", "patch"),
+    *_rights("", "pods/log", "get"),
+    *_rights("", "events", "list"),
+    *_rights("", "namespaces", "get"),
+    *_rights("metrics.k8s.io", "pods", "list"),
+)
+
+#: Role -> what it grants.
+ROLES: Mapping[str, Sequence[Right]] = {
+    "crawl-deployer": (*_rights("batch", "jobs", "create", "get"), *_rights("", "secrets", "create")),
+    "crawl-looker": _LOOKS,
+    "crawl-stopper": (*_LOOKS, *_rights("batch", "jobs", "delete"), *_rights("", "pods", "delete")),
+    "crawl-observer": (*_rights("batch", "jobs", "list", "watch"), *_rights("", "pods", "list", "watch")),
+    "crawl-log-reader": (*_rights("", "pods", "get", "list"), *_rights("", "pods/log", "get")),
+}
+
+#: Service account -> its role. Those that are not here have no right on the cluster at all.
+COMPONENTS: Mapping[str, str] = {
+    "scheduler": "crawl-deployer",
+    "worker-cluster": "crawl-looker",
+    "worker-control": "crawl-stopper",
+    "worker-audit": "crawl-stopper",
+    "worker-observer": "crawl-observer",
+    "gateway": "crawl-log-reader",
+}
+
+#: Rights without which things go on, and what is missing then.
+DISPENSABLE: Mapping[Right, str] = {
+    Right("list", "pods", "metrics.k8s.io"): "memory in use is not shown",
+    Right("get", "namespaces"): "a namespace that is being deleted is not told as the reason",
+    Right("list", "events"): "why a task waits is told in fewer words",
+}
+
+
+class _Status(msgspec.Struct):
+    allowed: bool = False
+
+
+class _Review(msgspec.Struct):
+    status: _Status
+
+
+class _User(msgspec.Struct):
+    username: str = ""
+
+
+class _UserInfo(msgspec.Struct, rename="camel"):
+    user_info: _User
+
+
+class _Who(msgspec.Struct):
+    status: _UserInfo
+
+
+def who_am_i(api: Api) -> str | None:
+    """The name under which the API server knows us; ``None`` when it keeps that to itself.
+
+    Raises ``ApiError`` when it does not know us at all, or does not answer.
+    """
+    try:
+        answer = api.post(_WHO, {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"})
+        return msgspec.json.decode(answer, type=_Who).status.user_info.username or None
+    except msgspec.MsgspecError:
+        return None
+    except ApiError as error:
+        if error.status in (403, 404):  # before 1.28 there is no such question
+            return None
+        raise
+
+
+def missing(api: Api, rights: Iterable[Right]) -> set[Right]:
+    """Those of the rights that we do not have in the namespace of the crawls. Raises ``ApiError``."""
+    wanted = sorted(set(rights))
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="rights") as threads:
+        return {
+            right for right, has in zip(wanted, threads.map(lambda one: _has(api, one), wanted), strict=True) if not has
+        }
+
+
+def _has(api: Api, right: Right) -> bool:
+    resource, _, sub = right.resource.partition("/")
+    asked = {"namespace": api.namespace, "verb": right.verb, "group": right.group, "resource": resource}
+    if sub:
+        asked["subresource"] = sub
+    if resource == "namespaces":
+        asked["name"] = api.namespace
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": asked},
+    }
+    return msgspec.json.decode(api.post(_REVIEWS, body), type=_Review).status.allowed

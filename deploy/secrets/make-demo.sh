@@ -1,0 +1,54 @@
+#!/bin/sh
+# Secrets for the overlay demo, made of random bytes: sh deploy/secrets/make-demo.sh | kubectl apply -f -
+# The token of an administrator of the gateway goes to standard error; it is written nowhere else.
+set -eu
+random() { openssl rand -hex "$1"; }
+password=$(random 16)
+scheduler=$(random 32)
+admin=crawl_$(random 32)
+reader=crawl_$(random 32)
+sum() { printf %s "$1" | openssl dgst -sha256 -r | cut -d' ' -f1; }
+cat <<END
+apiVersion: v1
+kind: Secret
+metadata: {name: crawler-lifecycle-database, namespace: crawler-lifecycle}
+stringData:
+  url: "mysql+pymysql://lifecycle:$password@demo-database/lifecycle"
+  password: "$password"
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: crawler-lifecycle-database-owner, namespace: crawler-lifecycle}
+stringData:
+  url: "mysql+pymysql://lifecycle:$password@demo-database/lifecycle"
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: crawler-lifecycle-scheduler, namespace: crawler-lifecycle}
+stringData:
+  token: "$scheduler"
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: crawler-lifecycle-gateway, namespace: crawler-lifecycle}
+stringData:
+  task-key: "$(random 32)"
+  tokens.toml: |
+    [[token]]
+    name = "demo-admin"
+    role = "admin"
+    sha256 = "$(sum "$admin")"
+
+    [[token]]
+    name = "demo-metrics"
+    role = "read"
+    sha256 = "$(sum "$reader")"
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: crawler-lifecycle-metrics, namespace: crawler-lifecycle}
+stringData:
+  gateway-token: "$reader"
+  scheduler-token: "$scheduler"
+END
+echo "export LIFECYCLE_GATEWAY__TOKEN=$admin" >&2
