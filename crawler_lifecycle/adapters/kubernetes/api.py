@@ -26,7 +26,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 
 from . import access, errors
 from .calls import Call, Calls
-from .errors import ApiError, Asked, Expired, Unauthorised, unreadable
+from .errors import ApiError, Asked, Expired, Unauthorised, Unreadable, unreadable
 from .objects import ListPage, Named, decode_kind, decode_page
 from .watching import Watch, WatchEvent
 
@@ -402,10 +402,10 @@ class Api:
         if call.over:
             return "we closed the connection"
         match error:
+            case urllib3.exceptions.NewConnectionError():  # which is a kind of the next one
+                return f"no connection to {where}: {_short(error)}"
             case urllib3.exceptions.ConnectTimeoutError():
                 return f"no connection to {where} within {self._connect_s:g} s"
-            case urllib3.exceptions.NewConnectionError() | urllib3.exceptions.NameResolutionError():
-                return f"no connection to {where}: {_short(error)}"
             case urllib3.exceptions.ReadTimeoutError():
                 return f"silence of {where}"
             case urllib3.exceptions.SSLError():
@@ -423,8 +423,8 @@ class Api:
 def _of(asked: Asked, decode: _Decode, data: bytes) -> tuple[ListPage[Any], Iterable[Any]]:
     try:
         return decode(data)
-    except ApiError as error:
-        raise type(error)(f"{error} ({asked.gesture})") from error
+    except Unreadable as error:
+        raise unreadable(asked, error.what) from error
 
 
 def _belongs(asked: Asked, found: Listing[Any], page: ListPage[Any], names: set[tuple[str | None, str]]) -> None:
@@ -446,7 +446,10 @@ def _belongs(asked: Asked, found: Listing[Any], page: ListPage[Any], names: set[
 def _checked(asked: Asked, data: bytes) -> bytes:
     """The bytes when they are an object of the API, all of it. Raises ``Unreadable``."""
     if asked.path.startswith(("/api/", "/apis/")):
-        decode_kind(data)
+        try:
+            decode_kind(data)
+        except Unreadable as error:
+            raise unreadable(asked, error.what) from error
     return data
 
 

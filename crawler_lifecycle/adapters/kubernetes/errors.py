@@ -102,7 +102,9 @@ class NoAnswer(ApiError):
 
 
 class Unreadable(ApiError):
-    """An answer came and is none: cut, no JSON, not what was asked for, or too long."""
+    """An answer came and is none: cut, no JSON, not what was asked for, or too long. ``what`` says which."""
+
+    what = ""
 
 
 class Unauthorised(ApiError):
@@ -230,10 +232,12 @@ def no_answer(asked: Asked, what: str, *, effect_unknown: bool) -> NoAnswer:
 def unreadable(asked: Asked | None, what: str) -> Unreadable:
     """The error for an answer that is none."""
     subject = f": {asked.gesture}" if asked else ""
-    return Unreadable(
+    error = Unreadable(
         f"the answer of the Kubernetes API cannot be used{subject}: {what}",
         effect_unknown=asked is not None and asked.writes,
     )
+    error.what = what
+    return error
 
 
 def retry_after(value: str | None, now: datetime | None = None) -> float | None:
