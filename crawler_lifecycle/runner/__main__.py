@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+
+# Before anything else: process 1 of a container has no default action, so a SIGTERM that came during our imports would
+# be lost. Blocked, it waits for us.
+signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD))
 
 if not __package__:
     # Started as a bare folder: make the folder itself the package, under whatever name it was mounted.
@@ -11,7 +16,7 @@ if not __package__:
     sys.path[0] = os.path.dirname(here)
     __package__ = os.path.basename(here)
 
-from .main import main
+from .main import main  # noqa: E402
 
 if __name__ == "__main__":
     main(sys.argv[1:])

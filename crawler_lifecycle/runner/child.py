@@ -10,7 +10,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
+#: How long leftovers that were killed are waited for.
+_REAP_S = 2.0
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 _WATCHED = (*_STOPS, signal.SIGCHLD)
 
@@ -31,8 +34,17 @@ def block_signals() -> None:
 
 def become_subreaper() -> None:
     """Orphans of the crawler become our children, as they do for process 1 of a pod."""
-    with contextlib.suppress(OSError, AttributeError):  # a libc without it: then orphans go to process 1
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # a libc without it: then orphans go to process 1
+
+
+def hide_environment() -> None:
+    """Our environment holds a token that the crawler has no business with: not even in /proc, for the same user."""
+    _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def _prctl(option: int, value: int) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 class Child:
@@ -41,13 +53,22 @@ class Child:
     def __init__(self, stop_signal: int) -> None:
         self._stop_signal = stop_signal
         self._pid = 0
-        self.stop_asked = False
+        self.stopped_at: float | None = None
+        """When it was asked to stop, by the monotonic clock."""
+
+    @property
+    def stop_asked(self) -> bool:
+        return self.stopped_at is not None
 
     def pending_stop(self) -> bool:
         """Whether a stop came already (it is consumed)."""
         while signal.sigtimedwait(_STOPS, 0) is not None:
-            self.stop_asked = True
+            self._note_stop()
         return self.stop_asked
+
+    def _note_stop(self) -> None:
+        if self.stopped_at is None:
+            self.stopped_at = time.monotonic()
 
     def start(self, argv: list[str], env: Mapping[str, str]) -> None:
         """Start the crawler with a clean signal state. Raises ``OSError`` when it cannot be executed.
@@ -66,10 +87,33 @@ class Child:
                 self._pass_on()
             ended = self._reap()
             if ended is not None:
+                self._pid = 0
                 return ended
             if time.monotonic() >= due:
                 tick()
                 due = time.monotonic() + seconds
+
+    def attend(self, over: Callable[[], bool], seconds: float) -> None:
+        """The crawler has ended: note stops and reap orphans until it is over, which is asked every ``seconds``."""
+        while not over():
+            info = signal.sigtimedwait(_WATCHED, seconds)
+            if info is not None and info.si_signo in _STOPS:
+                self._note_stop()
+            self._reap()
+
+    def end_leftovers(self) -> None:
+        """As process 1 end what the crawler left running: it would end with us, and may still write until then."""
+        if os.getpid() != 1:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        due = time.monotonic() + _REAP_S
+        while time.monotonic() < due:
+            try:
+                if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                    time.sleep(0.01)
+            except ChildProcessError:
+                return
 
     def stop(self) -> None:
         """Send the stop signal ourselves, unless it was sent already."""
@@ -83,7 +127,7 @@ class Child:
         """The first stop goes to the crawler, as its own stop signal; a second would cost Scrapy its stats."""
         if self.stop_asked:
             return
-        self.stop_asked = True
+        self._note_stop()
         os.kill(self._pid, self._stop_signal)  # it is our unreaped child, so the number is its own
 
     def _reap(self) -> Ended | None:

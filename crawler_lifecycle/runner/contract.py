@@ -50,6 +50,10 @@ class Contract(NamedTuple):
     """Seconds since the epoch."""
     stop_grace_s: float
     """What the crawler gets between its stop signal and SIGKILL."""
+    end_grace_s: float | None
+    """What comes after that before everything is killed, ourselves included: then we keep the crawler's grace."""
+    upload_url: str | None
+    upload_token: str | None
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Contract:
@@ -77,6 +81,9 @@ class Contract(NamedTuple):
             memory_limit=int(limit) or None,
             deadline=_deadline(environ),
             stop_grace_s=_seconds(environ, "CRAWL_STOP_GRACE_S", 30.0),
+            end_grace_s=_seconds(environ, "CRAWL_END_GRACE_S", 0.0) if environ.get("CRAWL_END_GRACE_S") else None,
+            upload_url=environ.get("CRAWL_UPLOAD_URL"),
+            upload_token=environ.get("CRAWL_UPLOAD_TOKEN"),
         )
 
 
@@ -140,8 +147,12 @@ def moment(seconds: float) -> str:
 
 
 def write(path: str, data: Json) -> None:
-    """Replace the file as a whole; where the folder forbids that (a mounted termination log), write into it."""
-    text = json.dumps(data)
+    """Replace the file as a whole; where that is not possible (a pod's termination log is mounted), write into it."""
+    write_text(path, json.dumps(data))
+
+
+def write_text(path: str, text: str) -> None:
+    """As ``write``."""
     beside = f"{path}.{os.getpid()}.tmp"
     try:
         with open(beside, "w", encoding="utf-8") as file:
@@ -150,8 +161,23 @@ def write(path: str, data: Json) -> None:
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(beside)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
+        # Cut only after it was written: a disk that is full then costs nothing of what stood there.
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with open(handle, "wb") as file:
+            file.write(text.encode())
+            file.flush()
+            file.truncate()
+
+
+def fitted(data: Json, most: int = SUMMARY_MAX) -> str:
+    """The object as JSON of at most ``most`` bytes; the longest text in it is cut until it fits."""
+    data = dict(data)
+    while len(text := json.dumps(data)) > most:
+        name = max((name for name, value in data.items() if isinstance(value, str)), key=lambda name: len(data[name]))
+        if len(data[name]) < 2:
+            raise ValueError("it does not fit")
+        data[name] = data[name][: len(data[name]) // 2]
+    return text
 
 
 def read(path: str) -> Json | None:

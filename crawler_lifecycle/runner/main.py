@@ -17,8 +17,10 @@ import time
 from typing import Any
 
 from . import VERSION, contract
-from .child import Child, Ended, become_subreaper, block_signals
+from .child import Child, Ended, become_subreaper, block_signals, hide_environment
+from .memory import cgroup_limit
 from .state import ANEW, NOT_ASKED, UNKNOWN, WENT_ON, JobState
+from .upload import INTERRUPTED, Upload
 from .verdict import BEFORE_START, Evidence, exit_of
 
 TICK_SECONDS = 1.0
@@ -26,6 +28,13 @@ PROGRESS_SECONDS = 30.0
 #: The service stops a run at its deadline. Only when it has not done so for so long (it may be down) do we.
 DEADLINE_GRACE_SECONDS = 60.0
 TIMED_OUT = "timed_out"
+#: An upload after an end that nobody asked for; after a stop it has what is left of the grace.
+UPLOAD_SECONDS = 900.0
+#: Of the grace, kept for our own end.
+MARGIN_SECONDS = 2.0
+_LOOK_SECONDS = 0.1
+#: What is for us alone, and no business of the crawler.
+_OURS = ("CRAWL_UPLOAD_URL", "CRAWL_UPLOAD_TOKEN")
 #: With less than this left on the disk, a failure counts as a full disk.
 DISK_RESERVE = 64 * 1024
 
@@ -38,7 +47,7 @@ class Runner:
         self._scrapy = scrapy
         self._state = JobState(terms.state_dir) if scrapy and terms.state_dir else None
         # The crawler writes to a file of its own and we check what it wrote: readers never see its mistakes.
-        self._scratch = None if terms.stats_file else tempfile.mkdtemp(prefix="crawl-")
+        self._scratch = None if terms.stats_file else _scratch(terms)
         self._child_stats = f"{terms.stats_file or os.path.join(str(self._scratch), 'stats.json')}.crawler"
         self._resumed = False
         self._resumption: contract.Json = {}
@@ -52,13 +61,13 @@ class Runner:
         left = None if terms.deadline is None else max(0.0, terms.deadline - time.time() + DEADLINE_GRACE_SECONDS)
         self._backstop = None if left is None else time.monotonic() + left
         self._kill_at: float | None = None
+        self._timed_out = False
+        self._killed_late = False
 
     def run(self, argv: list[str]) -> int:
         """Run the crawler; the exit code."""
         child = Child(self._terms.stop_signal)
-        env = dict(os.environ, CRAWL_STATS_FILE=self._child_stats)
-        if self._terms.deadline is not None:
-            env["CRAWL_DEADLINE"] = contract.moment(self._terms.deadline)
+        env = self._environment()
         with contextlib.suppress(OSError):
             os.unlink(self._child_stats)
         if self._state is not None:
@@ -67,20 +76,32 @@ class Runner:
             self._note_resumption(None if self._terms.resume else False, UNKNOWN if self._terms.resume else NOT_ASKED)
         if child.pending_stop():
             say("It was asked to stop before the crawler was started.")
-            return self._finish(Ended(None, None, 0), stop_asked=True)
+            return self._finish(Ended(None, None, 0), child)
         try:
             child.start(argv, env)
         except OSError as error:
             self._message = f"The crawler cannot be executed: {error}"
             say(self._message)
-            return self._finish(Ended(contract.BAD_CONFIGURATION, None, 0), stop_asked=False)
+            return self._finish(Ended(contract.BAD_CONFIGURATION, None, 0), child)
 
         def tick() -> None:
             self._keep_deadline(child)
             self._tick()
 
         ended = child.wait(tick, TICK_SECONDS)
-        return self._finish(ended, stop_asked=child.stop_asked)
+        return self._finish(ended, child)
+
+    def _environment(self) -> dict[str, str]:
+        """The crawler's: ours, without what is for us alone and with what we know better."""
+        env = {name: value for name, value in os.environ.items() if name not in _OURS}
+        env["CRAWL_STATS_FILE"] = self._child_stats
+        if self._terms.deadline is not None:
+            env["CRAWL_DEADLINE"] = contract.moment(self._terms.deadline)
+        if self._terms.memory_limit is None:
+            limit = cgroup_limit()
+            if limit is not None:
+                env["CRAWL_MEMORY_LIMIT"] = str(limit)
+        return env
 
     def _open_state(self, env: dict[str, str]) -> None:
         assert self._state is not None
@@ -109,11 +130,18 @@ class Runner:
 
     def _keep_deadline(self, child: Child) -> None:
         now = time.monotonic()
+        if self._kill_at is None and child.stopped_at is not None and self._terms.end_grace_s is not None:
+            # Whoever stopped us kills us together with the crawler, and later: its grace is ours to keep.
+            self._kill_at = child.stopped_at + self._terms.stop_grace_s
         if self._kill_at is not None:
-            if now >= self._kill_at:
-                say(f"It still runs {self._terms.stop_grace_s:g} s after the stop signal and is killed.")
+            if now >= self._kill_at and not self._killed_late:
+                self._killed_late = True
+                said = f"It still ran {self._terms.stop_grace_s:g} s after the stop signal and was killed"
+                self._message = self._message or said
+                say(f"{said}.")
                 child.kill()
         elif self._backstop is not None and now >= self._backstop and not child.stop_asked:
+            self._timed_out = True
             self._kill_at = now + self._terms.stop_grace_s
             self._message = f"Stopped by the runner: it still ran {DEADLINE_GRACE_SECONDS:g} s after its deadline"
             say(self._message)
@@ -151,21 +179,22 @@ class Runner:
 
     # --- the end
 
-    def _finish(self, ended: Ended, *, stop_asked: bool) -> int:
+    def _finish(self, ended: Ended, child: Child) -> int:
         self._read_stats()
         evidence = Evidence(
             scrapy=self._scrapy,
-            stop_asked=stop_asked,
+            stop_asked=child.stop_asked,
             stop_signal=self._terms.stop_signal,
             exit_code=ended.exit_code,
             signal=ended.signal,
             finish_reason=self._stats.get("finish_reason"),
             began=bool(self._stats),
             disk_full=self._disk_full(),
+            killed_late=self._killed_late,
         )
         code, reason = exit_of(evidence)
         resumable = self._resumable(reason)
-        if self._kill_at is not None and code != contract.FINISHED:
+        if self._timed_out and code != contract.FINISHED:
             # The same words as when the service itself stops a run for this limit.
             code, reason = contract.FAILED, TIMED_OUT
         finish = {"finish_reason": reason, "finished_at": contract.now(), "resumable": resumable}
@@ -185,10 +214,37 @@ class Runner:
             "started_at": self._started_at,
             "message": self._message[:1000] if self._message else None,
         }
+        if self._terms.upload_url and self._terms.files_dir:
+            # Should we be killed meanwhile, this stands.
+            write_summary(self._terms.summary_file, {**summary, "files": {"uploaded": False, "why": INTERRUPTED}})
+            summary["files"] = self._upload(child)
         write_summary(self._terms.summary_file, summary)
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
         return code
+
+    def _upload(self, child: Child) -> contract.Json:
+        """Take the supporting files to object storage, as long as there is time; what came of it."""
+        assert self._terms.files_dir
+        assert self._terms.upload_url
+        child.end_leftovers()
+        upload = Upload(self._terms.files_dir, self._terms.upload_url, self._terms.upload_token or "")
+        upload.start(time.monotonic() + UPLOAD_SECONDS)
+
+        def over() -> bool:
+            if child.stopped_at is not None:
+                end_grace_s = self._terms.end_grace_s or 0.0
+                grace_s = self._terms.stop_grace_s + end_grace_s - min(MARGIN_SECONDS, end_grace_s / 5)
+                upload.hurry(child.stopped_at + grace_s)
+            return upload.over() or upload.late()
+
+        child.attend(over, _LOOK_SECONDS)
+        result: contract.Json = upload.result()
+        if result["uploaded"]:
+            say(f"Supporting files were uploaded: {result['files']} files, {result['bytes']} bytes.")
+        else:
+            say(f"The supporting files were not uploaded: {result['why']}")
+        return result
 
     def _resumable(self, reason: str | None) -> bool:
         """Whether the state may be resumed; then the marker says so for the next attempt."""
@@ -216,18 +272,26 @@ class Runner:
         return False
 
 
+def _scratch(terms: contract.Contract) -> str:
+    """A folder for the crawler's stats where nobody named a file. Raises ``BadConfiguration``."""
+    for place in (None, terms.state_dir, terms.files_dir):
+        with contextlib.suppress(OSError):
+            return tempfile.mkdtemp(prefix=".crawl-" if place else "crawl-", dir=place)
+    raise contract.BadConfiguration("CRAWL_STATS_FILE: not set, and no folder for temporary files can be written")
+
+
 def say(text: str) -> None:
     """One plain line in the crawler's log."""
     print(f"[runner] {text}", file=sys.stderr, flush=True)
 
 
 def write_summary(path: str | None, summary: contract.Json) -> None:
-    """The last word; at most 4 KB by construction (every text in it is cut)."""
+    """The last word; at most 4 KB."""
     if not path:
         return
     try:
-        contract.write(path, {name: value for name, value in summary.items() if value is not None})
-    except OSError as error:
+        contract.write_text(path, contract.fitted({k: v for k, v in summary.items() if v is not None}))
+    except (OSError, ValueError) as error:
         say(f"The summary cannot be written: {error}")
 
 
@@ -260,14 +324,25 @@ def _run(argv: list[str]) -> int:
         terms = contract.Contract.read(os.environ)
     except contract.BadConfiguration as error:
         return _refuse(str(error))
+    if terms.upload_token:
+        hide_environment()
     try:
         if chosen.project is not None:
             os.chdir(chosen.project)
     except OSError as error:
         return _refuse(f"the project folder cannot be used: {error}")
-    if chosen.kind == "command":
-        command = chosen.argv[1:] if chosen.argv[:1] == ["--"] else chosen.argv
-        return Runner(terms, scrapy=False).run(command) if command else _refuse("no command given")
+    try:
+        return _run_scrapy(terms, chosen) if chosen.kind == "scrapy" else _run_command(terms, chosen.argv)
+    except contract.BadConfiguration as error:
+        return _refuse(str(error))
+
+
+def _run_command(terms: contract.Contract, argv: list[str]) -> int:
+    command = argv[1:] if argv[:1] == ["--"] else argv
+    return Runner(terms, scrapy=False).run(command) if command else _refuse("no command given")
+
+
+def _run_scrapy(terms: contract.Contract, chosen: argparse.Namespace) -> int:
     if not os.path.isfile("scrapy.cfg") and not os.environ.get("SCRAPY_SETTINGS_MODULE"):
         return _refuse(f"{chosen.project} holds no scrapy.cfg, so it is no Scrapy project")
     inject = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inject")

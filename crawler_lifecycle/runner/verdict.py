@@ -25,6 +25,8 @@ class Evidence(NamedTuple):
     began: bool
     """Whether the crawler ever reported anything."""
     disk_full: bool
+    killed_late: bool = False
+    """Whether we killed it because it still ran when its grace was over."""
 
 
 def exit_of(end: Evidence) -> tuple[int, str | None]:
@@ -41,10 +43,11 @@ def exit_of(end: Evidence) -> tuple[int, str | None]:
 
 def _killed(end: Evidence) -> tuple[int, str | None]:
     assert end.signal is not None
-    by_stop = end.stop_asked and end.signal in (end.stop_signal, signal.SIGTERM, signal.SIGINT)
+    of_stop = end.signal in (end.stop_signal, signal.SIGTERM, signal.SIGINT) or end.killed_late
+    by_stop = end.stop_asked and of_stop
     if not by_stop:
         return 128 + end.signal, end.finish_reason
-    if end.scrapy and not end.began:
+    if end.scrapy and not end.began and not end.killed_late:
         return contract.STOPPED, BEFORE_START  # its handlers exist only once the spider opens
     return contract.STOPPED_UNCLEANLY, end.finish_reason
 

@@ -102,7 +102,6 @@ class S3Bundles:
     ) -> Iterator[bytes]:
         if end is not None and not end.parts:
             yield _EMPTY
-            return
         for number in range(PARTS_MAX if end is None else len(end.parts)):
             chunks = first if number == 0 else self._part(run_id, index, attempt, number)
             if chunks is None:
@@ -116,6 +115,9 @@ class S3Bundles:
                 raise FilesMissing(DAMAGED)
         if end is None:
             raise FilesMissing(UNFINISHED)
+        if end.left_out:
+            files = "1 file" if end.left_out == 1 else f"{end.left_out} files"
+            raise FilesMissing(f"its runner left out {files}: too large, too many, or unreadable")
 
     def _end(self, run_id: int, index: int, attempt: int) -> _End | None:
         body = self._get(self._key(run_id, index, attempt, None))
@@ -160,9 +162,10 @@ _EMPTY = gzip.compress(b"\0" * 1024, mtime=0)
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """What ``bundle.json`` says: size and SHA-256 of each part."""
+    """What ``bundle.json`` says: size and SHA-256 of each part, and how many files are in none of them."""
 
     parts: list[tuple[int, str]]
+    left_out: int
 
     @classmethod
     def of(cls, raw: bytes) -> _End:
@@ -170,13 +173,14 @@ class _End:
         try:
             if len(raw) > END_MAX:
                 raise ValueError("too long")
-            stated = json.loads(raw)["parts"]
-            parts = [(int(part["bytes"]), str(part["sha256"])) for part in stated]
+            stated = json.loads(raw)
+            parts = [(int(part["bytes"]), str(part["sha256"])) for part in stated["parts"]]
+            left_out = int(stated.get("left_out", 0))
             if len(parts) > PARTS_MAX:
                 raise ValueError("too many parts")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             raise FilesMissing(DAMAGED) from None
-        return cls(parts)
+        return cls(parts, left_out)
 
 
 def _checked(md5: str) -> str:

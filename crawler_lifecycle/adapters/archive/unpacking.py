@@ -27,6 +27,8 @@ _OTHERS = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4":
 #: Of compressed bytes that are unpacked at once.
 _INPUT = 64 * 1024
 _OUTPUT = 1024 * 1024
+#: After the end of a tar comes its padding and nothing else; of what comes nevertheless so much is read.
+_REST_MAX = 16 * 2**20
 #: Bytes of one name; more than any path may have that we take.
 _NAME_MAX = 16 * 1024
 
@@ -52,6 +54,7 @@ class Unbundled:
         try:
             stream = _Stream(source.bundle(), self._beat)
             yield from self._members(stream, top)
+            stream.end()
         except FilesMissing as missing:
             self._skip(top, str(missing))
             return str(missing)
@@ -149,6 +152,13 @@ class _Stream:
         while len(data) < size:
             data += self.some(size - len(data))
         return data
+
+    def end(self) -> None:
+        """Read what comes after the last member, packed: only at its end does a bundle say whether it is whole."""
+        left = _REST_MAX
+        while left > 0 and (chunk := next(self._chunks, None)) is not None:
+            left -= len(chunk)
+            self._beat()
 
     def skip(self, size: int) -> None:
         while size > 0:

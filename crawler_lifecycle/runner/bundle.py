@@ -1,0 +1,174 @@
+"""The crawler's supporting files as one ``tar.gz``, made while it is sent, in parts of bounded size.
+
+Nothing is written to a disk (the root may be read-only), and memory is one part. What is no regular file goes in by its
+name alone, so that whoever makes an archive of it can say that it was there. Links are never followed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from typing import IO, Any, cast
+
+#: Bytes of one part; the gateway gives no leave for larger ones, nor for more parts.
+PART_BYTES = 8 * 1024 * 1024
+PARTS_MAX = 6400
+FILES_MAX = 100_000
+#: Unpacked.
+BYTES_MAX = 50 * 2**30
+#: A sparse file costs its writer nothing, but us the time to read it.
+HOLES_MAX = 2**30
+DEPTH_MAX = 64
+
+#: Called with number and content of each part, in order; raises to end all.
+Send = Callable[[int, bytes], None]
+
+_KINDS = {
+    stat.S_IFLNK: tarfile.SYMTYPE,
+    stat.S_IFIFO: tarfile.FIFOTYPE,
+    stat.S_IFCHR: tarfile.CHRTYPE,
+    stat.S_IFBLK: tarfile.BLKTYPE,
+}
+
+
+class Parts:
+    """A file to write a tar to: packs, cuts into parts, and sends each one as soon as it is full."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._deflate = zlib.compressobj(1, wbits=31)
+        self._buffer = bytearray()
+        self.sent: list[dict[str, Any]] = []
+
+    def write(self, data: bytes) -> int:
+        self._buffer += self._deflate.compress(data)
+        self._send_full()
+        return len(data)
+
+    def finish(self) -> None:
+        """Send what is left."""
+        self._buffer += self._deflate.flush()
+        self._send_full()
+        self._send_part(len(self._buffer))
+
+    def _send_full(self) -> None:
+        while len(self._buffer) >= PART_BYTES:
+            self._send_part(PART_BYTES)
+
+    def _send_part(self, size: int) -> None:
+        if not size:
+            return
+        if len(self.sent) >= PARTS_MAX:
+            raise ValueError(f"the files are more than {PARTS_MAX * PART_BYTES >> 30} GiB, packed")
+        part = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        self._send(len(self.sent), part)
+        self.sent.append({"bytes": size, "sha256": hashlib.sha256(part).hexdigest()})
+
+
+class Bundle:
+    """Sends the files below a folder. ``files``, ``bytes`` and ``left_out`` count as it goes."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self.files = 0
+        self.bytes = 0
+        self.left_out = 0
+
+    def send(self, send: Send) -> dict[str, Any]:
+        """Send all parts; what their end says: it lists them. An empty folder has no parts."""
+        parts = Parts(send)
+        empty = True
+        with tarfile.open(
+            fileobj=cast(IO[bytes], parts),
+            mode="w|",
+            format=tarfile.GNU_FORMAT,
+            encoding="utf-8",
+            errors="surrogateescape",
+        ) as tar:
+            for name, path, found in self._walk():
+                empty = False
+                self._add(tar, name, path, found)
+                cast(Any, tar).members = []  # it would keep a hundred thousand of them for nobody
+        if not empty:
+            parts.finish()
+        stated = {"files": self.files, "bytes": self.bytes, "left_out": self.left_out}
+        return {"version": 1, **stated, "parts": parts.sent}
+
+    def _walk(self) -> Iterator[tuple[str, str, os.stat_result]]:
+        return self._below(self._folder, "", 0)
+
+    def _below(self, folder: str, prefix: str, depth: int) -> Iterator[tuple[str, str, os.stat_result]]:
+        try:
+            with os.scandir(folder) as entries:
+                names = sorted((entry.name for entry in entries), key=os.fsencode)
+        except OSError:
+            self.left_out += 1
+            return
+        for name in names:
+            path = os.path.join(folder, name)
+            try:
+                found = os.stat(path, follow_symlinks=False)
+            except OSError:
+                self.left_out += 1
+                continue
+            if not stat.S_ISDIR(found.st_mode):
+                yield prefix + name, path, found
+            elif depth < DEPTH_MAX:
+                yield from self._below(path, prefix + name + "/", depth + 1)
+            else:
+                self.left_out += 1
+
+    def _add(self, tar: tarfile.TarFile, name: str, path: str, found: os.stat_result) -> None:
+        info = tarfile.TarInfo(name)
+        info.mtime = max(0, int(found.st_mtime))
+        if not stat.S_ISREG(found.st_mode):
+            kind = _KINDS.get(stat.S_IFMT(found.st_mode))
+            if kind is None or self.files >= FILES_MAX:
+                self.left_out += 1
+            else:
+                self.files += 1
+                info.type = kind
+                tar.addfile(info)
+            return
+        over = self.files >= FILES_MAX or self.bytes + found.st_size > BYTES_MAX
+        if over or found.st_size - found.st_blocks * 512 > HOLES_MAX:
+            self.left_out += 1
+            return
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            self.left_out += 1
+            return
+        with open(handle, "rb") as file:
+            info.size = found.st_size
+            self.files += 1
+            self.bytes += found.st_size
+            whole = _Whole(file, found.st_size)
+            tar.addfile(info, cast(IO[bytes], whole))
+            self.left_out += whole.lacking
+
+
+class _Whole:
+    """A file of the size that was announced: one that shrank meanwhile, or cannot be read on, ends in zeros."""
+
+    def __init__(self, file: IO[bytes], size: int) -> None:
+        self._file = file
+        self._left = size
+        self.lacking = False
+
+    def read(self, size: int) -> bytes:
+        size = min(size, self._left)
+        try:
+            data = b"" if self.lacking else self._file.read(size)
+        except OSError:
+            data = b""
+        if len(data) < size:
+            self.lacking = True
+            data += bytes(size - len(data))
+        self._left -= size
+        return data

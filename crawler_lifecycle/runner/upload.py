@@ -1,0 +1,200 @@
+"""Takes the crawler's supporting files to object storage when the crawler has ended.
+
+For each part the gateway is asked for an address (with a token that is good for this task's files and nothing else),
+and the part is put there. Nothing of this changes how the crawl went: what goes wrong is tried again until time is up,
+and then told.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.client
+import json
+import re
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from .bundle import Bundle
+
+#: What the summary says while it is still going on, and for ever should the runner be killed then.
+INTERRUPTED = "the runner was killed while it uploaded them"
+OUT_OF_TIME = "there was no time left"
+#: For one connection, and for each piece of an answer.
+_SILENCE_S = 20.0
+_PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0)
+#: Tries of what is refused but may be a matter of an expired address or a clock.
+_REFUSALS_MAX = 3
+_WORDS_MAX = 300
+_ANSWER_MAX = 64 * 1024
+
+
+class _Later(Exception):
+    """It did not work now."""
+
+    def __init__(self, why: str, wait_s: float = 0.0) -> None:
+        super().__init__(why)
+        self.wait_s = wait_s
+
+
+class _Never(Exception):
+    """It will not work."""
+
+
+class Upload:
+    """One upload, in a thread of its own, so that no call can keep the runner from its end."""
+
+    def __init__(self, folder: str, url: str, token: str) -> None:
+        self._url = url
+        self._token = token
+        self._bundle = Bundle(folder)
+        self._over = threading.Event()
+        self._deadline = time.monotonic()
+        self._trouble = ""
+        self._result: dict[str, Any] | None = None
+        self._opener = urllib.request.build_opener(_NoRedirect)
+
+    def start(self, deadline: float) -> None:
+        """``deadline`` by the monotonic clock."""
+        self._deadline = deadline
+        threading.Thread(target=self._run, name="crawl-upload", daemon=True).start()
+
+    def over(self) -> bool:
+        return self._over.is_set()
+
+    def hurry(self, deadline: float) -> None:
+        """It has to be over earlier than was said."""
+        self._deadline = min(self._deadline, deadline)
+
+    def late(self) -> bool:
+        return time.monotonic() >= self._deadline
+
+    def result(self) -> dict[str, Any]:
+        """What the summary says about the files; also when it is not over."""
+        if self._over.is_set() and self._result is not None:
+            return self._result
+        return {"uploaded": False, "why": _cut(OUT_OF_TIME + (f": {self._trouble}" if self._trouble else ""))}
+
+    # --- in the thread
+
+    def _run(self) -> None:
+        try:
+            end = self._bundle.send(lambda number, part: self._put(number, part))
+            self._put(None, json.dumps(end).encode())
+            result: dict[str, Any] = {"uploaded": True, "files": self._bundle.files, "bytes": self._bundle.bytes}
+            if self._bundle.left_out:
+                result["left_out"] = self._bundle.left_out
+        except _Never as error:
+            result = {"uploaded": False, "why": _cut(str(error))}
+        except Exception as error:
+            result = {"uploaded": False, "why": _cut(f"{type(error).__name__}: {error}")}
+        self._result = result
+        self._over.set()
+
+    def _put(self, number: int | None, data: bytes) -> None:
+        """Put one part, again and again. Sent twice it is the same object. Raises ``_Never``."""
+        refusals = tries = 0
+        while True:
+            try:
+                address, headers = self._ticket(number, data)
+                status, answer, wait_s = self._call("PUT", address, data, headers)
+                if status in (200, 201, 204):
+                    return
+                why = f"object storage answered {status}{_s3_words(answer)}"
+                if not _passing(status):
+                    refusals += 1
+                    if refusals >= _REFUSALS_MAX:
+                        raise _Never(why)
+                raise _Later(why, wait_s)
+            except _Later as error:
+                self._trouble = _cut(str(error))
+                pause = max(error.wait_s, _PAUSES_S[min(tries, len(_PAUSES_S) - 1)])
+                tries += 1
+                if time.monotonic() + pause >= self._deadline:
+                    raise _Never(f"{OUT_OF_TIME}: {error}") from None
+                time.sleep(pause)
+
+    def _ticket(self, number: int | None, data: bytes) -> tuple[str, dict[str, str]]:
+        """Address and headers for these bytes. Raises ``_Later`` and ``_Never``."""
+        digest = hashlib.md5(data, **_NOT_FOR_SECURITY).digest()  # noqa: S324 - what S3 wants to compare with
+        md5 = base64.b64encode(digest).decode()
+        body = json.dumps({"part": number, "bytes": len(data), "md5": md5}).encode()
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        status, answer, wait_s = self._call("POST", self._url, body, headers)
+        if status != 200:
+            why = f"the gateway answered {status}{_problem_words(answer)}"
+            raise _Later(why, wait_s) if _passing(status) else _Never(why)
+        try:
+            ticket = json.loads(answer)
+            given = {str(name): str(value) for name, value in ticket["headers"].items()}
+            return str(ticket["url"]), {"Content-Type": "application/octet-stream", **given}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise _Later("the gateway's answer cannot be read") from None
+
+    def _call(self, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes, float]:
+        """Status, beginning of the answer, and how long to wait before another. Raises ``_Later`` and ``_Never``."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise _Later("it took too long")
+        who = "the gateway" if method == "POST" else "object storage"
+        if not url.startswith(("http://", "https://")):
+            raise _Never(f"the address of {who} cannot be used: {url[:60]!r} is none of HTTP")
+        try:
+            request = urllib.request.Request(url, data=body, headers=dict(headers), method=method)  # noqa: S310
+            with self._opener.open(request, timeout=min(_SILENCE_S, left)) as answer:
+                return answer.status, answer.read(_ANSWER_MAX), 0.0
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, _rest(error), _wait(error.headers.get("Retry-After"))
+        except ValueError as error:
+            raise _Never(f"the address of {who} cannot be used: {error}") from None
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", None) or error
+            raise _Later(f"{who} cannot be reached: {reason}") from None
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """An address that was signed is good where it was signed for; a redirect is an answer like any other."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+#: Some builds refuse MD5 unless it is said that nothing depends on it.
+_NOT_FOR_SECURITY: dict[str, Any] = {"usedforsecurity": False}
+
+
+def _passing(status: int) -> bool:
+    return status >= 500 or status in (408, 425, 429)
+
+
+def _wait(text: str | None) -> float:
+    return min(10.0, float(text)) if text and text.isdecimal() else 0.0
+
+
+def _rest(error: urllib.error.HTTPError) -> bytes:
+    try:
+        return error.read(_ANSWER_MAX)
+    except (OSError, http.client.HTTPException):
+        return b""
+
+
+def _problem_words(answer: bytes) -> str:
+    try:
+        return f": {json.loads(answer)['detail']}"
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+
+
+def _s3_words(answer: bytes) -> str:
+    found = re.search(rb"<Code>([A-Za-z0-9.]{1,60})</Code>", answer)
+    return f" {found.group(1).decode()}" if found else ""
+
+
+def _cut(text: str) -> str:
+    # In ASCII, so that the summary has room for it whatever it is.
+    return " ".join(text.split())[:_WORDS_MAX].encode("ascii", "replace").decode()

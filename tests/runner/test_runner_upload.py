@@ -1,0 +1,380 @@
+"""The runner takes supporting files to object storage: a real S3 server that checks signatures, and spoiled ways."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import signal
+import sys
+import tarfile
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runner_bench import RunnerBench, wait_until
+
+from crawler_lifecycle.adapters.archive import open_archive
+from crawler_lifecycle.adapters.archive.bundles import NOTHING, UNFINISHED, S3Bundles
+from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
+from crawler_lifecycle.ports import FilesMissing, FileSource
+from crawler_lifecycle.runner.bundle import PART_BYTES
+from tests.support.faulty_http import Answer, FaultyServer, serving
+from tests.support.s3 import Bucket, S3Server, rclone_s3, use_aws
+from tests.support.s3_faults import Fault, FaultProxy, fault_proxy
+
+TOKEN = "files.7.3.2.mac"
+WRITE = """
+import os, pathlib, random
+folder = pathlib.Path(os.environ["CRAWL_FILES_DIR"])
+assert "CRAWL_UPLOAD_TOKEN" not in os.environ, "the token is the runner's alone"
+(folder / "sub").mkdir()
+(folder / "sub" / "a.txt").write_text("a" * 1000)
+(folder / "empty").touch()
+"""
+
+
+class Door(FaultyServer):
+    """What the gateway does: tickets for one task, for who shows its token."""
+
+    def __init__(self, bundles: S3Bundles) -> None:
+        super().__init__()
+        self._bundles = bundles
+        self.parts: list[int | None] = []
+
+    def handle(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Answer:
+        assert (method, target) == ("POST", "/v1/runs/7/tasks/3/attempts/2/files")
+        if headers.get("authorization") != f"Bearer {TOKEN}":
+            return Answer(403, json.dumps({"detail": "another task's token"}).encode(), "application/problem+json")
+        asked = json.loads(body)
+        self.parts.append(asked["part"])
+        ticket = self._bundles.ticket(7, 3, 2, asked["part"], asked["bytes"], asked["md5"])
+        told = {"url": ticket.url, "headers": dict(ticket.headers), "expires_at": ticket.expires_at.isoformat()}
+        return Answer(200, json.dumps(told).encode())
+
+
+class Way:
+    """A bucket, the way to it, and the door that gives leave."""
+
+    def __init__(self, bucket: Bucket, proxy: FaultProxy) -> None:
+        self.bucket = bucket
+        self.proxy = proxy
+        self.bundles = S3Bundles(f"s3://{bucket.name}/files")
+        self.door = Door(self.bundles)
+
+    def environment(self, **more: str) -> dict[str, str]:
+        url = f"{self.door.url}/v1/runs/7/tasks/3/attempts/2/files"
+        return {"CRAWL_UPLOAD_URL": url, "CRAWL_UPLOAD_TOKEN": TOKEN, "CRAWL_END_GRACE_S": "20", **more}
+
+    def contents(self) -> dict[str, bytes]:
+        """The files of the bundle, by what any tar reads."""
+        with tarfile.open(fileobj=io.BytesIO(b"".join(self.bundles.read(7, 3, 2)))) as tar:
+            return {m.name: file.read() for m in tar if m.isreg() and (file := tar.extractfile(m)) is not None}
+
+    def keys(self) -> list[str]:
+        keys = self.bucket.keys()
+        return [key.removeprefix("files/7/3/2/") for key in keys]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with rclone_s3() as running:
+        yield running
+
+
+@pytest.fixture
+def way(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
+    with fault_proxy(server.url) as proxy:
+        use_aws(monkeypatch, proxy.url)
+        made = Way(server.bucket(), proxy)
+        with serving(made.door):
+            yield made
+
+
+def _fill(folder: Path, parts: int) -> dict[str, bytes]:
+    """Files that cannot be packed, for so many parts."""
+    content = {f"page-{n}": random.Random(n).randbytes(PART_BYTES - 100_000) for n in range(parts)}
+    for name, data in content.items():
+        (folder / name).write_bytes(data)
+    return content
+
+
+def _uploaded(summary: dict[str, Any]) -> Any:
+    return summary["files"]
+
+
+def test_what_the_crawler_left_is_in_the_archive_afterwards(bench: RunnerBench, way: Way, tmp_path: Path) -> None:
+    assert bench.python(WRITE, **way.environment()) == 0
+    assert _uploaded(bench.summary()) == {"uploaded": True, "files": 2, "bytes": 1000}
+    assert way.contents() == {"empty": b"", "sub/a.txt": b"a" * 1000}
+    assert way.keys() == ["bundle.json", "part-00000"]
+    assert b"were uploaded: 2 files, 1000 bytes" in bench.output
+    assert TOKEN.encode() not in bench.output
+    archive = open_archive((tmp_path / "archive").as_uri())
+    source = FileSource("task-3", bundle=lambda: way.bundles.read(7, 3, 2))
+    result = archive.store("7/2/x.zip", [source], {}, lambda *_: None)
+    zipped = zipfile.ZipFile(io.BytesIO(b"".join(archive.open(result.url))))
+    assert zipped.read("task-3/sub/a.txt") == b"a" * 1000
+    assert (result.files, result.note) == (2, None)
+
+
+def test_a_crawler_that_left_nothing_is_not_taken_for_one_that_uploaded_nothing(bench: RunnerBench, way: Way) -> None:
+    with pytest.raises(FilesMissing, match="nothing was uploaded"):
+        way.bundles.read(7, 3, 2)
+    assert bench.python("", **way.environment()) == 0
+    assert _uploaded(bench.summary()) == {"uploaded": True, "files": 0, "bytes": 0}
+    assert way.keys() == ["bundle.json"]
+    assert way.contents() == {}
+
+
+def test_many_parts_come_together_again(bench: RunnerBench, way: Way) -> None:
+    content = _fill(bench.files, 3)
+    assert bench.python("", **way.environment()) == 0
+    assert way.contents() == content
+    assert way.door.parts == [0, 1, 2, None]
+
+
+def test_whatever_lies_there_is_taken_and_no_link_is_followed(bench: RunnerBench, way: Way, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    long = "x" * 120 + "/" + "y" * 200
+    (bench.files / long).parent.mkdir()
+    (bench.files / long).write_bytes(b"long")
+    with open(os.fsencode(bench.files) + b"/\xff\xfe", "wb") as file:
+        file.write(b"bytes")
+    (bench.files / "link").symlink_to(tmp_path / "secret")
+    (bench.files / "around").symlink_to(bench.files)
+    os.mkfifo(bench.files / "pipe")
+    with open(bench.files / "holes", "wb") as file:
+        file.truncate(2 * 2**30)
+    assert bench.python("", **way.environment()) == 0
+    assert _uploaded(bench.summary()) == {"uploaded": True, "files": 5, "bytes": 9, "left_out": 1}
+    archive = open_archive((tmp_path / "archive").as_uri())
+    source = FileSource("task-3", bundle=lambda: way.bundles.read(7, 3, 2))
+    result = archive.store("7/2/x.zip", [source], {}, lambda *_: None)
+    zipped = zipfile.ZipFile(io.BytesIO(b"".join(archive.open(result.url))))
+    assert sorted(zipped.namelist()) == ["manifest.json", "task-3/%FF%FE", f"task-3/{long}"]
+    manifest = json.loads(zipped.read("manifest.json"))
+    assert {entry["name"]: entry["reason"] for entry in manifest["skipped"]} == {
+        "task-3/around": "a symbolic link",
+        "task-3/link": "a symbolic link",
+        "task-3/pipe": "a named pipe",
+        "task-3": "its runner left out 1 file: too large, too many, or unreadable",
+    }
+    assert result.note is not None
+
+
+# --- nothing of it changes how the crawl went -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [0, 1, 18])
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (Answer(403, b'{"detail": "no such leave"}'), "the gateway answered 403: no such leave"),
+        (Answer(200, b"[]"), "the gateway's answer cannot be read"),
+        (Answer(200, b'{"url": "ftp://x/y", "headers": {}}'), "'ftp://x/y' is none of HTTP"),
+    ],
+)
+def test_a_gateway_that_gives_no_leave_changes_nothing_but_the_words(
+    bench: RunnerBench, way: Way, fault: Answer, told: str, code: int
+) -> None:
+    way.door.faults.extend([fault] * 1000)
+    stopping = {"CRAWL_STOP_GRACE_S": "1", "CRAWL_END_GRACE_S": "1"}
+    process = bench.start_python(STUBBORN.replace("sys.exit(0)", f"sys.exit({code})"), **way.environment(**stopping))
+    process.send_signal(signal.SIGTERM)
+    assert bench.finish(process) == (11 if code == 0 else code if code == 18 else 13)
+    assert told in _uploaded(bench.summary())["why"]
+    assert f"were not uploaded: {_uploaded(bench.summary())['why']}".encode() in bench.output
+    with pytest.raises(FilesMissing) as missing:
+        way.bundles.read(7, 3, 2)
+    assert str(missing.value) == NOTHING
+
+
+STUBBORN = """
+import os, signal, sys, time
+def stop(*_):
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+open(os.environ["CRAWL_FILES_DIR"] + "/ready", "w").write("there")
+time.sleep(60)
+"""
+
+
+def test_nobody_there_is_told_and_costs_nothing_else(bench: RunnerBench) -> None:
+    nowhere = {"CRAWL_UPLOAD_URL": "http://127.0.0.1:9/v1/x", "CRAWL_UPLOAD_TOKEN": "t"}
+    stopping = {"CRAWL_STOP_GRACE_S": "0.5", "CRAWL_END_GRACE_S": "1"}
+    process = bench.start_python(STUBBORN, **nowhere, **stopping)
+    process.send_signal(signal.SIGTERM)
+    assert bench.finish(process) == 11
+    assert "the gateway cannot be reached" in _uploaded(bench.summary())["why"]
+    assert bench.python("", CRAWL_UPLOAD_URL="nonsense", CRAWL_UPLOAD_TOKEN="t") == 0
+    assert "the address of the gateway cannot be used" in _uploaded(bench.summary())["why"]
+
+
+def test_a_lost_answer_is_asked_for_again_and_nothing_is_there_twice(bench: RunnerBench, way: Way) -> None:
+    content = _fill(bench.files, 2)
+    way.door.faults.extend(["drop", Answer(503, b"{}", headers={"Retry-After": "1"})])
+    way.proxy.faults = [
+        Fault("drop_answer", "PutObject"),
+        Fault("slow_down", "PutObject"),
+        Fault("reset", "PutObject"),
+        Fault("damage", "PutObject"),
+        Fault("status", "PutObject", status=403, code="RequestExpired"),
+    ]
+    assert bench.python("", **way.environment()) == 0
+    assert _uploaded(bench.summary())["uploaded"] is True
+    assert way.contents() == content
+    assert way.keys() == ["bundle.json", "part-00000", "part-00001", "part-00002"][: len(way.keys())]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_spoiled_at_random_it_is_whole_in_the_end_or_says_that_it_is_not(
+    bench: RunnerBench, way: Way, seed: int
+) -> None:
+    content = _fill(bench.files, 2)
+    way.proxy.seeded(seed, 0.4, ("slow_down", "reset", "drop_answer", "internal", "damage"))
+    assert bench.python("", **way.environment()) == 0
+    way.proxy.calm()
+    if _uploaded(bench.summary())["uploaded"]:
+        assert way.contents() == content
+    else:
+        with pytest.raises(FilesMissing):
+            way.contents()
+
+
+def test_storage_that_refuses_is_told_with_its_own_code(bench: RunnerBench, way: Way) -> None:
+    way.proxy.faults = [Fault("status", "PutObject", times=99, status=403, code="AccessDenied")]
+    assert bench.python(WRITE, **way.environment()) == 0
+    assert _uploaded(bench.summary()) == {"uploaded": False, "why": "object storage answered 403 AccessDenied"}
+    assert way.keys() == []
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_upload_that_hangs_ends_with_the_grace_and_says_so(bench: RunnerBench, way: Way) -> None:
+    way.proxy.faults = [Fault("hang", "PutObject", times=99)]
+    process = bench.start_python(
+        STUBBORN, **way.environment(CRAWL_STOP_GRACE_S="1", CRAWL_END_GRACE_S="1.5", CRAWL_RUN_ID="7")
+    )
+    process.send_signal(signal.SIGTERM)
+    assert bench.finish(process) == 11
+    assert _uploaded(bench.summary())["uploaded"] is False
+    assert _uploaded(bench.summary())["why"].startswith("there was no time left")
+
+
+def test_a_stop_that_comes_during_the_upload_of_a_finished_crawl_shortens_it_alone(
+    bench: RunnerBench, way: Way
+) -> None:
+    way.proxy.faults = [Fault("hang", "PutObject", times=99)]
+    grace = {"CRAWL_STOP_GRACE_S": "0.5", "CRAWL_END_GRACE_S": "0.5"}
+    process = bench.start("command", "--", sys.executable, "-c", WRITE, **way.environment(**grace))
+    wait_until(lambda: way.proxy.calls["PutObject"])
+    assert bench.summary()["files"] == {"uploaded": False, "why": "the runner was killed while it uploaded them"}
+    process.send_signal(signal.SIGTERM)
+    assert bench.finish(process) == 0  # it had finished before anybody asked
+    assert bench.summary()["finish_reason"] == "finished"
+    assert _uploaded(bench.summary())["uploaded"] is False
+
+
+def test_killed_outright_it_has_uploaded_nothing_and_the_end_says_which_part_is_there(
+    bench: RunnerBench, way: Way
+) -> None:
+    content = _fill(bench.files, 3)
+    way.proxy.faults = [Fault("hang", "PutObject", times=99, skip=2)]
+    process = bench.start("command", "--", sys.executable, "-c", "", **way.environment())
+    wait_until(lambda: way.proxy.calls["PutObject"] >= 3)
+    process.kill()
+    bench.finish(process)
+    assert way.keys() == ["part-00000", "part-00001"]
+    with pytest.raises(FilesMissing, match=UNFINISHED):
+        way.contents()
+    source = FileSource("task-3", bundle=lambda: way.bundles.read(7, 3, 2))
+    archive = open_archive((bench.files.parent / "archive").as_uri())
+    result = archive.store("7/2/x.zip", [source], {}, lambda *_: None)
+    zipped = zipfile.ZipFile(io.BytesIO(b"".join(archive.open(result.url))))
+    assert zipped.read("task-3/page-0") == content["page-0"]
+    assert result.note is not None
+    assert UNFINISHED in result.note
+
+
+def test_a_crawler_that_ignores_the_stop_is_killed_in_time_for_its_files(bench: RunnerBench, way: Way) -> None:
+    deaf = STUBBORN.replace("sys.exit(0)", "pass").replace("time.sleep(60)", "\nwhile True: time.sleep(1)")
+    process = bench.start_python(deaf, **way.environment(CRAWL_STOP_GRACE_S="0.5"))
+    process.send_signal(signal.SIGTERM)
+    assert bench.finish(process) == 13
+    summary = bench.summary()
+    assert _uploaded(summary)["uploaded"] is True
+    assert summary["message"] == "It still ran 0.5 s after the stop signal and was killed"
+    assert summary["signal"] == signal.SIGKILL
+    assert way.contents() == {"ready": b"there"}
+
+
+# --- leave is for one object, for its bytes, and for a while ----------------------------------------------------------
+
+
+def test_leave_for_one_part_writes_nothing_else(way: Way) -> None:
+    from base64 import b64encode
+    from hashlib import md5
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
+
+    def digest(data: bytes) -> str:
+        return b64encode(md5(data, usedforsecurity=False).digest()).decode()
+
+    def put(url: str, body: bytes, headers: dict[str, str]) -> int:
+        request = Request(url, data=body, method="PUT", headers={"Content-Type": "x/y", **headers})
+        try:
+            with urlopen(request, timeout=10) as answer:
+                return int(answer.status)
+        except HTTPError as error:
+            with error:
+                return error.code
+
+    ticket = way.bundles.ticket(7, 3, 2, 0, 4, digest(b"part"))
+    mine = {name: value for name, value in ticket.headers.items() if name != "Content-Length"}
+    elsewhere = ticket.url.replace("/7/3/2/part-00000", "/7/4/1/part-00000")
+    assert elsewhere != ticket.url
+    for url, body, headers in [
+        (elsewhere, b"part", mine),
+        (ticket.url.replace("part-00000", "part-00001"), b"part", mine),
+        (ticket.url, b"evil", mine),
+        (ticket.url, b"evil", {"Content-MD5": digest(b"evil")}),
+        (ticket.url, b"much more", mine),
+        (ticket.url.replace("X-Amz-Expires=300", "X-Amz-Expires=86400"), b"part", mine),
+    ]:
+        assert put(url, body, headers) in (400, 403), (url, body)
+    assert way.keys() == []
+    late = S3Bundles(f"s3://{way.bucket.name}/files", ticket_s=1).ticket(7, 3, 2, 0, 4, digest(b"part"))
+    time.sleep(2.1)
+    assert put(late.url, b"part", mine) in (400, 403)
+    assert way.keys() == []
+    assert put(ticket.url, b"part", mine) == 200
+    assert put(ticket.url, b"part", mine) == 200  # the same again is the same
+    assert way.keys() == ["part-00000"]
+
+
+def test_a_storage_that_cannot_be_read_now_is_not_taken_for_missing_files(bench: RunnerBench, way: Way) -> None:
+    assert bench.python(WRITE, **way.environment()) == 0
+    for fault in (Fault("slow_down", times=99), Fault("status", times=99, status=403, code="AccessDenied")):
+        way.proxy.faults = [fault]
+        with pytest.raises(NotDelivered, match="files of a task cannot be read"):
+            way.bundles.read(7, 3, 2)
+    way.proxy.faults = []
+    key = "files/7/3/2/part-00000"
+    way.bucket.client.put_object(Bucket=way.bucket.name, Key=key, Body=b"another content")
+    with pytest.raises(FilesMissing, match="damaged"):
+        b"".join(way.bundles.read(7, 3, 2))
+    way.bucket.client.put_object(Bucket=way.bucket.name, Key="files/7/3/2/bundle.json", Body=b"[]")
+    with pytest.raises(FilesMissing, match="damaged"):
+        way.bundles.read(7, 3, 2)
+
+
+@pytest.mark.parametrize("url", ["file:///x", "s3://", "s3://Bucket", "s3://bucket/../x", ""])
+def test_a_place_that_is_none_is_refused_by_its_setting(url: str) -> None:
+    with pytest.raises(InvalidRequest, match="LIFECYCLE_CLUSTER__FILES_URL"):
+        S3Bundles(url)
