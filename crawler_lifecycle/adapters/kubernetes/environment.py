@@ -101,8 +101,8 @@ def _reference(name: str, text: str) -> dict[str, str]:
     found = secret_reference(text)
     if found is None:
         raise InvalidRequest(
-            f"secrets.{name!r:.80}: {text!r:.80} cannot be resolved here; on Kubernetes a secret is 'secret:NAME/KEY', a "
-            "key of a Secret in the namespace of crawls"
+            f"secrets.{name!r:.80}: {text!r:.80} cannot be resolved here; on Kubernetes a secret is 'secret:NAME/KEY', "
+            "a key of a Secret in the namespace of crawls"
         )
     return {"name": found[0], "key": found[1]}
 
