@@ -164,7 +164,7 @@ def _preparing(pod: Pod, events: Sequence[Event]) -> str:
 
 def _image(pod: Pod, name: str) -> str:
     holders = (*pod.spec.containers, *pod.spec.init_containers)
-    return next((c.image for c in holders if c.name == name and c.image), "of the crawler")
+    return next((c.image for c in holders if c.name == name and c.image), f"of {name}")
 
 
 # --- a pod that executes

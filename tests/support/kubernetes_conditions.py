@@ -1,0 +1,111 @@
+"""The recorded conditions of Jobs and pods, read the way a look reads them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from crawler_lifecycle.adapters.kubernetes.objects import Event, Job, Pod, decode, decode_job, decode_pod
+from crawler_lifecycle.adapters.kubernetes.reading import read_task
+from crawler_lifecycle.domain.run import StopIntent
+from crawler_lifecycle.domain.task import Observation, TaskState, TaskStatus, read_end, reconcile
+from crawler_lifecycle.ports import TaskRef
+
+RECORDED = Path(__file__).parents[1] / "kubernetes" / "recorded"
+PAGE = Path(__file__).parents[2] / "docs" / "kubernetes.md"
+TITLE = "## What each condition means"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One recorded condition: the objects, what the database knows, and what a person expects of it."""
+
+    name: str
+    row: str
+    source: str
+    job: Job | None
+    pods: list[Pod]
+    events: list[Event]
+    task: TaskRef
+    stop: StopIntent | None
+    now: datetime
+    expected: Mapping[str, Any] | None
+
+    def seen(self) -> Observation:
+        return read_task(self.task, self.job, self.pods, self.events, self.now)
+
+    def read(self) -> dict[str, Any]:
+        """What becomes of a task that was not known to have begun, in the words of ``expected``."""
+        seen = self.seen()
+        believed = TaskState(
+            self.task.task_id, self.task.index, self.task.attempt, TaskStatus.QUEUED, self.now, self.task.uid, True
+        )
+        change = reconcile(believed, seen, self.stop, due_at=self.now + timedelta(hours=1))
+        ending = read_end(seen.end, self.stop) if seen.end is not None else None
+        found = {
+            "phase": str(seen.phase),
+            "status": str(change.after) if change is not None else "unchanged",
+            "outcome": change.outcome if change is not None else None,
+            "cause": change.cause if change is not None else None,
+            "reason": seen.reason,
+            "exit_code": seen.end.exit_code if seen.end is not None else None,
+            "pages": seen.counters.pages,
+            "retryable": ending.retryable if ending is not None else None,
+        }
+        return {key: value for key, value in found.items() if value is not None}
+
+
+def load(path: Path) -> Condition:
+    """One file."""
+    said = json.loads(path.read_text())
+    objects, task, stop = said["objects"], said["task"], said["stop"]
+    return Condition(
+        name=said["name"],
+        row=said["row"],
+        source=said["source"],
+        job=decode_job(_bytes(objects["job"], "Job")) if objects["job"] is not None else None,
+        pods=[decode_pod(_bytes(pod, "Pod")) for pod in objects["pods"]],
+        events=[decode(Event, _bytes(event, "Event")) for event in objects["events"]],
+        task=TaskRef(1, 0, task.get("attempt", 1), task.get("uid"), task.get("stopping", False)),
+        stop=StopIntent(moment(stop["requested_at"]), requested_by=stop["requested_by"]) if stop else None,
+        now=moment(said["now"]),
+        expected=said["expected"],
+    )
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the documentation's tables of conditions."""
+
+    condition: str
+    shows: str
+    sentence: str
+    """``…`` stands for whatever the cluster says there."""
+    again: str
+
+
+def rows() -> list[Row]:
+    """All of them, in order."""
+    text = PAGE.read_text().partition(f"\n{TITLE}\n")[2].partition("\n## ")[0]
+    found = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")] if line.startswith("| ") else []
+        if len(cells) == 5 and cells[0] != "condition":
+            found.append(Row(cells[0], cells[2], cells[3], cells[4]))
+    return found
+
+
+def moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _bytes(said: Mapping[str, Any], kind: str) -> bytes:
+    return json.dumps({"kind": kind, **said}).encode()
+
+
+#: All of them, in the order of their names.
+CONDITIONS = [load(path) for path in sorted(RECORDED.glob("*.json"))]
