@@ -7,31 +7,19 @@ and a list whose pages stopped belonging together (410) begins again. When to tr
 
 from __future__ import annotations
 
-import http.client
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
-from urllib.parse import quote, urlencode
+from typing import Any, Generic, TypeVar, overload
+from urllib.parse import quote
 
-import msgspec
-import urllib3
-
-from crawler_lifecycle.domain.errors import InvalidRequest
-
-from . import access, errors
-from .calls import Call, Calls
-from .errors import ApiError, Asked, Expired, Unauthorised, Unreadable, unreadable
+from . import access
+from .errors import Asked, Expired, Unreadable, unreadable
 from .objects import ListPage, Named, decode_kind, decode_page
 from .watching import Watch, WatchEvent
-
-if TYPE_CHECKING:
-    from urllib3.response import BaseHTTPResponse
+from .wire import Wire
 
 __all__ = ["Api", "Listing", "Watch", "WatchEvent"]
 
@@ -42,10 +30,6 @@ _Decode = Callable[[bytes], tuple[ListPage[Any], Iterable[Any]]]
 
 #: Connections that are kept; more calls at once open more, which are closed afterwards.
 CONNECTIONS = 32
-#: Longest answer, in bytes: a page of 500 pods has about two million.
-ANSWER_MAX = 64 * 1024 * 1024
-#: The whole of an answer may take this many times the longest silence within it.
-WHOLE = 3
 #: How often a list whose pages stopped belonging together begins again, and how many pages one may have.
 LIST_STARTS, PAGES_MAX = 3, 4000
 
@@ -54,7 +38,6 @@ _PATCHES = {
     "json": "application/json-patch+json",
     "strategic": "application/strategic-merge-patch+json",
 }
-_READ = 256 * 1024
 
 
 @dataclass(slots=True)
@@ -67,17 +50,13 @@ class Listing(Generic[T]):
 
 
 class Api:
-    """The Kubernetes API. Thread-safe; one for a process. Every method but ``connect`` and ``close`` raises
-    ``ApiError`` and ``Watch`` and lists do so while they are read."""
+    """The Kubernetes API. Thread-safe, one for a process. All methods but ``connect`` and ``close`` raise ``ApiError``,
+    and so does a watch while it is read."""
 
     def __init__(self, source: access.Source, namespace: str, connect_s: float, read_s: float) -> None:
         self.namespace = namespace
         self._access = access.Access(source, CONNECTIONS)
-        self._connect_s, self._read_s = connect_s, read_s
-        self._calls = Calls()
-        self._agent = f"crawler-lifecycle/{_version()}"
-        self.skew_s: float | None = None
-        """The server's clock minus ours at the last answer, in seconds; the server tells whole ones."""
+        self._wire = Wire(self._access, connect_s, read_s)
 
     @classmethod
     def connect(
@@ -105,10 +84,14 @@ class Api:
         """Where address and credentials came from, in words."""
         return self._access.source.words
 
+    @property
+    def skew_s(self) -> float | None:
+        """The server's clock minus ours at the last answer, in seconds; the server tells whole ones."""
+        return self._wire.skew_s
+
     def close(self) -> None:
         """End what goes on, and close the connections."""
-        self._calls.cut_all()
-        self._access.close()
+        self._wire.close()
 
     # --- paths --------------------------------------------------------------------------------------------------------
 
@@ -130,28 +113,28 @@ class Api:
 
     def get(self, path: str, **query: object) -> bytes:
         """An object, or whatever else is JSON there."""
-        return _checked(Asked("GET", path), self._call(Asked("GET", path), query))
+        return _checked(Asked("GET", path), self._wire.call(Asked("GET", path), query))
 
     def post(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False, **query: object) -> bytes:
         """Create. A field that the server does not know is refused, not dropped in silence."""
         asked = Asked("POST", path)
         query = {"fieldValidation": "Strict", "dryRun": "All" if dry_run else None, **query}
-        return _checked(asked, self._call(asked, query, body=body))
+        return _checked(asked, self._wire.call(asked, query, body=body))
 
     def patch(self, path: str, body: Mapping[str, Any] | list[Any], *, kind: str = "merge", **query: object) -> bytes:
         """Change a part; ``kind`` is ``merge``, ``json`` or ``strategic``."""
         asked = Asked("PATCH", path)
-        return _checked(asked, self._call(asked, query, body=body, content=_PATCHES[kind]))
+        return _checked(asked, self._wire.call(asked, query, body=body, content=_PATCHES[kind]))
 
     def delete(self, path: str, options: Mapping[str, Any]) -> bytes:
         """Ask for a deletion. ``options`` are DeleteOptions; say the propagation policy and the uid, always."""
         asked = Asked("DELETE", path)
         body = {"kind": "DeleteOptions", "apiVersion": "v1", **options}
-        return _checked(asked, self._call(asked, {}, body=body))
+        return _checked(asked, self._wire.call(asked, {}, body=body))
 
     def read(self, path: str, **query: object) -> bytes:
         """Bytes of any kind: a log. Nothing is assumed about them but that all of them came."""
-        return self._call(Asked("GET", path), query, accept="*/*")
+        return self._wire.call(Asked("GET", path), query, accept="*/*")
 
     # --- lists --------------------------------------------------------------------------------------------------------
 
@@ -210,15 +193,15 @@ class Api:
     ) -> Listing[Any]:
         asked = Asked("GET", path)
         query = {"labelSelector": labels, "fieldSelector": fields, "limit": limit}
-        until = time.monotonic() + 2 * WHOLE * self._read_s
+        until = time.monotonic() + 2 * self._wire.whole_s
         for start in range(LIST_STARTS):
             try:
                 return self._once(asked, query, decode, until)
-            except Expired as error:
+            except Expired:
                 # Its pages would be of two moments: an object can be in both of them, or in none.
                 if start + 1 == LIST_STARTS:
                     raise
-                time.sleep(error.retry_after_s or random.uniform(0, 0.1))  # noqa: S311 (not for secrets)
+                time.sleep(random.uniform(0, 0.1))  # noqa: S311 (not for secrets)
         raise AssertionError("unreachable")
 
     def _once(
@@ -233,7 +216,7 @@ class Api:
         names: set[tuple[str | None, str]] = set()
         token, tokens = None, set[str]()
         for _ in range(PAGES_MAX):
-            page, items = _of(asked, decode, self._call(asked, {**query, "continue": token}, until=until))
+            page, items = _of(asked, decode, self._wire.call(asked, {**query, "continue": token}, until=until))
             _belongs(asked, found, page, names)
             found.items.extend(items)
             if not (token := page.metadata.continue_):
@@ -268,156 +251,8 @@ class Api:
             **{"timeoutSeconds": max(1, round(timeout_s)), "labelSelector": labels, "fieldSelector": fields},
         }
         silence = silence_s if silence_s is not None else timeout_s + 30
-        call, response = self._answered(asked, query, None, "", "application/json", silence, timeout_s + 60)
-        return Watch(asked, response, call, self._calls.end)
-
-    # --- one request --------------------------------------------------------------------------------------------------
-
-    def _call(
-        self,
-        asked: Asked,
-        query: Mapping[str, object],
-        *,
-        body: Any = None,
-        content: str = "application/json",
-        accept: str = "application/json",
-        until: float | None = None,
-    ) -> bytes:
-        whole_s = WHOLE * self._read_s
-        if until is not None:
-            whole_s = min(whole_s, until - time.monotonic())
-            if whole_s <= 0:
-                raise errors.no_answer(asked, "its pages took too long", effect_unknown=False)
-        call, response = self._answered(asked, query, body, content, accept, self._read_s, whole_s)
-        return self._body(asked, call, response)
-
-    def _answered(
-        self,
-        asked: Asked,
-        query: Mapping[str, object],
-        body: Any,
-        content: str,
-        accept: str,
-        silence_s: float,
-        whole_s: float,
-    ) -> tuple[Call, BaseHTTPResponse]:
-        """The head of an answer with status 2xx; whoever gets it ends the call."""
-        target = _target(asked.path, query)
-        payload = None if body is None else msgspec.json.encode(body)
-        headers = {"Accept": accept, "User-Agent": self._agent}
-        if payload is not None:
-            headers["Content-Type"] = content
-        for renewed in (False, True):
-            asked_at = time.monotonic()
-            who, authorization = self._who(asked)
-            if authorization:
-                headers["Authorization"] = authorization
-            call, response = self._send(asked, who, target, payload, headers, silence_s, whole_s)
-            if 200 <= response.status < 300:
-                return call, response
-            told = self._body(asked, call, response, limit=1024 * 1024)
-            error = errors.from_answer(asked, response.status, response.headers, told)
-            if not isinstance(error, Unauthorised):
-                raise error
-            if renewed or not self._renewed(error, authorization, asked_at):
-                raise self._unknown(error) from None
-        raise AssertionError("unreachable")
-
-    def _who(self, asked: Asked) -> tuple[access.Identity, str | None]:
-        try:
-            return self._access.current()
-        except Exception as error:  # a plugin's or the loader's own: whatever it is, we have nothing to show
-            text = f"no credentials for the Kubernetes API to {asked.gesture} ({self.source}): {error}"
-            raise Unauthorised(text) from error
-
-    def _renewed(self, error: ApiError, authorization: str | None, asked_at: float) -> bool:
-        try:
-            return self._access.renew(authorization, asked_at)
-        except InvalidRequest as trouble:
-            raise Unauthorised(f"{error}; reading the credentials again: {trouble}", status=401) from error
-
-    def _unknown(self, error: ApiError) -> Unauthorised:
-        trouble = self._access.trouble()
-        text = f"{error}; the credentials of {self.source} were read again and are still refused"
-        return Unauthorised(
-            text + (f"; {trouble}" if trouble else ""), status=401, reason=error.reason, words=error.words
-        )
-
-    def _send(
-        self,
-        asked: Asked,
-        who: access.Identity,
-        target: str,
-        payload: bytes | None,
-        headers: Mapping[str, str],
-        silence_s: float,
-        whole_s: float,
-    ) -> tuple[Call, BaseHTTPResponse]:
-        call = self._calls.begin(whole_s)
-        try:
-            response = who.pools.urlopen(
-                asked.method,
-                who.host + target,
-                redirect=False,
-                retries=False,
-                preload_content=False,
-                body=payload,
-                headers=dict(headers),
-                timeout=urllib3.Timeout(connect=self._connect_s, read=min(silence_s, whole_s)),
-            )
-        except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
-            self._calls.end(call)
-            raise errors.no_answer(asked, self._trouble(call, error), effect_unknown=call.sent) from error
-        except BaseException:
-            self._calls.end(call)
-            raise
-        self._calls.sent()
-        self._note_clock(response.headers.get("Date"))
-        return call, response
-
-    def _body(self, asked: Asked, call: Call, response: BaseHTTPResponse, limit: int = ANSWER_MAX) -> bytes:
-        parts, size = [], 0
-        try:
-            for part in response.stream(_READ):
-                parts.append(part)
-                size += len(part)
-                if size > limit:
-                    raise unreadable(asked, f"it has more than {limit} bytes")
-            if call.overdue:  # cut at the seam of an answer that has no length: it looks like an end
-                raise errors.no_answer(asked, self._trouble(call, None), effect_unknown=True)
-        except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
-            raise errors.no_answer(asked, self._trouble(call, error), effect_unknown=True) from error
-        finally:
-            self._calls.end(call)
-            if response.closed:  # read to its end
-                response.release_conn()
-            else:
-                response.close()
-        return b"".join(parts)
-
-    def _trouble(self, call: Call, error: Exception | None) -> str:
-        where = self._access.host
-        if call.overdue:
-            return f"no whole answer of {where} within the time allowed, though some of it came"
-        if call.over:
-            return "we closed the connection"
-        match error:
-            case urllib3.exceptions.NewConnectionError():  # which is a kind of the next one
-                return f"no connection to {where}: {_short(error)}"
-            case urllib3.exceptions.ConnectTimeoutError():
-                return f"no connection to {where} within {self._connect_s:g} s"
-            case urllib3.exceptions.ReadTimeoutError():
-                return f"silence of {where}"
-            case urllib3.exceptions.SSLError():
-                return f"TLS with {where} failed: {_short(error)}"
-            case _:
-                return f"the connection to {where} broke off: {_short(error)}"
-
-    def _note_clock(self, date: str | None) -> None:
-        try:
-            self.skew_s = (parsedate_to_datetime(date or "") - datetime.now(UTC)).total_seconds() + 0.5
-        except (ValueError, TypeError):
-            return  # a proxy's, or none: what we knew stays
+        call, response = self._wire.stream(asked, query, silence, timeout_s + 60)
+        return Watch(asked, response, call, self._wire.ended)
 
 
 def _of(asked: Asked, decode: _Decode, data: bytes) -> tuple[ListPage[Any], Iterable[Any]]:
@@ -451,26 +286,3 @@ def _checked(asked: Asked, data: bytes) -> bytes:
         except Unreadable as error:
             raise unreadable(asked, error.what) from error
     return data
-
-
-def _target(path: str, query: Mapping[str, object]) -> str:
-    given = {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in query.items()
-        if value is not None
-    }
-    return f"{path}?{urlencode(given)}" if given else path
-
-
-def _short(error: Exception | None) -> str:
-    """The innermost reason, without urllib3's object addresses."""
-    while error is not None and isinstance(inner := getattr(error, "reason", None), Exception):
-        error = inner
-    return str(error).split(": ", 1)[-1] if "object at 0x" in str(error) else str(error)
-
-
-def _version() -> str:
-    try:
-        return version("crawler-lifecycle")
-    except PackageNotFoundError:  # from a source tree without metadata
-        return "0"
