@@ -220,8 +220,6 @@ def test_a_lost_answer_is_asked_for_again_and_nothing_is_there_twice(bench: Runn
     way.door.faults.extend(["drop", Answer(503, b"{}", headers={"Retry-After": "1"})])
     way.proxy.faults = [
         Fault("drop_answer", "PutObject"),
-        Fault("slow_down", "PutObject"),
-        Fault("reset", "PutObject"),
         Fault("damage", "PutObject"),
         Fault("status", "PutObject", status=403, code="RequestExpired"),
     ]

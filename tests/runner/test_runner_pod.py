@@ -1,0 +1,231 @@
+"""The runner as it is in a pod: process 1, a termination log that cannot be replaced, hardly a place to write to."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from runner_bench import RUNNER, RunnerBench, wait_until
+
+from crawler_lifecycle.runner import contract
+from crawler_lifecycle.runner.memory import cgroup_limit
+
+#: A process namespace of its own, as every container has one.
+AS_PROCESS_1 = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc")
+
+
+@pytest.fixture
+def process_1(bench: RunnerBench) -> list[str]:
+    tried = subprocess.run([*AS_PROCESS_1, "true"], capture_output=True, text=True)
+    if tried.returncode:
+        pytest.skip(f"no process namespace can be made here ({tried.stderr.strip()}); the real node proves the same")
+    return [*AS_PROCESS_1, sys.executable, "-I", "-S", str(RUNNER), "command", "--", sys.executable, "-I", "-S", "-c"]
+
+
+def _start(bench: RunnerBench, argv: list[str], code: str, **more: str) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [*argv, code],
+        env=bench.environment({}, more),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    bench._started.append(process)
+    return process
+
+
+def _inner(process: subprocess.Popen[bytes]) -> int:
+    """The runner, as seen from outside of its namespace."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    wait_until(lambda: children.read_text().split())
+    return int(children.read_text().split()[0])
+
+
+COUNT_STOPS = """
+import os, signal, sys, time
+folder = os.environ["CRAWL_FILES_DIR"]
+def stop(*_):
+    with open(folder + "/stops", "a") as file: file.write("x")
+    time.sleep(0.3)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+open(folder + "/ready", "w").write(str(os.getppid()))
+time.sleep(60)
+"""
+
+
+def test_as_process_1_a_stop_reaches_the_crawler_once(bench: RunnerBench, process_1: list[str]) -> None:
+    process = _start(bench, process_1, COUNT_STOPS)
+    wait_until((bench.files / "ready").exists)
+    wait_until(lambda: (bench.files / "ready").read_text() == "1")  # the crawler's parent is process 1
+    for _ in range(5):
+        os.kill(_inner(process), signal.SIGTERM)
+        time.sleep(0.02)
+    assert bench.finish(process) == 11
+    assert (bench.files / "stops").read_text() == "x"
+    assert bench.summary()["finish_reason"] == "shutdown"
+
+
+def test_a_stop_before_anything_was_imported_is_not_lost(bench: RunnerBench, process_1: list[str]) -> None:
+    process = _start(bench, process_1, COUNT_STOPS)
+    inner = _inner(process)
+    blocked = 0
+    deadline = time.monotonic() + 20
+    while not blocked & (1 << (signal.SIGCHLD - 1)):
+        # From the moment on at which it waits for us, which is before its own modules are there. (Unshare itself
+        # blocks SIGTERM for a moment, but not SIGCHLD.)
+        assert time.monotonic() < deadline
+        status = Path(f"/proc/{inner}/status").read_text()
+        blocked = int(status.split("SigBlk:")[1].split()[0], 16)
+    os.kill(inner, signal.SIGTERM)
+    assert bench.finish(process) == 11
+    assert not (bench.files / "ready").exists() or (bench.files / "stops").exists()
+
+
+def test_as_process_1_orphans_are_reaped(bench: RunnerBench, process_1: list[str]) -> None:
+    code = """
+import os, time
+if os.fork() == 0:
+    if os.fork() == 0:
+        time.sleep(0.1)
+        os._exit(3)
+    os._exit(0)
+os.wait()
+time.sleep(1)
+left = [p for p in os.listdir("/proc") if p.isdigit() and open(f"/proc/{p}/stat").read().split(") ")[1][0] == "Z"]
+open(os.environ["CRAWL_FILES_DIR"] + "/zombies", "w").write(repr(left))
+"""
+    assert bench.finish(_start(bench, process_1, code)) == 0
+    assert (bench.files / "zombies").read_text() == "[]"
+
+
+def test_what_the_crawler_left_running_does_not_write_into_files_that_are_taken(
+    bench: RunnerBench, process_1: list[str]
+) -> None:
+    code = """
+import os, subprocess, sys
+writer = "import os,time\\nwhile 1: open(os.environ['CRAWL_FILES_DIR']+'/late', 'a').write('x'); time.sleep(0.01)"
+subprocess.Popen([sys.executable, "-c", writer], start_new_session=True)
+"""
+    nowhere = {"CRAWL_UPLOAD_URL": "nonsense", "CRAWL_UPLOAD_TOKEN": "t"}
+    process = _start(bench, process_1, code, **nowhere)
+    assert bench.finish(process) == 0
+    assert bench.summary()["files"]["uploaded"] is False
+
+
+def test_a_termination_log_is_written_into_and_cut(tmp_path: Path) -> None:
+    log = tmp_path / "folder" / "termination-log"
+    log.parent.mkdir()
+    log.write_text("x" * 3000)
+    before = log.stat().st_ino
+    if os.getuid() == 0:
+        # To root no folder is read-only; a folder in the place of the temporary file does the same.
+        (tmp_path / "folder" / f"termination-log.{os.getpid()}.tmp").mkdir()
+    else:
+        log.parent.chmod(0o555)
+    contract.write(str(log), {"exit": 0})
+    assert log.read_text() == '{"exit": 0}'
+    assert log.stat().st_ino == before
+
+
+@given(st.text(max_size=1000), st.text(max_size=200), st.text(max_size=200))
+def test_whatever_a_crawler_says_the_summary_fits_into_a_termination_message(
+    message: str, reason: str, note: str
+) -> None:
+    summary: contract.Json = {
+        "runner": "1",
+        "message": message,
+        "finish_reason": reason,
+        "resume_note": note,
+        "files": {"uploaded": False, "why": "w" * 300},
+        **dict.fromkeys(contract.COUNTERS, 2**63 - 1),
+    }
+    text = contract.fitted(summary)
+    assert len(text.encode()) <= contract.SUMMARY_MAX
+    told = json.loads(text)
+    assert message.startswith(told["message"])
+    assert told["files"] == summary["files"]
+    if len(json.dumps(summary)) <= contract.SUMMARY_MAX:
+        assert told == summary
+
+
+def test_a_message_of_signs_that_take_much_room_still_makes_a_summary(bench: RunnerBench) -> None:
+    code = """
+import json, os
+open(os.environ["CRAWL_STATS_FILE"], "w").write(json.dumps({"message": "\\U0001f577" * 1000, "pages": 7}))
+"""
+    assert bench.python(code) == 0
+    assert bench.summary()["pages"] == 7
+
+
+def test_without_a_stats_file_counters_are_printed_all_the_same(bench: RunnerBench, tmp_path: Path) -> None:
+    code = "import os; open(os.environ['CRAWL_STATS_FILE'], 'w').write('{\"pages\": 3}')"
+    environment = bench.environment({}, {})
+    del environment["CRAWL_STATS_FILE"]
+    nowhere = {"TMPDIR": str(tmp_path / "none"), "TMP": "", "TEMP": ""}
+    argv = [sys.executable, "-I", "-S", str(RUNNER), "command", "--", sys.executable, "-I", "-S", "-c", code]
+    told = subprocess.run(argv, env={**environment, **nowhere}, capture_output=True, text=True, timeout=30)
+    assert told.returncode == 0, told.stderr
+    assert json.loads(told.stdout.splitlines()[-1])["crawl_progress"]["pages"] == 3
+    assert bench.summary()["pages"] == 3
+
+
+# --- the limit of memory that nobody told -----------------------------------------------------------------------------
+
+
+def _cgroups(tmp_path: Path, own: str, **files: str) -> tuple[str, str]:
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "cgroup").write_text(own)
+    for name, text in files.items():
+        path = tmp_path / "fs" / name.replace("__", "/").replace("_limit", ".limit_in_bytes").replace("_max", ".max")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return str(tmp_path / "proc"), str(tmp_path / "fs")
+
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "limit"),
+    [
+        # Version 2 with a namespace of its own, and without limits.
+        ("0::/\n", {"memory_max": str(64 * MIB)}, 64 * MIB),
+        ("0::/\n", {"memory_max": "max"}, None),
+        # Below other groups the smallest limit counts.
+        (
+            "0::/pods/a\n",
+            {"memory_max": "max", "pods__memory_max": str(32 * MIB), "pods__a__memory_max": "max"},
+            32 * MIB,
+        ),
+        # Version 1; its own path is the host's, and here the mount is the group.
+        ("7:memory:/kubepods/pod1/c1\n0::/x\n", {"memory__memory_limit": str(128 * MIB)}, 128 * MIB),
+        (
+            "7:memory:/a\n",
+            {"memory__memory_limit": str(2**63 - 4096), "memory__a__memory_limit": str(2**63 - 4096)},
+            None,
+        ),
+        ("7:cpu,memory:/a\n", {"memory__a__memory_limit": str(16 * MIB), "memory__memory_limit": str(2**63)}, 16 * MIB),
+        # Nothing that can be read.
+        ("", {}, None),
+        ("nonsense\n0::/../../..\n", {"memory_max": "many"}, None),
+    ],
+)
+def test_the_control_groups_limit(tmp_path: Path, own: str, files: dict[str, str], limit: int | None) -> None:
+    proc, root = _cgroups(tmp_path, own, **files)
+    assert cgroup_limit(proc, root) == limit
+
+
+def test_a_limit_above_what_the_machine_has_is_none(tmp_path: Path) -> None:
+    proc, root = _cgroups(tmp_path, "0::/\n", memory_max=str(2**50))
+    assert cgroup_limit(proc, root) is None
+    assert cgroup_limit(str(tmp_path / "nowhere"), root) is None
