@@ -1,0 +1,88 @@
+"""Tasks on the fake API server, and the adapter before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
+from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.domain.task import Observation
+from crawler_lifecycle.ports import Deployment, Look, QueuedTask, TaskRef
+from crawler_lifecycle.settings import ClusterSettings
+from tests.support.kube_api import FakeApiServer
+
+RUN = 7
+CRAWLER = CrawlerDefinition("demo", CrawlerKind.COMMAND, image="crawl.test/crawler:1", command=["crawl"])
+
+
+class World:
+    """A namespace, its server, and a clock that can be put forward."""
+
+    def __init__(self, folder: Path, read_s: float = 2.0) -> None:
+        self.server = FakeApiServer(folder)
+        self.server.controllers.kubelet_stops = None
+        self.api = Api.connect(
+            kubeconfig=self.server.kubeconfig(), namespace=self.server.namespace, connect_s=1.0, read_s=read_s
+        )
+        self.later = timedelta()
+        self.cluster = KubernetesCluster(self.api, clock=self.now)
+        self._deployer = KubernetesDeployer(self.api, ClusterSettings(kind="kubernetes"))
+        self.uids: dict[int, str | None] = {}
+
+    def close(self) -> None:
+        self._deployer.close()
+        self.api.close()
+        self.server.close()
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self.later
+
+    def deploy_more(self, index: int, *, started: bool = True) -> None:
+        """One more task of the run."""
+        self._deploy([index], RUN, started)
+
+    def deploy(self, tasks: int = 1, *, run_id: int = RUN, started: bool = True) -> None:
+        """Deploy tasks; ``started``: their pods run."""
+        self._deploy(list(range(tasks)), run_id, started)
+
+    def _deploy(self, indexes: Sequence[int], run_id: int, started: bool) -> None:
+        expires = datetime.now(UTC) + timedelta(seconds=25)
+        queued = [QueuedTask(100 + index, index, {}) for index in indexes]
+        deployment = Deployment(run_id, 1, "demo", {}, {}, queued, Resources(), Limits(), expires)
+        for answer in self._deployer.deploy(deployment, CRAWLER):
+            assert answer.state == "created", answer
+            if run_id == RUN:
+                self.uids[answer.index] = answer.uid
+            if started:
+                self.server.pod_starts(self.name(answer.index, run_id))
+
+    def name(self, index: int = 0, run_id: int = RUN) -> str:
+        return f"crawl-{run_id}-{index}-1"
+
+    def ref(self, index: int = 0, *, stopping: bool = False, missed_s: float | None = None) -> TaskRef:
+        missed = None if missed_s is None else self.now() - timedelta(seconds=missed_s)
+        return TaskRef(100 + index, index, 1, self.uids.get(index), stopping, missed)
+
+    def look(self, *refs: TaskRef) -> Look:
+        return self.cluster.look(RUN, refs or [self.ref(index) for index in sorted(self.uids)])
+
+    def see(self, index: int = 0, *, stopping: bool = False, missed_s: float | None = None) -> Observation:
+        return self.look(self.ref(index, stopping=stopping, missed_s=missed_s)).observations[0]
+
+    def without_uid(self, index: int = 0) -> TaskRef:
+        return replace(self.ref(index), uid=None)
+
+    def calls(self, method: str = "*", pattern: str = "") -> int:
+        return self.server.count(method, pattern)
+
+    def forget_calls(self) -> None:
+        self.server.requests.clear()
+
+    def kept(self) -> Sequence[tuple[int, int, int]]:
+        return [end.key for end in self.cluster.kept()]
