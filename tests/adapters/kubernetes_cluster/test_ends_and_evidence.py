@@ -1,0 +1,237 @@
+"""Stops and kills, what is read before and after them, and letting go of what is on record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.adapters.kubernetes import labels, tails
+from crawler_lifecycle.adapters.kubernetes.errors import ApiError, Refused
+from crawler_lifecycle.adapters.kubernetes.metrics import to_bytes
+from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Phase
+from tests.adapters.kubernetes_cluster.world import RUN, World
+from tests.support.kube_api import Answer, LostAnswer, Reset, Silence
+
+
+def _deletes(world: World, resource: str) -> list[Any]:
+    return [seen.body for seen in world.server.requests if seen.method == "DELETE" and f"/{resource}/" in seen.path]
+
+
+def _finalizers(world: World, index: int = 0) -> list[str]:
+    return [name for pod in world.server.pods(world.name(index)) for name in pod["metadata"].get("finalizers", [])]
+
+
+# --- stop and kill ----------------------------------------------------------------------------------------------------
+
+
+def test_three_stops_are_one_deletion(world: World) -> None:
+    world.deploy()
+    for _ in range(3):
+        world.cluster.stop(RUN, world.ref())
+    [body] = _deletes(world, "jobs")
+    assert body["propagationPolicy"] == "Foreground"
+    assert body["preconditions"] == {"uid": world.uids[0]}
+    assert _deletes(world, "pods") == [], "the Job's own cascade ends its pods, with their own grace"
+    assert world.see(stopping=True).phase is Phase.EXECUTING
+
+
+def test_a_stop_whose_answer_was_lost_is_done_once(world: World) -> None:
+    world.deploy()
+    world.server.faults.add("DELETE", "/jobs/", LostAnswer())
+    with pytest.raises(ClusterUnavailable):
+        world.cluster.stop(RUN, world.ref())
+    world.cluster.stop(RUN, world.ref())
+    assert len(_deletes(world, "jobs")) == 1
+
+
+@pytest.mark.parametrize("gesture", ["stop", "kill"])
+@pytest.mark.parametrize("fault", [Answer(500), Answer(403), Answer(401), Answer(429), Reset()], ids=repr)
+def test_an_end_that_cannot_be_asked_for_is_an_error(world: World, gesture: str, fault: Any) -> None:
+    world.deploy()
+    world.server.faults.add("DELETE", "/jobs/", fault, times=None)
+    with pytest.raises(ApiError):
+        getattr(world.cluster, gesture)(RUN, world.ref())
+
+
+@pytest.mark.parametrize("gesture", ["stop", "kill"])
+def test_a_job_that_is_replaced_at_that_moment_is_left_alone(world: World, gesture: str) -> None:
+    """Between reading it and deleting it another one took its name: the precondition sees to that."""
+    world.deploy()
+    world.server.faults.add("DELETE", "/jobs/", Answer(409, "Precondition failed: UID in precondition"))
+    getattr(world.cluster, gesture)(RUN, world.ref())
+    assert "deletionTimestamp" not in world.server.job(world.name())["metadata"]
+
+
+@pytest.mark.parametrize("gesture", ["stop", "kill"])
+def test_a_task_that_ended_is_left_as_it_is(world: World, gesture: str) -> None:
+    world.deploy()
+    world.server.pod_ends(world.name(), 0)
+    world.forget_calls()
+    getattr(world.cluster, gesture)(RUN, world.ref())
+    assert world.calls("DELETE") == 0
+
+
+def test_a_job_with_our_name_and_without_our_labels_is_nobody_s_to_stop(world: World) -> None:
+    world.deploy()
+    world.server.change_job(world.name(), lambda job: job["metadata"]["labels"].clear())
+    world.cluster.stop(RUN, world.without_uid())
+    assert _deletes(world, "jobs") == []
+
+
+def test_a_suspended_job_is_stopped(world: World) -> None:
+    world.server.controllers.makes_pods = False
+    world.deploy(started=False)
+    world.server.change_job(world.name(), lambda job: job["spec"].update(suspend=True))
+    world.cluster.stop(RUN, world.ref())
+    assert world.see(stopping=True).phase is Phase.GONE
+
+
+def test_pods_that_outlived_their_job_are_stopped(world: World) -> None:
+    world.deploy()
+    world.api.delete(world.api.jobs_path(world.name()), {"propagationPolicy": "Orphan"})
+    assert world.see().phase is Phase.EXECUTING
+    world.cluster.stop(RUN, world.ref())
+    world.cluster.stop(RUN, world.ref())
+    [body] = _deletes(world, "pods")
+    assert "gracePeriodSeconds" not in body, "its own grace"
+
+
+def test_a_kill_shortens_the_grace_and_removes_no_record(world: World) -> None:
+    world.deploy()
+    world.cluster.stop(RUN, world.ref())
+    world.cluster.kill(RUN, world.ref())
+    [body] = _deletes(world, "pods")
+    assert body["gracePeriodSeconds"] == 1
+    assert world.see(stopping=True).phase is Phase.EXECUTING, "nothing is over before its node says so"
+
+
+def test_a_killed_task_on_a_lost_node_is_never_called_stopped(world: World) -> None:
+    world.deploy()
+    world.server.node_lost()
+    world.cluster.kill(RUN, world.ref())
+    for missed_s in (None, 3600.0):
+        seen = world.see(stopping=True, missed_s=missed_s)
+        assert seen.phase is Phase.EXECUTING
+        assert "shutting down" in (seen.reason or "")
+
+
+# --- details ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_log_of_an_ended_task_is_read_and_cut(world: World) -> None:
+    world.deploy(2)
+    world.server.pod_prints(world.name(0), b"old\n" * 100 + "é".encode() * LOG_TAIL_BYTES + b"\nlast\n")
+    world.server.pod_ends(world.name(0), 3, message='{"runner": "1", "exit": 3, "pages": 9, "peak_memory": 4096}')
+    world.server.pod_prints(world.name(1), b'{"crawl_progress": {"pages": 2}}\n')
+    first, second = world.cluster.details(RUN, [world.ref(0), world.ref(1)])
+    assert first.log_tail is not None
+    assert len(first.log_tail.encode()) <= LOG_TAIL_BYTES
+    assert first.log_tail.endswith("last\n")
+    assert (first.counters.pages, first.peak_memory) == (9, 4096)
+    assert (second.counters.pages, second.log_tail) == (2, '{"crawl_progress": {"pages": 2}}\n')
+
+
+@pytest.mark.parametrize("fault", [Answer(500), Answer(404), Silence(30)], ids=repr)
+def test_a_log_that_is_gone_is_left_out(world: World, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was kept before the stop must not be replaced by nothing."""
+    monkeypatch.setattr(tails, "KEPT_S", 0.2)
+    world.deploy()
+    world.server.pod_prints(world.name(), b"line\n")
+    world.server.faults.add("GET", "/log", fault, times=None)
+    assert world.cluster.details(RUN, [world.ref()]) == []
+
+
+def test_a_task_that_waits_has_no_log_and_none_is_asked_for(world: World) -> None:
+    world.deploy(started=False)
+    world.server.pod_waits(world.name(), "ImagePullBackOff")
+    world.forget_calls()
+    assert world.cluster.details(RUN, [world.ref()]) == []
+    assert world.calls("GET", "/log") == 0
+
+
+def test_details_of_an_unreadable_cluster_are_an_error(world: World) -> None:
+    world.deploy()
+    world.server.faults.add("GET", r"/pods\?", Answer(503))
+    with pytest.raises(ClusterUnavailable):
+        world.cluster.details(RUN, [world.ref()])
+
+
+def test_the_pod_of_another_job_has_nothing_to_say(world: World) -> None:
+    world.deploy()
+    world.server.pod_prints(world.name(), b"line\n")
+    assert world.cluster.details(RUN, [replace(world.ref(), uid="another")]) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        *[("64Mi", 64 << 20), ("1500000k", 1_500_000_000), ("12", 12), ("2e3", 2000), ("1.5Gi", 3 << 29), ("100m", 0)],
+        *[("Mi", None), ("-1", None), ("nan", None), ("1Qi", None), ("", None)],
+    ],
+)
+def test_quantities(text: str, size: int | None) -> None:
+    assert to_bytes(text) == size
+
+
+# --- letting go -------------------------------------------------------------------------------------------------------
+
+
+def test_what_ended_is_kept_and_nothing_else(world: World) -> None:
+    world.deploy(3)
+    world.server.pod_ends(world.name(1), 3)
+    [kept] = world.cluster.kept()
+    assert (kept.key, kept.uid, kept.ran) == ((RUN, 1, 1), world.uids[1], True)
+    assert kept.ended_at is not None
+
+
+def test_letting_go_is_two_changes_and_leaves_the_looks(world: World) -> None:
+    world.deploy(2)
+    for index in range(2):
+        world.server.pod_ends(world.name(index), 0)
+    world.forget_calls()
+    world.cluster.release(RUN, [world.ref(0)])
+    assert (world.calls("PATCH"), world.calls()) == (2, 3)
+    assert labels.FINALIZER not in _finalizers(world, 0)
+    assert labels.FINALIZER in _finalizers(world, 1)
+    assert labels.SETTLED in world.server.job(world.name(0))["metadata"]["labels"]
+    assert world.kept() == [(RUN, 1, 1)]
+    world.cluster.release(RUN, [world.ref(0)])
+    assert world.calls("PATCH") == 2, "once is enough"
+    assert world.see(0).phase is Phase.ENDED, "who asks by name is still told"
+
+
+def test_a_stopped_task_is_gone_once_it_is_let_go(world: World) -> None:
+    world.deploy()
+    world.cluster.stop(RUN, world.ref())
+    world.server.controllers.end_pod(world.server.pod(world.name()), 11)
+    assert world.see(stopping=True).phase is Phase.ENDED
+    world.cluster.release(RUN, [world.ref()])
+    assert world.server.pods() == []
+    assert world.see(stopping=True).phase is Phase.GONE
+
+
+def test_what_executes_is_never_let_go(world: World) -> None:
+    world.deploy()
+    world.cluster.release(RUN, [world.ref()])
+    assert labels.FINALIZER in _finalizers(world)
+
+
+def test_another_object_under_the_name_is_not_let_go(world: World) -> None:
+    world.deploy()
+    world.server.pod_ends(world.name(), 0)
+    world.cluster.release(RUN, [replace(world.ref(), uid="another")])
+    assert labels.FINALIZER in _finalizers(world)
+
+
+def test_a_right_that_went_first_is_an_error(world: World) -> None:
+    world.deploy()
+    world.server.pod_ends(world.name(), 0)
+    world.server.deny("patch", "pods")
+    with pytest.raises(Refused, match="needs permission to patch pods"):
+        world.cluster.release(RUN, [world.ref()])
+    world.server.allow("patch", "pods")
+    world.cluster.release(RUN, [world.ref()])
+    assert world.kept() == []
