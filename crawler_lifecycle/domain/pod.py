@@ -62,10 +62,10 @@ def _check_one_of(key: str, text: str | None, known: Iterable[str]) -> None:
 
 def _check_labels(key: str, labels: Mapping[str, str]) -> None:
     for name, value in labels.items():
-        _check_qualified(f"{key}.{name}", name)
+        _check_qualified(key, name)
         if not is_label_value(value):
             raise InvalidRequest(
-                f"{key}.{name}: {value!r:.80} is no value of a label; give at most 63 letters, digits, '-', '_' and "
+                f"{key}: {name!r:.80} has {value!r:.80}, which is no value of a label; give at most 63 letters, digits, '-', '_' and "
                 "'.', that begin and end with a letter or digit"
             )
 
@@ -207,11 +207,11 @@ class PodOptions:
         _check_labels("kubernetes.node_selector", self.node_selector)
         _check_labels("kubernetes.labels", self.labels)
         for name in self.annotations:
-            _check_qualified(f"kubernetes.annotations.{name}", name)
+            _check_qualified("kubernetes.annotations", name)
         for key, names in (("labels", self.labels), ("annotations", self.annotations)):
             taken = next((n for n in names if n.startswith(_RESERVED) or n in _RESERVED_PLAIN), None)
             if taken is not None:
-                raise InvalidRequest(f"kubernetes.{key}.{taken}: reserved; choose a name of your own")
+                raise InvalidRequest(f"kubernetes.{key}: {taken!r:.80} is reserved; choose a name of your own")
         for key in ("priority_class", "queue"):
             if getattr(self, key) is not None:
                 _check_name(f"kubernetes.{key}", getattr(self, key))

@@ -1,0 +1,157 @@
+"""The section ``kubernetes`` of a catalogue entry: what it means, and what is wrong with it, by line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.adapters.catalogue import load
+from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.errors import CatalogueError
+from crawler_lifecycle.domain.pod import PodOptions, PodVolume, Toleration
+from crawler_lifecycle.domain.run import Resources
+
+HEAD = """\
+- name: shops
+  image: crawl.test/shops:1
+  kubernetes:
+"""
+WHOLE = """\
+    node_selector: {pool: crawlers}
+    tolerations:
+      - {key: crawlers, operator: Exists, effect: NoSchedule}
+      - {key: slow, value: "yes", effect: NoExecute, seconds: 60}
+    priority_class: low
+    pull_secrets: [mirror]
+    pull_policy: Never
+    queue: crawls
+    volumes:
+      - {name: models, mount_path: /models, claim: models, sub_path: v1, read_only: true}
+      - {name: scratch, mount_path: /scratch, empty_dir: 1Gi}
+    project: /srv/shops
+    requests: {cpu: 250m, memory: 1Gi}
+    scratch: 512Mi
+    user: 4711
+    labels: {team: prices}
+    annotations: {notes.example/owner: "Café"}
+"""
+
+
+def read(tmp_path: Path, section: str, head: str = HEAD) -> CrawlerDefinition:
+    file = tmp_path / "crawlers.yaml"
+    file.write_text(head + section)
+    [found] = load(file)
+    return found
+
+
+def test_everything_that_can_be_said(tmp_path: Path) -> None:
+    assert read(tmp_path, WHOLE).kubernetes == PodOptions(
+        node_selector={"pool": "crawlers"},
+        tolerations=[
+            Toleration("crawlers", "Exists", effect="NoSchedule"),
+            Toleration("slow", "Equal", "yes", "NoExecute", 60),
+        ],
+        priority_class="low",
+        pull_secrets=["mirror"],
+        pull_policy="Never",
+        queue="crawls",
+        volumes=[
+            PodVolume("models", "/models", claim="models", sub_path="v1", read_only=True),
+            PodVolume("scratch", "/scratch", empty_dir="1Gi"),
+        ],
+        project="/srv/shops",
+        requests=Resources("250m", "1Gi"),
+        scratch="512Mi",
+        user=4711,
+        labels={"team": "prices"},
+        annotations={"notes.example/owner": "Café"},
+    )
+
+
+def test_nothing_needs_to_be_said(tmp_path: Path) -> None:
+    assert read(tmp_path, "", "- {name: shops, image: crawl.test/shops}\n").kubernetes == PodOptions()
+
+
+@pytest.mark.parametrize(
+    ("section", "folder"), [("", "crawlers"), ("  kubernetes: {project: /app}\n", "/app"), ("", "/srv/crawlers")]
+)
+def test_the_folder_in_the_image_is_as_it_is_written(tmp_path: Path, section: str, folder: str) -> None:
+    written = "crawlers" if section else folder
+    found = read(tmp_path, section, f"- name: shops\n  image: crawl.test/shops\n  project: {written}\n")
+    assert found.kubernetes.project == folder
+    assert found.project == str(tmp_path / written)
+
+
+@pytest.mark.parametrize(
+    ("section", "line", "text"),
+    [
+        ("    nodes: {}", 4, "kubernetes.nodes: unknown key; known are node_selector, tolerations"),
+        ("    runner: maybe", 4, "kubernetes.runner: 'maybe' is not allowed"),
+        ("    user: 0", 4, "kubernetes.user: 0 is not allowed; give a user id above 0"),
+        ('    user: "1000"', 4, "kubernetes.user: '1000' is not allowed"),
+        ("    queue: Crawls", 4, "kubernetes.queue: 'Crawls' is no name of a Kubernetes object"),
+        (f"    queue: {'q' * 64}", 4, "is too long for a label"),
+        ("    pull_secrets:\n      - mirror\n      - My Secret", 4, "kubernetes.pull_secrets: 'My Secret' is no name"),
+        ("    pull_policy: Sometimes", 4, "kubernetes.pull_policy: 'Sometimes' is not allowed; give one of Always"),
+        ("    scratch: lots", 4, "kubernetes.scratch: 'lots' is not allowed; give a quantity such as 512Mi"),
+        ("    scratch: 12", 4, 'kubernetes.scratch: 12 is no text; put it in quotes: "12"'),
+        ("    requests:\n      cpu: lots", 5, "kubernetes.requests.cpu: 'lots' is not allowed"),
+        ("    requests: {disk: 1Gi}", 4, "kubernetes.requests.disk: unknown key; known are cpu, memory"),
+        ("    node_selector: {pool: yes}", 4, 'kubernetes.node_selector.pool: yes is no text; put it in quotes: "yes"'),
+        ("    node_selector:\n      pool: a/b", 4, "kubernetes.node_selector: 'pool' has 'a/b', which is no value"),
+        ("    labels: {crawler-lifecycle/run: '7'}", 4, "kubernetes.labels: 'crawler-lifecycle/run' is reserved"),
+        ("    labels: {job-name: x}", 4, "kubernetes.labels: 'job-name' is reserved"),
+        ("    labels: {'no good': x}", 4, "is no name of a label"),
+        ("    annotations: {crawler-lifecycle/spec-hash: x}", 4, "'crawler-lifecycle/spec-hash' is reserved"),
+        ("    tolerations: [{operator: Exist}]", 4, "kubernetes.tolerations[0].operator: 'Exist' is not allowed"),
+        ("    tolerations:\n      - {key: a}\n      - {value: b}", 6, "kubernetes.tolerations[1].key: missing"),
+        ("    tolerations: [{key: a, efect: b}]", 4, "efect: unknown key; known are key, operator, value, effect"),
+        (
+            "    tolerations: [{key: a, seconds: 5}]",
+            4,
+            "kubernetes.tolerations[0].seconds: only for 'effect: NoExecute'",
+        ),
+        ("    tolerations: [{key: a, operator: Exists, value: b}]", 4, "kubernetes.tolerations[0].value: 'b' is not"),
+        (
+            "    volumes: [{name: a, mount_path: /a}]",
+            4,
+            "kubernetes.volumes[0].claim: none given; a volume has exactly",
+        ),
+        ("    volumes: [{name: a, mount_path: /a, claim: a, secret: b}]", 4, "claim and secret given"),
+        ("    volumes: [{name: a, mount_path: /a, host_path: /}]", 4, "host_path: unknown key; known are name"),
+        ("    volumes: [{name: A, mount_path: /a, claim: a}]", 4, "kubernetes.volumes[0].name: 'A' is not allowed"),
+        ("    volumes: [{name: crawl-data, mount_path: /a, claim: a}]", 4, "not begin with 'crawl-'"),
+        (
+            "    volumes: [{name: a, mount_path: a, claim: a}]",
+            4,
+            "kubernetes.volumes[0].mount_path: 'a' is not allowed",
+        ),
+        ("    volumes: [{name: a, mount_path: /a/../b, claim: a}]", 4, "give an absolute path without '..'"),
+        ("    volumes: [{name: a, mount_path: /crawl/files, claim: a}]", 4, "lies in /crawl, which is not for volumes"),
+        ("    volumes: [{name: a, mount_path: /dev/shm, claim: a}]", 4, "lies in /dev"),
+        ("    volumes: [{name: a, mount_path: /, claim: a}]", 4, "mount_path: '/' is not allowed"),
+        ("    volumes: [{name: a, mount_path: /a, claim: a, sub_path: ../b}]", 4, "sub_path: '../b' is not allowed"),
+        ("    volumes: [{name: a, mount_path: /a, empty_dir: big}]", 4, "kubernetes.volumes[0].empty_dir: 'big'"),
+        (
+            "    volumes:\n      - {name: a, mount_path: /a, claim: a}\n      - {name: a, mount_path: /b, claim: a}",
+            4,
+            "kubernetes.volumes: the name 'a' appears twice",
+        ),
+        ('    project: "a\\0b"', 4, "kubernetes.project: holds a NUL character"),
+        ("    runner: false", 4, "kubernetes.runner: a crawler of kind 'scrapy' needs our runner"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, section: str, line: int, text: str) -> None:
+    with pytest.raises(CatalogueError) as raised:
+        read(tmp_path, section + "\n")
+    told = str(raised.value)
+    assert text in told
+    assert f"crawlers.yaml:{line}: " in told
+
+
+def test_without_a_runner_nobody_sends_another_signal(tmp_path: Path) -> None:
+    head = "- name: tool\n  kind: command\n  command: [tool]\n  stop_signal: SIGINT\n  kubernetes: {runner: false}\n"
+    with pytest.raises(CatalogueError, match=r"yaml:4: stop_signal: 'SIGINT' cannot be sent .*STOPSIGNAL"):
+        read(tmp_path, "", head)
+    assert not read(tmp_path, "", head.replace("  stop_signal: SIGINT\n", "")).kubernetes.runner
