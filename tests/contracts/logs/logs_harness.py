@@ -1,12 +1,19 @@
-"""A task that prints, over both implementations of ``TaskLogs``."""
+"""A task that prints, over all implementations of ``TaskLogs``."""
 
 from __future__ import annotations
 
+import io
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+from crawler_lifecycle.adapters.kubernetes import labels
+from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.logs import PodLogs
 from crawler_lifecycle.adapters.local.logs import LocalLogs
 from crawler_lifecycle.fakes.logs import FakeLogs
 from crawler_lifecycle.ports import LogPart, TaskLogs, TaskRef
+from tests.support.kube_api import FakeApiServer
 
 RUN = 7
 
@@ -24,6 +31,9 @@ class Harness:
 
     def cut(self) -> None:
         raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing is read any more."""
 
     def read(self, after: int | None, limit: int = 1000, *, index: int = 0, attempt: int = 1) -> LogPart | None:
         return self.logs.read(RUN, TaskRef(100 + index, index, attempt), after, limit)
@@ -60,3 +70,45 @@ class LocalHarness(Harness):
 
     def cut(self) -> None:
         (self.folder / "log").write_bytes(b"")
+
+
+class PodHarness(Harness):
+    """A pod on the fake API server. Between two prints some time passes, on a clock of the node's own."""
+
+    NAME = "crawl-7-0-1"
+
+    def __init__(self, folder: Path, *, step_s: float = 0.4) -> None:
+        self.server = FakeApiServer(folder)
+        self.api = Api.connect(kubeconfig=self.server.kubeconfig(), namespace=self.server.namespace)
+        self.logs = PodLogs(self.api)
+        self._node_time, self._step = datetime(2030, 1, 1, tzinfo=UTC), timedelta(seconds=step_s)
+
+    def close(self) -> None:
+        self.api.close()
+        self.server.close()
+
+    def _pod(self) -> dict[str, Any]:
+        if not self.server.pods():
+            ours = {labels.MANAGED_BY: labels.MANAGER, labels.RUN: str(RUN), labels.TASK: "0", labels.ATTEMPT: "1"}
+            pod = {"containers": [{"name": labels.CONTAINER, "image": "x"}], "restartPolicy": "Never"}
+            template = {"metadata": {"labels": ours}, "spec": pod}
+            job = {"metadata": {"name": self.NAME, "labels": ours}, "spec": {"template": template, "backoffLimit": 0}}
+            self.api.post(self.api.jobs_path(), {"kind": "Job", "apiVersion": "batch/v1", **job})
+            self.server.pod_starts(self.NAME)
+        return self.server.pod(self.NAME)
+
+    def write(self, data: bytes) -> None:
+        kept = self.server.logs.setdefault(self._pod()["metadata"]["uid"], [])
+        for line in io.BytesIO(data):
+            if kept and not kept[-1][1].endswith(b"\n"):
+                kept[-1] = (kept[-1][0], kept[-1][1] + line)
+            else:
+                self._node_time += self._step
+                kept.append((self._node_time, line))
+
+    def end(self) -> None:
+        self._pod()
+        self.server.pod_ends(self.NAME, 0)
+
+    def cut(self) -> None:
+        self.server.logs[self._pod()["metadata"]["uid"]].clear()

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logs_harness import RUN, FakeHarness, Harness, LocalHarness
 
+from crawler_lifecycle.adapters.kubernetes.logs import PodLogs
 from crawler_lifecycle.adapters.local.logs import LocalLogs
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.ports import LogPart, TaskRef
+from tests.contracts.logs.logs_harness import RUN, FakeHarness, Harness, LocalHarness, PodHarness
 
 
 def test_nothing_is_known_about_a_task_that_did_not_begin(printing: Harness) -> None:
@@ -54,13 +55,25 @@ def test_a_log_that_was_cut_begins_anew(printing: Harness) -> None:
     assert printing.read(10) == LogPart(b"new", 3, False)
 
 
-@given(
-    steps=st.lists(st.one_of(st.binary(min_size=1, max_size=30), st.integers(1, 12)), max_size=30), local=st.booleans()
-)
+def _new(kind: str, folder: Path) -> Harness:
+    if kind == "kubernetes":
+        return PodHarness(folder)
+    return FakeHarness() if kind == "fake" else LocalHarness(folder)
+
+
+@pytest.mark.parametrize("kind", ["fake", "local", "kubernetes"])
+@given(steps=st.lists(st.one_of(st.binary(min_size=1, max_size=30), st.integers(1, 12)), max_size=30))
 def test_reading_on_and_on_gives_every_byte_once(
-    steps: list[bytes | int], local: bool, tmp_path_factory: pytest.TempPathFactory
+    kind: str, steps: list[bytes | int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    harness = LocalHarness(tmp_path_factory.mktemp("logs")) if local else FakeHarness()
+    harness = _new(kind, tmp_path_factory.mktemp("logs"))
+    try:
+        _read_on_and_on(harness, steps)
+    finally:
+        harness.close()
+
+
+def _read_on_and_on(harness: Harness, steps: list[bytes | int]) -> None:
     written, seen, place = b"", b"", 0
     for step in steps:
         if isinstance(step, bytes):
@@ -141,3 +154,69 @@ def test_what_cannot_be_read_is_an_outage_and_no_answer(tmp_path: Path, monkeypa
 def test_reading_creates_nothing(tmp_path: Path) -> None:
     assert LocalLogs(tmp_path / "missing").read(RUN, TaskRef(1, 0, 1), None, 10) is None
     assert list(tmp_path.iterdir()) == []
+
+
+# --- pods -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_followed_log_is_not_read_from_its_beginning_each_time(tmp_path: Path) -> None:
+    harness = PodHarness(tmp_path)
+    try:
+        place = 0
+        for number in range(40):
+            harness.write(b"%04d %s\n" % (number, b"x" * 500))
+            part = harness.read(place, 1000)
+            assert part is not None
+            place = part.next
+        asked = [int(seen.query["limitBytes"]) for seen in harness.server.requests if seen.path.endswith("/log")]
+        assert max(asked) < 12_000, "the log has 20,000 bytes by now"
+        begun = [seen.query["sinceTime"] for seen in harness.server.requests if "sinceTime" in seen.query]
+        assert begun == sorted(begun)
+    finally:
+        harness.close()
+
+
+def test_a_process_that_remembers_nothing_goes_on_at_the_place(tmp_path: Path) -> None:
+    harness = PodHarness(tmp_path)
+    try:
+        harness.write(b"".join(b"%04d\n" % number for number in range(100)))
+        assert harness.read(250, 5) == LogPart(b"0050\n", 255, False)
+        harness.logs = PodLogs(harness.api)
+        assert harness.read(255, 5) == LogPart(b"0051\n", 260, False)
+    finally:
+        harness.close()
+
+
+def test_a_log_that_was_rotated_while_it_was_followed(tmp_path: Path) -> None:
+    """Lines of the remembered second are gone: reading goes on where the new file begins."""
+    harness = PodHarness(tmp_path, step_s=0.1)
+    try:
+        for number in range(30):
+            harness.write(b"%04d\n" % number)
+        assert harness.read(100, 10) == LogPart(b"0020\n0021\n", 110, False)
+        lines = harness.server.logs[harness.server.pod(harness.NAME)["metadata"]["uid"]]
+        del lines[:23]
+        assert harness.read(110, 10) == LogPart(b"0023\n0024\n", 10, False)
+    finally:
+        harness.close()
+
+
+def test_a_node_that_does_not_answer_is_an_outage(tmp_path: Path) -> None:
+    harness = PodHarness(tmp_path)
+    try:
+        harness.write(b"x\n")
+        harness.server.node_lost()
+        with pytest.raises(ClusterUnavailable, match="no route to host"):
+            harness.read(None)
+    finally:
+        harness.close()
+
+
+def test_a_container_that_waits_has_not_begun(tmp_path: Path) -> None:
+    harness = PodHarness(tmp_path)
+    try:
+        harness._pod()
+        harness.server.pod_waits(harness.NAME, "ImagePullBackOff")
+        assert harness.read(None) is None
+    finally:
+        harness.close()
