@@ -1,7 +1,10 @@
 """What our finalizer keeps, and letting go of it once the end is on record.
 
-Two changes for each task: its Job is marked as settled, then each of its pods is marked and freed in one patch. Settled
-objects leave the selector of the looks. In this order, what a crash leaves half done is still found by its pod.
+Two changes for each task: its Job is marked as settled, then each of its pods is marked and freed in one patch. What is
+settled leaves the selector of the looks. In this order, what a crash leaves half done is still found by its pod.
+
+A Job that was suspended under its pod is not over: whoever resumes it (a queue does) would start a second pod, of a task
+whose end is on record. It is deleted.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ from . import labels
 from .api import Api
 from .errors import Conflict, NotFound
 from .facts import ended, main_of, owner_of, real, unborn
-from .listing import key_of, list_pods, name_of, of_tasks
-from .objects import Pod
+from .listing import job_is_over, key_of, list_pods, name_of, of_tasks
+from .objects import Pod, decode_job
 
 logger = logging.getLogger(__name__)
 
@@ -58,17 +61,29 @@ class Keeping:
     def _release(self, name: str, pods: Sequence[Pod]) -> None:
         mark = {labels.SETTLED: "true"}
         for uid in sorted({uid for pod in pods if (uid := owner_of(pod)) is not None}):
-            self._patch(self._api.jobs_path(name), {"metadata": {"uid": uid, "labels": mark}})
+            answer = self._patch(self._api.jobs_path(name), {"metadata": {"uid": uid, "labels": mark}})
+            job = decode_job(answer) if answer is not None else None
+            if job is not None and job.spec.suspend and not job_is_over(job):
+                self._delete(name, uid)
         for pod in pods:
             free = {"uid": pod.metadata.uid, "labels": mark, "$deleteFromPrimitiveList/finalizers": [labels.FINALIZER]}
             self._patch(self._api.pods_path(pod.metadata.name), {"metadata": free})
 
-    def _patch(self, path: str, body: dict[str, object]) -> None:
+    def _patch(self, path: str, body: dict[str, object]) -> bytes | None:
+        """The object as it is now; ``None`` when it is gone or another one."""
         try:
-            self._api.patch(path, body, kind="strategic")
+            return self._api.patch(path, body, kind="strategic")
         except NotFound:
-            return
+            return None
         except Conflict as error:  # by the uid: another object is there, which is none of ours
+            logger.info("left alone: %s", error)
+            return None
+
+    def _delete(self, name: str, uid: str) -> None:
+        try:
+            options = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+            self._api.delete(self._api.jobs_path(name), options)
+        except (NotFound, Conflict) as error:
             logger.info("left alone: %s", error)
 
 

@@ -219,6 +219,18 @@ def test_what_executes_is_never_let_go(world: World) -> None:
     assert labels.FINALIZER in _finalizers(world)
 
 
+def test_a_job_that_was_suspended_under_its_pod_never_starts_another_one(world: World) -> None:
+    """A queue that takes its room back suspends the Job, and resumes it when there is room again."""
+    world.deploy()
+    world.server.controllers.counts_ends = False
+    world.server.change_job(world.name(), lambda job: job["spec"].update(suspend=True))
+    world.server.controllers.end_pod(world.server.pod(world.name()), 143)
+    world.cluster.release(RUN, [world.ref()])
+    [body] = _deletes(world, "jobs")
+    assert (body["propagationPolicy"], body["preconditions"]) == ("Background", {"uid": world.uids[0]})
+    assert world.kept() == []
+
+
 def test_another_object_under_the_name_is_not_let_go(world: World) -> None:
     world.deploy()
     world.server.pod_ends(world.name(), 0)
