@@ -75,7 +75,7 @@ class Calls:
     def __init__(self) -> None:
         self._open: set[Call] = set()
         self._changed = threading.Condition()
-        self._watching = False
+        self._watching = self._closed = False
         self._wakes_at = 0.0
 
     def begin(self, seconds: float) -> Call:
@@ -101,26 +101,30 @@ class Calls:
         with self._changed:
             self._open.discard(call)
 
-    def cut_all(self) -> None:
-        """End them all."""
+    def close(self) -> None:
+        """End them all, and the thread."""
         with self._changed:
+            self._closed = True
             for call in self._open:
                 call.cut()
+            self._open.clear()
+            self._changed.notify()
 
     def _watch(self) -> None:
         idle_since = time.monotonic()
         while True:
             with self._changed:
                 now = time.monotonic()
-                for call in [c for c in self._open if c.until <= now and not c.over]:
+                for call in [c for c in self._open if c.until <= now]:
                     call.overdue = True
                     call.cut()
+                    self._open.discard(call)
                 if self._open:
                     idle_since = now
-                elif now >= idle_since + _IDLE_S:
+                elif self._closed or now >= idle_since + _IDLE_S:
                     self._watching = False
                     return
-                self._wakes_at = min((c.until for c in self._open if not c.over), default=now + _IDLE_S)
+                self._wakes_at = min([c.until for c in self._open] + [now + _IDLE_S])
                 self._changed.wait(self._wakes_at - now)
 
 

@@ -12,7 +12,7 @@ import urllib3
 
 from . import errors
 from .calls import Call
-from .errors import Asked, unreadable
+from .errors import Asked, Unreadable, unreadable
 from .objects import decode_event
 
 if TYPE_CHECKING:
@@ -119,7 +119,10 @@ class Watch:
             raise errors.no_answer(self._asked, what, effect_unknown=False) from error
 
     def _event(self, line: bytes) -> WatchEvent:
-        kind, data = decode_event(line)
+        try:
+            kind, data = decode_event(line)
+        except Unreadable as error:
+            raise unreadable(self._asked, error.what) from error
         if kind == "ERROR":
             told = errors.decode_status(data)
             code = told.code or (410 if told.reason in ("Expired", "Gone") else 500)

@@ -53,7 +53,7 @@ class Wire:
 
     def close(self) -> None:
         """End what goes on, and close the connections."""
-        self._calls.cut_all()
+        self._calls.close()
         self._access.close()
 
     def call(
