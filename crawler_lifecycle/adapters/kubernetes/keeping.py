@@ -3,7 +3,7 @@
 Two changes for each task: its Job is marked as settled, then each of its pods is marked and freed in one patch. What is
 settled leaves the selector of the looks. In this order, what a crash leaves half done is still found by its pod.
 
-A Job that was suspended under its pod is not over: whoever resumes it (a queue does) would start a second pod, of a task
+A Job that was suspended under its pod is not over: whoever resumes it (a queue does) would start a second pod of a task
 whose end is on record. It is deleted.
 """
 
