@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run dev test test-deps test-all kube-binaries test-kubernetes lint fmt types image-lint lock lock-check wheel image openapi bench clean
+.PHONY: help env run dev test test-deps test-all kube-binaries test-kubernetes lint fmt types image-lint lock lock-check wheel image crawler-image openapi bench clean
 
 PY := .venv/bin/python
 STAMP := .venv/.made-from-lock
@@ -52,7 +52,7 @@ lint: env image-lint
 	@$(PY) -m ruff format --check .
 
 image-lint: env
-	@.venv/bin/hadolint Dockerfile
+	@.venv/bin/hadolint Dockerfile images/crawler/Dockerfile
 
 types: env
 	@$(PY) -m mypy
@@ -85,6 +85,7 @@ lock:
 	@$(COMPILE) --extra dev --extra pusher --extra otel --group test --group lint --group build \
 	  pyproject.toml -o requirements.lock
 	@$(COMPILE) --extra pusher --extra otel -c requirements.lock pyproject.toml -o requirements-image.lock
+	@$(COMPILE) -c requirements.lock images/crawler/requirements.in -o images/crawler/requirements.lock
 
 lock-check: env
 	@$(PY) -m pytest -q tests/packaging/test_locks.py
@@ -99,6 +100,10 @@ image: wheel
 	@$(BUILDER) build --build-arg BUILD_ID=$(BUILD_ID) --build-arg REVISION=$(shell git rev-parse HEAD) \
 	  --build-arg VERSION=$$($(PY) -c 'from importlib.metadata import version as v; print(v("crawler-lifecycle"))') \
 	  -t crawler-lifecycle:$(BUILD_ID) .
+
+# Crawlers of your own get an image like this one; see docs/crawlers.md.
+crawler-image:
+	@$(BUILDER) build -f images/crawler/Dockerfile -t crawlers:$(BUILD_ID) .
 
 # What clients are generated from, and the page of error codes; a test compares both with the code.
 openapi: env

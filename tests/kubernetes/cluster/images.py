@@ -150,13 +150,35 @@ def pause(bin_: Path) -> Path:
 
 def python() -> Path:
     """The archive of the Python image, made once for each interpreter. Its entry point is ``python3``."""
-    entry = ["/usr/local/bin/python3"]
+    path = binaries.cache_root() / "images" / f"python-{python_key()}.tar"
+    return path if path.exists() else with_python(path, PYTHON, [], workdir="/")
 
-    def write(path: Path, root: Path) -> None:
-        python_root(root)
-        write_archive(path, PYTHON, [Layer(((root, ""),))], entrypoint=entry, env={"PYTHONUNBUFFERED": "1"})
 
-    return _kept(f"python-{python_key()}", write)
+def with_python(
+    path: Path,
+    reference: str,
+    layers: Sequence[Layer],
+    *,
+    entrypoint: Sequence[str] = ("/usr/local/bin/python3",),
+    env: Mapping[str, str] | None = None,
+    user: str = "",
+    workdir: str = "/app",
+) -> Path:
+    """Write the archive of an image that has ``layers`` upon the Python root."""
+    kept = binaries.cache_root() / "images" / f"python-{python_key()}"
+    if not kept.is_dir():
+        unfinished = Path(tempfile.mkdtemp(dir=kept.parent if kept.parent.is_dir() else None))
+        unfinished.chmod(0o755)
+        python_root(unfinished)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            unfinished.rename(kept)
+        except OSError:  # somebody else made it meanwhile
+            shutil.rmtree(unfinished)
+    every = [Layer(((kept, ""),)), *layers]
+    variables = {"PYTHONUNBUFFERED": "1", **(env or {})}
+    write_archive(path, reference, every, entrypoint=entrypoint, env=variables, user=user, workdir=workdir)
+    return path
 
 
 def python_key() -> str:
