@@ -65,8 +65,8 @@ def _check_labels(key: str, labels: Mapping[str, str]) -> None:
         _check_qualified(key, name)
         if not is_label_value(value):
             raise InvalidRequest(
-                f"{key}: {name!r:.80} has {value!r:.80}, which is no value of a label; give at most 63 letters, digits, '-', '_' and "
-                "'.', that begin and end with a letter or digit"
+                f"{key}: {name!r:.80} has {value!r:.80}, which is no value of a label; give up to 63 letters, digits, "
+                "'-', '_' and '.', that begin and end with a letter or digit"
             )
 
 

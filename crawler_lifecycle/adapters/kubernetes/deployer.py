@@ -86,10 +86,25 @@ class KubernetesDeployer:
         if len(deployment.tasks) == 1:
             # Not behind the pages of other runs.
             return [self._deploy(deployment, crawler, deployment.tasks[0])]
-        page = _Page(lambda task: self._deploy(deployment, crawler, task))
+        known = self._known(deployment)
+        page = _Page(lambda task: self._deploy(deployment, crawler, task, known.get(str(task.index))))
         return page.answers([self._pool.submit(page.work, task) for task in deployment.tasks])
 
-    def _deploy(self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> Deployed:
+    def _known(self, deployment: Deployment) -> dict[str, Job]:
+        """The Jobs of these tasks that exist, by index: to find a page by name would take two calls for each.
+
+        Raises ``ApiError``.
+        """
+        indexes = ",".join(str(task.index) for task in deployment.tasks)
+        selector = f"{labels.of_run(deployment.run_id, settled=None)},{labels.ATTEMPT}={deployment.attempt}"
+        found = self._api.listing(self._api.jobs_path(), Job, labels=f"{selector},{labels.TASK} in ({indexes})")
+        by_index = {job.metadata.labels[labels.TASK]: job for job in found.items}
+        names = {index: cluster_name(deployment.run_id, int(index), deployment.attempt) for index in by_index}
+        return {index: job for index, job in by_index.items() if job.metadata.name == names[index]}
+
+    def _deploy(
+        self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, known: Job | None = None
+    ) -> Deployed:
         name = cluster_name(deployment.run_id, task.index, deployment.attempt)
         given = {} if self._task_environment is None else dict(self._task_environment(deployment, task))
         secret = {key: value for key, value in given.items() if key not in PUBLIC}
@@ -97,12 +112,16 @@ class KubernetesDeployer:
         try:
             name = name_of(deployment, task)
             wanted = job_for(deployment, crawler, task, self._settings, public=public, secret_names=sorted(secret))
-            job, state = self._job(name, wanted, deployment.expires_at)
+            if known is None:
+                job, state = self._job(name, wanted, deployment.expires_at)
+            else:
+                self._check_ours(known, wanted)
+                job, state = known, "existing"
         except InvalidRequest as why:
             return Deployed(task.index, "refused", name, reason=str(why))
         except _Answered as answer:
             return Deployed(task.index, answer.state, name, reason=str(answer))
-        if secret:
+        if secret and not _started(job):
             self._give(name, job.metadata.uid, secret)
         return Deployed(task.index, state, name, job.metadata.uid)
 
@@ -235,6 +254,12 @@ class _Page:
             logger.warning("of %d tasks %d were answered for: %s", len(found), done, self._errors[0])
             raise next((e for e in self._errors if isinstance(e, ClusterUnavailable)), self._errors[0])
         return [answer for answer in found if answer is not None]
+
+
+def _started(job: Job) -> bool:
+    """Whether its container runs or ran, which it cannot without its Secret."""
+    status = job.status
+    return bool(status.ready or status.succeeded or status.failed)
 
 
 def _of_one_task(error: LifecycleError) -> bool:

@@ -67,6 +67,36 @@ def test_a_page_has_an_answer_for_each_task_in_its_order(bench: Bench) -> None:
     assert len({answer.uid for answer in answers}) == 40
 
 
+def test_a_page_that_exists_takes_one_list_and_nothing_for_each_task(bench: Bench) -> None:
+    by = bench.deployer(task_environment=_tokens)
+    first = bench.deploy(30, by=by)
+    for job in bench.jobs[:29]:
+        bench.server.pod_starts(job)
+    before = bench.server.count()
+    again = bench.deploy(30, by=by)
+    assert [answer.uid for answer in again] == [answer.uid for answer in first]
+    assert {answer.state for answer in again} == {"existing"}
+    assert bench.server.count() - before == 2, "one list, and the Secret of the one that has not started"
+
+
+def test_of_a_page_each_task_is_judged_by_itself(bench: Bench) -> None:
+    bench.deploy(4)
+
+    def settle(job: Any) -> None:
+        job["metadata"]["labels"][labels.SETTLED] = "1"
+
+    bench.server.store.update(JOBS, ("crawls", "crawl-7-1-1"), settle)
+    bench.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-2-1"), 0, "foregroundDeletion")
+    assert [answer.state for answer in bench.deploy(5)] == ["existing", "refused", "deferred", "existing", "created"]
+
+
+def test_a_page_whose_list_fails_is_an_outage(bench: Bench) -> None:
+    bench.server.faults.add("GET", JOBS_POST, Answer(500))
+    with pytest.raises(ClusterUnavailable):
+        bench.deploy(3)
+    assert not bench.jobs
+
+
 def test_replicas_that_race_make_one_job_each(bench: Bench) -> None:
     replicas, barrier = [bench.deployer() for _ in range(4)], threading.Barrier(4)
 
@@ -321,7 +351,7 @@ def test_a_page_that_nobody_lets_us_create_is_given_up_soon(bench: Bench) -> Non
 
 
 def test_a_server_that_only_fails_is_given_up_soon(bench: Bench) -> None:
-    bench.server.faults.add("*", "/jobs", Answer(500), times=None)
+    bench.server.faults.add("*", r"/jobs(/crawl|\?field)", Answer(500), times=None)
     with pytest.raises(ApiError):
         bench.deploy(300)
     assert bench.server.count("POST") <= 2 * (THREADS + PATIENCE)
