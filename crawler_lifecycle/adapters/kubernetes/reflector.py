@@ -1,9 +1,10 @@
 """One kind of object, listed and then watched for as long as somebody wants: how client-go does it, in our words.
 
 A list counts only when it is complete, and then as a whole: what is remembered and not on it is gone. A watch goes on
-from where the list or the watch before it ended; a place that the server has forgotten (410) or will not go on from,
-or a second failure in a row, leads to a list. Apart from that a watch that ends is followed by a list when the last one
-is older than ``Pace.list_s``: it mends whatever went wrong unnoticed.
+from where the list or the watch before it ended in order. One that broke off, fell silent, or whose place the server
+has forgotten (410) is followed by a list: who answers next may know less, and a watch from a version that a restored
+server has not reached yet would say nothing. So is one that ends when the last list is older than ``Pace.list_s``: that
+mends whatever went wrong unnoticed.
 
 A server may say nothing at all and keep the connection: bookmarks come about once a minute, so one that is silent for
 ``Pace.silence_s`` is left. Whatever fails is tried again after a pause that doubles from 0.8 s to 30 s; a watch that
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 
-from .errors import ApiError, NoAnswer, Throttled, Unreadable
+from .errors import ApiError, NoAnswer, Throttled
 from .objects import decode
 
 if TYPE_CHECKING:
@@ -72,6 +73,10 @@ class Backoff:
         return pause
 
 
+class _TooShort(ApiError):
+    """A watch ended in order, and much too soon."""
+
+
 class Sink(Protocol[T]):
     """Who is told what the server says. Called in the reflector's thread, and must return at once."""
 
@@ -111,8 +116,6 @@ class Reflector(Generic[T]):
         self._listed_at = -float("inf")
         self._heard_at = time.monotonic()
         self._silent = False
-        self._broken = 0
-        """Watches that failed since something was heard."""
         self._said: str | None = None
         self.problem: str | None = "it has only begun"
         """Why it sees nothing now; may be read from any thread."""
@@ -164,7 +167,7 @@ class Reflector(Generic[T]):
         if self._silent:
             raise NoAnswer(f"the Kubernetes API was silent for {self._pace.silence_s:g} s: watch {self._path}")
         if not heard and lasted < self._pace.short_s:
-            raise NoAnswer(f"the Kubernetes API ends each watch at once: watch {self._path}")
+            raise _TooShort(f"the Kubernetes API ends each watch at once: watch {self._path}")
         return max(0.0, self._pace.short_s - lasted)
 
     def _list(self) -> None:
@@ -209,7 +212,6 @@ class Reflector(Generic[T]):
             else:
                 self._sink.changed(item)
         self._version = event.resource_version
-        self._broken = 0
         if self._said is not None:
             log.info("%s is watched again", self._path)
             self._said = None
@@ -227,8 +229,6 @@ class Reflector(Generic[T]):
         if self._said != self.problem:
             log.warning("%s; changes are found by the looks that are due", self.problem)
             self._said = self.problem
-        self._broken += 1
-        cut = isinstance(error, NoAnswer | Throttled | Unreadable)
-        if not cut or self._broken > 1:
+        if not isinstance(error, Throttled | _TooShort):
             self._version = None
         return self._backoff.failed(getattr(error, "retry_after_s", None) or 0.0)

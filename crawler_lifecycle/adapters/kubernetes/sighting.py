@@ -25,7 +25,7 @@ _PULLING = frozenset(
 def run_of(metadata: ObjectMeta) -> int | None:
     """The run that an object belongs to; ``None`` when its label names none."""
     text = metadata.labels.get(labels.RUN, "")
-    return int(text) if text.isascii() and text.isdecimal() else None
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None  # as the database's are
 
 
 def pod_seen(pod: Pod) -> Seen | None:

@@ -349,7 +349,7 @@ class _Streaming:
                 self.bookmark_at = now + api.bookmark_s
             store.wait(version, max(0.0, min(self.until, self.bookmark_at, now + 0.5) - now))
         if stream.bookmarks and not api.over.is_set():
-            self._bookmark(max(version, store.version))
+            self._bookmark(version)  # no further than what was sent
 
     def _maybe_ends(self) -> None:
         fault = self.fault
