@@ -1,15 +1,22 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.contracts.observer.kubernetes_harness import FakeApiHarness
 from tests.contracts.observer.observer_harness import FakeHarness, Harness, LocalHarness
 
 
-@pytest.fixture(params=["fake", "local"])
+@pytest.fixture(params=["fake", "local", "kubernetes"])
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
-    made: Harness = FakeHarness() if request.param == "fake" else LocalHarness(tmp_path)
+    """``kubernetes`` is the fake API server; tests/kubernetes has the same on the real one."""
+    makers: dict[str, Callable[[], Harness]] = {
+        "fake": FakeHarness,
+        "local": lambda: LocalHarness(tmp_path),
+        "kubernetes": lambda: FakeApiHarness(tmp_path),
+    }
+    made = makers[request.param]()
     yield made
     made.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from crawler_lifecycle.adapters.kubernetes import labels
@@ -16,6 +18,8 @@ from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import Observer, TaskRef
 from tests.contracts.observer.observer_harness import Harness
 from tests.local.local_bench import RUN
+from tests.support.kube_api import Answer, FakeApiServer
+from tests.support.kube_api.problems import Problem
 
 #: As in production, but for the pauses after a failure.
 PACE = Pace(first_s=0.2, most_s=1.0)
@@ -99,3 +103,61 @@ class KubernetesHarness(Harness):
 
     def close(self) -> None:
         self.api.close()
+
+
+class FakeApiHarness(KubernetesHarness):
+    """On the fake API server; its scheduler has one slot, and a thread is its kubelet."""
+
+    def __init__(self, folder: Path) -> None:
+        self.server = FakeApiServer(folder)
+        api = Api.connect(kubeconfig=self.server.kubeconfig(), namespace=self.server.namespace)
+        super().__init__(api, self._fall_ill, self.server.faults.clear)
+        self._seconds: dict[int, float] = {}
+        self._ends: dict[int, float] = {}
+        self._over = threading.Event()
+        self._kubelet = threading.Thread(target=self._work, name="fake-kubelet")
+        self._kubelet.start()
+
+    def _fall_ill(self) -> None:
+        self.server.faults.add("*", "", Answer(503), times=None)
+        self.server.drop_connections()
+
+    def start(self, seconds: float = 60, index: int = 0) -> None:
+        self._seconds[index] = seconds
+        self.post(index, {})
+
+    def _work(self) -> None:
+        """What a kubelet and a scheduler do, a hundred times a second."""
+        while not self._over.wait(0.01):
+            for index in sorted(self._seconds):
+                try:
+                    self._mind(index, cluster_name(RUN, index, 1))
+                except (Problem, AssertionError):  # not created yet, or taken away
+                    self._ends.pop(index, None)
+
+    def _mind(self, index: int, name: str) -> None:
+        pod = self.server.pod(name)
+        now = datetime.now(UTC).timestamp()
+        if pod["status"]["phase"] in ("Succeeded", "Failed"):
+            self._ends.pop(index, None)
+        elif index in self._ends:
+            if now >= self._ends[index]:
+                self.server.pod_ends(name)
+        elif self._ends:
+            self.server.pod_unschedulable(name)
+        else:
+            self._ends[index] = now + self._seconds[index]
+            self.server.pod_starts(name)
+
+    def slay(self, index: int = 0) -> None:
+        self.server.pod_ends(cluster_name(RUN, index, 1), 137, "Error")
+
+    def take_away(self, index: int = 0) -> None:
+        self._taken.add(index)
+        self.server.delete_behind(cluster_name(RUN, index, 1))
+
+    def close(self) -> None:
+        self._over.set()
+        self._kubelet.join(5)
+        super().close()
+        self.server.close()
