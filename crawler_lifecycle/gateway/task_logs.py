@@ -85,7 +85,7 @@ class LogReader:
             return (
                 self._follow(task, begin, seen=True)
                 if follow and not part.ended
-                else self._copy(task, begin, part.next)
+                else self._copy(task, begin, part.next, lines)
             )
         if follow and not task.status.terminal and self._may_come(task):
             return self._follow(task, 0, seen=False)
@@ -123,14 +123,17 @@ class LogReader:
                 return end - kept  # it was cut meanwhile
             part = found
 
-    async def _copy(self, task: LoggedTask, place: int, end: int) -> AsyncGenerator[bytes, None]:
-        """What lies between two places."""
+    async def _copy(self, task: LoggedTask, place: int, end: int, lines: int) -> AsyncGenerator[bytes, None]:
+        """What lies between two places; the kept end of a log that went away before any of it was given."""
+        begin = place
         while place < end:
             part = await self._part(task, place, min(CHUNK, end - place))
             if part is None or not part.data or part.next <= place:
-                return
+                break
             yield part.data
             place = part.next
+        if place == begin < end and (kept := await self._kept(task)) is not None:
+            yield _last_lines(kept, lines)
 
     async def _follow(self, task: LoggedTask, place: int, *, seen: bool) -> AsyncGenerator[bytes, None]:
         """What comes from a place on, until the task has ended and all of it was given.

@@ -28,7 +28,18 @@ from crawler_lifecycle.domain.run import Limits, Resources, RunRequest
 from crawler_lifecycle.domain.task import Change, Observation, Phase, TaskStatus
 from crawler_lifecycle.fakes.logs import FakeLogs
 from crawler_lifecycle.gateway.task_logs import BACK_MAX, CHUNK, _last_lines
-from crawler_lifecycle.ports import Deployed, Deployment, Details, Fence, Finding, Look, Owner, QueuedTask
+from crawler_lifecycle.ports import (
+    Deployed,
+    Deployment,
+    Details,
+    Fence,
+    Finding,
+    LogPart,
+    Look,
+    Owner,
+    QueuedTask,
+    TaskRef,
+)
 
 
 class Task:
@@ -145,6 +156,25 @@ def test_the_log_itself_comes_before_its_kept_end(world: World, task: Task) -> N
     logs.end(task.run_id)
     for follow in (False, True):
         assert _get(world, task.path, logs, follow=follow).text == "one\ntwo\nthree\n"
+
+
+def test_a_log_that_goes_away_while_it_is_asked_for_is_given_as_it_was_kept(world: World, task: Task) -> None:
+    """A pod whose end is on record is let go of: between two questions its log is no more."""
+
+    class Vanishing(FakeLogs):
+        asked = 0
+
+        def read(self, run_id: int, ref: TaskRef, after: int | None, limit: int) -> LogPart | None:
+            self.asked += 1
+            return super().read(run_id, ref, after, limit) if self.asked == 1 else None
+
+    task.deployed()
+    task.became(TaskStatus.PENDING, TaskStatus.SUCCEEDED, tail="two\nthree\n")
+    for tail, expected in ((100, "two\nthree\n"), (1, "three\n")):
+        logs = Vanishing()
+        logs.write(b"one\ntwo\nthree\n", task.run_id)
+        logs.end(task.run_id)
+        assert _get(world, task.path, logs, tail=tail).text == expected
 
 
 @pytest.mark.parametrize("follow", [False, True])
