@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import ssl
 import warnings
@@ -335,3 +336,11 @@ def test_one_connection_serves_one_call_after_the_other(server: FakeApiServer) -
         api.listing(api.jobs_path(), Job)
     assert len(server._sockets) == 1
     api.close()
+
+
+def test_the_client_is_the_one_that_is_meant() -> None:
+    """`make test-kubernetes-37` runs all of this on another one, and must not pass for having found ours."""
+    import kubernetes
+
+    meant = os.environ.get("KUBERNETES_MAJOR", "36")
+    assert kubernetes.__version__.split(".")[0] == meant
