@@ -119,14 +119,14 @@ def _session() -> boto3.session.Session:
 
 
 @contextmanager
-def rclone_s3(*options: str) -> Iterator[S3Server]:
+def rclone_s3(*options: str, host: str = "127.0.0.1") -> Iterator[S3Server]:
     """`rclone serve s3` over a folder of its own; ended by its own process id."""
     with tempfile.TemporaryDirectory(prefix="rclone-s3-") as name:
         folder = Path(name)
         (folder / "data").mkdir()
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
-                rclone_command(folder / "data", *options),
+                rclone_command(folder / "data", *options, host=host),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
@@ -139,11 +139,11 @@ def rclone_s3(*options: str) -> Iterator[S3Server]:
             process.wait()
 
 
-def rclone_command(folder: Path, *options: str) -> Sequence[str]:
+def rclone_command(folder: Path, *options: str, host: str = "127.0.0.1") -> Sequence[str]:
     """The command line of a server over a folder, on a free port that it writes into its log."""
     keys = f"{ACCESS_KEY},{SECRET_KEY}"
     return [
-        *(str(RCLONE), "serve", "s3", "--addr", "127.0.0.1:0", "--auth-key", keys),
+        *(str(RCLONE), "serve", "s3", "--addr", f"{host}:0", "--auth-key", keys),
         *("--config", os.devnull, *options, str(folder)),
     ]
 
