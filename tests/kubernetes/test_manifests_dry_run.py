@@ -276,7 +276,7 @@ def test_the_rights_that_it_needs_are_these_and_no_more(place: Place) -> None:
     with pytest.raises(Refused, match="needs permission to create jobs"):
         place.deploy(by=by)
     rules = [
-        {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "get"]},
+        {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "get", "list"]},
         {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
     ]
     rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{place.namespace}"

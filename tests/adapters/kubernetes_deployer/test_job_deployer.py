@@ -79,6 +79,12 @@ def test_a_page_that_exists_takes_one_list_and_nothing_for_each_task(bench: Benc
     assert bench.server.count() - before == 2, "one list, and the Secret of the one that has not started"
 
 
+def test_without_the_right_to_list_a_page_is_found_by_name(bench: Bench) -> None:
+    first = bench.deploy(5)
+    bench.server.deny("list", "jobs")
+    assert [answer.uid for answer in bench.deploy(5)] == [answer.uid for answer in first]
+
+
 def test_of_a_page_each_task_is_judged_by_itself(bench: Bench) -> None:
     bench.deploy(4)
 
