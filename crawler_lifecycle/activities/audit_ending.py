@@ -13,6 +13,8 @@ from .shared import alive
 
 #: Between asking a task that nobody owns to end and ending it by force, in seconds.
 STOP_S = 10.0
+#: What a killed one gets to be gone: a cluster may have to tell its node first.
+KILLED_S = 5.0
 _POLL_S = 0.2
 
 #: Carries out one repair; what was done, in words. Raises an error of the domain when it could not.
@@ -48,12 +50,19 @@ class Ending:
         while self._there(task):
             alive()
             if time.monotonic() >= self._until:
-                self._cluster.kill(task.run_id, ref)
-                if self._there(task):
-                    raise ClusterUnavailable("asked to end and killed, and it is still there")
+                self._kill(task, ref)
                 return f"asked to end, and killed after {STOP_S:g} s"
             time.sleep(_POLL_S)
         return "asked to end, and it ended"
+
+    def _kill(self, task: ClusterTask, ref: TaskRef) -> None:
+        self._cluster.kill(task.run_id, ref)
+        killed = time.monotonic()
+        while self._there(task):
+            alive()
+            if time.monotonic() - killed >= KILLED_S:
+                raise ClusterUnavailable("asked to end and killed, and it is still there")
+            time.sleep(_POLL_S)
 
     def _there(self, task: ClusterTask) -> bool:
         return any((t.key, t.uid) == (task.key, task.uid) for t in self._cluster.inventory(run_id=task.run_id))

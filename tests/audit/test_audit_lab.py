@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -20,7 +21,7 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable, NotDelivered
 from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, StopIntent
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
-from crawler_lifecycle.ports import Deployment, QueuedTask
+from crawler_lifecycle.ports import Deployment, QueuedTask, TaskRef
 from tests.support.lab import CRAWLERS, Lab, start_workers
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -269,6 +270,31 @@ async def test_an_orphan_is_asked_to_end_and_then_killed(
     assert lab.cluster.alive() == []
     assert (report.findings[0].repair or "").startswith("asked to end, and " + ("it ended" if heeds else "killed"))
     await settled(lab)
+
+
+@pytest.mark.parametrize("late_s", [0.5, None])
+async def test_a_killed_orphan_gets_a_moment_to_be_gone(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, late_s: float | None
+) -> None:
+    """A cluster has to tell its node first; on a node that does not answer nothing is called ended."""
+    monkeypatch.setattr(audit_ending, "STOP_S", 0.1)
+    monkeypatch.setattr(audit_ending, "KILLED_S", 10.0 if late_s else 0.2)
+    lab.cluster.behaviour = replace(ENDLESS, heeds_stop_after=None)
+    kill, timers = lab.cluster.kill, []
+
+    def killing(run_id: int, task: TaskRef) -> None:
+        if late_s is not None:
+            timers.append(threading.Timer(late_s, kill, (run_id, task)))
+            timers[0].start()
+
+    monkeypatch.setattr(lab.cluster, "kill", killing)
+    ghost(lab, 99)
+    report = await audit(lab)
+    assert report.repaired == ({"orphan": 1} if late_s else {})
+    assert late_s or "it is still there" in (report.findings[0].repair or "")
+    for timer in timers:
+        timer.join()
+    kill(99, TaskRef(0, 0, 1))
 
 
 async def test_a_task_of_an_ended_run_that_executes_is_a_correction_and_is_ended(lab: Lab) -> None:
