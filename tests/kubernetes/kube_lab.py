@@ -23,6 +23,7 @@ from crawler_lifecycle.ports import Deployed, Deployment, RunRow, TaskRow
 from crawler_lifecycle.releasing import Releaser
 from crawler_lifecycle.settings import ClusterSettings
 from crawler_lifecycle.waking import Waker
+from tests.kubernetes.cluster.admin import AdminError
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.support.lab import Lab, laboratory
 
@@ -78,7 +79,11 @@ class KubeLab:
         return items
 
     def delete_pod(self, name: str, **options: Any) -> None:
-        self.cluster.admin.delete(self.path("pods", name), options)
+        try:
+            self.cluster.admin.delete(self.path("pods", name), options)
+        except AdminError as error:
+            if error.status != 404:  # somebody else was faster
+                raise
 
     # --- the database
 

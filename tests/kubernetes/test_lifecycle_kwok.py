@@ -154,7 +154,7 @@ async def test_a_pod_deleted_behind_our_back(kube: KubeLab) -> None:
 
 
 async def test_a_job_that_vanished_without_a_trace(kube: KubeLab) -> None:
-    kube.knows(ENDLESS)
+    kube.knows(crawler(stop_after="600s"))
     handle = await kube.lab.start(request())
     await kube.until_task("RUNNING")
     [pod], [job] = kube.pods(), kube.jobs()
@@ -193,3 +193,73 @@ async def test_no_pod_may_be_made_and_then_it_may(kube: KubeLab) -> None:
     kube.cluster.admin.delete(f"{quotas}/no-pods", {})
     result = await kube.lab.ended(handle, 90)
     assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 1})
+
+
+async def test_a_job_recreated_by_hand(kube: KubeLab) -> None:
+    kube.knows(crawler(stop_after="600s"))
+    handle = await kube.lab.start(request())
+    await kube.until_task("RUNNING")
+    [pod], [job] = kube.pods(), kube.jobs()
+    jobs = kube.path("jobs", group="/apis/batch/v1")
+    kube.cluster.admin.patch(kube.path("pods", pod["metadata"]["name"]), {"metadata": {"finalizers": None}})
+    kube.cluster.admin.delete(f"{jobs}/{job['metadata']['name']}", {"propagationPolicy": "Background"})
+    kube.delete_pod(pod["metadata"]["name"], gracePeriodSeconds=0)
+    for name in ("selector", "suspend"):
+        job["spec"].pop(name, None)
+    template = job["spec"]["template"]
+    template["metadata"]["labels"] = {
+        name: text for name, text in template["metadata"]["labels"].items() if "controller-uid" not in name
+    }
+    meta = {name: job["metadata"][name] for name in ("name", "labels", "annotations")}
+    meta["labels"] = {name: text for name, text in meta["labels"].items() if "controller-uid" not in name}
+    again = kube.cluster.admin.post(jobs, {"metadata": meta, "spec": job["spec"]})
+    result = await kube.lab.ended(handle)
+    assert (result.status, result.outcome) == ("FAILED", "lost")
+    [found] = kube.lab.store.corrections(1)
+    assert found.kind == "not_ours"
+    there = kube.cluster.admin.get(f"{jobs}/{job['metadata']['name']}")["metadata"]
+    assert there["uid"] == again["metadata"]["uid"], "it is left alone"
+    assert "deletionTimestamp" not in there
+
+
+async def test_a_lost_node_is_told_and_a_stop_waits_for_it(kube: KubeLab) -> None:
+    """Nothing says that its containers have ended, so nobody says that the run was stopped."""
+    kube.knows(crawler(stop_after="600s"))
+    handle = await kube.lab.start(request(limits={**QUICK["limits"], "force_stop_after_s": 2}))
+    task = await kube.until_task("RUNNING")
+    [pod] = kube.pods()
+    ready = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-11-20T20:00:00Z"}
+    status = {"status": {"conditions": [ready]}}
+    kube.cluster.admin.patch(kube.path("pods", f"{pod['metadata']['name']}/status"), status, "strategic-merge")
+    assert task.node is not None
+    await kube.until_said(f"Node {task.node} has not answered")
+    await handle.signal("stop", {"request_id": "s1"})
+    await kube.until_said("shutting down")
+    await kube.lab.until(lambda: _grace(kube) == 1, 40)
+    assert str(kube.run().status) == "STOPPING"
+    assert [str(t.status) for t in kube.tasks()] == ["STOPPING"]
+    ended = {"state": {"terminated": {"exitCode": 137, "reason": "Error", "finishedAt": "2031-01-01T00:00:00Z"}}}
+    container = {**pod["status"]["containerStatuses"][0], "ready": False, **ended}
+    back = {"status": {"phase": "Failed", "containerStatuses": [container]}}
+    kube.cluster.admin.patch(kube.path("pods", f"{pod['metadata']['name']}/status"), back, "strategic-merge")
+    result = await kube.lab.ended(handle)
+    assert (result.status, result.outcome, result.tasks) == ("FAILED", "cancelled", {"CANCELLED": 1})
+    assert [t.outcome for t in kube.tasks()] == ["cancel_timeout"]
+
+
+def _grace(kube: KubeLab) -> int | None:
+    grace: int | None = kube.pods()[0]["metadata"].get("deletionGracePeriodSeconds")
+    return grace
+
+
+async def test_a_namespace_deleted_under_a_run(kube: KubeLab) -> None:
+    """Its pods are held until their ends are on record; then it goes, and nothing was lost."""
+    kube.knows(ENDLESS)
+    handle = await kube.lab.start(request())
+    await kube.until_task("RUNNING")
+    kube.cluster.admin.delete(f"/api/v1/namespaces/{kube.namespace}", {})
+    result = await kube.lab.ended(handle)
+    assert (result.status, result.outcome) == ("FAILED", "interrupted")
+    assert [t.exit_code for t in kube.tasks()] == [11]
+    path = f"/api/v1/namespaces/{kube.namespace}"
+    await kube.lab.until(lambda: kube.cluster.admin.find(path) is None, 60)
