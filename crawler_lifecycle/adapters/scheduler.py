@@ -22,6 +22,8 @@ TRANSIENT_4XX = frozenset({408, 409, 425, 429})
 #: Client errors that a wrong address, an old version or a missing right give, too. They refuse a deployment only when
 #: the service itself says so in a problem document; a proxy's 403 must not end runs for good.
 AMBIGUOUS_4XX = frozenset({401, 403, 404, 405, 407})
+#: A stop has to come through some time, so nobody may put a call off for longer, in seconds.
+RETRY_AFTER_MAX_S = 60
 PROBLEM = "application/problem+json"
 
 _STATES = ("created", "existing", "deferred", "refused")
@@ -148,7 +150,15 @@ class HttpSchedulerClient:
         if 400 <= status < 500 and status not in TRANSIENT_4XX and (told or status not in AMBIGUOUS_4XX):
             raise DeploymentRefused(detail or f"scheduler service at {self._at} refused with status {status}")
         suffix = f": {detail}" if detail else ""
-        raise SchedulerUnavailable(f"scheduler service at {self._at} answered {status}{suffix}")
+        unavailable = SchedulerUnavailable(f"scheduler service at {self._at} answered {status}{suffix}")
+        unavailable.retry_after_s = _retry_after(response)
+        raise unavailable
+
+
+def _retry_after(response: httpx.Response) -> float | None:
+    """What the service asks for in whole seconds; a date is not read, and nobody may ask for more than a minute."""
+    text = response.headers.get("Retry-After", "")
+    return float(min(int(text), RETRY_AFTER_MAX_S)) if text.isdecimal() and len(text) < 10 else None
 
 
 def wire(deployment: Deployment) -> dict[str, Any]:

@@ -141,7 +141,7 @@ class _Service:
         except DeploymentExpired as error:
             raise Problem(410, "deployment_expired", str(error)) from error
         except ClusterUnavailable as error:
-            raise unavailable("cluster_unavailable", str(error)) from error
+            raise unavailable("cluster_unavailable", str(error), retry_after_s=error.retry_after_s) from error
         for task in deployed:
             self._metrics.offered(task.state)
         return DeploymentAnswer(tasks=[TaskAnswer.of(task) for task in deployed])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
@@ -101,9 +102,10 @@ class Problem(Exception):
         return JSONResponse(body, self.status, headers=self.headers, media_type=MEDIA_TYPE)
 
 
-def unavailable(code: str, detail: str, *, run_id: int | None = None) -> Problem:
-    """503 with ``Retry-After``: the same request may work later."""
-    return Problem(503, code, detail, headers={"Retry-After": "5"}, run_id=run_id)
+def unavailable(code: str, detail: str, *, run_id: int | None = None, retry_after_s: float | None = None) -> Problem:
+    """503 with ``Retry-After``: the same request may work later; after 5 s if nobody asked for more."""
+    seconds = max(5, math.ceil(retry_after_s or 0))
+    return Problem(503, code, detail, headers={"Retry-After": str(seconds)}, run_id=run_id)
 
 
 def snake(code: str) -> str:
@@ -124,7 +126,7 @@ def of_error(error: LifecycleError) -> Problem:
         # A person has to mend the row; to ask again at once helps nobody.
         return Problem(500, code, str(error))
     if error.retryable:
-        return unavailable(code, str(error))
+        return unavailable(code, str(error), retry_after_s=error.retry_after_s)
     return Problem(409, code, str(error))
 
 

@@ -71,6 +71,16 @@ def test_statuses_of_the_moment_are_tried_again(status: int) -> None:
         _deploy(httpx.Response(status, headers={"location": "http://elsewhere.test/"}))
 
 
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [("17", 17), ("86400", 60), ("0", 0), (None, None), ("soon", None), ("-1", None), ("9" * 5000, None)],
+)
+def test_what_it_asks_us_to_wait_is_kept_within_bounds(told: str | None, seconds: float | None) -> None:
+    with pytest.raises(SchedulerUnavailable) as raised:
+        _deploy(httpx.Response(503, headers={} if told is None else {"Retry-After": told}))
+    assert raised.value.retry_after_s == seconds
+
+
 @pytest.mark.parametrize("status", [400, 413, 415, 422, 451])
 def test_a_refusal_is_final_and_told_in_the_services_words(status: int) -> None:
     with pytest.raises(DeploymentRefused, match="no such crawler"):

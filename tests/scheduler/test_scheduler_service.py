@@ -138,8 +138,15 @@ def test_an_expired_call_is_410_and_a_cluster_away_is_503(client: TestClient, de
     assert client.post(ONETIME, json=_body()).json()["code"] == "deployment_expired"
     answer = client.post(ONETIME, json=_body())
     assert (answer.status_code, answer.json()["code"]) == (503, "cluster_unavailable")
-    assert answer.headers["retry-after"]
+    assert answer.headers["retry-after"] == "5"
     assert client.post(ONETIME, json=_body()).status_code == 201
+
+
+def test_what_the_cluster_asks_us_to_wait_is_passed_on(client: TestClient, deployer: FakeDeployer) -> None:
+    busy = ClusterUnavailable("too many requests")
+    busy.retry_after_s = 17.2
+    deployer.faults.add(busy)
+    assert client.post(ONETIME, json=_body()).headers["retry-after"] == "18"
 
 
 def test_a_bug_of_the_cluster_is_500_and_says_nothing_about_the_deployment(
