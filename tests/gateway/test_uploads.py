@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import zipfile
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
 from gateway_world import World
+from served import served
 
+import crawler_lifecycle.runner
 from crawler_lifecycle import task_tokens
-from crawler_lifecycle.adapters.archive import open_bundles
+from crawler_lifecycle.adapters.archive import open_archive, open_bundles
+from crawler_lifecycle.adapters.kubernetes.files import task_files
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.auth import Entrance
-from tests.support.s3 import use_aws
+from crawler_lifecycle.ports import TaskRef
+from tests.support.s3 import rclone_s3, use_aws
 
 KEY = b"k" * 32
 MD5 = base64.b64encode(hashlib.md5(b"part", usedforsecurity=False).digest()).decode()
@@ -121,3 +133,47 @@ def test_without_credentials_it_is_asked_again(
     assert (answer.status_code, answer.json()["code"]) == (503, "archive_unavailable")
     assert answer.headers["Retry-After"]
     assert "credentials" in answer.json()["detail"]
+
+
+async def test_the_whole_way_from_a_crawlers_folder_to_the_archive(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rclone_s3() as server, world.client() as client:
+        use_aws(monkeypatch, server.url)
+        bundles = open_bundles(f"s3://{server.bucket().name}/files")
+        run_id = int(client.post("/v1/runs", json={"crawler": "plain", "tasks": [{}, {}]}).json()["run_id"])
+        world.claim(run_id)
+        world.deploy(run_id)
+        async with served(world.new_app(entrance=Entrance(task_key=KEY), bundles=bundles)) as gateway:
+            path = f"{gateway.url}/v1/runs/{run_id}/tasks/1/attempts/1/files"
+            mine, foreign = (task_tokens.sign_files(KEY, run_id, index, 1) for index in (1, 0))
+            told = [await _left(tmp_path, path, token) for token in (foreign, mine)]
+        assert told[0]["uploaded"] is False
+        assert "uploads that task's files and does nothing else" in told[0]["why"]
+        assert told[1] == {"uploaded": True, "files": 1, "bytes": 4}
+        tasks = [TaskRef(row.task_id, row.task_index, 1, row.cluster_uid) for row in world.store.list_tasks(run_id)]
+        archive = open_archive((tmp_path / "archive").as_uri())
+        result = archive.store("7/1/x.zip", task_files(None, None, bundles).files(run_id, tasks), {}, lambda *_: None)
+    zipped = zipfile.ZipFile(io.BytesIO(b"".join(archive.open(result.url))))
+    assert zipped.read("task-1/note") == b"left"
+    assert result.note is not None
+    assert "task-0: nothing was uploaded" in result.note
+
+
+async def _left(folder: Path, url: str, token: str) -> Any:
+    """What the summary of a runner says about one file that its crawler left."""
+    files, summary = folder / "files", folder / "summary"
+    files.mkdir(exist_ok=True)
+    runner = Path(crawler_lifecycle.runner.__file__).parent
+    write = "import os; open(os.environ['CRAWL_FILES_DIR'] + '/note', 'w').write('left')"
+    environment = {
+        "PATH": os.environ["PATH"],
+        "CRAWL_FILES_DIR": str(files),
+        "CRAWL_SUMMARY_FILE": str(summary),
+        "CRAWL_UPLOAD_URL": url,
+        "CRAWL_UPLOAD_TOKEN": token,
+    }
+    argv = [sys.executable, "-I", "-S", str(runner), "command", "--", sys.executable, "-c", write]
+    done = await asyncio.to_thread(subprocess.run, argv, env=environment, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(summary.read_text())["files"]
