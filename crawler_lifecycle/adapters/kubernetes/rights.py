@@ -39,20 +39,20 @@ def _rights(group: str, resource: str, *verbs: str) -> tuple[Right, ...]:
     return tuple(Right(verb, resource, group) for verb in verbs)
 
 
-_LOOKS = (
-    *_rights("batch", "jobs", "get", "list", "patch"),
-    *_rights("", "pods", "get", "list", "patch"),
+_READS = (
+    *_rights("batch", "jobs", "get", "list"),
+    *_rights("", "pods", "get", "list"),
     *_rights("", "pods/log", "get"),
     *_rights("", "events", "list"),
     *_rights("", "namespaces", "get"),
     *_rights("metrics.k8s.io", "pods", "list"),
 )
 
-#: Role -> what it grants.
+#: Role -> what it grants. Who looks also lets go of what is recorded, and can end nothing; who stops can do only that.
 ROLES: Mapping[str, Sequence[Right]] = {
-    "crawl-deployer": (*_rights("batch", "jobs", "create", "get"), *_rights("", "secrets", "create")),
-    "crawl-looker": _LOOKS,
-    "crawl-stopper": (*_LOOKS, *_rights("batch", "jobs", "delete"), *_rights("", "pods", "delete")),
+    "crawl-deployer": (*_rights("batch", "jobs", "create", "get", "list"), *_rights("", "secrets", "create")),
+    "crawl-looker": (*_READS, *_rights("batch", "jobs", "patch"), *_rights("", "pods", "patch")),
+    "crawl-stopper": (*_READS, *_rights("batch", "jobs", "delete"), *_rights("", "pods", "delete")),
     "crawl-observer": (*_rights("batch", "jobs", "list", "watch"), *_rights("", "pods", "list", "watch")),
     "crawl-log-reader": (*_rights("", "pods", "get", "list"), *_rights("", "pods/log", "get")),
 }
