@@ -107,7 +107,7 @@ class Observation:
     uid: str | None = None
     node: str | None = None
     reason: str | None = None
-    """Why it waits, in words for a person."""
+    """Why it waits, or what is the matter while it executes, in words for a person."""
     changed_at: datetime | None = None
     """The cluster's own time of the last change of phase."""
     started_at: datetime | None = None
@@ -338,9 +338,10 @@ def _stopped_without_trace(task: TaskState, seen: Observation, stop: StopIntent)
 def _correction(end: End, seen: Observation, stop: StopIntent | None, due_at: datetime, resumed: bool) -> str | None:
     """Whether finding this end corrects a status that was untrue, and of which kind."""
     asked = stop_counts(end, stop) is not None
-    told = end.finish_reason is not None
-    by_force = end.signal is not None or end.disruption is not None
-    if by_force and not asked and not told and end.reason != "OOMKilled":
+    # A crawler that was told to leave, and says so, was ended from outside all the same when the cluster took it away.
+    by_force = end.signal is not None and end.finish_reason is None
+    taken_away = end.disruption is not None and end.finish_reason in (None, "shutdown")
+    if (by_force or taken_away) and not asked and end.reason != "OOMKilled":
         return "killed"
     late = seen.observed_at > due_at + timedelta(seconds=LATE_TOLERANCE_SECONDS)
     if not late:

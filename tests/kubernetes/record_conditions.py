@@ -14,6 +14,7 @@ import itertools
 import json
 import re
 import sys
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -22,7 +23,7 @@ from typing import Any
 
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.provoking import NAME, Scene
-from tests.kubernetes.scenes import ALONE, LATER_S, SCENES, TASK, Play
+from tests.kubernetes.scenes import ALONE, LATER_S, PASSING, SCENES, TASK, Play
 
 RECORDED = Path(__file__).parent / "recorded"
 EPOCH = datetime(2026, 1, 5, 12, 0, 0, tzinfo=UTC)
@@ -37,6 +38,7 @@ _TEXTS = (
     (re.compile(r"(containerd|kwok)://[0-9a-f-]+"), r"\1://0"),
     (re.compile(r"sha256:[0-9a-f]{64}"), "sha256:" + "0" * 64),
     (re.compile(r"\b[0-9a-f]{64}\b"), "0" * 64),
+    (re.compile(r"used: \d+, capacity: \d+"), "used: 100, capacity: 2000"),
     (re.compile(r"127\.0\.0\.1:(?!9\b)\d+"), "127.0.0.1:40000"),
 )
 #: What differs from one recording to the next, and the two largest parts, which nobody reads.
@@ -62,29 +64,51 @@ def main(arguments: list[str]) -> int:
 
 def _record(cluster: Cluster, name: str, play: Play) -> str | None:
     """Play one scene and write its file; what went wrong, in words."""
-    scene = Scene(cluster, cluster.namespace("crawls"))
-    wrong = []
     try:
-        play(scene)
-        write(name, scene.objects(), scene, datetime.now(UTC))
+        write(name, played(cluster, name, play))
         print(name, flush=True)
     except Exception as error:  # the others are still recorded
-        wrong.append(f"{name}: {type(error).__name__}: {error}")
+        return f"{name}: {type(error).__name__}: {error}"
+    return None
+
+
+def played(cluster: Cluster, name: str, play: Play) -> dict[str, Any]:
+    """What the cluster shows when the scene was played: a recording without row and expectation."""
+    scene = Scene(cluster, cluster.namespace("crawls"))
     try:
+        play(scene)
+        objects = scene.objects() if name in PASSING else _settled(scene)
+        now = datetime.now(UTC)
+        task = {**TASK.get(name, {}), **({"uid": scene.first_uid} if scene.first_uid else {})}
+        stop = {"requested_at": _stamp(scene.stop_at), "requested_by": "ada"} if scene.stop_at else None
+        found = normal({"objects": objects, "task": task, "stop": stop, "now": _stamp(now)})
+        found["now"] = _stamp(_read(found["now"]) + timedelta(seconds=LATER_S.get(name, 0)))
+        return found
+    finally:
         scene.finish()
-    except Exception as error:
-        wrong.append(f"{name}, clearing up: {type(error).__name__}: {error}")
-    return "; ".join(wrong) or None
 
 
-def write(name: str, objects: dict[str, Any], scene: Scene, now: datetime) -> None:
+def _settled(scene: Scene, seconds: float = 30) -> dict[str, Any]:
+    """The objects when nobody changes them any more: controllers trail the pods."""
+    end = time.monotonic() + seconds
+    objects = scene.objects()
+    while time.monotonic() < end:
+        time.sleep(2)
+        before, objects = objects, scene.objects()
+        if _shape(before) == _shape(objects):
+            break
+    return objects
+
+
+def _shape(objects: dict[str, Any]) -> str:
+    copied = json.loads(json.dumps(objects))
+    return _timeless(normal({"objects": copied, "task": {}, "stop": None, "now": _stamp(EPOCH)}))
+
+
+def write(name: str, found: dict[str, Any]) -> None:
     """Write the recording unless it tells nothing new."""
     path = RECORDED / f"{name}.json"
     known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    task = {**TASK.get(name, {}), **({"uid": scene.first_uid} if scene.first_uid else {})}
-    stop = {"requested_at": _stamp(scene.stop_at), "requested_by": "ada"} if scene.stop_at else None
-    found = normal({"objects": objects, "task": task, "stop": stop, "now": _stamp(now)})
-    found["now"] = _stamp(_read(found["now"]) + timedelta(seconds=LATER_S.get(name, 0)))
     if known and _timeless(known) == _timeless({**known, **found}):
         return
     head = {"name": name, "row": known.get("row"), "source": "recorded"}

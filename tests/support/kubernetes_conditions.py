@@ -61,7 +61,11 @@ class Condition:
 
 def load(path: Path) -> Condition:
     """One file."""
-    said = json.loads(path.read_text())
+    return condition_of(json.loads(path.read_text()))
+
+
+def condition_of(said: Mapping[str, Any]) -> Condition:
+    """What one file says."""
     objects, task, stop = said["objects"], said["task"], said["stop"]
     return Condition(
         name=said["name"],

@@ -33,6 +33,8 @@ _MOVED = {
     "DeletionByDeviceTaintManager": ("interrupted", "deleted because a device of its node got a taint"),
     "DeletionByPodGC": ("interrupted", "deleted because its node is gone"),
 }
+#: The disruptions that end a pod's record without its node.
+_GIVEN_UP = ("DeletionByTaintManager", "DeletionByPodGC")
 #: A pod's own ``reason`` that tells of its node, also on clusters that set no condition.
 _BY_NODE = {
     "Terminated": "its node was shut down",
@@ -66,7 +68,7 @@ def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
         exit_code=code,
         signal=signal,
         reason=reason,
-        message=moved[1] if moved is not None else _message(pod, done, summary, reason, job),
+        message=moved[1] if moved is not None else _message(pod, summary, reason, job),
         finished_at=_finished(pod, own, job),
         finish_reason=summary.finish_reason,
         runner=summary.runner or had_runner(job, pod),
@@ -152,11 +154,16 @@ def _disruption(
 
     ``finished`` is the container's own time; ``by_itself``: its runner says that nobody told it to stop.
     """
-    status = pod.status
+    status, main = pod.status, main_of(pod)
+    done = main.state.terminated if main is not None else None
     target = pod.condition("DisruptionTarget")
     if target is not None and target.true:
-        before = _came_before(target.last_transition_time, finished, pod, by_itself)
-        return moving(target, pod) if before else None
+        if not _came_before(target.last_transition_time, finished, pod, by_itself):
+            return None
+        kind, told = moving(target, pod)
+        # The cluster gave the pod up: that proves nothing about what its node does.
+        unproved = done is None and target.reason in _GIVEN_UP and pod.spec.node_name
+        return kind, f"{told}; whether it still runs on {pod.spec.node_name} nobody can say" if unproved else told
     if status.reason == "Evicted":
         short = clean(status.message)
         # Its own limit of local storage is the crawler's fault, and then no condition is set.
@@ -171,8 +178,6 @@ def _disruption(
         return None
     if _deleted_before(pod, finished, by_itself):
         return "interrupted", who_deleted(job)
-    main = main_of(pod)
-    done = main.state.terminated if main is not None else None
     if done is not None and done.reason in _FORGOTTEN and done.exit_code in (137, 255):
         return "interrupted", "its node lost sight of the container and cannot say how it ended"
     return None
@@ -244,7 +249,7 @@ def _reason(
     return said or own or (pod.status.phase if unborn(pod) is False else "Deleted")
 
 
-def _message(pod: Pod, done: Terminated | None, summary: Summary, reason: str | None, job: Job | None) -> str | None:
+def _message(pod: Pod, summary: Summary, reason: str | None, job: Job | None) -> str | None:
     """The evidence in words where nothing disrupted it."""
     if reason == "DeadlineExceeded":
         deadline = deadline_of(job)
@@ -253,9 +258,9 @@ def _message(pod: Pod, done: Terminated | None, summary: Summary, reason: str | 
         return _init_failure(pod)
     if reason == POD_FAILED:
         return "; ".join(_failed_beside(pod)) or clean(pod.status.message)
-    if summary.message:
-        return summary.message
-    return clean(pod.status.message) or (clean(done.message) if done is not None and not summary.runner else None)
+    if summary.runner:
+        return summary.message or clean(pod.status.message)
+    return clean(pod.status.message) or summary.message
 
 
 def _init_failure(pod: Pod) -> str | None:

@@ -12,6 +12,8 @@ from .objects import Condition, ContainerStatus, Event, Job, Pod
 
 #: Labels that the Job controller puts on its pods. Unlike the owner's reference they outlive an orphaning delete.
 CONTROLLER_UID, JOB_NAME = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
+#: Warnings that nothing waits for.
+_HARMLESS = ("MissingClusterDNS", "DNSConfigForming")
 #: The kubelet writes the beginning of the epoch where it knows no time.
 _FIRST = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -86,14 +88,16 @@ def verdict(job: Job | None, *, final: bool = True) -> Condition | None:
 
 
 def deadline_of(job: Job | None) -> Condition | None:
-    """The condition that says that the Job's own deadline passed."""
-    found = verdict(job, final=False)
-    return found if found is not None and found.reason == "DeadlineExceeded" else None
+    """The condition that says that the Job's own deadline passed: the earlier one, which comes before its pods end."""
+    if job is None:
+        return None
+    found = (job.condition(kind) for kind in ("FailureTarget", "Failed"))
+    return next((c for c in found if c is not None and c.reason == "DeadlineExceeded"), None)
 
 
 def warning(events: Sequence[Event], uid: str, *reasons: str) -> Event | None:
     """The newest warning about the object, of these reasons if any are given."""
-    about = [e for e in events if e.involved_object.uid == uid and e.type == "Warning"]
+    about = [e for e in events if e.involved_object.uid == uid and e.type == "Warning" and e.reason not in _HARMLESS]
     wanted = [e for e in about if not reasons or e.reason in reasons]
 
     def age(event: Event) -> tuple[float, str, str]:

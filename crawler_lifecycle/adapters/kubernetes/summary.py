@@ -66,7 +66,8 @@ def clean(text: str | None, limit: int = FOREIGN_MAX) -> str | None:
     """One line of at most ``limit`` characters, without its last full stop; ``None`` when nothing is left."""
     if not text:
         return None
-    words = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * limit]).split())
+    text = text[: 4 * limit]
+    words = " ".join((text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)).split())
     if len(words) > limit:
         return words[: limit - 2].rstrip() + " …"
     return words.removesuffix(".") or None

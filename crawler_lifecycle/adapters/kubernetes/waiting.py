@@ -223,7 +223,9 @@ def _who(task: TaskRef, job: Job | None, pod: Pod) -> str | None:
     target = pod.condition("DisruptionTarget")
     if target is not None and target.true:
         return moving(target, pod)[1]
-    return None if asked_by_us(task, pod, job) else who_deleted(job)
+    if task.stopping:
+        return None
+    return "its deadline passed" if asked_by_us(task, pod, job) else who_deleted(job)
 
 
 def _unknown(pod: Pod) -> str:
