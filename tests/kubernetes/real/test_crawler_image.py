@@ -10,6 +10,7 @@ import sys
 import tarfile
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -19,13 +20,15 @@ from typing import Any
 
 import pytest
 
+from crawler_lifecycle.adapters.archive import open_archive
 from crawler_lifecycle.adapters.archive.bundles import S3Bundles
 from crawler_lifecycle.adapters.kubernetes.api import Api
 from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
+from crawler_lifecycle.adapters.kubernetes.files import task_files
 from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.pod import PodOptions
 from crawler_lifecycle.domain.run import Limits, Resources
-from crawler_lifecycle.ports import Deployment, QueuedTask
+from crawler_lifecycle.ports import Deployment, QueuedTask, TaskRef
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.support.crawler_image import REFERENCE, assemble
 from tests.support.job_cases import Rules
@@ -258,6 +261,57 @@ open(os.environ["CRAWL_STATS_FILE"], "w").write(json.dumps({"message": json.dump
     assert account is False
     assert "the gateway cannot be reached" in summary["files"]["why"]
     assert (exit_code, summary["finish_reason"]) == (0, "finished")
+
+
+def _claim(namespace: Namespace, folder: Path) -> None:
+    """A folder of this machine as a claim that is bound already; the cluster here has no controller for volumes."""
+    volume, claim = f"files-{namespace.name}", f"{namespace.core}/persistentvolumeclaims"
+    common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    wanted = {**common, "volumeName": volume, "resources": {"requests": {"storage": "1Gi"}}}
+    bound = {"pv.kubernetes.io/bind-completed": "yes"}
+    made = namespace.admin.post(claim, {"metadata": {"name": "files", "annotations": bound}, "spec": wanted})
+    owner = {
+        "kind": "PersistentVolumeClaim",
+        "namespace": namespace.name,
+        "name": "files",
+        "uid": made["metadata"]["uid"],
+    }
+    place = {"capacity": {"storage": "1Gi"}, "hostPath": {"path": str(folder)}, "claimRef": owner}
+    volumes = "/api/v1/persistentvolumes"
+    namespace.admin.post(volumes, {"metadata": {"name": volume}, "spec": {**common, **place}})
+    ready = {"status": {"phase": "Bound", "accessModes": ["ReadWriteMany"], "capacity": {"storage": "1Gi"}}}
+    namespace.admin.patch(f"{claim}/files/status", ready)
+    namespace.admin.patch(f"{volumes}/{volume}/status", {"status": {"phase": "Bound"}})
+
+
+def test_files_and_state_on_a_shared_volume_are_found_by_the_worker(namespace: Namespace, tmp_path: Path) -> None:
+    # The node has private overlays over /var and /run only, so it sees this folder; pods write there as uid 1000.
+    for folder in (*reversed(tmp_path.parents[:2]), tmp_path):
+        folder.chmod(0o755)
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    volume.chmod(0o777)
+    _claim(namespace, volume)
+    code = """
+import os, pathlib
+files, state = (pathlib.Path(os.environ[name]) for name in ("CRAWL_FILES_DIR", "CRAWL_STATE_DIR"))
+(files / "note").write_text("left")
+(files / "link").symlink_to("/etc/passwd")
+(state / "seen").write_text("once")
+open("/crawl/files/../elsewhere", "w")
+"""
+    namespace.deploy(_python(code), Rules(volume_claim="files"))
+    exit_code, _ = namespace.ended()
+    assert exit_code == 1  # nothing above its own folders can be written
+    assert "Read-only file system" in namespace.log() or "Permission denied" in namespace.log()
+    assert (volume / "state/7/0/seen").read_text() == "once"
+    found = task_files("files", volume, None).files(7, [TaskRef(70, 0, 1, "uid"), TaskRef(71, 1, 1, "other")])
+    assert [source.prefix for source in found] == ["task-0"]
+    archive = open_archive((tmp_path / "archive").as_uri())
+    result = archive.store("7/1/x.zip", found, {}, lambda *_: None)
+    zipped = zipfile.ZipFile(io.BytesIO(b"".join(archive.open(result.url))))
+    assert zipped.namelist() == ["task-0/note", "manifest.json"]
+    assert result.note is None
 
 
 def test_a_limit_that_the_namespace_gives_reaches_the_crawler(namespace: Namespace) -> None:
