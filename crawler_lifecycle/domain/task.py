@@ -93,6 +93,8 @@ class End:
     disruption: str | None = None
     """``evicted`` or ``interrupted`` when the cluster ended it and neither we nor the crawler asked."""
     memory_limit: str | None = None
+    stopped: bool = False
+    """Whether the evidence itself shows that our stop ended it, whatever two machines' clocks say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +202,7 @@ def stop_counts(end: End, stop: StopIntent | None) -> StopIntent | None:
 
     Kubernetes cuts its times to whole seconds, so an end that is dated so belongs to a stop within the same second.
     """
-    if stop is None or end.finished_at is None:
+    if stop is None or end.finished_at is None or end.stopped:
         return stop
     asked = stop.requested_at if end.finished_at.microsecond else stop.requested_at.replace(microsecond=0)
     return None if end.finished_at < asked else stop

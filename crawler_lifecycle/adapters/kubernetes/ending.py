@@ -74,6 +74,7 @@ def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
         runner=summary.runner or had_runner(job, pod),
         disruption=moved[0] if moved is not None else None,
         memory_limit=memory_limit(pod),
+        stopped=_stopped(task, pod, own, code, summary),
     )
     return end, summary
 
@@ -211,6 +212,17 @@ def _deleted_before(pod: Pod, finished: datetime | None, by_itself: bool) -> boo
     if grace > 0:
         return asked < finished or (asked == finished and not by_itself)
     return not by_itself and asked - finished <= NODE_DELETES
+
+
+def _stopped(task: TaskRef, pod: Pod, own: datetime | None, code: int | None, summary: Summary) -> bool:
+    """Whether it ended as what is told to stop does, after a deletion that was ours.
+
+    The node's clock need not agree with the one that our stop was recorded by.
+    """
+    if not task.stopping or own is None:
+        return False
+    told = summary.finish_reason == "shutdown" or code in (*_TOLD, 137, 143)
+    return told and _deleted_before(pod, own, by_itself=False)
 
 
 def who_deleted(job: Job | None) -> str:
