@@ -5,7 +5,18 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from benchmarks import archive, cli, database, gateway, history, throughput, truth, truth_faults
+from benchmarks import (
+    archive,
+    cli,
+    database,
+    gateway,
+    history,
+    kubernetes_look,
+    kubernetes_world,
+    throughput,
+    truth,
+    truth_faults,
+)
 from crawler_lifecycle.cli.exits import leave
 
 BENCHMARKS = {
@@ -18,9 +29,12 @@ BENCHMARKS = {
     "throughput": throughput.main,
     "truth": truth.main,
     "rest": truth_faults.rest,
+    "kubernetes-look": kubernetes_look.main,
+    "kubernetes-kwok": kubernetes_world.kwok,
+    "kubernetes-kubelet": kubernetes_world.kubelet,
 }
-#: Takes more than half an hour, so it runs only when it is named.
-LONG = ("rest",)
+#: Take many minutes, or want the programs of the test cluster (make kube-binaries), so they run only when named.
+LONG = ("rest", "kubernetes-look", "kubernetes-kwok", "kubernetes-kubelet")
 
 
 def main(names: list[str]) -> int:

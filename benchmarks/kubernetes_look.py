@@ -1,0 +1,277 @@
+"""One look at a run of many pods: what it costs beyond the transfer, and what the typed client takes for less.
+
+On the real API server, with pods that kwok's nodes pretend to run. Each reading is made by a process of its own, which
+has connected before the clock starts; its memory is the peak during the reading above what it had before. The bare
+transfer is the same requests in the same pages, read to their last byte and thrown away.
+
+``python -m benchmarks.kubernetes_look PODS`` takes another number than 10,000 (to be had by its name only: making them
+takes minutes).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import re
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tests.contracts.observer.kubernetes_harness import job_of
+from tests.kubernetes.cluster.cluster import Cluster
+
+PODS, RUNS, TIMES = 10_000, 500, 3
+RUN = 7
+CREATORS = 8
+LADDER_S = 900.0
+#: Of the ladder's last rung: what 500 runs at rest may ask of the server.
+REACH_A_LOOK, REACH_A_SECOND = 2, 2.0
+
+
+def make(cluster: Cluster, namespace: str, jobs: list[dict[str, Any]]) -> float:
+    """Create Jobs, and wait until each has a pod that a node has taken; the seconds it took."""
+    began, path = time.monotonic(), f"/apis/batch/v1/namespaces/{namespace}/jobs"
+    context = ssl.create_default_context(cafile=str(cluster.plane.authority.certificate))
+    local = threading.local()
+
+    def post(body: dict[str, Any]) -> None:
+        if not hasattr(local, "connection"):
+            local.connection = http.client.HTTPSConnection(cluster.api.removeprefix("https://"), context=context)
+        head = {"Authorization": f"Bearer {cluster.token()}", "Content-Type": "application/json"}
+        local.connection.request("POST", path, json.dumps(body), head)
+        with local.connection.getresponse() as answer:
+            text = answer.read()
+        assert answer.status == 201, text[:500]
+
+    with ThreadPoolExecutor(CREATORS) as threads:
+        list(threads.map(post, jobs))
+    while _begun(cluster, namespace) < len(jobs):
+        time.sleep(2)
+    return time.monotonic() - began
+
+
+def _begun(cluster: Cluster, namespace: str) -> int:
+    """Pods that are past Pending, by a count that the server makes."""
+    path = f"/api/v1/namespaces/{namespace}/pods?limit=500&fieldSelector=status.phase!=Pending"
+    count, token = 0, ""
+    while True:
+        page = cluster.admin.get(path + (f"&continue={token}" if token else ""))
+        count += len(page["items"])
+        token = page["metadata"].get("continue", "")
+        if not token:
+            return count
+
+
+def requests(cluster: Cluster) -> dict[str, int]:
+    """What the API server counts, by verb and resource; of clients in all, so ask for differences."""
+    found: dict[str, int] = {}
+    for labels, value in re.findall(r"^apiserver_request_total\{(.*)\} (\S+)$", cluster.admin.text("/metrics"), re.M):
+        of = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+        key = f"{of['verb']} {of['resource']}" + (f"/{of['subresource']}" if of["subresource"] else "")
+        found[key] = found.get(key, 0) + int(float(value))
+    return found
+
+
+# --- in a process of its own
+
+
+def child(kind: str, kubeconfig: str, namespace: str, pods: int) -> dict[str, float]:
+    """One reading; seconds and MiB."""
+    read = {"bare": _bare, "look": _look, "typed": _typed, "observer": _observed}[kind](kubeconfig, namespace, pods)
+    before = _memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    times = []
+    for _ in range(TIMES):
+        began = time.perf_counter()
+        read()
+        times.append(time.perf_counter() - began)
+    return {"seconds": median(times), "mib": _memory("VmHWM") - before, "rss": _memory("VmRSS")}
+
+
+def _memory(field: str) -> float:
+    text = Path("/proc/self/status").read_text()
+    return int(re.search(rf"^{field}:\s+(\d+)", text, re.M)[1]) / 1024  # type: ignore[index]
+
+
+def _api(kubeconfig: str, namespace: str) -> Any:
+    from crawler_lifecycle.adapters.kubernetes.api import Api
+
+    return Api.connect(kubeconfig=Path(kubeconfig), namespace=namespace)
+
+
+def _bare(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:
+    from crawler_lifecycle.adapters.kubernetes import labels
+    from crawler_lifecycle.adapters.kubernetes.objects import Named, decode_page
+
+    api = _api(kubeconfig, namespace)
+    token = re.compile(rb'"continue":"([^"]*)"')
+
+    def read() -> None:
+        for path in (api.jobs_path(), api.pods_path()):
+            query: dict[str, object] = {"labelSelector": labels.of_run(RUN), "limit": 500}
+            while True:
+                found = token.search(api.read(path, **query)[:4096])
+                if found is None or not found[1]:
+                    break
+                query["continue"] = found[1].decode()
+
+    decode_page(Named, b'{"kind":"PodList","metadata":{},"items":[]}')
+    api.get("/version")
+    return read
+
+
+def _look(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:
+    from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
+    from crawler_lifecycle.ports import TaskRef
+
+    api = _api(kubeconfig, namespace)
+    cluster = KubernetesCluster(api)
+    refs = [TaskRef(1000 + index, index, 1, None) for index in range(pods)]
+    api.get("/version")
+
+    def read() -> None:
+        phases = {one.phase.name for one in cluster.look(RUN, refs).observations}
+        assert phases == {"ENDED"}, phases
+
+    return read
+
+
+def _typed(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:
+    from kubernetes import client, config
+
+    from crawler_lifecycle.adapters.kubernetes import labels
+
+    config.load_kube_config(kubeconfig)
+    core, batch = client.CoreV1Api(), client.BatchV1Api()
+    client.VersionApi().get_code()
+
+    def read() -> None:
+        found = []
+        for ask in (core.list_namespaced_pod, batch.list_namespaced_job):
+            token = None
+            while True:
+                page = ask(namespace, label_selector=labels.of_run(RUN), limit=500, _continue=token)
+                found += page.items
+                token = page.metadata._continue
+                if not token:
+                    break
+        assert len(found) == 2 * pods
+
+    return read
+
+
+def _observed(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:
+    from crawler_lifecycle.adapters.kubernetes.observer import KubernetesObserver
+
+    observer = KubernetesObserver(_api(kubeconfig, namespace))
+    over = threading.Event()
+
+    def read() -> None:
+        """From nothing to seeing everything; the first time counts, the others find it done."""
+        if observer.health().up:
+            return
+        threading.Thread(target=observer.watch, args=(lambda run_id, at: None, over), daemon=True).start()
+        while not observer.health().up:
+            time.sleep(0.01)
+
+    return read
+
+
+# --- the figures
+
+
+def _measure(kind: str, cluster: Cluster, namespace: str, pods: int) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.kubernetes_look", kind, str(cluster.kubeconfig), namespace, str(pods)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def one_look(cluster: Cluster, pods: int) -> None:
+    """A run whose tasks have all ended and are not on record: the most there is to read."""
+    namespace = cluster.namespace("look")
+    life = {"crawl.test/run-for": "200ms", "crawl.test/message": "finished"}
+    seconds = make(cluster, namespace, [job_of(RUN, index, life) for index in range(pods)])
+    print(f"made {pods} Jobs and their pods in {seconds:.0f} s ({pods / seconds:.0f} a second)", flush=True)
+    while cluster.admin.find(f"/api/v1/namespaces/{namespace}/pods?limit=1&fieldSelector=status.phase=Running")[
+        "items"
+    ]:  # type: ignore[index]
+        time.sleep(1)
+    bare, look, typed = (_measure(kind, cluster, namespace, pods) for kind in ("bare", "look", "typed"))
+    beyond = look["seconds"] - bare["seconds"]
+    print(
+        f"one look at a run of {pods} pods: {look['seconds']:.2f} s, bare transfer {bare['seconds']:.2f} s, "
+        f"beyond it {beyond:.2f} s (reach 0.5 s of 10,000); {look['mib']:.0f} MiB (reach 64), bare {bare['mib']:.0f}",
+        flush=True,
+    )
+    more = typed["seconds"] - bare["seconds"]
+    print(
+        f"the typed client for both lists: {typed['seconds']:.2f} s, beyond the transfer {more:.2f} s "
+        f"({more / max(beyond, 0.001):.1f} times ours); {typed['mib']:.0f} MiB",
+        flush=True,
+    )
+    seen = _measure("observer", cluster, namespace, pods)
+    print(f"an observer of the same: {seen['mib']:.0f} MiB while it lists (process {seen['rss']:.0f})", flush=True)
+
+
+def at_rest(cluster: Cluster, runs: int) -> None:
+    """One look at each of many runs that execute, counted by the API server itself, beside an observer."""
+    from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
+    from crawler_lifecycle.adapters.kubernetes.observer import KubernetesObserver
+    from crawler_lifecycle.ports import TaskRef
+
+    namespace = cluster.namespace("rest")
+    make(cluster, namespace, [job_of(run_id, 0, {}) for run_id in range(1, runs + 1)])
+    api, over = _api(str(cluster.kubeconfig), namespace), threading.Event()
+    observer, looks = KubernetesObserver(api), KubernetesCluster(api)
+    watching = threading.Thread(target=observer.watch, args=(lambda run_id, at: None, over), daemon=True)
+    before = requests(cluster)
+    watching.start()
+    while not observer.health().up:
+        time.sleep(0.05)
+    began = time.monotonic()
+    for run_id in range(1, runs + 1):
+        looks.look(run_id, [TaskRef(run_id, 0, 1, None)])
+    took = time.monotonic() - began
+    after = requests(cluster)
+    over.set()
+    watching.join()
+    wanted = ("LIST pods", "LIST jobs", "GET pods/log", "CONNECT pods/log", "LIST events")
+    count = {key: after.get(key, 0) - before.get(key, 0) for key in wanted}
+    lists = count["LIST pods"] + count["LIST jobs"] - 2  # two are the observer's
+    total = sum(count.values()) - 2
+    print(
+        f"{runs} runs at rest: {lists / runs:.2f} lists a look (reach {REACH_A_LOOK}) and "
+        f"{(total - lists) / runs:.2f} log tails and events; on the rung of 15 minutes {total / LADDER_S:.2f} requests "
+        f"a second in all (reach {REACH_A_SECOND:g}), of which an observer has {4 / 450:.2f}; "
+        f"a look took {took / runs * 1000:.0f} ms",
+        flush=True,
+    )
+
+
+def measure(pods: int) -> None:
+    """All of it on one cluster."""
+    with Cluster(kwok=max(2, pods // 1800 + 2)) as cluster:
+        at_rest(cluster, min(RUNS, pods))
+        one_look(cluster, pods)
+
+
+async def main() -> None:
+    """For ``python -m benchmarks kubernetes-look``."""
+    await asyncio.to_thread(measure, PODS)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2:
+        measure(int(sys.argv[1]))
+    else:
+        print(json.dumps(child(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))))

@@ -1,0 +1,298 @@
+"""The whole stack on a Kubernetes cluster: how late an end and a stop are, and what a run of many tasks costs.
+
+``lag`` on kwok and on the real kubelet: from the moment at which the API server showed the container's end to a watch
+of our own, and from the container's own ``finishedAt`` (whole seconds, and about a second before the server hears of
+it), to the commit of the row. ``stop`` on the real kubelet: from HTTP 202 to the line that the container prints in its
+SIGTERM handler, by the stamp of the container runtime, and to the proof that it is gone. ``many`` on kwok: a run to its
+end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import re
+import statistics
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client
+
+from benchmarks.kubernetes_look import requests
+from benchmarks.truth_lag import _epoch, _line
+from crawler_lifecycle.adapters.kubernetes import labels
+from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.errors import NoAnswer
+from crawler_lifecycle.adapters.kubernetes.facts import ended, main_of
+from crawler_lifecycle.adapters.kubernetes.objects import Pod, decode
+from crawler_lifecycle.cli.cluster_access import Place
+from crawler_lifecycle.cli.stack import Stack, read_dev_json
+from tests.e2e.world import until
+from tests.kubernetes.cluster import images
+from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.real.real_world import RUNNER, RealWorld
+
+IMAGE = "crawl.test/bench:1"
+RUNS_KWOK, RUNS_REAL, STOPS = 60, 20, 20
+TASKS, PARALLEL = 10_000, 500
+#: Beyond anything here, so that nothing is found by the ladder.
+NEVER: dict[str, Any] = {"poll_minutes": [600], "limits": {"start_check_s": 0.5, "stop_grace_s": 10}}
+
+_PROGRAM = """
+import json, os, signal, sys, time
+def told(number, frame):
+    print("told", flush=True)
+    sys.exit(11)
+signal.signal(signal.SIGTERM, told)
+end = time.time() + float(json.loads(os.environ["CRAWL_ARGS"]).get("seconds", "3600"))
+print("ready", flush=True)
+while (left := end - time.time()) > 0:
+    time.sleep(left)
+"""
+_ENTRY: dict[str, Any] = {
+    "kind": "command",
+    "command": ["python3", "/app/bench.py"],
+    "image": IMAGE,
+    "args": {"seconds": {"required": False}},
+    "resources": {"cpu": "20m", "memory": "48Mi"},
+}
+#: ``held`` runs in a real container; ``pretended`` on kwok until somebody ends it, ``brief`` for some seconds.
+CATALOGUE = [
+    _ENTRY | {"name": "held", "kubernetes": {"project": "/app"}},
+    _ENTRY | {"name": "pretended", "kubernetes": {"runner": False}},
+    _ENTRY | {"name": "brief", "env": {"KWOK_RUN_FOR": "5s"}, "kubernetes": {"runner": False}},
+]
+
+
+class BenchWorld(RealWorld):
+    """A stack with our crawlers, and a watch that notes when the API server showed the end of each run's pod."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        catalogue = self.folder / "crawlers.yaml"
+        catalogue.write_text(json.dumps(CATALOGUE))
+        if not self.cluster.nodes:  # there is no bridge either; pods that only pretend reach nobody
+            place = Place(self.cluster.kubeconfig, None, self.namespace)
+            self.stack = Stack(self.folder, only_free_ports=True, crawlers=catalogue, kubernetes=place)
+        self.shown: dict[int, float] = {}
+        self.finished: dict[int, float] = {}
+        self.api = Api.connect(kubeconfig=self.cluster.kubeconfig, namespace=self.namespace)
+
+    def note_ends(self) -> None:
+        """Begin to watch; ends with the process."""
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        version = self.api.listing(self.api.pods_path(), Pod).resource_version
+        events = self.api.watch(self.api.pods_path(), resource_version=version, timeout_s=3600)
+        with events, contextlib.suppress(NoAnswer):  # the cluster ends before us
+            for event in events:
+                now = time.time()
+                if event.type == "BOOKMARK" or not ended(pod := decode(Pod, event.object)):
+                    continue
+                run_id = int(pod.metadata.labels[labels.RUN])
+                self.shown.setdefault(run_id, now)
+                main = main_of(pod)
+                over = main.state.terminated if main is not None else None
+                if over is not None and over.finished_at is not None:
+                    self.finished[run_id] = over.finished_at.timestamp()
+
+    def begin_many(self, count: int, crawler: str, seconds: Sequence[float] = ()) -> list[int]:
+        """So many runs that execute; each ends after its seconds, if any are given."""
+        found = []
+        for number in range(count):
+            args = {"seconds": f"{seconds[number]:.1f}"} if seconds else {}
+            answer = self.gateway.start({"crawler": crawler, "args": args, **NEVER}, uuid.uuid4().hex)
+            found.append(int(answer["run_id"]))
+        until(lambda: self._executing(found) == count, f"{count} runs that execute", 170)
+        return found
+
+    def _executing(self, run_ids: Sequence[int]) -> int:
+        rows = self.query("SELECT run_id FROM task_history WHERE status IN ('RUNNING', 'SUCCEEDED')")
+        return len({int(run_id) for (run_id,) in rows} & set(run_ids))
+
+    def committed(self, run_ids: Sequence[int], status: str) -> dict[int, float]:
+        """When the status of the runs' tasks was committed; waits until all were."""
+        found = dict[int, float]()
+
+        def known() -> bool:
+            sql = "SELECT run_id, committed_at FROM status_transition WHERE task_id IS NOT NULL AND to_status = ?"
+            found.update((int(run_id), _epoch(at)) for run_id, at in self.query(sql, status))
+            return set(run_ids) <= set(found)
+
+        until(known, f"{status} of {len(run_ids)} runs", 120)
+        return found
+
+    def end_pod(self, run_id: int) -> None:
+        """A kubelet's word that the container ended in order, in place of kwok's."""
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        over = {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}
+        state = {"name": labels.CONTAINER, "state": {"terminated": over, "running": None}}
+        (pod,) = self.objects(run_id, "pods")
+        body = {"status": {"phase": "Succeeded", "containerStatuses": [state]}}
+        self.cluster.admin.patch(self.path(pod) + "/status", body, kind="strategic-merge")
+
+
+@contextlib.contextmanager
+def world(*, real: bool, kwok: int = 2) -> Iterator[BenchWorld]:
+    """A cluster of one kind of node and the stack over it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, archives = Path(name), []
+        if real:
+            (folder / "bench.py").write_text(_PROGRAM)
+            layer = images.Layer(((RUNNER, "opt/crawl-runner"), (folder / "bench.py", "app/bench.py")))
+            archives.append(images.with_python(folder / "bench.tar", IMAGE, [layer]))
+        with Cluster(nodes=int(real), kwok=0 if real else kwok, images=archives) as cluster:
+            made = BenchWorld(folder / "state", cluster)
+            try:
+                made.start()
+                made.note_ends()
+                yield made
+            finally:
+                made.end()
+
+
+def lag(world: BenchWorld, count: int, *, real: bool) -> None:
+    """Ends at random moments, found by the observer alone."""
+    chosen = random.Random(7)
+    if real:
+        run_ids = world.begin_many(count, "held", [chosen.uniform(30, 60) for _ in range(count)])
+    else:
+        run_ids = world.begin_many(count, "pretended")
+        for run_id in run_ids:
+            time.sleep(chosen.uniform(0.0, 1.0))
+            world.end_pod(run_id)
+    rows = world.committed(run_ids, "SUCCEEDED")
+    where = "real kubelet" if real else "kwok"
+    shown = [rows[run_id] - world.shown[run_id] for run_id in run_ids]
+    _line(f"lag on {where}, from the API server showing the end -> row", shown, "p50 0.5 s, p99 1 s")
+    _line(f"lag on {where}, from finishedAt -> row", [rows[r] - world.finished[r] for r in run_ids], "p99 3 s")
+    asyncio.run(_steps(world, run_ids, statistics.median(shown)))
+
+
+async def _steps(world: BenchWorld, run_ids: Sequence[int], committed: float) -> None:
+    """Where the time went: the signal that the observer sent, and the look that came of it."""
+    client = await Client.connect(str(world.stack.addresses["temporal"]))
+    signals, looks, done = list[float](), list[float](), list[float]()
+    for run_id in run_ids[:20]:
+        ((workflow_id,),) = world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id)
+        look = None
+        async for event in client.get_workflow_handle(str(workflow_id)).fetch_history_events():
+            at = event.event_time.ToMicroseconds() / 1e6 - world.shown[run_id]
+            if at <= 0:
+                continue
+            if event.HasField("workflow_execution_signaled_event_attributes") and len(signals) <= len(looks):
+                signals.append(at)
+            name = event.activity_task_scheduled_event_attributes.activity_type.name
+            if name == "get_history_statuses_to_sync" and look is None:
+                look = event.event_id
+                looks.append(at)
+            if look is not None and event.activity_task_completed_event_attributes.scheduled_event_id == look:
+                done.append(at)
+    parts = (("signal", signals), ("look begins", looks), ("look done", done))
+    text = ", ".join(f"{name} {statistics.median(values):.3f}" for name, values in parts if values)
+    print(f"    medians from that moment: {text}, row {committed:.3f} s; load {os.getloadavg()[0]:.1f}", flush=True)
+
+
+def stop(world: BenchWorld, count: int) -> None:
+    """Runs in real containers that leave at once when they are told to."""
+    run_ids = world.begin_many(count, "held")
+    told, gone = [], []
+    for run_id in run_ids:
+        (pod,) = world.objects(run_id, "pods")
+        log = world.path(pod) + f"/log?timestamps=true&container={labels.CONTAINER}"
+        until(lambda log=log: "ready" in world.cluster.admin.text(log), "a crawler at work")  # type: ignore[misc]
+        world.gateway.stop(run_id, reason="benchmark")
+        accepted = time.time()
+        at = until(lambda log=log: _told(world.cluster.admin.text(log)), "SIGTERM")  # type: ignore[misc]
+        told.append(max(0.0, at - accepted))
+        gone.append(world.committed([run_id], "CANCELLED")[run_id] - accepted)
+    _line("stop on the real kubelet, 202 -> SIGTERM in the container", told, "p99 1.5 s")
+    _line("stop on the real kubelet, 202 -> proved gone and on record", gone, "grace + 3 s; it leaves at once")
+
+
+def _told(log: str) -> float | None:
+    """When the handler printed its line, by the runtime's stamp (nanoseconds; Python reads microseconds)."""
+    found = re.search(r"(\S{26})\S*Z told", log)
+    return datetime.fromisoformat(found[1] + "+00:00").timestamp() if found else None
+
+
+def many(world: BenchWorld, tasks: int, parallel: int) -> None:
+    """One run of many tasks to its end."""
+    before, began = requests(world.cluster), time.monotonic()
+    request = {"crawler": "brief", "tasks": [{"args": {}}] * tasks, "max_parallel_tasks": parallel, "poll_minutes": [1]}
+    run_id = int(world.gateway.start(request, uuid.uuid4().hex)["run_id"])
+    peak, pid = 0.0, int(read_dev_json(world.stack.state_dir)["processes"]["worker"])
+
+    def over() -> bool:
+        nonlocal peak
+        status = Path(f"/proc/{pid}/status").read_text()
+        peak = max(peak, int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024)  # type: ignore[index]
+        time.sleep(1)
+        return world.status(run_id) in ("COMPLETED", "FAILED")
+
+    until(over, f"the end of a run of {tasks} tasks", 3600)
+    took, after = time.monotonic() - began, requests(world.cluster)
+    ((workflow_id,),) = world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id)
+    events, payload, segments = asyncio.run(_history(str(world.stack.addresses["temporal"]), str(workflow_id)))
+    ours = _ours(before, after)
+    print(
+        f"a run of {tasks} tasks, {parallel} at once, {world.tasks(run_id)}: {took:.0f} s; {segments} segments, "
+        f"at most {events} events (reach 4096), largest payload {payload / 1024:.1f} KiB (reach 256); worker {peak:.0f} MiB "
+        f"(reach 300); writes of ours a task: {ours:.2f} (reach 5 a task and the looks)",
+        flush=True,
+    )
+
+
+def _ours(before: dict[str, int], after: dict[str, int]) -> float:
+    """Requests a task that only we make: creations of Jobs, and what lets go of their ends (Job and pod)."""
+    changed = {key: after.get(key, 0) - before.get(key, 0) for key in after}
+    jobs = changed["POST jobs"]
+    for key in ("POST jobs", "PATCH jobs", "PATCH pods", "GET jobs", "LIST jobs", "LIST pods", "DELETE jobs"):
+        print(f"    {key}: {changed.get(key, 0)} ({changed.get(key, 0) / max(1, jobs):.2f} a task)", flush=True)
+    return (jobs + changed.get("PATCH jobs", 0) + changed.get("PATCH pods", 0)) / max(1, jobs)
+
+
+async def _history(address: str, workflow_id: str) -> tuple[int, int, int]:
+    """The longest segment of the chain, the largest payload in bytes, and the number of segments."""
+    client = await Client.connect(address)
+    longest = largest = segments = 0
+    async for found in client.list_workflows(f"WorkflowId = '{workflow_id}'"):
+        history = await client.get_workflow_handle(workflow_id, run_id=found.run_id).fetch_history()
+        segments += 1
+        longest = max(longest, len(history.events))
+        largest = max(largest, *(event.ByteSize() for event in history.events))
+    return longest, largest, segments
+
+
+def on_kwok() -> None:
+    """Lag and the long run."""
+    with world(real=False, kwok=8) as made:
+        lag(made, RUNS_KWOK, real=False)
+        many(made, TASKS, PARALLEL)
+
+
+def on_the_kubelet() -> None:
+    """Lag and stops."""
+    with world(real=True) as made:
+        lag(made, RUNS_REAL, real=True)
+        stop(made, STOPS)
+
+
+async def kwok() -> None:
+    """For ``python -m benchmarks kubernetes-kwok``."""
+    await asyncio.to_thread(on_kwok)
+
+
+async def kubelet() -> None:
+    """For ``python -m benchmarks kubernetes-kubelet``."""
+    await asyncio.to_thread(on_the_kubelet)
