@@ -27,6 +27,8 @@ PORTS = {
     "metrics": 9464,
 }
 
+#: Where the image of the example crawlers has them.
+IMAGE_PROJECT = "/opt/crawlers"
 #: The generic crawler, which is there when a folder of pages is served.
 SITE_CRAWLER = "site"
 
@@ -232,14 +234,15 @@ def _port_of(address: object) -> int | None:
 def write_crawlers(source: Path, target: Path, site: str | None, *, in_images: bool = False) -> None:
     """Write a catalogue for this stack: folders made absolute, and crawlers sent to the site where it really is.
 
-    Crawlers that execute in images (``in_images``) find their folders there, not on this machine.
+    ``in_images``: they execute in the image of ``images/crawler``, which has the examples in a folder of its own.
     """
     import yaml  # not needed to answer any other verb
 
     catalogue = yaml.safe_load(source.read_text())
     for crawler in catalogue:
-        if "project" in crawler and not in_images:
-            crawler["project"] = str((source.parent / crawler["project"]).resolve())
+        if "project" in crawler:
+            folder = (source.parent / crawler["project"]).resolve()
+            crawler["project"] = IMAGE_PROJECT if in_images else str(folder)
         argument = (crawler.get("args") or {}).get("site")
         if site is not None and isinstance(argument, dict) and "default" in argument:
             argument["default"] = site

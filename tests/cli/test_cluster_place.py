@@ -63,13 +63,15 @@ def test_without_a_cluster_nothing_changed(tmp_path: Path, monkeypatch: pytest.M
     assert plan.addresses()["cluster"] == "local"
 
 
-def test_crawlers_in_images_keep_the_folders_of_their_images(tmp_path: Path) -> None:
+def test_examples_in_images_are_where_their_image_has_them(tmp_path: Path) -> None:
     examples = layout.examples_dir()
     assert examples is not None
     target = tmp_path / "crawlers.yaml"
     layout.write_crawlers(examples / "crawlers.yaml", target, "http://10.88.0.1:8400", in_images=True)
     written = {crawler["name"]: crawler for crawler in yaml.safe_load(target.read_text())}
-    assert written["services"]["project"] == "crawlers"
+    assert written["services"]["project"] == layout.IMAGE_PROJECT
+    dockerfile = (examples.parent / "images/crawler/Dockerfile").read_text()
+    assert f"COPY examples/crawlers {layout.IMAGE_PROJECT}\n" in dockerfile
     assert written["services"]["args"]["site"]["default"] == "http://10.88.0.1:8400"
 
 

@@ -200,7 +200,7 @@ def test_the_shared_volume_can_be_added(demo: Deployed_, tmp_path: Path) -> None
     for one in found:
         if one["kind"] == "Deployment":
             mounts = [m["mountPath"] for m in one["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]]
-            expected = one["metadata"]["name"].startswith("worker-")
+            expected = one["metadata"]["name"] == "worker-export"
             assert (settings["LIFECYCLE_CLUSTER__VOLUME_PATH"] in mounts) is expected
     kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", cluster=demo.cluster, stdin=text(found))
 
@@ -240,7 +240,7 @@ def test_pod_security_takes_every_pod_of_ours_and_refuses_any_other(demo: Deploy
     assert taken >= 19
     for namespace in (SERVICES, CRAWLS):
         pod = {"metadata": {"name": "try"}, "spec": {"containers": [{"name": "x", "image": "x"}]}}
-        with pytest.raises(Exception, match="violates PodSecurity .*restricted"):
+        with pytest.raises(Exception, match=r"violates PodSecurity .*restricted"):
             demo.cluster.admin.post(f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod)
     kubectl("delete", "-f", "-", cluster=demo.cluster, stdin=priorities)
 
