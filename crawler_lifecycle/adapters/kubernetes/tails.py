@@ -20,6 +20,7 @@ from . import labels
 from .api import Api
 from .errors import ApiError
 from .objects import ContainerStatus, Pod
+from .progress import last_progress
 
 logger = logging.getLogger(__name__)
 
@@ -30,11 +31,15 @@ LOOK_S = 5.0
 #: Seconds for logs that are kept: so many, and so many more for each. A stop waits for the log of its task.
 KEPT_S, KEPT_EACH_S = 2.0, 0.05
 
-#: For the counters: so many running pods at a look, so many lines and bytes of each.
+#: For the counters: so many running pods at a look, so many lines and bytes of each; and so many where the crawler
+#: prints much, and our runner's last line is not among them.
 PODS_A_LOOK = 50
 LOOK_LINES, LOOK_BYTES = 24, 4096
+MORE_LINES, MORE_BYTES = 240, 32 * 1024
 #: For the log that is kept.
 KEPT_LINES, KEPT_BYTES = 200, 8 * LOG_TAIL_BYTES
+#: Of lines so long that the limit cuts their end off, fewer are asked for.
+FEWER = (16, 4, 1)
 #: Runs of which is remembered where the rotation stands.
 REMEMBERED = 4096
 
@@ -74,23 +79,34 @@ class Tails:
         return turn
 
     def of_looks(self, pods: Sequence[Pod]) -> list[bytes | None]:
-        """The last lines of each, ``None`` where they could not be read (in time)."""
-        return self._all(lambda pod: self._read(pod, LOOK_LINES, LOOK_BYTES), pods, LOOK_S)
+        """The last lines of each, progress among them if it is near; ``None`` where none could be read (in time)."""
+        return self._all(self._counted, pods, LOOK_S)
 
     def to_keep(self, pods: Sequence[Pod]) -> list[str | None]:
         """The end of each log, at most 16 KiB of text; ``None`` where there is none, or it could not be read."""
         return self._all(self._kept, pods, KEPT_S + KEPT_EACH_S * len(pods))
 
+    def _counted(self, pod: Pod) -> bytes | None:
+        tail = self._last(pod, LOOK_LINES, LOOK_BYTES)
+        if tail is None or last_progress(tail) is not None or tail.count(b"\n") < LOOK_LINES:
+            return tail
+        return self._last(pod, MORE_LINES, MORE_BYTES)
+
     def _kept(self, pod: Pod) -> str | None:
-        tail = self._read(pod, KEPT_LINES, KEPT_BYTES)
-        if (
-            tail is not None and len(tail) >= KEPT_BYTES
-        ):  # cut: long lines, whose end is worth more than their beginning
-            tail = self._read(pod, 1, KEPT_BYTES) or tail
+        tail = self._last(pod, KEPT_LINES, KEPT_BYTES)
         if not tail:
             return None
         text = tail[-LOG_TAIL_BYTES:].decode("utf-8", "replace").replace("\0", "")
         return text.encode()[-LOG_TAIL_BYTES:].decode("utf-8", "ignore")
+
+    def _last(self, pod: Pod, lines: int, limit: int) -> bytes | None:
+        """The last lines. Where they are too long for the limit, fewer of them: what is cut off is the newest."""
+        tail = self._read(pod, lines, limit)
+        for fewer in FEWER:
+            if tail is None or len(tail) < limit:
+                break
+            tail = self._read(pod, fewer, limit)
+        return tail
 
     def _read(self, pod: Pod, lines: int, limit: int) -> bytes | None:
         container = pod.container(labels.CONTAINER)

@@ -339,3 +339,29 @@ def test_the_previous_attempt_of_another_run_is_nobody_s_business(world: World) 
     world.deploy(2, run_id=RUN + 1)
     assert len(world.look().observations) == 1
     assert [task.key for task in world.cluster.inventory()] == [(RUN, 0, 1), (RUN + 1, 0, 1), (RUN + 1, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    "after",
+    [b"", b"short\n" * 100, b"x" * 9000 + b"\n", b"line\n" + b"y" * 5000 + b"\n" + b"z" * 300 + b"\n"],
+    ids=["last", "many lines", "a long line", "long ones"],
+)
+@pytest.mark.parametrize("before", [b"", b"w" * 20_000 + b"\n"], ids=["nothing before", "a long line before"])
+def test_counters_are_found_beside_whatever_else_is_printed(world: World, before: bytes, after: bytes) -> None:
+    """The API gives the beginning of the last lines, and what it cuts off is the newest."""
+    world.deploy()
+    line = b'{"crawl_progress": {"pages": 4}}\n'
+    world.server.pod_prints(world.name(), before + line + after)
+    found = world.see().counters.pages
+    assert found == (4 if len(after) < 4000 else None), "unknown is not zero"
+
+
+def test_what_is_kept_of_a_log_is_its_end(world: World) -> None:
+    world.deploy()
+    world.server.pod_prints(world.name(), b"".join(b"%05d" % n + b"x" * 30_000 + b"\n" for n in range(50)))
+    [details] = world.cluster.details(RUN, [world.ref()])
+    assert (details.log_tail or "").endswith("x\n")
+    assert len(details.log_tail or "") == 16 * 1024
+    world.server.pod_prints(world.name(), b"last\n")
+    [details] = world.cluster.details(RUN, [world.ref()])
+    assert (details.log_tail or "").endswith("x\nlast\n")

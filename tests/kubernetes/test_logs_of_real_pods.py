@@ -1,0 +1,123 @@
+"""Logs as a real node keeps them: followed, after a stop, and by a reader that remembers nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
+from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
+from crawler_lifecycle.adapters.kubernetes.logs import PodLogs
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.pod import PodOptions
+from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.domain.task import Observation, Phase
+from crawler_lifecycle.ports import Deployment, QueuedTask, TaskRef
+from crawler_lifecycle.settings import ClusterSettings
+from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.cluster.images import PYTHON
+
+#: Lines of all kinds: a carriage return, none, empty ones, bytes that are no text, one longer than a node keeps in one.
+PRINTS = """
+import os, signal, sys, time
+def line(data): os.write(1, data)
+def stop(*_):
+    line(b"last words\\n")
+    os._exit(11)
+signal.signal(signal.SIGTERM, stop)
+for number in range(60):
+    line(b"%04d a\\rb " % number + b"x" * (number * 7) + b"\\n")
+    line(b"\\n\\xff\\xfe\\n")
+    time.sleep(0.05)
+line(b"y" * 40000 + b"\\n")
+line(b'{"crawl_progress": {"pages": 60, "items": 2}}\\n')
+if sys.argv[1:] == ["waits"]:
+    time.sleep(600)
+line(b"no end of a line")
+"""
+
+
+class Pods:
+    """Tasks of run 7 in a namespace of the real cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.namespace = cluster.namespace("logs")
+        self.admin = cluster.admin
+        self.api = Api.connect(kubeconfig=cluster.kubeconfig, namespace=self.namespace)
+        settings = ClusterSettings(kind="kubernetes", namespace=self.namespace, service_account="default")
+        self.deployer = KubernetesDeployer(self.api, settings)
+        self.cluster = KubernetesCluster(self.api)
+
+    def close(self) -> None:
+        self.deployer.close()
+        self.api.close()
+
+    def deploy(self, *args: str) -> TaskRef:
+        command = ["python3", "-c", PRINTS, *args]
+        bare = PodOptions(runner=False)
+        crawler = CrawlerDefinition("demo", CrawlerKind.COMMAND, image=PYTHON, command=command, kubernetes=bare)
+        expires = datetime.now(UTC) + timedelta(seconds=25)
+        limits = Limits(stop_grace_s=5)
+        deployment = Deployment(7, 1, "demo", {}, {}, [QueuedTask(1, 0, {})], Resources(), limits, expires)
+        [answer] = self.deployer.deploy(deployment, crawler)
+        assert answer.state == "created", answer
+        return TaskRef(1, 0, 1, answer.uid)
+
+    def until(self, task: TaskRef, right: Callable[[Observation], Any], seconds: float = 60) -> Observation:
+        end = time.monotonic() + seconds
+        while not right(seen := self.cluster.look(7, [task]).observations[0]):
+            assert time.monotonic() < end, seen
+            time.sleep(0.2)
+        return seen
+
+
+@pytest.fixture
+def pods(real_cluster: Cluster) -> Iterator[Pods]:
+    pods = Pods(real_cluster)
+    yield pods
+    pods.close()
+
+
+def test_a_log_that_is_followed_is_given_once_and_whole(pods: Pods) -> None:
+    task = pods.deploy()
+    pods.until(task, lambda seen: seen.phase is not Phase.WAITING)
+    logs, got, place = PodLogs(pods.api), b"", 0
+    end = time.monotonic() + 60
+    while True:
+        part = logs.read(7, task, place, 5000)
+        assert part is not None
+        got, place = got + part.data, part.next
+        if part.ended:
+            break
+        assert time.monotonic() < end
+    whole = PodLogs(pods.api).read(7, task, None, 1_000_000)
+    assert whole is not None
+    assert whole.data == got
+    assert whole.next == place == len(got)
+    assert got.count(b"\n\xff\xfe\n") == 60
+    assert got.rstrip(b"\n").endswith(b"no end of a line")
+    again = PodLogs(pods.api)
+    assert b"".join(again.read(7, task, at, 900).data for at in range(0, len(got), 900)) == got  # type: ignore[union-attr]
+
+
+def test_counters_come_from_the_log_and_a_stop_leaves_its_last_words(pods: Pods) -> None:
+    task = pods.deploy("waits")
+    seen = pods.until(task, lambda seen: seen.counters.pages == 60)
+    assert seen.phase is Phase.EXECUTING
+    pods.cluster.stop(7, task)
+    stopping = replace(task, stopping=True)
+    ended = pods.until(stopping, lambda seen: seen.phase is Phase.ENDED)
+    assert ended.end is not None
+    assert ended.end.exit_code == 11
+    [details] = pods.cluster.details(7, [stopping])
+    assert (details.log_tail or "").endswith("last words\n")
+    [kept] = pods.cluster.kept()
+    assert kept.uid == task.uid
+    pods.cluster.release(7, [task])
+    pods.until(stopping, lambda seen: seen.phase is Phase.GONE)
