@@ -37,6 +37,8 @@ def _merge(target: Any, patch: Any, *, strategic: bool) -> Any:
             merged |= {name: left} if left else {}
         elif value is None:
             merged.pop(key, None)
+        elif strategic and key == "finalizers":  # a set: what is there stays, behind what is new
+            merged[key] = [*(one for one in value if one not in merged.get(key, [])), *merged.get(key, [])]
         else:
             merged[key] = _merge(merged.get(key), value, strategic=strategic)
     return merged

@@ -58,10 +58,10 @@ def already_exists(resource: str, group: str, name: str) -> Problem:
     return Problem(409, f'{full} "{name}" already exists', "AlreadyExists", _details(resource, group, name))
 
 
-def conflict(resource: str, group: str, name: str, why: str) -> Problem:
+def conflict(resource: str, group: str, name: str, why: str, plural: str | None = None) -> Problem:
     full = f"{resource}.{group}" if group else resource
     text = f'Operation cannot be fulfilled on {full} "{name}": {why}'
-    return Problem(409, text, "Conflict", _details(resource, group, name))
+    return Problem(409, text, "Conflict", _details(plural or resource, group, name))
 
 
 def forbidden(resource: str, group: str, name: str, why: str, causes: list[dict[str, str]] | None = None) -> Problem:

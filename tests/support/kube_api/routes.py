@@ -134,7 +134,8 @@ class Routes:
         resource = asked["resource"] + (f"/{asked['subresource']}" if asked.get("subresource") else "")
         allowed = (asked["verb"], resource) not in self.denied and ("*", resource) not in self.denied
         status = {"allowed": allowed, **({} if allowed else {"reason": "no RBAC policy matched"})}
-        return Reply(201, {**wanted.body, "status": status})
+        kind = {"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1"}
+        return Reply(201, {**kind, **wanted.body, "status": status})
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -194,7 +195,7 @@ class Routes:
         if name not in names:
             raise Problem(400, f"container {name} is not valid for pod {place.name}")
         if not pod["spec"].get("nodeName"):
-            raise Problem(400, f"pod {place.name} does not have a host assigned")
+            return Reply(200, b"", "text/plain")  # nobody to ask, and no error
         if pod["spec"]["nodeName"] in self.controllers.lost_nodes:
             raise Problem(500, "Get the log of the container: dial tcp: connect: no route to host", "InternalError")
         told = next((c for c in pod["status"].get("containerStatuses", []) if c["name"] == name), None)
@@ -280,8 +281,8 @@ class Routes:
         after = patches.apply(wanted.content_type, before, wanted.body)
         mine, theirs = before["metadata"], after.get("metadata", {})
         if theirs.get("uid", mine["uid"]) != mine["uid"]:
-            why = f"Precondition failed: UID in precondition: {theirs['uid']}, UID in object meta: {mine['uid']}"
-            raise problems.conflict(kind.plural, kind.group, mine["name"], why)
+            why = f'Invalid value: "{theirs["uid"]}": field is immutable'
+            raise problems.invalid(kind.kind, kind.group, mine["name"], "metadata.uid", why)
         if theirs.get("resourceVersion", mine["resourceVersion"]) != mine["resourceVersion"]:
             why = "the object has been modified; please apply your changes to the latest version and try again"
             raise problems.conflict(kind.plural, kind.group, mine["name"], why)
@@ -334,7 +335,7 @@ class Routes:
                     f"the {told} in the precondition ({wanted[field_]}) does not match the {told} in record "
                     f"({meta[field_]}). The object might have been deleted and then recreated"
                 )
-                raise problems.conflict(kind.plural, kind.group, meta["name"], why)
+                raise problems.conflict(kind.kind, kind.group, meta["name"], why, kind.plural)
 
     def _delete_namespace(self, space: Object) -> Reply:
         """Everything in it is deleted; it goes when nothing is left, which is for the test to say."""

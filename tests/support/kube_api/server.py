@@ -386,6 +386,10 @@ def _as_seen(change: Change, stream: Stream) -> Iterator[tuple[str, Object]]:
     matches = change.after is not None and stream.match(change.after)
     if matches:
         yield ("MODIFIED" if was else "ADDED"), change.last
+    elif was and change.after is not None:
+        # What stopped matching is shown as it was when it still did, with the version of the change.
+        before = change.before or {}
+        yield "DELETED", {**before, "metadata": {**before["metadata"], "resourceVersion": str(change.version)}}
     elif was:
         yield "DELETED", change.last
 

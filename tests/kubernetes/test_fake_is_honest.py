@@ -1,0 +1,527 @@
+"""The fake API server answers as a real one: the same gestures on both, and the product sees the same."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.errors import ApiError, Expired
+from crawler_lifecycle.adapters.kubernetes.objects import Job, Named, decode
+from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.worlds import World, until
+from tests.support.kube_api import FakeApiServer
+from tests.support.kube_objects import job
+
+OURS = "crawler-lifecycle/end-not-recorded"
+TRACKING = "batch.kubernetes.io/job-tracking"
+FOREGROUND = {"propagationPolicy": "Foreground"}
+_numbers = count(1)
+
+Seen = Any
+Scenario = Callable[[World], Seen]
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(act: Scenario) -> Scenario:
+    SCENARIOS[act.__name__] = act
+    return act
+
+
+@pytest.fixture
+def real(kwok_cluster: Cluster) -> Iterator[World]:
+    namespace = kwok_cluster.namespace(f"honest-{next(_numbers)}")
+    api = Api.connect(kubeconfig=kwok_cluster.kubeconfig, namespace=namespace)
+    yield World(api, cluster=kwok_cluster)
+    api.close()
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Iterator[World]:
+    with FakeApiServer(tmp_path, namespace="honest-0") as server:
+        api = Api.connect(kubeconfig=server.kubeconfig(), namespace="honest-0")
+        yield World(api, fake=server)
+        api.close()
+
+
+def _config(name: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
+    """An object that no controller touches."""
+    return {"metadata": {"name": name, "labels": labels or {}}}
+
+
+def _names(found: dict[str, Any]) -> list[str]:
+    return [item["metadata"]["name"] for item in found["items"]]
+
+
+# --- create -----------------------------------------------------------------------------------------------------------
+
+
+@scenario
+def create(world: World) -> Seen:
+    made = decode_dict(world.api.post(world.api.jobs_path(), job("a", {"run": "1"})))
+    template = made["spec"]["template"]
+    return {
+        "kind": (made["kind"], made["apiVersion"]),
+        "meta": sorted(set(made["metadata"]) - {"managedFields"}),
+        "labels": made["metadata"]["labels"],
+        "pod labels": sorted(template["metadata"]["labels"]),
+        "own uid": template["metadata"]["labels"]["batch.kubernetes.io/controller-uid"] == made["metadata"]["uid"],
+        "selector": sorted(made["spec"]["selector"]["matchLabels"]),
+        "spec": {name: made["spec"][name] for name in ("backoffLimit", "completions", "parallelism", "suspend")},
+        "status": made["status"],
+    }
+
+
+@scenario
+def conflict(world: World) -> Seen:
+    world.api.post(world.api.jobs_path(), job("a"))
+    return world.outcome(lambda: world.api.post(world.api.jobs_path(), job("a", {"other": "yes"})))
+
+
+@scenario
+def dry_run(world: World) -> Seen:
+    world.api.post(world.api.jobs_path(), job("there"))
+    dry = decode_dict(world.api.post(world.api.jobs_path(), job("a"), dry_run=True))
+    return [
+        ("uid" in dry["metadata"], "resourceVersion" in dry["metadata"]),
+        world.outcome(lambda: world.api.get(world.api.jobs_path("a"))),
+        world.outcome(lambda: world.api.post(world.api.jobs_path(), job("there"), dry_run=True)),
+        world.outcome(lambda: world.api.patch(world.api.jobs_path("there"), _labelled("x"), dryRun="All")),
+        "x" in decode(Job, world.api.get(world.api.jobs_path("there"))).metadata.labels,
+    ]
+
+
+@scenario
+def creations_that_are_refused(world: World) -> Seen:
+    without = job("a")
+    without["spec"]["template"]["spec"]["containers"] = []
+    always = job("a")
+    always["spec"]["template"]["spec"]["restartPolicy"] = "Always"
+    elsewhere = job("a")
+    elsewhere["metadata"]["namespace"] = "default"
+    seen = [
+        world.outcome(lambda body=body: world.api.post(world.api.jobs_path(), body))[:3]
+        for body in (job("Upper"), job("a/b"), job(""), without, always, elsewhere, {"metadata": {"name": "a"}})
+    ]
+    missing = World(world.api, world.fake, world.cluster)
+    path = world.api.jobs_path().replace(world.api.namespace, "no-such-namespace")
+    return [*seen, missing.outcome(lambda: world.api.post(path, job("a")))]
+
+
+@scenario
+def quota(world: World) -> Seen:
+    if world.fake is not None:
+        world.fake.routes.jobs_quota = 1
+    else:
+        path = world.path("resourcequotas")
+        world.api.post(path, {"metadata": {"name": "crawls"}, "spec": {"hard": {"count/jobs.batch": "1"}}})
+        until(lambda: world.get(f"{path}/crawls").get("status", {}).get("hard"))
+    world.api.post(world.api.jobs_path(), job("a"))
+    return world.outcome(lambda: world.api.post(world.api.jobs_path(), job("b")))
+
+
+@scenario
+def namespace_that_is_being_deleted(world: World) -> Seen:
+    world.api.post(world.api.jobs_path(), job("a", finalizers=[OURS]))
+    world.running("a")
+    world.api.delete(f"/api/v1/namespaces/{world.api.namespace}", FOREGROUND)
+    until(lambda: world.get(f"/api/v1/namespaces/{world.api.namespace}")["status"]["phase"] == "Terminating")
+    until(lambda: "deletionTimestamp" in world.pod("a")["metadata"])
+    refused = world.outcome(lambda: world.api.post(world.api.jobs_path(), job("b")))
+    pod = until(lambda: (pod := world.pod("a"))["status"]["phase"] == "Failed" and pod)
+    held = [name for name in pod["metadata"]["finalizers"] if name != TRACKING]
+    world.api.patch(world.api.pods_path(pod["metadata"]["name"]), {"metadata": {"finalizers": None}})
+    return refused, held
+
+
+# --- lists ------------------------------------------------------------------------------------------------------------
+
+
+@scenario
+def selectors(world: World) -> Seen:
+    path = world.path("configmaps")
+    for name, labels in {"a": {"x": "1"}, "b": {"x": "2", "done": "yes"}, "c": {"done": "yes"}, "d": {}}.items():
+        world.api.post(path, _config(f"m-{name}", labels))
+    wanted = ("x=1", "x==1", "x!=1", "x", "!x", "x,!done", "x in (1,2)", "x notin (1)", "x=1,x=2", "", "x in (1),!done")
+    seen = {label: [n for n in _names(world.get(path, labelSelector=label)) if n.startswith("m-")] for label in wanted}
+    bad = [world.outcome(lambda s=s: world.api.get(path, labelSelector=s))[:3] for s in ("x===1", "a b", "=", "x in 1")]
+    return seen, bad
+
+
+@scenario
+def field_selectors(world: World) -> Seen:
+    world.api.post(world.api.jobs_path(), job("a"))
+    world.api.post(world.api.jobs_path(), job("b"))
+    pod = world.running("a")["metadata"]["name"]
+    pods, jobs = world.api.pods_path(), world.api.jobs_path()
+    if world.fake is None:
+        until(lambda: world.pod("b")["status"]["phase"] == "Running")
+    else:
+        world.fake.pod_starts("b")
+    return {
+        "name": len(world.get(pods, fieldSelector=f"metadata.name={pod}")["items"]),
+        "phase": len(world.get(pods, fieldSelector="status.phase=Running")["items"]),
+        "not": len(world.get(pods, fieldSelector="status.phase!=Running")["items"]),
+        "job": _names(world.get(jobs, fieldSelector="metadata.name=a")),
+        "unknown": world.outcome(lambda: world.api.get(pods, fieldSelector="spec.colour=red")),
+    }
+
+
+@scenario
+def paging(world: World) -> Seen:
+    path = world.path("configmaps")
+    for index in range(5):
+        world.api.post(path, _config(f"m-{index}", {"page": "me"}))
+    if world.fake is None:  # every namespace of a real cluster has one of its own
+        until(lambda: len(world.get(path)["items"]) == 6)
+    else:
+        world.api.post(path, _config("kube-root-ca.crt"))
+    plain, chosen = [], []
+    for into, query in ((plain, {}), (chosen, {"labelSelector": "page=me"})):
+        token: str | None = None
+        versions = set()
+        while True:
+            page = world.get(path, limit=2, **query, **({"continue": token} if token else {}))
+            meta = page["metadata"]
+            versions.add(meta["resourceVersion"])
+            into.append((page["kind"], _names(page), "continue" in meta, meta.get("remainingItemCount")))
+            if not (token := meta.get("continue")):
+                break
+            world.api.patch(f"{path}/m-4", _labelled(f"x{len(into)}"))  # the moment of the list is over
+        into.append(len(versions))
+    bad = world.outcome(lambda: world.api.get(path, limit=2, **{"continue": "nonsense"}))[:3]
+    whole = world.api.listing(path, Named, limit=2)
+    return plain, chosen, bad, [found.metadata.name for found in whole.items]
+
+
+@scenario
+def empty_list(world: World) -> Seen:
+    found = world.get(world.api.jobs_path())
+    return (
+        found["kind"],
+        found["items"],
+        sorted(found["metadata"]),
+        len(world.api.listing(world.api.jobs_path(), Job).items),
+    )
+
+
+# --- watches ----------------------------------------------------------------------------------------------------------
+
+
+@scenario
+def watch_order(world: World) -> Seen:
+    path = world.path("configmaps")
+    version = world.api.listing(path, Named).resource_version
+    seen = []
+    with world.api.watch(path, labels="run=1", resource_version=version, timeout_s=30) as stream:
+        world.api.post(path, _config("other"))
+        world.api.post(path, _config("a", {"run": "1"}))
+        world.api.patch(f"{path}/a", _labelled("x"))
+        world.api.patch(f"{path}/a", {"metadata": {"labels": {"run": None}}})
+        world.api.patch(f"{path}/a", {"metadata": {"labels": {"run": "1"}}})
+        world.api.delete(f"{path}/a", {"propagationPolicy": "Background"})
+        world.api.post(path, _config("b", {"run": "1"}))
+        for event in stream:
+            if event.type == "BOOKMARK":
+                continue
+            found = decode(Named, event.object)
+            same = found.metadata.resource_version == event.resource_version
+            seen.append((event.type, found.metadata.name, dict(found.metadata.labels), same))
+            if found.metadata.name == "b":
+                break
+        again = event.resource_version
+    with world.api.watch(path, labels="run=1", resource_version=again, timeout_s=30) as stream:
+        world.api.post(path, _config("c", {"run": "1"}))
+        seen.append(next((event.type, decode(Named, event.object).metadata.name) for event in stream))
+    return seen
+
+
+@scenario
+def bookmarks_before_the_servers_end(world: World) -> Seen:
+    path = world.path("configmaps")
+    version = world.api.listing(path, Named).resource_version
+    with world.api.watch(path, labels="run=1", resource_version=version, timeout_s=5) as stream:
+        world.api.post(path, _config("other"))
+        events = list(stream)
+    return {event.type for event in events}, events[-1].resource_version != version
+
+
+@scenario
+def watch_closed_by_another_thread(world: World) -> Seen:
+    version = world.api.listing(world.api.jobs_path(), Job).resource_version
+    stream = world.api.watch(world.api.jobs_path(), resource_version=version, timeout_s=60)
+    seen: list[str] = []
+    reader = threading.Thread(target=lambda: seen.extend(event.type for event in stream))
+    reader.start()
+    stream.close()
+    reader.join(10)
+    return reader.is_alive(), seen
+
+
+# --- delete -----------------------------------------------------------------------------------------------------------
+
+
+@scenario
+def deletions_of_another_object(world: World) -> Seen:
+    world.api.post(world.api.jobs_path(), job("a"))
+    other = {"uid": "00000000-0000-0000-0000-000000000000"}
+    return [
+        world.outcome(lambda: world.api.delete(world.api.jobs_path("a"), {**FOREGROUND, "preconditions": other})),
+        "deletionTimestamp" in world.get(world.api.jobs_path("a"))["metadata"],
+        world.outcome(lambda: world.api.delete(world.api.jobs_path("b"), {**FOREGROUND, "preconditions": other})),
+    ]
+
+
+@scenario
+def foreground_deletion_with_our_finalizer(world: World) -> Seen:
+    made = decode(Job, world.api.post(world.api.jobs_path(), job("a", {"run": "1"}, finalizers=[OURS])))
+    name = world.running("a")["metadata"]["name"]
+    options = {**FOREGROUND, "preconditions": {"uid": made.metadata.uid}}
+    answer = decode_dict(world.api.delete(world.api.jobs_path("a"), options))
+    pod = until(lambda: (pod := world.pod("a"))["status"]["phase"] == "Failed" and pod)
+    held = world.get(world.api.jobs_path("a"))
+    ended = pod["status"]["containerStatuses"][0]["state"]["terminated"]
+    again = world.outcome(lambda: world.api.delete(world.api.jobs_path("a"), options))
+    new = world.outcome(
+        lambda: world.api.patch(world.api.pods_path(name), {"metadata": {"finalizers": [OURS, "crawl.test/more"]}})
+    )
+    seen = [
+        (answer["kind"], "deletionTimestamp" in answer["metadata"], answer["metadata"]["finalizers"]),
+        (held["metadata"]["finalizers"], "deletionTimestamp" in held["metadata"]),
+        ([f for f in pod["metadata"]["finalizers"] if f != TRACKING], "deletionTimestamp" in pod["metadata"]),
+        ended["exitCode"],
+        again,
+        (*new[:3], new[4].split(": Forbidden: ")[1].split(", metadata.")[0].rstrip("]") + "]"),
+    ]
+    world.api.patch(world.api.pods_path(name), {"metadata": {"finalizers": None}})
+    return [*seen, world.gone(world.api.pods_path(name)), world.gone(world.api.jobs_path("a"))]
+
+
+@scenario
+def background_deletion(world: World) -> Seen:
+    world.api.post(world.api.jobs_path(), job("a"))
+    pod = world.running("a")["metadata"]["name"]
+    answer = decode_dict(world.api.delete(world.api.jobs_path("a"), {"propagationPolicy": "Background"}))
+    seen = answer["kind"], answer.get("status"), sorted(answer.get("details", {}))
+    return seen, world.gone(world.api.jobs_path("a")), world.gone(world.api.pods_path(pod))
+
+
+@scenario
+def deletion_without_a_policy_leaves_the_pods(world: World) -> Seen:
+    world.api.post(world.api.jobs_path(), job("a"))
+    pod = world.running("a")["metadata"]["name"]
+    world.api.delete(world.api.jobs_path("a"), {})
+    gone = world.gone(world.api.jobs_path("a"))
+    left = world.get(world.api.pods_path(pod))
+    return gone, left["metadata"].get("ownerReferences"), "deletionTimestamp" in left["metadata"]
+
+
+@scenario
+def pod_that_is_deleted(world: World) -> Seen:
+    world.api.post(world.api.jobs_path(), job("a", finalizers=[OURS], grace_s=30))
+    name = world.running("a")["metadata"]["name"]
+    if world.fake is not None:
+        world.fake.controllers.makes_pods = False
+    answer = decode_dict(world.api.delete(world.api.pods_path(name), {"gracePeriodSeconds": 5}))
+    return answer["kind"], answer["metadata"]["deletionGracePeriodSeconds"]
+
+
+# --- patch ------------------------------------------------------------------------------------------------------------
+
+
+def _labelled(name: str) -> dict[str, Any]:
+    return {"metadata": {"labels": {name: "yes"}}}
+
+
+@scenario
+def patches_that_do_not_fit(world: World) -> Seen:
+    made = decode(Job, world.api.post(world.api.jobs_path(), job("a", {"x": "1"})))
+    path, missing = world.api.jobs_path("a"), world.api.jobs_path("missing")
+    other = "00000000-0000-0000-0000-000000000000"
+    test = [{"op": "test", "path": "/metadata/labels/x", "value": "2"}]
+    remove = [{"op": "remove", "path": "/metadata/labels/y"}]
+    until(lambda: world.get(path)["metadata"]["resourceVersion"] != made.metadata.resource_version, 5)
+    return [
+        world.outcome(lambda: world.api.patch(missing, _labelled("x"))),
+        world.outcome(lambda: world.api.patch(path, {"metadata": {"uid": other, "labels": {"x": "2"}}}))[:3],
+        world.outcome(lambda: world.api.patch(path, {"metadata": {"resourceVersion": "1", "labels": {"x": "2"}}})),
+        world.outcome(lambda: world.api.patch(path, test, kind="json"))[:3],
+        world.outcome(lambda: world.api.patch(path, remove, kind="json"))[:3],
+        world.outcome(
+            lambda: world.api.patch(path, [{"op": "test", "path": "/metadata/labels/x", "value": "1"}], kind="json")
+        ),
+        world.outcome(lambda: world.api.patch(path, _labelled("fits"), kind="strategic")),
+        sorted(decode(Job, world.api.get(path)).metadata.labels),
+    ]
+
+
+@scenario
+def finalizers_as_a_set(world: World) -> Seen:
+    path = world.path("configmaps", "a")
+    world.api.post(
+        world.path("configmaps"), {"metadata": {"name": "a", "finalizers": ["crawl.test/x", "crawl.test/y"]}}
+    )
+
+    def patched(**metadata: Any) -> Any:
+        world.api.patch(path, {"metadata": metadata}, kind="strategic")
+        return world.get(path)["metadata"].get("finalizers")
+
+    take = "$deleteFromPrimitiveList/finalizers"
+    return [
+        patched(**{take: ["crawl.test/x"]}),
+        patched(**{take: ["crawl.test/missing"]}),
+        patched(finalizers=["crawl.test/z"]),
+        world.outcome(lambda: patched(uid="00000000-0000-0000-0000-000000000000", **{take: ["crawl.test/z"]}))[:3],
+        patched(**{take: ["crawl.test/y", "crawl.test/z"]}),
+    ]
+
+
+# --- the rest ---------------------------------------------------------------------------------------------------------
+
+
+@scenario
+def logs_that_are_not_there(world: World) -> Seen:
+    waiting = job("a")
+    waiting["spec"]["template"]["spec"]["nodeSelector"] = {"no": "such-node"}
+    world.api.post(world.api.jobs_path(), waiting)
+    name = world.pod("a")["metadata"]["name"]
+    return [
+        world.api.read(world.api.pods_path(name, "log"), container="crawler"),  # no node yet: empty, and no error
+        world.outcome(lambda: world.api.read(world.api.pods_path(name, "log"), container="other")),
+        world.outcome(lambda: world.api.read(world.api.pods_path("missing", "log"))),
+    ]
+
+
+@scenario
+def objects_and_resources_that_are_not_there(world: World) -> Seen:
+    return [
+        world.outcome(lambda: world.api.get(world.api.jobs_path("missing"))),
+        world.outcome(lambda: world.api.get(world.api.pods_path("missing"))),
+        world.outcome(lambda: world.api.get("/apis/no.such/v1/namespaces/x/things"))[:2],
+        world.outcome(lambda: world.api.get("/api/v1/namespaces/no-such-namespace")),
+    ]
+
+
+@scenario
+def rights_that_are_missing(world: World) -> Seen:
+    if world.fake is not None:
+        for verb, resource in (("list", "pods"), ("create", "jobs"), ("get", "pods/log"), ("watch", "pods")):
+            world.fake.deny(verb, resource)
+        api = world.api
+    else:
+        assert world.cluster is not None
+        user = f"system:serviceaccount:{world.api.namespace}:nobody"
+        api = Api.connect(kubeconfig=world.cluster.kubeconfig_of(user), namespace=world.api.namespace)
+    may = {"verb": "list", "resource": "pods", "namespace": api.namespace}
+    review = decode_dict(
+        api.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {"spec": {"resourceAttributes": may}})
+    )
+    return [
+        world.outcome(lambda: api.get(api.pods_path())),
+        world.outcome(lambda: api.post(api.jobs_path(), job("a"))),
+        world.outcome(lambda: api.read(api.pods_path("a", "log"))),
+        world.outcome(lambda: api.watch(api.pods_path(), resource_version="1", timeout_s=5)),
+        review["status"]["allowed"],
+    ]
+
+
+@scenario
+def credentials_that_nobody_knows(world: World) -> Seen:
+    import json
+
+    path = world.cluster.kubeconfig if world.cluster else world.fake.kubeconfig()  # type: ignore[union-attr]
+    if world.fake is not None:
+        world.fake.tokens = {"test"}
+        config = json.loads(path.read_text())
+    else:
+        import yaml
+
+        config = yaml.safe_load(path.read_text())
+    for user in config["users"]:
+        user["user"] = {"token": "nobody-knows-this"}
+    strange = path.with_name("stranger")
+    strange.write_text(json.dumps(config))
+    api = Api.connect(kubeconfig=strange, namespace=world.api.namespace)
+    return world.outcome(lambda: api.get(api.pods_path()))
+
+
+def decode_dict(data: bytes) -> dict[str, Any]:
+    import msgspec
+
+    found: dict[str, Any] = msgspec.json.decode(data)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(SCENARIOS))
+def test_both_answer_alike(name: str, fake: World, real: World) -> None:
+    assert SCENARIOS[name](fake) == SCENARIOS[name](real)
+
+
+# --- what is forgotten ------------------------------------------------------------------------------------------------
+
+
+def _forgotten(world: World, forget: Callable[[], None], restart: Callable[[], None]) -> Seen:
+    """A continue token and the place of a watch, once the server does not remember their moment any more."""
+    path = world.path("configmaps")
+    for index in range(4):
+        world.api.post(path, _config(f"m-{index}"))
+    page = world.get(path, limit=1)
+    token = page["metadata"]["continue"]
+    forget()
+
+    def expired() -> Any:
+        seen = world.outcome(lambda: world.api.get(path, limit=1, **{"continue": token}))
+        return seen if seen[0] == "Expired" else None
+
+    def too_old() -> Any:
+        try:
+            with world.api.watch(path, resource_version="1", timeout_s=1) as stream:
+                next(stream, None)
+        except Expired as error:
+            return error.status, error.reason, re.sub(r"\d+", "N", error.words)
+        except ApiError:
+            return None  # it is being started
+        return None
+
+    seen = until(expired, 60)
+    restart()  # a watch is served from memory, which goes back to the start of the server, however old that is
+    return seen, until(too_old, 60)
+
+
+def _restart(busy: threading.Event, writer: threading.Thread, cluster: Cluster) -> None:
+    busy.set()
+    writer.join(30)
+    cluster.restart("kube-apiserver")
+
+
+@pytest.mark.slow
+def test_both_forget_alike(fake: World, kube_binaries: None) -> None:
+    assert fake.fake is not None
+    store = fake.fake.store
+    with Cluster(kwok=1, extra={"kube-apiserver": ["--etcd-compaction-interval=1s"]}) as cluster:
+        namespace = cluster.namespace("forgetful")
+        api = Api.connect(kubeconfig=cluster.kubeconfig, namespace=namespace)
+        world = World(api, cluster=cluster)
+        busy = threading.Event()
+
+        def write() -> None:  # compaction forgets what was before the last but one time it looked
+            number = 0
+            while not busy.wait(0.1):
+                number += 1
+                api.post(world.path("configmaps"), _config(f"z-{number}"))
+
+        writer = threading.Thread(target=write)
+        try:
+            theirs = _forgotten(world, writer.start, lambda: _restart(busy, writer, cluster))
+        finally:
+            busy.set()
+            writer.join(30)
+            api.close()
+    assert _forgotten(fake, store.compact, lambda: None) == theirs
+    assert None not in theirs
