@@ -213,6 +213,24 @@ def test_an_archive_that_could_not_be_written_says_so_until_it_is(world: World) 
     assert [(e["status"], e["error"]) for e in world.store.exports(1)] == [("exported", None)]
 
 
+def test_files_that_are_missing_are_on_record_beside_those_that_are_not(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fence = world.judged(2)
+    world.files(0)
+    there = FileSource("task-0", world.cluster.folders[1, 0])
+    lost = FileSource("task-1", missing="nothing was uploaded")
+    monkeypatch.setattr(world.cluster, "files", lambda run_id, tasks: [there, lost])
+    result = world.call("export_supporting_files", fence)
+    (record,) = world.store.exports(1)
+    assert (record["status"], record["url"]) == ("exported", result.url)
+    assert "task-1: nothing was uploaded" in str(record["error"])
+    assert record["error"] == result.note
+    monkeypatch.setattr(world.cluster, "files", lambda run_id, tasks: [there])
+    world.call("export_supporting_files", fence)
+    assert [e["error"] for e in world.store.exports(1)] == [None]
+
+
 def test_files_that_are_gone_for_good_are_on_record_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cluster removed the files of an old run: no retry helps, and the archive of before stays on record."""
     fence = world.judged(1)
