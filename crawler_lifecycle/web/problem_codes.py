@@ -244,8 +244,8 @@ CODES: Mapping[str, Kind] = {
         (503,),
         "Archive unavailable",
         "The place where zips are kept, or where tasks upload their files, does not answer or cannot be used.",
-        "Look at `LIFECYCLE_ARCHIVE__URL` or `LIFECYCLE_CLUSTER__FILES_URL`, at the bucket or folder it names, and at the "
-        "gateway's credentials.",
+        "Look at `LIFECYCLE_ARCHIVE__URL` or `LIFECYCLE_CLUSTER__FILES_URL`, at the bucket or folder it names, and at "
+        "the gateway's credentials.",
         _LATER,
     ),
     "overloaded": Kind(
