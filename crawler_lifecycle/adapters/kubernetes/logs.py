@@ -75,7 +75,9 @@ class PodLogs:
             return LogPart(b"", 0, True) if over else None
         try:
             return self._part(pod, after, limit, over)
-        except (NotFound, Refused):  # its node has no log of it (any more), or the pod went away meanwhile
+        except (NotFound, Refused) as error:  # its node has no log of it (any more), or the pod went away meanwhile
+            if error.status == 403:  # ours to read is none of it, which says nothing about what there is
+                raise
             return LogPart(b"", 0, True) if over else None
 
     def _pod(self, run_id: int, task: TaskRef) -> Pod | None:

@@ -220,3 +220,15 @@ def test_a_container_that_waits_has_not_begun(tmp_path: Path) -> None:
         assert harness.read(None) is None
     finally:
         harness.close()
+
+
+def test_a_missing_right_is_no_empty_log(tmp_path: Path) -> None:
+    harness = PodHarness(tmp_path)
+    try:
+        harness.write(b"x\n")
+        harness.end()
+        harness.server.deny("get", "pods/log")
+        with pytest.raises(ClusterUnavailable, match="needs permission to get pods/log"):
+            harness.read(None)
+    finally:
+        harness.close()
