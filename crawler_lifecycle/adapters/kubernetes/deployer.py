@@ -179,7 +179,11 @@ class KubernetesDeployer:
         asked = wanted["metadata"]
         assert isinstance(asked, Mapping)
         if meta.deletion_timestamp is not None:
-            raise _Answered("deferred", f"a Job {meta.name} is still being deleted; this one is created after it")
+            raise _Answered(
+                "deferred",
+                f"a former Job {meta.name} is still being deleted, and this one is created after it; if its pod is held"
+                " by our finalizer, an administrator frees it with: crawlctl cluster release",
+            )
         if labels.SETTLED in meta.labels:
             raise _Answered(
                 "refused",
