@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run dev test test-deps test-all kube-binaries test-kubernetes test-kubernetes-37 lint fmt types image-lint lock lock-check wheel image crawler-image openapi bench clean
+.PHONY: help env run run-kubernetes dev test test-deps test-all kube-binaries test-kubernetes test-kubernetes-37 lint fmt types image-lint lock lock-check wheel image crawler-image openapi bench clean
 
 PY := .venv/bin/python
 STAMP := .venv/.made-from-lock
@@ -8,6 +8,7 @@ JOBS ?= $(shell expr $$(nproc) + 1)
 
 help:
 	@echo "make run        crawl for real, with the whole stack on this machine, and prove what happened"
+	@echo "make run-kubernetes  the same with real pods on a real Kubernetes that it starts on this machine (root)"
 	@echo "make dev        keep the same stack up (Ctrl-C ends it)"
 	@echo "make test       ruff, mypy, pytest; says in words what it had to skip"
 	@echo "make test-deps  install what some tests need from Debian (root): MariaDB, curl, jq, unzip, runc, CNI plugins"
@@ -35,6 +36,11 @@ $(STAMP): requirements.lock pyproject.toml
 
 run: env
 	@$(PY) -m examples.story
+
+# The same story with real pods, on a Kubernetes that is built for the tests (root).
+run-kubernetes: env
+	@$(MAKE) --no-print-directory test-deps kube-binaries
+	@$(PY) -m examples.story_kubernetes
 
 dev: env
 	@.venv/bin/crawlctl dev

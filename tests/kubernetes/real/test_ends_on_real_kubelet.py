@@ -1,0 +1,248 @@
+"""Every way a container can end, each in a real one, and what the database says about it in the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.adapters.kubernetes import labels
+from tests.e2e.world import moment, until
+from tests.kubernetes.real.real_world import CATALOGUE, RealWorld
+
+Row = dict[str, Any]
+
+
+def proved(world: RealWorld, run_id: int) -> tuple[Row, Row, Row]:
+    """Run and task as the database has them after the end, and what the kubelet said of the container.
+
+    Whatever the end was: it is on record once, it is the end of that container, and the cluster was let go of.
+    """
+    run = world.until_ended(run_id)
+    task = world.task(run_id)
+    [job] = world.objects(run_id, "jobs")
+    assert task["cluster_uid"] == job["metadata"]["uid"]
+    pod = world.pod(run_id)
+    [status] = pod["status"]["containerStatuses"]
+    ended: Row = status["state"]["terminated"]
+    assert task["exit_code"] == ended["exitCode"]
+    assert task["node"] == pod["spec"]["nodeName"]
+    sql = "SELECT ended_at FROM task_history WHERE run_id = ?"
+    assert abs((moment(world.query(sql, run_id)[0][0]) - moment(ended["finishedAt"])).total_seconds()) <= 1
+    twice = "SELECT to_status FROM status_transition WHERE run_id = ? AND task_id IS NOT NULL"
+    assert world.query(f"{twice} GROUP BY task_id, to_status HAVING COUNT(*) > 1", run_id) == []
+    world.until_settled(run_id)
+    return run, task, ended
+
+
+def test_exit_0(world: RealWorld) -> None:
+    run_id = world.begin(do="finish")
+    run, task, ended = proved(world, run_id)
+    assert (run["status"], run["outcome"]) == ("COMPLETED", "finished")
+    assert (task["status"], task["outcome"], task["exit_code"], task["pages"]) == ("SUCCEEDED", "finished", 0, 3)
+    assert json.loads(ended["message"])["finish_reason"] == "finished"
+    assert "three pages, two of them with something on" in world.gateway.logs(run_id)
+    assert world.query("SELECT kind FROM correction WHERE run_id = ?", run_id) == []
+
+
+@pytest.mark.parametrize(("crawler", "code"), [("actor", 7), ("bare", 42)])
+def test_exit_n(world: RealWorld, crawler: str, code: int) -> None:
+    run, task, _ = proved(world, world.begin(crawler, do="finish", code=code))
+    assert (run["status"], run["outcome"]) == ("FAILED", "failed")
+    assert (task["status"], task["outcome"], task["exit_code"]) == ("FAILED", "failed", code)
+    assert f"exit {code}" in task["cause"]
+
+
+def test_killed_for_memory(world: RealWorld) -> None:
+    """Process 1 of the container itself is killed."""
+    run, task, ended = proved(world, world.begin("bare", do="eat"))
+    assert (ended["reason"], ended["exitCode"]) == ("OOMKilled", 137)
+    assert (run["status"], run["outcome"]) == ("FAILED", "killed by oom")
+    assert (task["outcome"], task["exit_code"], task["exit_signal"]) == ("killed by oom", 137, 9)
+    assert "memory" in task["cause"]
+
+
+@pytest.mark.parametrize("code", [0, 4])
+def test_a_child_killed_for_memory(world: RealWorld, code: int) -> None:
+    """The pod of the one that exits with 0 is Succeeded and its Job Complete. It is no success."""
+    run_id = world.begin("bare", do="child eats", code=code)
+    run, task, ended = proved(world, run_id)
+    assert (ended["reason"], ended["exitCode"]) == ("OOMKilled", code)
+    assert world.pod(run_id)["status"]["phase"] == ("Failed" if code else "Succeeded")
+    assert (run["status"], task["outcome"], task["exit_code"]) == ("FAILED", "killed by oom", code)
+
+
+def test_a_crawler_below_the_runner_is_killed_for_memory(world: RealWorld) -> None:
+    run, task, ended = proved(world, world.begin(do="eat"))
+    assert ended["reason"] == "OOMKilled"
+    assert (run["status"], task["status"], task["outcome"]) == ("FAILED", "FAILED", "killed by oom")
+
+
+def test_sigterm_handled(world: RealWorld) -> None:
+    run_id = world.begin(do="obey")
+    world.until_running(run_id)
+    world.gateway.stop(run_id, reason="enough")
+    run = world.until_ended(run_id)
+    task = world.task(run_id)
+    assert (run["status"], run["outcome"]) == ("FAILED", "cancelled")
+    assert (task["status"], task["outcome"], task["exit_code"], task["pages"]) == ("CANCELLED", "cancelled", 11, 7)
+    assert "leaving as I was asked to" in world.gateway.logs(run_id), "the log was kept before the Job was deleted"
+    until(lambda: not world.objects(run_id, "pods") and not world.objects(run_id, "jobs"), "nothing left to hold")
+
+
+@pytest.mark.parametrize("crawler", ["actor", "bare"])
+def test_sigterm_ignored(world: RealWorld, crawler: str) -> None:
+    """With the runner it says how it went; without, nobody is left to say anything."""
+    run_id = world.begin(crawler, do="ignore", limits={"stop_grace_s": 2})
+    world.until_running(run_id)
+    world.gateway.stop(run_id, reason="enough")
+    run = world.until_ended(run_id)
+    task = world.task(run_id)
+    assert (run["status"], run["outcome"], task["status"]) == ("FAILED", "cancelled", "CANCELLED")
+    assert (task["exit_code"], task["exit_signal"]) == ((13, 9) if crawler == "actor" else (137, 9))
+    assert processes_with(f"CRAWL_RUN_ID={run_id}", world) == []
+
+
+def test_a_forced_stop(world: RealWorld) -> None:
+    run_id = world.begin(do="ignore", limits={"stop_grace_s": 600})
+    world.until_running(run_id)
+    world.gateway.stop(run_id, force=True, reason="now")
+    run = world.until_ended(run_id)
+    task = world.task(run_id)
+    assert (run["status"], run["outcome"], task["status"]) == ("FAILED", "cancelled", "CANCELLED")
+    assert processes_with(f"CRAWL_RUN_ID={run_id}", world) == []
+
+
+def test_killed_from_outside(world: RealWorld) -> None:
+    run_id = world.begin("bare", do="wait")
+    world.until_running(run_id)
+    for pid in processes_with(f"CRAWL_RUN_ID={run_id}", world):
+        os.kill(pid, signal.SIGKILL)
+    run, task, ended = proved(world, run_id)
+    assert (ended["reason"], ended["exitCode"]) == ("Error", 137)
+    assert (run["status"], run["outcome"]) == ("FAILED", "failed")
+    assert (task["outcome"], task["exit_code"], task["exit_signal"]) == ("failed", 137, 9)
+
+
+@pytest.mark.parametrize("crawler", ["actor", "bare"])
+def test_a_pod_deleted_by_a_person(world: RealWorld, crawler: str) -> None:
+    """Also the one that leaves in order and says so was ended from outside, and was believed to execute meanwhile."""
+    run_id = world.begin(crawler, do="obey")
+    world.until_running(run_id)
+    world.cluster.admin.delete(world.path(world.pod(run_id)))
+    run, task = proved_after_deletion(world, run_id)
+    assert (run["status"], run["outcome"]) == ("FAILED", "interrupted")
+    assert (task["status"], task["outcome"], task["exit_code"]) == ("FAILED", "interrupted", 11)
+    assert "delete" in task["cause"]
+    assert [kind for (kind,) in world.query("SELECT kind FROM correction WHERE run_id = ?", run_id)] == ["killed"]
+
+
+def proved_after_deletion(world: RealWorld, run_id: int) -> tuple[Row, Row]:
+    """The same for an end whose pod is gone with its last finalizer: nothing of it is left on the cluster."""
+    run = world.until_ended(run_id)
+    until(lambda: not world.objects(run_id, "pods"), "the end of the pod")
+    return run, world.task(run_id)
+
+
+def test_our_time_limit(world: RealWorld) -> None:
+    run_id = world.begin(do="obey", limits={"run_timeout_s": 4})
+    run = world.until_ended(run_id)
+    task = world.task(run_id)
+    assert (run["status"], run["outcome"]) == ("FAILED", "timed_out")
+    assert (task["status"], task["outcome"]) == ("FAILED", "timed_out")
+
+
+def test_the_clusters_deadline(world: RealWorld) -> None:
+    """The backstop: the Job alone says why, since its controller deletes the pod."""
+    run_id = world.begin(do="obey")
+    world.until_running(run_id)
+    [job] = world.objects(run_id, "jobs")
+    world.cluster.admin.patch(world.path(job), {"spec": {"activeDeadlineSeconds": 1}})
+    run, task = proved_after_deletion(world, run_id)
+    assert (run["status"], task["status"], task["outcome"]) == ("FAILED", "FAILED", "timed_out")
+    [job] = world.objects(run_id, "jobs")
+    assert "DeadlineExceeded" in {condition["reason"] for condition in job["status"]["conditions"]}
+
+
+@pytest.mark.parametrize("crawler", ["unreachable", "absent"])
+def test_an_image_that_does_not_exist(world: RealWorld, crawler: str) -> None:
+    """The run says so while it waits, can be stopped, and never becomes a success."""
+    run_id = world.begin(crawler, do="finish")
+    reference = next(entry["image"] for entry in CATALOGUE if entry["name"] == crawler)
+    until(lambda: reference in str(world.run_row(run_id)["waiting_for"]), "a reason that names the image")
+    assert world.status(run_id) == "INITIALIZING"
+    world.gateway.stop(run_id, reason="no such image")
+    run, task = world.until_ended(run_id), world.task(run_id)
+    assert (run["status"], run["outcome"]) == ("FAILED", "cancelled")
+    assert (task["status"], task["exit_code"]) == ("CANCELLED", None), "what never began has no exit code"
+    until(lambda: not world.objects(run_id, "pods"), "the end of the pod")
+
+
+def test_nobody_stops_a_run_whose_image_does_not_exist(world: RealWorld) -> None:
+    run_id = world.begin("unreachable", do="finish", limits={"start_timeout_s": 4})
+    run, task = world.until_ended(run_id), world.task(run_id)
+    assert (run["status"], run["outcome"]) == ("FAILED", "start_timeout")
+    assert (task["status"], task["outcome"], task["exit_code"]) == ("FAILED", "start_timeout", None)
+    assert "did not start in time" in task["cause"]
+
+
+def test_the_restricted_security_context_is_in_force(world: RealWorld) -> None:
+    run_id = world.begin(do="look around")
+    proved(world, run_id)
+    line = next(line for line in world.gateway.logs(run_id).splitlines() if '"CapEff"' in line)
+    found = json.loads(line[line.index("{") :])
+    assert (found["uid"], found["gid"]) == (1000, 1000)
+    assert int(found["CapEff"], 16) == int(found["CapBnd"], 16) == 0
+    assert (found["NoNewPrivs"], found["Seccomp"]) == ("1", "2")
+    refused = {place: found[place] for place in ("/", "/app", "/etc", "/opt/crawl-runner")}
+    assert set(refused.values()) == {"Read-only file system"}, refused
+    assert (found["/tmp"], found["/crawl/files"], found["token"]) == ("written", "written", False)
+
+
+def test_the_end_of_the_log_where_there_is_no_runner(world: RealWorld) -> None:
+    _, task, ended = proved(world, world.begin("bare", do="finish", code=3))
+    assert "three pages" in ended["message"]
+    assert task["exit_code"] == 3
+
+
+def test_the_kubelet_is_away_when_a_container_ends(world: RealWorld) -> None:
+    """Late, and nothing else: the right code, and no other verdict in between."""
+    run_id = world.begin("bare", do="wait")
+    world.until_running(run_id)
+    world.cluster.kill("kubelet")
+    try:
+        for pid in processes_with(f"CRAWL_RUN_ID={run_id}", world):
+            os.kill(pid, signal.SIGKILL)
+        assert world.status(run_id) == "PROCESSING"
+    finally:
+        world.cluster.start_part("kubelet")
+    run, task, _ = proved(world, run_id)
+    assert (run["status"], task["outcome"], task["exit_code"]) == ("FAILED", "failed", 137)
+
+
+def test_several_tasks_and_everything_is_labelled(world: RealWorld) -> None:
+    run_id = world.begin(tasks=4, do="finish", max_parallel_tasks=2)
+    run = world.until_ended(run_id)
+    assert (run["status"], world.tasks(run_id)) == ("COMPLETED", {"SUCCEEDED": 4})
+    world.until_settled(run_id)
+    for job in world.objects(run_id, "jobs"):
+        assert job["metadata"]["labels"][labels.RUN] == str(run_id)
+
+
+def processes_with(variable: str, world: RealWorld) -> list[int]:
+    """Processes of containers of our node that have this variable in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            inside = f"/{world.cluster.node_names[0]}/" in (entry / "cgroup").read_text()
+            if inside and variable.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:  # it ended while we read
+            continue
+    return found
