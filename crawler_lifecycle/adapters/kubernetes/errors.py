@@ -120,7 +120,7 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """409: the name is taken, or the object is not the one that the precondition names."""
+    """The name is taken, or the object is not the one that was meant: 409, or 422 to a patch that names another uid."""
 
 
 class Expired(ApiError):
@@ -188,7 +188,10 @@ def from_status(asked: Asked, status: int, told: Status, retry_after_s: float | 
     details = told.details or _Details()
     if retry_after_s is None and details.retryAfterSeconds:
         retry_after_s = _bounded(details.retryAfterSeconds)
-    return _CLASSES.get(status, ApiError)(
+    kind = _CLASSES.get(status, ApiError)
+    if status == 422 and any(cause.field == "metadata.uid" for cause in details.causes or ()):
+        kind = Conflict  # to the server a uid is a field like others, which may not change
+    return kind(
         f"{_human(asked, status, words, retry_after_s)}: {words}",
         status=status,
         reason=told.reason or "",

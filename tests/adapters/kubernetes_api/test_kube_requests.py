@@ -103,6 +103,16 @@ def test_both_kinds_of_patch(api: Api, server: FakeApiServer, kind: str, body: o
     assert server.requests[-1].headers["content-type"] == content_type
 
 
+def test_a_patch_of_another_object_under_the_name_is_a_conflict(api: Api, server: FakeApiServer) -> None:
+    made = decode_job(api.post(api.jobs_path(), job("a")))
+    assert api.patch(api.jobs_path("a"), {"metadata": {"uid": made.metadata.uid, "labels": {"x": "1"}}})
+    server.recreate_behind("a")
+    with pytest.raises(Conflict, match="field is immutable") as refused:
+        api.patch(api.jobs_path("a"), {"metadata": {"uid": made.metadata.uid, "labels": {"x": "2"}}})
+    assert refused.value.status == 422  # what a real server answers
+    assert decode_job(api.get(api.jobs_path("a"))).metadata.labels["x"] == "1"
+
+
 def test_a_log_that_cannot_be_read_yet_is_told_in_the_servers_words(api: Api, server: FakeApiServer) -> None:
     api.post(api.jobs_path(), job("a"))
     name = server.pod_scheduled("a")["metadata"]["name"]
