@@ -247,8 +247,8 @@ def many(world: BenchWorld, tasks: int, parallel: int) -> None:
     ours = _ours(before, after)
     print(
         f"a run of {tasks} tasks, {parallel} at once, {world.tasks(run_id)}: {took:.0f} s; {segments} segments, "
-        f"at most {events} events (reach 4096), largest payload {payload / 1024:.1f} KiB (reach 256); worker {peak:.0f} MiB "
-        f"(reach 300); writes of ours a task: {ours:.2f} (reach 5 a task and the looks)",
+        f"at most {events} events (reach 4096), largest payload {payload / 1024:.1f} KiB (reach 256); "
+        f"worker {peak:.0f} MiB (reach 300); writes of ours a task: {ours:.2f} (reach 5 a task and the looks)",
         flush=True,
     )
 
