@@ -12,6 +12,7 @@ from typing import Any
 from temporalio.client import Client
 
 from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.api import Api
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
@@ -77,6 +78,11 @@ class KubeLab:
     def pods(self) -> list[Json]:
         items: list[Json] = self.cluster.admin.get(self.path("pods"))["items"]
         return items
+
+    def api_kept(self) -> list[str]:
+        """Pods that our finalizer holds."""
+        held = [pod["metadata"] for pod in self.pods() if labels.FINALIZER in pod["metadata"].get("finalizers", [])]
+        return [meta["name"] for meta in held]
 
     def delete_pod(self, name: str, **options: Any) -> None:
         try:

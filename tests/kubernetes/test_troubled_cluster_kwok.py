@@ -1,0 +1,109 @@
+"""Runs on a cluster whose own parts, or our rights to it, go away in mid-run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from temporalio.testing import WorkflowEnvironment
+
+from crawler_lifecycle.adapters.kubernetes.api import Api
+from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.kube_lab import kube_laboratory
+from tests.kubernetes.test_lifecycle_kwok import ENDLESS, FINISHED, crawler, request
+from tests.support.temporal import temporal_server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+RULES = [
+    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch", "delete"]},
+    {"apiGroups": [""], "resources": ["pods/log", "events"], "verbs": ["get", "list"]},
+]
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def server() -> AsyncIterator[WorkflowEnvironment]:
+    async with temporal_server(skipping=False) as env:
+        yield env
+
+
+class Rights:
+    """Those of our service account, given and taken."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._admin = cluster.admin
+        self.namespace = cluster.namespace("rights")
+        user = f"system:serviceaccount:{self.namespace}:ours"
+        self.api = Api.connect(
+            kubeconfig=cluster.kubeconfig_of(user, self.namespace), namespace=self.namespace, connect_s=2, read_s=5
+        )
+        self._path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.namespace}"
+        self._admin.post(f"{self._path}/roles", {"metadata": {"name": "ours"}, "rules": RULES})
+        self.give()
+
+    def give(self) -> None:
+        group = "rbac.authorization.k8s.io"
+        self._admin.post(
+            f"{self._path}/rolebindings",
+            {
+                "metadata": {"name": "ours"},
+                "roleRef": {"apiGroup": group, "kind": "Role", "name": "ours"},
+                "subjects": [{"kind": "ServiceAccount", "name": "ours", "namespace": self.namespace}],
+            },
+        )
+
+    def take(self) -> None:
+        self._admin.delete(f"{self._path}/rolebindings/ours", {})
+
+
+@pytest.mark.parametrize("watched", [True, False], ids=["observed", "unobserved"])
+async def test_rights_removed_in_mid_run(
+    server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path, watched: bool
+) -> None:
+    """Our own missing rights fail no run: it says what is missing, takes a stop, and goes on with the rights."""
+    rights = Rights(kwok_cluster)
+    async with kube_laboratory(server.client, tmp_path, kwok_cluster, watched=watched, api=rights.api) as kube:
+        kube.knows(ENDLESS)
+        handle = await kube.lab.start(request())
+        await kube.until_task("RUNNING")
+        rights.take()
+        said = await kube.until_said("needs permission to list", 60)
+        assert "(403)" in said
+        assert [str(task.status) for task in kube.tasks()] == ["RUNNING"]
+        await handle.signal("stop", {"request_id": "s1"})
+        await kube.lab.until(lambda: str(kube.run().status) == "STOPPING")
+        await asyncio.sleep(2)
+        assert str(kube.run().status) == "STOPPING", "nothing is called stopped without proof"
+        rights.give()
+        result = await kube.lab.ended(handle, 90)
+        assert (result.status, result.outcome, result.tasks) == ("FAILED", "cancelled", {"CANCELLED": 1})
+        assert [task.exit_code for task in kube.tasks()] == [11]
+        assert kube.lab.store.corrections(1) == []
+        await kube.lab.until(lambda: (kube.jobs(), kube.pods()) == ([], []), 60)
+
+
+@pytest.mark.parametrize("watched", [True, False], ids=["observed", "unobserved"])
+async def test_parts_of_the_control_plane_are_killed_and_hang(
+    server: WorkflowEnvironment, kube_binaries: None, tmp_path: Path, watched: bool
+) -> None:
+    with Cluster(kwok=1) as cluster:
+        async with kube_laboratory(server.client, tmp_path, cluster, watched=watched) as kube:
+            kube.knows(crawler(run_for="12s", message=FINISHED))
+            handle = await kube.lab.start(request(tasks=[{}] * 3, max_parallel_tasks=2))
+            await kube.until_task("RUNNING", 1)
+            await asyncio.to_thread(cluster.restart, "kube-apiserver")
+            cluster.freeze("kube-apiserver")
+            try:
+                await kube.until_said("did not answer", 60)
+            finally:
+                cluster.thaw("kube-apiserver")
+            await asyncio.to_thread(cluster.restart, "kube-controller-manager")
+            result = await kube.lab.ended(handle, 120)
+            assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 3})
+            kinds = {found.kind for found in kube.lab.store.corrections(1)}
+            assert kinds <= {"late"}, "at most late, as nobody could look"
+            await kube.lab.until(lambda: not kube.api_kept(), 60)
