@@ -211,6 +211,12 @@ def test_corrections_name_what_was_untrue() -> None:
     assert kind(_ended(End(exit_code=137, signal=9, finished_at=T0), in_time)) == "killed"
     assert kind(_ended(End(exit_code=137, signal=9, finished_at=T0 + timedelta(seconds=1)), in_time), PERSON) is None
     assert kind(_ended(End(exit_code=137, signal=9, reason="OOMKilled", finished_at=T0), in_time)) is None
+    told = End(exit_code=11, finish_reason="shutdown", finished_at=T0)
+    assert kind(_ended(told, in_time)) is None
+    deleted = dataclasses.replace(told, disruption="interrupted")
+    assert kind(_ended(deleted, in_time)) == "killed", "taken away by the cluster, although it left in order"
+    assert kind(_ended(dataclasses.replace(deleted, finish_reason="finished"), in_time)) is None
+    assert kind(_ended(dataclasses.replace(deleted, finished_at=T0 + timedelta(seconds=1)), in_time), PERSON) is None
     gone = Observation(index=0, attempt=1, phase=Phase.GONE, observed_at=in_time, uid="u")
     assert kind(gone) == "vanished"
     never = dataclasses.replace(running, ever_seen=False)
