@@ -525,3 +525,34 @@ def test_both_forget_alike(fake: World, kube_binaries: None) -> None:
             api.close()
     assert _forgotten(fake, store.compact, lambda: None) == theirs
     assert None not in theirs
+
+
+# --- what only a kubelet says -----------------------------------------------------------------------------------------
+
+
+def _logs_while_waiting(world: World) -> Seen:
+    never = job("a")
+    never["spec"]["template"]["spec"]["containers"][0] |= {"image": "crawl.test/none:1", "imagePullPolicy": "Never"}
+    world.api.post(world.api.jobs_path(), never)
+    if world.fake is not None:
+        world.fake.pod_waits("a", "ErrImageNeverPull")
+
+    def reason() -> Any:
+        told = world.pod("a")["status"].get("containerStatuses", [{}])[0]
+        return told.get("state", {}).get("waiting", {}).get("reason") == "ErrImageNeverPull"
+
+    assert until(reason)
+    path = world.api.pods_path(world.pod("a")["metadata"]["name"], "log")
+    return [
+        world.outcome(lambda: world.api.read(path, container="crawler")),
+        world.outcome(lambda: world.api.read(path, container="other")),
+    ]
+
+
+def test_a_container_that_waits_has_no_log(fake: World, real_cluster: Cluster) -> None:
+    namespace = real_cluster.namespace("waiting")
+    api = Api.connect(kubeconfig=real_cluster.kubeconfig, namespace=namespace)
+    try:
+        assert _logs_while_waiting(fake) == _logs_while_waiting(World(api, cluster=real_cluster))
+    finally:
+        api.close()
