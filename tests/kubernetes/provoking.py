@@ -65,7 +65,7 @@ class Scene:
         pods = admin.get(self.pods)["items"]
         events = admin.get(f"/api/v1/namespaces/{self.namespace}/events")["items"]
         ours = [p for p in pods if p["metadata"].get("labels", {}).get("batch.kubernetes.io/job-name") == NAME]
-        return {"job": job, "pods": ours, "events": [e for e in events if e.get("type") == "Warning"]}
+        return {"job": job, "pods": ours, "events": [e for e in events if _tells(e)]}
 
     def job(self) -> Json:
         return self.cluster.admin.get(f"{self.jobs}/{NAME}")
@@ -160,6 +160,11 @@ class Scene:
             except AdminError as error:
                 if error.status != 404:
                     raise
+
+
+def _tells(event: Json) -> bool:
+    """Whether it is a warning, and of something else than that this cluster has no name service."""
+    return event.get("type") == "Warning" and event.get("reason") != "MissingClusterDNS"
 
 
 def main(objects: Json) -> Json:

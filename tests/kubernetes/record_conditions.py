@@ -42,7 +42,9 @@ _TEXTS = (
     (re.compile(r"127\.0\.0\.1:(?!9\b)\d+"), "127.0.0.1:40000"),
 )
 #: What differs from one recording to the next, and the two largest parts, which nobody reads.
-_DROPPED = ("managedFields", "resourceVersion", "generation", "observedGeneration", "template", "args")
+_DROPPED: tuple[str, ...] = ("managedFields", "resourceVersion", "generation", "observedGeneration", "template", "args")
+#: What a node tells of a container when it has come round to it.
+_FLEETING = (*_DROPPED, "resources", "user", "volumeMounts", "imageID", "started")
 
 
 def main(arguments: list[str]) -> int:
@@ -153,15 +155,17 @@ def _uids(document: dict[str, Any]) -> dict[str, str]:
     holders = [objects["job"], *objects["pods"], *objects["events"]]
     found = [document["task"].get("uid")] + [h["metadata"]["uid"] for h in holders if h]
     found += [o["uid"] for h in holders if h for o in h["metadata"].get("ownerReferences", [])]
+    found += [event["involvedObject"].get("uid") for event in objects["events"]]
     return {
         uid: f"00000000-0000-4000-8000-{number:012}" for number, uid in enumerate(dict.fromkeys(filter(None, found)), 1)
     }
 
 
-def _without(value: Any) -> Any:
+def _without(value: Any, dropped: tuple[str, ...] = _DROPPED) -> Any:
     if isinstance(value, dict):
-        return {k: _without(v) for k, v in value.items() if k not in _DROPPED}
-    return [_without(v) for v in value] if isinstance(value, list) else value
+        inner = {k: _FLEETING if k.endswith("ontainerStatuses") else dropped for k in value}
+        return {k: _without(v, inner[k]) for k, v in value.items() if k not in dropped}
+    return [_without(v, dropped) for v in value] if isinstance(value, list) else value
 
 
 def _places(value: Any) -> dict[datetime, datetime]:
