@@ -55,7 +55,7 @@ class KubernetesCluster:
     """
 
     kind = "kubernetes"
-    #: A node removes the containers of a deleted pod within a minute, whatever our finalizer keeps of the pod.
+    #: A node removes the container of a deleted pod as soon as it has ended, whatever our finalizer keeps of the pod.
     log_fades = True
 
     def __init__(self, api: Api, *, files: Files | None = None, clock: Callable[[], datetime] = _now) -> None:

@@ -25,7 +25,7 @@ from .errors import NotFound, Refused
 from .facts import ended, main_of, newest, owner_of
 from .listing import key_of, list_pods, of_tasks
 from .objects import Pod
-from .tails import began
+from .tails import began, is_removed
 
 #: Bytes that one reading may ask a node for. What lies beyond is not reached.
 ASK_MAX = 48 * 1024 * 1024
@@ -119,6 +119,8 @@ class PodLogs:
                 limitBytes=ask,
                 sinceTime=begin.second,
             )
+            if is_removed(raw):
+                raise NotFound("its node has removed the container, and the log with it")
             piece = _without_stamps(raw, begin.place, whole=len(raw) < ask)
             if piece.whole or len(piece.data) >= wanted or ask >= ASK_MAX:
                 return piece

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -40,6 +41,8 @@ MORE_LINES, MORE_BYTES = 240, 32 * 1024
 KEPT_LINES, KEPT_BYTES = 200, 8 * LOG_TAIL_BYTES
 #: Of lines so long that the limit cuts their end off, fewer are asked for.
 FEWER = (16, 4, 1)
+#: What a node answers, with status 200, in place of the log of a container that it has removed.
+_REMOVED = re.compile(rb"unable to retrieve container logs for [a-z-]+://[0-9a-f]+\s*\Z")
 #: Runs of which is remembered where the rotation stands.
 REMEMBERED = 4096
 
@@ -124,7 +127,7 @@ class Tails:
             self._ail(pod, error)
             return None
         self._trouble = None
-        return tail
+        return None if is_removed(tail) else tail
 
     def _all(self, read: Callable[[A], B | None], wanted: Sequence[A], seconds: float) -> list[B | None]:
         calls: list[Future[B | None]] = [self._threads.submit(read, one) for one in wanted]
@@ -139,6 +142,11 @@ class Tails:
         if kind != self._trouble:
             self._trouble = kind
             logger.info("the log of pod %s is not read: %s", pod.metadata.name, error)
+
+
+def is_removed(answer: bytes) -> bool:
+    """Whether this is no log, but the word that there is none any more."""
+    return len(answer) < 300 and _REMOVED.match(answer) is not None
 
 
 def began(container: ContainerStatus) -> bool:

@@ -13,7 +13,7 @@ from crawler_lifecycle.adapters.kubernetes.metrics import to_bytes
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Phase
 from tests.adapters.kubernetes_cluster.world import RUN, World
-from tests.support.kube_api import Answer, LostAnswer, Reset, Silence
+from tests.support.kube_api import Answer, Garbage, LostAnswer, Reset, Silence
 
 
 def _deletes(world: World, resource: str) -> list[Any]:
@@ -134,7 +134,10 @@ def test_the_log_of_an_ended_task_is_read_and_cut(world: World) -> None:
     assert (second.counters.pages, second.log_tail) == (2, '{"crawl_progress": {"pages": 2}}\n')
 
 
-@pytest.mark.parametrize("fault", [Answer(500), Answer(404), Silence(30)], ids=repr)
+REMOVED = Garbage(b"unable to retrieve container logs for containerd://0d61d912e1fd3cca02949", "text/plain")
+
+
+@pytest.mark.parametrize("fault", [Answer(500), Answer(404), Silence(30), REMOVED], ids=repr)
 def test_a_log_that_is_gone_is_left_out(world: World, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was kept before the stop must not be replaced by nothing."""
     monkeypatch.setattr(tails, "KEPT_S", 0.2)

@@ -16,6 +16,7 @@ from crawler_lifecycle.adapters.local.logs import LocalLogs
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.ports import LogPart, TaskRef
 from tests.contracts.logs.logs_harness import RUN, FakeHarness, Harness, LocalHarness, PodHarness
+from tests.support.kube_api import Garbage
 
 
 def test_nothing_is_known_about_a_task_that_did_not_begin(printing: Harness) -> None:
@@ -230,5 +231,22 @@ def test_a_missing_right_is_no_empty_log(tmp_path: Path) -> None:
         harness.server.deny("get", "pods/log")
         with pytest.raises(ClusterUnavailable, match="needs permission to get pods/log"):
             harness.read(None)
+    finally:
+        harness.close()
+
+
+def test_a_log_that_was_removed_with_its_container_is_not_what_the_node_says_of_it(tmp_path: Path) -> None:
+    """The node answers with status 200 and a sentence."""
+    harness = PodHarness(tmp_path)
+    try:
+        harness.write(b"x\n")
+        said = Garbage(b"unable to retrieve container logs for containerd://0d61d912e1fd3cca", "text/plain")
+        harness.server.faults.add("GET", "/log", said, times=None)
+        assert harness.read(None) is None
+        harness.end()
+        assert harness.read(None) == LogPart(b"", 0, True) == harness.read(2)
+        harness.server.faults.clear()
+        harness.write(said.body + b" is what the crawler says\n")
+        assert harness.read(0) == LogPart(b"x\n" + said.body + b" is what the crawler says\n", 95, True)
     finally:
         harness.close()
