@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from sqlalchemy import Connection, func, insert, literal, or_, select, update
 
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, RowUnreadable
-from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, archive_key, event_key
+from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, WAITING_FOR_START, archive_key, event_key
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, Stage, StopIntent, Verdict
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Event, Fence, RunRow, TaskCounts
@@ -40,6 +41,14 @@ def ended_groups(conn: Connection, run_id: int) -> list[EndedTasks]:
     return [EndedTasks(status, outcome, count, cause) for status, outcome, count, cause in rows]
 
 
+def _with_the_wait(verdict: Verdict, unit: Unit) -> Verdict:
+    """The verdict of a run that did not start in time names what it waited for, which is on record until then."""
+    waited = unit.run["waiting_for"]
+    if verdict.outcome != "start_timeout" or waited in (None, WAITING_FOR_START):
+        return verdict
+    return replace(verdict, cause=f"{verdict.cause}; it waited for this: {waited}")
+
+
 class CompletionPart(StorePart):
     """``end_run``, ``requeue_ended``, ``append_event``, ``record_delivery``, ``record_export``."""
 
@@ -58,7 +67,7 @@ class CompletionPart(StorePart):
             if counts.alive:
                 raise NotInThisState(f"Run {unit.run_id} cannot end: {counts.alive} of its tasks are still alive")
             _check_complete(unit, counts)
-            verdict = judge(ended_groups(unit.conn, unit.run_id), unit.stop)
+            verdict = _with_the_wait(judge(ended_groups(unit.conn, unit.run_id), unit.stop), unit)
             t = task_history.c
             last_end = unit.conn.execute(current_tasks(unit.run_id, func.max(t.ended_at))).scalar_one()
             unit.move_run(

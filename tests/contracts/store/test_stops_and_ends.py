@@ -8,8 +8,9 @@ from datetime import timedelta
 import pytest
 
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, RunNotFound
+from crawler_lifecycle.domain.names import WAITING_FOR_START
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, StopIntent, Verdict
-from crawler_lifecycle.domain.task import Phase, TaskStatus
+from crawler_lifecycle.domain.task import End, Phase, TaskStatus
 from crawler_lifecycle.ports import Details
 from tests.contracts.store.world import START, World, good_end, seen
 
@@ -151,6 +152,19 @@ def test_the_verdict_is_passed_once(world: World) -> None:
         EndedTasks("FAILED", "failed", 1, "The crawler failed, exit 1: boom"),
         EndedTasks("SUCCEEDED", "finished", 2, "The crawler finished, exit 0"),
     ]
+
+
+@pytest.mark.parametrize("waited", [None, WAITING_FOR_START, "The image x cannot be pulled"])
+def test_a_run_that_did_not_start_says_what_it_waited_for(world: World, waited: str | None) -> None:
+    fence = world.deployed()
+    world.store.note_waiting(fence, waited)
+    world.store.record_stop(fence.run_id, StopIntent(START, limit="start_timeout"), None, fence)
+    [task] = world.store.found_state(fence).tasks
+    world.look(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=End(finished_at=START))])
+    row = world.end(fence)
+    said = "; it waited for this: The image x cannot be pulled" if waited and waited != WAITING_FOR_START else ""
+    assert (row.outcome, row.waiting_for) == ("start_timeout", None)
+    assert row.cause == f"It did not start in time (start_timeout_s), exit code unknown{said}"
 
 
 def test_no_verdict_while_something_lives(world: World) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from crawler_lifecycle.adapters.kubernetes import labels
 from tests.e2e.world import moment, until
-from tests.kubernetes.real.real_world import CATALOGUE, RealWorld
+from tests.kubernetes.real.real_world import CATALOGUE, NO_IMAGE, RealWorld
 
 Row = dict[str, Any]
 
@@ -188,6 +188,7 @@ def test_nobody_stops_a_run_whose_image_does_not_exist(world: RealWorld) -> None
     assert (run["status"], run["outcome"]) == ("FAILED", "start_timeout")
     assert (task["status"], task["outcome"], task["exit_code"]) == ("FAILED", "start_timeout", None)
     assert "did not start in time" in task["cause"]
+    assert NO_IMAGE in run["cause"]
 
 
 def test_the_restricted_security_context_is_in_force(world: RealWorld) -> None:
