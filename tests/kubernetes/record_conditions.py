@@ -43,7 +43,7 @@ _TEXTS = (
 )
 #: What differs from one recording to the next, and the two largest parts, which nobody reads.
 _DROPPED: tuple[str, ...] = ("managedFields", "resourceVersion", "generation", "observedGeneration", "template", "args")
-#: What a node tells of a container when it has come round to it.
+#: What a node tells of a pod and its containers when it has come round to it.
 _FLEETING = (*_DROPPED, "resources", "user", "volumeMounts", "imageID", "started")
 
 
@@ -163,7 +163,7 @@ def _uids(document: dict[str, Any]) -> dict[str, str]:
 
 def _without(value: Any, dropped: tuple[str, ...] = _DROPPED) -> Any:
     if isinstance(value, dict):
-        inner = {k: _FLEETING if k.endswith("ontainerStatuses") else dropped for k in value}
+        inner = {k: _FLEETING if k == "status" or k.endswith("ontainerStatuses") else dropped for k in value}
         return {k: _without(v, inner[k]) for k, v in value.items() if k not in dropped}
     return [_without(v, dropped) for v in value] if isinstance(value, list) else value
 
