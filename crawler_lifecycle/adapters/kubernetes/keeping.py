@@ -4,7 +4,7 @@ Two changes for each task: its Job is marked as settled, then each of its pods i
 settled leaves the selector of the looks. In this order, what a crash leaves half done is still found by its pod.
 
 A Job that was suspended under its pod is not over: whoever resumes it (a queue does) would start a second pod of a task
-whose end is on record. It is deleted.
+whose end is on record. It is deleted, or without the right to that made a Job for no pods.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from crawler_lifecycle.ports import KeptEnd, TaskRef
 
 from . import labels
 from .api import Api
-from .errors import Conflict, NotFound
+from .errors import Conflict, NotFound, Refused
 from .facts import ended, main_of, owner_of, real, unborn
 from .listing import job_is_over, key_of, list_pods, name_of, of_tasks
 from .objects import Pod, decode_job
@@ -85,6 +85,9 @@ class Keeping:
             self._api.delete(self._api.jobs_path(name), options)
         except (NotFound, Conflict) as error:
             logger.info("left alone: %s", error)
+        except Refused as error:  # whoever only looks may delete nothing; a Job for no pods will make none
+            logger.info("kept for no pods, instead of deleted: %s", error)
+            self._patch(self._api.jobs_path(name), {"metadata": {"uid": uid}, "spec": {"parallelism": 0}})
 
 
 def _ended_at(pod: Pod) -> datetime | None:

@@ -234,6 +234,17 @@ def test_a_job_that_was_suspended_under_its_pod_never_starts_another_one(world: 
     assert world.kept() == []
 
 
+def test_without_the_right_to_delete_it_becomes_a_job_for_no_pods(world: World) -> None:
+    world.deploy()
+    world.server.controllers.counts_ends = False
+    world.server.change_job(world.name(), lambda job: job["spec"].update(suspend=True))
+    world.server.controllers.end_pod(world.server.pod(world.name()), 143)
+    world.server.deny("delete", "jobs")
+    world.cluster.release(RUN, [world.ref()])
+    assert world.server.job(world.name())["spec"]["parallelism"] == 0
+    assert world.kept() == []
+
+
 def test_another_object_under_the_name_is_not_let_go(world: World) -> None:
     world.deploy()
     world.server.pod_ends(world.name(), 0)
