@@ -34,7 +34,7 @@ async def server() -> AsyncIterator[WorkflowEnvironment]:
 class Rights:
     """Those of our service account, given and taken."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *, without: tuple[str, ...] = ()) -> None:
         self._admin = cluster.admin
         self.namespace = cluster.namespace("rights")
         user = f"system:serviceaccount:{self.namespace}:ours"
@@ -42,7 +42,8 @@ class Rights:
             kubeconfig=cluster.kubeconfig_of(user, self.namespace), namespace=self.namespace, connect_s=2, read_s=5
         )
         self._path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.namespace}"
-        self._admin.post(f"{self._path}/roles", {"metadata": {"name": "ours"}, "rules": RULES})
+        rules = [{**rule, "verbs": [verb for verb in rule["verbs"] if verb not in without]} for rule in RULES]
+        self._admin.post(f"{self._path}/roles", {"metadata": {"name": "ours"}, "rules": rules})
         self.give()
 
     def give(self) -> None:
@@ -107,3 +108,22 @@ async def test_parts_of_the_control_plane_are_killed_and_hang(
             kinds = {found.kind for found in kube.lab.store.corrections(1)}
             assert kinds <= {"late"}, "at most late, as nobody could look"
             await kube.lab.until(lambda: not kube.api_kept(), 60)
+
+
+async def test_a_job_suspended_under_its_end_starts_no_second_pod(
+    server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path
+) -> None:
+    """Suspended by somebody, it ended; resumed afterwards, it must not crawl again. With rights that delete nothing."""
+    rights = Rights(kwok_cluster, without=("delete",))
+    async with kube_laboratory(server.client, tmp_path, kwok_cluster, watched=True, api=rights.api) as kube:
+        kube.knows(ENDLESS)
+        handle = await kube.lab.start(request())
+        await kube.until_task("RUNNING")
+        job = kube.path("jobs", "crawl-1-0-1", "/apis/batch/v1")
+        kube.cluster.admin.patch(job, {"spec": {"suspend": True}})
+        result = await kube.lab.ended(handle)
+        assert (result.status, result.outcome) == ("FAILED", "interrupted")
+        await kube.lab.until(lambda: not kube.pods())
+        kube.cluster.admin.patch(job, {"spec": {"suspend": False}})
+        await asyncio.sleep(3)
+        assert kube.pods() == []
