@@ -261,3 +261,18 @@ def test_a_right_that_went_first_is_an_error(world: World) -> None:
     world.server.allow("patch", "pods")
     world.cluster.release(RUN, [world.ref()])
     assert world.kept() == []
+
+
+def test_the_life_of_a_task_is_five_calls(world: World) -> None:
+    """Beside what all tasks of a run share: the lists of looks, of details, and of letting go."""
+    world.deploy(10)
+    refs = [world.ref(index) for index in range(10)]
+    world.cluster.details(RUN, refs)
+    for index in range(10):
+        world.server.pod_ends(world.name(index), 0)
+    world.cluster.details(RUN, refs)
+    assert len(world.cluster.kept()) == 10
+    world.cluster.release(RUN, refs)
+    shared = world.calls("GET", r"/(jobs|pods)\?")
+    assert world.calls() - shared == 50
+    assert shared <= 6
