@@ -1,0 +1,71 @@
+"""What the settings make of a Kubernetes cluster."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
+from crawler_lifecycle.adapters.kubernetes.logs import PodLogs
+from crawler_lifecycle.adapters.kubernetes.observer import KubernetesObserver
+from crawler_lifecycle.compose import build_api, build_cluster, build_keeper, build_logs, build_observer
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.settings import Settings
+from tests.support.kube_api import FakeApiServer
+
+
+def settings(**cluster: Any) -> Settings:
+    return Settings.model_validate({"cluster": {"kind": "kubernetes", **cluster}})
+
+
+def test_everything_shares_one_client(tmp_path: Path) -> None:
+    with FakeApiServer(tmp_path) as server:
+        given = settings(kubeconfig=server.kubeconfig(), namespace=server.namespace)
+        api = build_api(given)
+        try:
+            assert build_api(settings(kubeconfig=server.kubeconfig(), namespace=server.namespace)) is api
+            cluster = build_cluster(given)
+            assert isinstance(cluster, KubernetesCluster)
+            assert cluster.inventory() == []
+            assert build_keeper(cluster) is cluster
+            assert isinstance(build_logs(given), PodLogs)
+            assert isinstance(build_observer(given), KubernetesObserver)
+            assert {request.path.split("/")[-1] for request in server.requests} == {"jobs", "pods"}
+        finally:
+            api.close()
+
+
+def test_a_local_cluster_keeps_nothing_for_evidence(tmp_path: Path) -> None:
+    local = Settings.model_validate({"cluster": {"state_dir": tmp_path}})
+    assert build_keeper(build_cluster(local)) is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"kubeconfig": "missing"}, "missing"),
+        ({"kubeconfig": "kubeconfig", "context": "nobody"}, "nobody"),
+        ({"kubeconfig": "kubeconfig", "volume_claim": "crawls"}, "LIFECYCLE_CLUSTER__VOLUME_PATH"),
+        ({"kubeconfig": "kubeconfig", "files_url": "ftp://x"}, "LIFECYCLE_CLUSTER__FILES_URL"),
+    ],
+)
+def test_a_wrong_setting_is_named(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
+    with FakeApiServer(tmp_path) as server:
+        server.kubeconfig()
+        given = settings(**{**wrong, "kubeconfig": tmp_path / wrong["kubeconfig"]})
+        with pytest.raises(InvalidRequest, match=said):
+            build_cluster(given)
+
+
+def test_nobody_loads_the_client_before_it_is_used() -> None:
+    code = (
+        "import sys, crawler_lifecycle.compose\n"
+        "print([name for name in sys.modules if name.split('.')[0] in ('kubernetes', 'msgspec')\n"
+        "       or 'adapters.kubernetes' in name])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.strip() == "[]"
