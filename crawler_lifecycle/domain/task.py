@@ -93,8 +93,8 @@ class End:
     disruption: str | None = None
     """``evicted`` or ``interrupted`` when the cluster ended it and neither we nor the crawler asked."""
     memory_limit: str | None = None
-    stopped: bool = False
-    """Whether the evidence itself shows that our stop ended it, whatever two machines' clocks say."""
+    stopped: bool | None = None
+    """True when the evidence itself shows that our stop ended it, whatever two machines' clocks say."""
 
 
 @dataclass(frozen=True, slots=True)

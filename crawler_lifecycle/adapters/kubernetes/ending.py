@@ -74,7 +74,7 @@ def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
         runner=summary.runner or had_runner(job, pod),
         disruption=moved[0] if moved is not None else None,
         memory_limit=memory_limit(pod),
-        stopped=_stopped(task, pod, own, code, summary),
+        stopped=_stopped(task, pod, own, code, summary) or None,
     )
     return end, summary
 

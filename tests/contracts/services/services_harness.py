@@ -11,6 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.pod import PodOptions
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.ports import Deployment, Event, QueuedTask
 from crawler_lifecycle.web.listening import bind
@@ -25,7 +26,7 @@ CRAWLERS = [
         resources=Resources(cpu="500m", memory="64Mi"),
         limits={"stall_timeout_s": 60.0},
     ),
-    CrawlerDefinition("other", CrawlerKind.SCRAPY, project="/nowhere"),
+    CrawlerDefinition("other", CrawlerKind.SCRAPY, project="/nowhere", kubernetes=PodOptions(project="/nowhere")),
 ]
 
 
