@@ -51,8 +51,12 @@ async def _outcome(error: BaseException, attempt: int = 1) -> BaseException:
     return caught.value
 
 
-@pytest.mark.parametrize(("attempt", "asked", "waits"), [(1, 7.0, 7), (1, 1.0, 2), (4, 7.0, 16), (40, 7.0, 60)])
-async def test_the_longer_of_what_was_asked_and_the_policy(attempt: int, asked: float, waits: int) -> None:
+@pytest.mark.parametrize(
+    ("attempt", "asked", "waits"), [(1, 7.0, 7), (1, 1.0, 2), (4, 7.0, 16), (40, 7.0, 60), (1, 90.0, 60)]
+)
+async def test_the_longer_of_what_was_asked_and_the_policy_up_to_its_longest(
+    attempt: int, asked: float, waits: int
+) -> None:
     cause = OSError("socket")
     error = Throttled("slow down", status=429, retry_after_s=asked)
     error.__cause__ = cause
