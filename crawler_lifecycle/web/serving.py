@@ -216,16 +216,22 @@ def loopback_only(scope: Scope, headers: Headers) -> Problem | None:
     return None
 
 
+#: What a cluster asks a service by its address.
+PROBES = ("/healthz", "/readyz")
+
+
 def named_hosts(hosts: tuple[str, ...]) -> Check:
     """A check for a service that asks for tokens: one of these host names (none given: any), and no foreign page.
 
-    A host may be given with its port or without; without, every port fits.
+    A host may be given with its port or without; without, every port fits. Probes are answered under any name: they
+    come to an address, and tell nobody anything.
     """
     known = {host.lower() for host in hosts}
 
     def check(scope: Scope, headers: Headers) -> Problem | None:
         host = headers.get("host", "").lower()
-        if known and host not in known and _without_port(host) not in known:
+        probe = scope["path"] in PROBES
+        if known and not probe and host not in known and _without_port(host) not in known:
             return _foreign_host(host, ", ".join(sorted(known)))
         origin = headers.get("origin")
         # A page of ours has our own host; every other page is foreign, whatever token it got hold of.

@@ -431,6 +431,7 @@ def test_with_tokens_hosts_may_be_listed(
 ) -> None:
     with world.client(world.new_app(entrance=keys.entrance(check=named_hosts(hosts)))) as door:
         assert door.get("/v1/runs", headers={**keys.headers("read"), "host": host}).status_code == status
+        assert door.get("/healthz", headers={"host": host}).status_code == 200, "a probe comes to an address"
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "https://127.0.0.1:1", "http://localhost:8500"])

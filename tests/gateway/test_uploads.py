@@ -75,6 +75,15 @@ def test_a_task_gets_an_address_for_exactly_one_part_below_its_own_place(client:
     assert urlsplit(_ask(client, run_id, part=None).json()["url"]).path == f"/crawls/files/{run_id}/0/1/bundle.json"
 
 
+def test_an_address_is_of_the_region_that_containers_on_aws_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_aws(monkeypatch, "http://127.0.0.1:9")
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    ticket = open_bundles("s3://crawls/files").ticket(7, 0, 1, 0, 4, MD5)
+    (credential,) = parse_qs(urlsplit(ticket.url).query)["X-Amz-Credential"]
+    assert "/eu-central-1/s3/" in credential
+
+
 def test_the_token_of_one_task_opens_no_other_task_and_nothing_else(client: TestClient, run_id: int) -> None:
     mine = {"Authorization": f"Bearer {task_tokens.sign_files(KEY, run_id, 0, 1)}"}
     for method, path in [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.domain.errors import InvalidRequest
@@ -31,7 +32,11 @@ def connect(root: str, connect_s: float, read_s: float, tries: int) -> BaseClien
         user_agent_extra="crawler-lifecycle",
     )
     try:
-        client: BaseClient = boto3.session.Session().client("s3", config=config)
+        session = boto3.session.Session()
+        # boto3 itself knows only AWS_DEFAULT_REGION; containers on AWS are given AWS_REGION. An address that is signed
+        # for another region is refused, and whoever uses it cannot ask again as boto3 does.
+        where = session.region_name or os.environ.get("AWS_REGION")
+        client: BaseClient = session.client("s3", region_name=where, config=config)
     except (*S3_ERRORS, ValueError) as error:
         raise not_delivered(root, "no connection can be made", error) from error
     return client
