@@ -22,8 +22,12 @@ _QUANTITY = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?(Ki|Mi|Gi|Ti|k|M|G|T)?")
 
 
 def limits_of(deployment: Deployment, crawler: CrawlerDefinition) -> Resources:
-    """What the task may use: the call's wishes over the catalogue's."""
-    return deployment.resources.over(crawler.resources)
+    """What the task may use: the call's wishes over the catalogue's.
+
+    Memory that is reserved for a crawler with no limit is its limit, too: that of a namespace's ``LimitRange`` would
+    take its place, and a pod that reserves more than its limit is refused.
+    """
+    return deployment.resources.over(crawler.resources).over(Resources(memory=crawler.kubernetes.requests.memory))
 
 
 def memory_limit(deployment: Deployment, crawler: CrawlerDefinition) -> int | None:
@@ -31,7 +35,9 @@ def memory_limit(deployment: Deployment, crawler: CrawlerDefinition) -> int | No
     text = limits_of(deployment, crawler).memory
     size = parse_memory(text)
     if size is not None and not MEMORY_LEAST <= size < 2**63:
-        raise InvalidRequest(f"resources.memory: {text!r:.80} is not allowed; give at least 4Mi, and less than 8Ei")
+        said = deployment.resources.over(crawler.resources).memory is not None
+        key = "resources.memory" if said else "kubernetes.requests.memory"
+        raise InvalidRequest(f"{key}: {text!r:.80} is not allowed; give at least 4Mi, and less than 8Ei")
     return size
 
 

@@ -314,6 +314,20 @@ def test_what_is_reserved(limits: Resources, wished: Resources, requests: dict[s
     assert found["resources"]["requests"] == {**requests, "ephemeral-storage": "0"}
 
 
+def test_memory_that_is_reserved_without_a_limit_is_the_limit() -> None:
+    """A LimitRange would set its own otherwise (512Mi in deploy/), and a pod that reserves more is refused."""
+    wish = PodOptions(requests=Resources(memory="1Gi"))
+    container = container_of(Case(crawler(resources=Resources(), kubernetes=wish), deployment()).job())
+    assert container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"] == "1Gi"
+    assert {"name": "CRAWL_MEMORY_LIMIT", "value": str(2**30)} in container["env"]
+    smaller = deployment(resources=Resources(memory="512Mi"))
+    container = container_of(Case(crawler(resources=Resources(), kubernetes=wish), smaller).job())
+    assert container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"] == "512Mi"
+    tiny = Case(crawler(resources=Resources(), kubernetes=PodOptions(requests=Resources(memory="1Mi"))), deployment())
+    with pytest.raises(InvalidRequest, match=r"kubernetes\.requests\.memory: '1Mi' is not allowed"):
+        tiny.job()
+
+
 def test_the_calls_limits_count_before_the_catalogues() -> None:
     asked = deployment(resources=Resources(memory="1Gi"))
     found = Case(crawler(resources=Resources("1", "512Mi")), asked).job()
