@@ -1,5 +1,7 @@
 #!/bin/sh
-# Secrets for the overlay demo, made of random bytes: sh deploy/secrets/make-demo.sh | kubectl apply -f -
+# Secrets for the overlay demo, made of random bytes: sh deploy/secrets/make-demo.sh | kubectl create -f -
+# Once. `create` refuses to write over those that are there, and so it must be: the database keeps the password that it was
+# made with, and another one in the Secret would lock everything out.
 # The token of an administrator of the gateway goes to standard error; it is written nowhere else.
 set -eu
 random() { openssl rand -hex "$1"; }
@@ -51,4 +53,5 @@ stringData:
   gateway-token: "$reader"
   scheduler-token: "$scheduler"
 END
+echo '# good if all the Secrets are said to be "created"; where they were there already the former token stays good' >&2
 echo "export LIFECYCLE_GATEWAY__TOKEN=$admin" >&2

@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,11 @@ import yaml
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.adapters.catalogue import load
 from crawler_lifecycle.adapters.kubernetes import labels, rights
+from crawler_lifecycle.adapters.kubernetes.resources import resources_of
 from crawler_lifecycle.compose import OBSERVER, ROLES
+from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.ports import Deployment
 from crawler_lifecycle.settings import Settings, variables
 from crawler_lifecycle.web import listening
 from crawler_lifecycle.worker import Health
@@ -38,6 +43,8 @@ WORKLOADS = [one for one in [*BASE, *MIGRATION] if pod_of(one) is not None]
 #: With what overlays bring along; what they patch is compared on a real API server (tests/kubernetes).
 EVERYTHING = [one for folder in kustomizations() for one in resources(folder)]
 SERVICES, CRAWLS = "crawler-lifecycle", "crawls"
+DEPLOYMENT = ROOT / "docs/deployment.md"
+PAGE = DEPLOYMENT.read_text(encoding="utf-8")
 
 
 def name_of(one: Any) -> str:
@@ -92,6 +99,51 @@ def test_an_overlay_and_its_migration_have_the_same_image_from_one_place() -> No
         ((image,),) = [one["images"] for one in documents(overlay / "image" / "kustomization.yaml")]
         assert image["name"] == "crawler-lifecycle"
     assert image["digest"], "production names what was tested, not a tag"
+
+
+def test_the_whole_of_deploy_can_be_copied_and_nothing_less() -> None:
+    for folder in kustomizations():
+        (own,) = documents(folder / "kustomization.yaml")
+        for name in [*(own.get("resources") or []), *(own.get("components") or [])]:
+            assert (folder / name).resolve().is_relative_to(DEPLOY), "a copy elsewhere still renders"
+
+
+def test_our_own_pods_of_production_have_the_login_of_the_registry() -> None:
+    (image,) = documents(DEPLOY / "overlays/production/image/kustomization.yaml")
+    (patch,) = image["patches"]
+    assert patch["target"] == {"kind": "ServiceAccount", "namespace": SERVICES}
+    (operation,) = yaml.safe_load(patch["patch"])
+    assert (operation["op"], operation["path"]) == ("add", "/imagePullSecrets")
+    crawls = json.loads(settings_of(DEPLOY / "overlays/production/settings.env")["LIFECYCLE_CLUSTER__PULL_SECRETS"])
+    assert [one["name"] for one in operation["value"]] == crawls, "one name, in both namespaces"
+    assert f"docker-registry {crawls[0]} -n {SERVICES}" in PAGE
+    assert f"docker-registry {crawls[0]} -n {CRAWLS}" in PAGE
+
+
+def test_what_the_first_installation_leaves_out_are_the_processes() -> None:
+    """What the migration needs (its account, its way to the database) is there before it."""
+    assert "kubectl apply -k deploy/overlays/production -l '!app.kubernetes.io/name'" in PAGE
+    later = {one["kind"] for one in BASE if "app.kubernetes.io/name" in one["metadata"]["labels"]}
+    assert later == {"Deployment", "Service"}
+    assert all("app.kubernetes.io/name" in one["metadata"]["labels"] for one in of_kind(*later))
+
+
+def test_production_applies_where_there_is_no_prometheus_operator() -> None:
+    (overlay,) = documents(DEPLOY / "overlays/production/kustomization.yaml")
+    assert overlay["components"] == ["image"]
+    kinds = {one["apiVersion"] for one in resources(DEPLOY / "overlays/production")}
+    assert not [version for version in kinds if version.startswith("monitoring.coreos.com/")]
+
+
+def test_production_loses_no_supporting_files() -> None:
+    production, demo = (settings_of(DEPLOY / "overlays" / name / "settings.env") for name in ("production", "demo"))
+    assert production["LIFECYCLE_CLUSTER__FILES_URL"].startswith("s3://")
+    for workload in ("scheduler", "gateway"):
+        (one,) = [one for one in WORKLOADS if one["metadata"]["name"] == workload]
+        assert "LIFECYCLE_GATEWAY__TASK_KEY" in set(given(one)), "uploads go through the gateway"
+    if "LIFECYCLE_CLUSTER__FILES_URL" not in demo:
+        text = (DEPLOY / "overlays/demo/kustomization.yaml").read_text()
+        assert "Supporting files end with their pods" in text
 
 
 def test_no_image_is_whatever_is_newest() -> None:
@@ -183,7 +235,8 @@ def test_probes_ask_for_paths_that_are_answered(workload: Document) -> None:
     assert {probe["path"] for probe in probes.values()} <= routes(name)
     assert {probe["port"] for probe in probes.values()} <= set(ports(workload))
     assert probes["liveness"]["path"] == "/healthz", "an outage of the database must not restart everything"
-    assert probes["readiness"]["path"] == "/readyz"
+    expected = "/healthz" if name == "gateway" else "/readyz"
+    assert probes["readiness"]["path"] == expected, "without Temporal the gateway still reads, and records stops"
 
 
 @pytest.mark.parametrize("workload", of_kind("Deployment"), ids=name_of)
@@ -246,6 +299,17 @@ def test_the_secrets_of_the_demo_are_complete() -> None:
         for key in re.findall(r"^  ([\w.-]+):", block, re.MULTILINE)
     }
     assert {key for key, optional in secret_keys().items() if not optional} <= made
+
+
+def test_secrets_of_a_running_demo_are_never_written_over() -> None:
+    """The database keeps the password that it was made with."""
+    for file in (DEPLOY / "secrets/make-demo.sh", DEPLOY / "overlays/demo/kustomization.yaml", DEPLOYMENT):
+        calls = re.findall(r"make-demo\.sh \| kubectl (\w+)", file.read_text())
+        assert calls == ["create"], file.name
+    order = [
+        PAGE.index(one) for one in ("apply -k deploy/overlays/demo", "make-demo.sh |", "overlays/demo/migration |")
+    ]
+    assert order == sorted(order)
 
 
 def test_only_the_migration_owns_the_schema() -> None:
@@ -356,6 +420,7 @@ def test_a_drained_node_takes_one_of_each_at_a_time() -> None:
     assert set(budgets) == set(deployments)
     for name, budget in budgets.items():
         assert budget["maxUnavailable"] == 1
+        assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow", "an outage must not hold every drain up"
         assert budget["selector"] == deployments[name]["selector"]
         assert budget["selector"]["matchLabels"].items() <= deployments[name]["template"]["metadata"]["labels"].items()
     assert all(deployments[f"worker-{role}"]["replicas"] >= 2 for role in ("workflows", "control", "cluster"))
@@ -368,8 +433,13 @@ def test_crawls_cannot_take_the_whole_cluster() -> None:
     )
     (limits,) = of_kind("LimitRange")
     (container,) = limits["spec"]["limits"]
-    assert {"memory", "ephemeral-storage"} <= set(container["default"])
+    assert set(container["default"]) == {"memory"}, "everything else is said by the manifest of each task"
+    assert "defaultRequest" not in container
     assert {"cpu", "memory", "ephemeral-storage"} <= set(container["max"])
+    bare = Deployment(7, 1, "shops", {}, {}, [], Resources(), Limits(), datetime.now(UTC))
+    made: Any = resources_of(bare, CrawlerDefinition("shops"), shared=False)
+    assert set(made["requests"]) == {"cpu", "memory", "ephemeral-storage"}
+    assert set(made["limits"]) == {"ephemeral-storage"}
 
 
 # --- S17: network --------------------------------------------------------------------------------------------------
