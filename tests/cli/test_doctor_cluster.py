@@ -158,7 +158,9 @@ def test_a_clock_that_is_off(api: FakeApiServer, monkeypatch: pytest.MonkeyPatch
 def test_no_namespace(api: FakeApiServer) -> None:
     lines = look(api, namespace="night")
     assert of(lines, "namespace") == [("bad", "the cluster has no namespace 'night'")]
-    assert "kubectl apply -k deploy/base/crawls" in str(lines[-2].cure)
+    cure = str(lines[-2].cure)
+    assert "apply your overlay of deploy/" in cure
+    assert "Secrets and claims" in cure, "they are in no overlay"
     assert of(lines, "rights") == [], "nothing further can be said about it"
 
 
@@ -225,6 +227,17 @@ def test_an_old_cluster_keeps_our_name_to_itself(api: FakeApiServer) -> None:
 def test_what_a_quota_leaves(hard: dict[str, str], used: dict[str, str], level: str | None) -> None:
     lines = cluster_objects.quota_lines({"metadata": {"name": "q"}, "status": {"hard": hard, "used": used}})
     assert [one.level for one in lines] == ([level] if level else [])
+
+
+def test_no_cure_takes_back_what_an_overlay_changed(api: FakeApiServer) -> None:
+    """The base has other quotas, networks and accounts than the overlay that was applied."""
+    api.store.update(QUOTAS, ("crawls", "crawls"), lambda found: found.update(status={"hard": {"pods": "0"}}))
+    api.store.remove(ACCOUNTS, ("crawls", "crawl"))
+    api.deny("delete", "jobs")
+    cures = [str(one.cure) for one in look(api) if one.level != "ok"]
+    assert len(cures) == 3
+    assert not [cure for cure in cures if "deploy/base/crawls" in cure]
+    assert any("kubectl edit resourcequota crawls -n crawls" in cure for cure in cures)
 
 
 def test_no_quota_at_all(api: FakeApiServer) -> None:

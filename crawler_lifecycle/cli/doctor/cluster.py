@@ -87,7 +87,12 @@ def _namespace(api: Api) -> list[Line]:
         found = json.loads(api.get(f"/api/v1/namespaces/{quote(name, safe='')}"))
     except NotFound:
         return [
-            Line("namespace", "bad", f"the cluster has no namespace {name!r}", f"{APPLY} makes it, as an administrator")
+            Line(
+                "namespace",
+                "bad",
+                f"the cluster has no namespace {name!r}",
+                f"{APPLY}; its Secrets and claims are made apart",
+            )
         ]
     except Refused:
         return [Line("namespace", "warn", f"{name!r} is not ours to read, so nothing is known about it", APPLY)]

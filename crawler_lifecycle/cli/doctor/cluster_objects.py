@@ -21,7 +21,8 @@ LEFT_OVER_S = 3600.0
 #: Above this share of a quota tasks begin to wait.
 NEARLY = Decimal("0.9")
 
-APPLY = "kubectl apply -k deploy/base/crawls"
+#: Never the base alone: that would take back what an overlay changed.
+APPLY = "apply your overlay of deploy/ again, as an administrator"
 ASK_AGAIN = "try again; kubectl get --raw /readyz says how the API server is"
 
 _UNITS = {
@@ -41,14 +42,14 @@ def room(api: Api) -> list[Line]:
         return [Line("quota", "ok", "quotas are not ours to read; a full one is told as the reason why tasks wait")]
     lines = [line for quota in found for line in quota_lines(quota)]
     if not found:
-        cure = "deploy/base/crawls/quota.yaml has one"
+        cure = f"{APPLY} (base/crawls/quota.yaml has one)"
         return [Line("quota", "warn", f"{api.namespace} has no quota: crawls may take the whole cluster", cure)]
     return lines or [Line("quota", "ok", f"there is room in {counted(len(found), 'quota')}")]
 
 
 def quota_lines(quota: dict[str, Any]) -> list[Line]:
     """What is used up of a ResourceQuota, of what pods and Jobs need."""
-    status, name = quota.get("status") or {}, quota["metadata"]["name"]
+    status, name, namespace = quota.get("status") or {}, quota["metadata"]["name"], quota["metadata"].get("namespace")
     hard = status.get("hard") or (quota.get("spec") or {}).get("hard") or {}
     lines = []
     for what, limit in hard.items():
@@ -56,7 +57,8 @@ def quota_lines(quota: dict[str, Any]) -> list[Line]:
         if most is None or used is None or not _concerns_crawls(what):
             continue
         told = f"quota {name}: {what} {(status.get('used') or {}).get(what, '0')} of {limit}"
-        cure = f"raise it: kubectl edit resourcequota {name}; waiting tasks go on by themselves"
+        edit = " ".join(["kubectl edit resourcequota", name, *(["-n", namespace] if namespace else [])])
+        cure = f"raise it in your overlay, or for now by {edit}; waiting tasks go on by themselves"
         if most == 0:
             lines.append(Line("quota", "bad", f"{told}: no crawl can start", cure))
         elif used >= NEARLY * most:
