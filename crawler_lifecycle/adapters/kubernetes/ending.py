@@ -221,7 +221,8 @@ def _stopped(task: TaskRef, pod: Pod, own: datetime | None, code: int | None, su
     """
     if not task.stopping or own is None:
         return False
-    told = summary.finish_reason == "shutdown" or code in (*_TOLD, 137, 143)
+    # Only a runner can say that it ended by itself; the exit code alone may be the crawler's answer to SIGTERM.
+    told = not summary.runner or summary.finish_reason == "shutdown" or code in (*_TOLD, 137, 143)
     return told and _deleted_before(pod, own, by_itself=False)
 
 
