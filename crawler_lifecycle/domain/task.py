@@ -218,6 +218,8 @@ def read_end(end: End, stop: StopIntent | None = None) -> Ending:
     said = end.finish_reason
     if said == "finished" and end.exit_code == 0 and end.disruption is None:
         return Ending(TaskStatus.SUCCEEDED, "finished", f"The crawler finished, exit 0{_beside(end)}")
+    if stop is not None and end.disruption is not None and end.exit_code is None and end.message:
+        how = f"{how}: {end.message}"  # the stop was asked for, and the cluster says why nobody saw the end
     if stop is not None and stop.limit is None:
         by = f" by {stop.requested_by}" if stop.requested_by else ""
         if stop.escalated:

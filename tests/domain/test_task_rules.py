@@ -88,6 +88,16 @@ def test_cause_does_not_say_failed_twice() -> None:
     assert read_end(End(exit_code=1, finish_reason="late"), None).cause == "The crawler failed with 'late', exit 1"
 
 
+@pytest.mark.parametrize("stop", [PERSON, FORCED, TIMED_OUT])
+def test_a_stop_that_nobody_can_prove_says_so(stop: StopIntent) -> None:
+    unseen = End(disruption="interrupted", reason="DeletionByPodGC", message="its node is gone")
+    assert read_end(unseen, stop).cause.endswith(", exit code unknown: its node is gone")
+    # An exit code is the proof, and a message without a disruption explains another thing.
+    assert "gone" not in read_end(dataclasses.replace(unseen, exit_code=137), stop).cause
+    assert "gone" not in read_end(dataclasses.replace(unseen, disruption=None), stop).cause
+    assert read_end(dataclasses.replace(unseen, message=None), stop).cause.endswith(", exit code unknown")
+
+
 def test_a_stop_has_no_part_in_an_end_before_it() -> None:
     end = End(exit_code=1, finished_at=T0 - timedelta(seconds=1))
     assert read_end(end, PERSON).outcome == "failed"
