@@ -123,7 +123,8 @@ def quota(world: World) -> Seen:
         world.api.post(path, {"metadata": {"name": "crawls"}, "spec": {"hard": {"count/jobs.batch": "1"}}})
         until(lambda: world.get(f"{path}/crawls").get("status", {}).get("hard"))
     world.api.post(world.api.jobs_path(), job("a"))
-    return world.outcome(lambda: world.api.post(world.api.jobs_path(), job("b")))
+    # Admission comes before the storage: the name of the very Job that uses the quota up gets the same answer.
+    return [world.outcome(lambda name=name: world.api.post(world.api.jobs_path(), job(name))) for name in ("b", "a")]
 
 
 @scenario

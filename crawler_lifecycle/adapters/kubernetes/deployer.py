@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote
 
@@ -18,7 +19,7 @@ from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
 from . import labels
 from .api import Api
 from .errors import ApiError, Conflict, NotFound, Refused
-from .manifest import JobSettings, job_for, name_of, secret_for
+from .manifest import JobSettings, identity_of, job_for, name_of, secret_for, spec_hash
 from .objects import Job, decode_job
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,15 @@ PUBLIC = frozenset({"CRAWL_GATEWAY_URL", "CRAWL_UPLOAD_URL"})
 TaskEnvironment = Callable[[Deployment, QueuedTask], Mapping[str, str]]
 
 _DENIED = re.compile(r"denied (the )?request")
-_IDENTITY = (labels.MANAGED_BY, labels.RUN, labels.ATTEMPT, labels.TASK, labels.TASK_ID, labels.CRAWLER, labels.TRIGGER)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ours:
+    """What tells the Job of a task from every other one under its name, whatever the catalogue says by now."""
+
+    name: str
+    labels: Mapping[str, str]
+    spec_hash: str
 
 
 class _Answered(Exception):
@@ -113,15 +122,23 @@ class KubernetesDeployer:
         secret = {key: value for key, value in given.items() if key not in PUBLIC}
         public = {key: value for key, value in given.items() if key in PUBLIC}
         try:
-            name = name_of(deployment, task)
-            wanted = job_for(deployment, crawler, task, self._settings, public=public, secret_names=sorted(secret))
-            if known is None:
-                job, state = self._job(name, wanted, deployment.expires_at)
-            else:
-                self._check_ours(known, wanted)
-                job, state = known, "existing"
-        except InvalidRequest as why:
+            ours = _Ours(
+                name_of(deployment, task),
+                identity_of(deployment, crawler, task),
+                spec_hash(deployment, crawler, task),
+            )
+        except InvalidRequest as why:  # no Job of any try can have this name or these labels
             return Deployed(task.index, "refused", name, reason=str(why))
+
+        def wanted() -> Mapping[str, object]:
+            return job_for(deployment, crawler, task, self._settings, public=public, secret_names=sorted(secret))
+
+        try:
+            if known is None:
+                job, state = self._job(ours, wanted, deployment.expires_at)
+            else:
+                self._check_ours(known, ours)
+                job, state = known, "existing"
         except _Answered as answer:
             return Deployed(task.index, answer.state, name, reason=str(answer))
         if secret and not _started(job):
@@ -130,22 +147,31 @@ class KubernetesDeployer:
 
     # --- the Job
 
-    def _job(self, name: str, wanted: Mapping[str, object], expires_at: datetime) -> tuple[Job, str]:
+    def _job(self, ours: _Ours, wanted: Callable[[], Mapping[str, object]], expires_at: datetime) -> tuple[Job, str]:
         """The Job under this name, and whether it is new.
 
         Raises ``_Answered``, ``DeploymentExpired`` and ``ClusterUnavailable``.
         """
-        trouble: ClusterUnavailable = ClusterUnavailable(f"the Job {name} comes and goes")
+        try:
+            body = wanted()
+        except InvalidRequest as why:
+            return self._found(ours, _Answered("refused", str(why))), "existing"
+        unanswered: ApiError | None = None
         for _ in range(TRIES):
             left_s = (expires_at - self._clock()).total_seconds()
             if left_s <= 0:
-                return self._found_too_late(name, wanted, expires_at), "existing"
+                expired = DeploymentExpired(f"the deployment call expired at {expires_at.isoformat()}")
+                return self._found(ours, expired), "existing"
             try:
                 # The server gives up when nobody may create any more: a stop takes its absence for proof from then on.
-                answer = self._api.post(self._api.jobs_path(), wanted, timeout=f"{left_s:.3f}s")
+                answer = self._api.post(self._api.jobs_path(), body, timeout=f"{left_s:.3f}s")
                 return decode_job(answer), "created"
             except Refused as error:
-                self._refused(error)
+                # The server refuses before it looks whether the name is taken: by a Job of ours that an earlier try
+                # created, and that may even be what uses the quota up. While that try has no answer, the Job may
+                # come later than this look.
+                told = self._refused(error)
+                return self._found(ours, unanswered or told), "existing"
             except Conflict as error:
                 if error.reason != "AlreadyExists":
                     raise
@@ -153,18 +179,19 @@ class KubernetesDeployer:
                 # Nobody knows whether it was created. The name makes the second try harmless, the first look cheaper.
                 if not error.effect_unknown:
                     raise
-                trouble = error
-            found = self._find(name)
+                unanswered = error
+            found = self._find(ours.name)
             if found is not None:
-                self._check_ours(found, wanted)
+                self._check_ours(found, ours)
                 return found, "existing"
-        raise trouble
+        raise unanswered or ClusterUnavailable(f"the Job {ours.name} comes and goes")
 
-    def _found_too_late(self, name: str, wanted: Mapping[str, object], expires_at: datetime) -> Job:
-        found = self._find(name)
+    def _found(self, ours: _Ours, otherwise: Exception) -> Job:
+        """The Job that an earlier try created, perhaps of another replica. Raises ``otherwise`` if there is none."""
+        found = self._find(ours.name)
         if found is None:
-            raise DeploymentExpired(f"the deployment call expired at {expires_at.isoformat()}")
-        self._check_ours(found, wanted)
+            raise otherwise
+        self._check_ours(found, ours)
         return found
 
     def _find(self, name: str) -> Job | None:
@@ -173,11 +200,9 @@ class KubernetesDeployer:
         except NotFound:
             return None
 
-    def _check_ours(self, found: Job, wanted: Mapping[str, object]) -> None:
+    def _check_ours(self, found: Job, ours: _Ours) -> None:
         """Raises ``_Answered`` for a Job that is none of this deployment's."""
         meta = found.metadata
-        asked = wanted["metadata"]
-        assert isinstance(asked, Mapping)
         if meta.deletion_timestamp is not None:
             raise _Answered(
                 "deferred",
@@ -190,8 +215,8 @@ class KubernetesDeployer:
                 f"a Job {meta.name} exists already, and its end was recorded: it is of another database that counted "
                 "its runs in this namespace; delete its Jobs, or use another namespace",
             )
-        differs = [key for key in _IDENTITY if meta.labels.get(key) != asked["labels"].get(key)]
-        if meta.annotations.get(labels.SPEC_HASH) != asked["annotations"][labels.SPEC_HASH]:
+        differs = [key for key, value in ours.labels.items() if meta.labels.get(key) != value]
+        if meta.annotations.get(labels.SPEC_HASH) != ours.spec_hash:
             differs.append(labels.SPEC_HASH)
         if differs:
             raise _Answered(
@@ -200,20 +225,20 @@ class KubernetesDeployer:
                 "use another namespace for each installation",
             )
 
-    def _refused(self, error: Refused) -> None:
-        """What a refusal means for the task. Raises ``_Answered``, or the error where the refusal is about us."""
+    def _refused(self, error: Refused) -> _Answered:
+        """What a refusal means for the task. Raises the error where the refusal is about us."""
         words = error.words
         if error.status == 403:
             if "exceeded quota" in words:
-                raise _Answered("deferred", f"the namespace's quota is used up: {words}") from error
+                return _Answered("deferred", f"the namespace's quota is used up: {words}")
             if "NamespaceTerminating" in error.causes or "is being terminated" in words:
                 namespace = self._api.namespace
                 text = f"the namespace {namespace} is being deleted: {words}"
-                raise _Answered("deferred", text) from error
+                return _Answered("deferred", text)
         if error.status in (413, 422) or (error.status in (400, 403) and _DENIED.search(words)):
-            raise _Answered("refused", f"the cluster does not take this Job: {words}") from error
+            return _Answered("refused", f"the cluster does not take this Job: {words}")
         if error.status == 400 and error.reason == "BadRequest":
-            raise _Answered("refused", f"the cluster does not understand this Job: {words}") from error
+            return _Answered("refused", f"the cluster does not understand this Job: {words}")
         raise error
 
     # --- the Secret

@@ -73,7 +73,7 @@ def job_for(
 
     Raises ``InvalidRequest``, naming what can never become a Job, the value and the cure.
     """
-    identity = _identity(deployment, crawler, task)
+    identity = identity_of(deployment, crawler, task)
     options, name = crawler.kubernetes, name_of(deployment, task)
     told = {} if options.runner else {labels.RUNNER: "false"}
     annotations = {labels.SPEC_HASH: spec_hash(deployment, crawler, task)}
@@ -175,8 +175,8 @@ def spec_hash(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTa
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:40]
 
 
-def _identity(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> dict[str, str]:
-    """The labels that Job and pod share."""
+def identity_of(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> dict[str, str]:
+    """The labels that Job and pod share. Raises ``InvalidRequest`` for a crawler that no label can name."""
     if not CRAWLER_NAME.fullmatch(crawler.name):
         raise InvalidRequest(
             f"crawler: {crawler.name!r:.80} is not allowed; give 1 to 63 characters of a-z, 0-9, '-', '_' and '.', and "

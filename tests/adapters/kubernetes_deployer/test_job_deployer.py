@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -118,11 +119,11 @@ def test_replicas_that_race_make_one_job_each(bench: Bench) -> None:
         assert sorted(answer.state for answer in same) == ["created", "existing", "existing", "existing"]
 
 
-def test_wrong_arguments_are_refused_without_asking_the_server(bench: Bench) -> None:
+def test_wrong_arguments_are_refused_without_trying_to_create(bench: Bench) -> None:
     answer = bench.one(args={"nonsense": "1"})
     assert (answer.state, answer.uid) == ("refused", None)
     assert "nonsense" in (answer.reason or "")
-    assert not bench.server.requests
+    assert [request.method for request in bench.server.requests] == ["GET"], "an earlier try may have created it"
 
 
 # --- an answer that was lost ------------------------------------------------------------------------------------------
@@ -165,6 +166,57 @@ def test_what_nobody_answers_for_is_an_outage_and_is_found_by_the_next_call(benc
         bench.one()
     bench.server.faults.clear()
     assert bench.one().state == "existing"
+
+
+QUOTA = Answer(
+    403, 'jobs.batch "crawl-7-0-1" is forbidden: exceeded quota: crawls, used: count/jobs.batch=1', "Forbidden"
+)
+POLICY = Answer(403, 'admission webhook "policy.example" denied the request: no owner label', "Forbidden")
+
+
+def _lost(bench: Bench) -> str:
+    """A call whose Job is there and executes, though nobody had an answer. Its uid."""
+    bench.server.faults.add("POST", JOBS_POST, LostAnswer())
+    bench.server.faults.add("GET", r"/jobs/", Answer(503), times=None)
+    with pytest.raises(ClusterUnavailable):
+        bench.one()
+    bench.server.faults.clear()
+    bench.server.pod_starts("crawl-7-0-1")
+    return str(bench.server.job("crawl-7-0-1")["metadata"]["uid"])
+
+
+@pytest.mark.parametrize("refusal", [QUOTA, POLICY, Answer(422, "invalid"), Answer(413, "too large")], ids=repr)
+def test_a_refusal_does_not_say_that_nothing_is_there(bench: Bench, refusal: Answer) -> None:
+    uid = _lost(bench)
+    bench.server.faults.add("POST", JOBS_POST, refusal)
+    answer = bench.one()
+    assert (answer.state, answer.uid, answer.reason) == ("existing", uid, None)
+
+
+def test_a_quota_that_our_own_job_uses_up_is_no_reason_to_wait(bench: Bench) -> None:
+    bench.server.routes.jobs_quota = 1
+    uid = _lost(bench)
+    assert (bench.one().state, bench.one().uid) == ("existing", uid)
+    assert [answer.state for answer in bench.deploy(2)] == ["existing", "deferred"]
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_catalogue_that_changed_for_the_worse_disowns_no_job(bench: Bench, tasks: int) -> None:
+    uid = _lost(bench)
+    bench.crawler = replace(bench.crawler, image="no image")
+    first, *others = bench.deploy(tasks)
+    assert (first.state, first.uid) == ("existing", uid)
+    assert {answer.state for answer in others} <= {"refused"}
+
+
+@pytest.mark.parametrize("refusal", [QUOTA, POLICY, Answer(422, "invalid")], ids=repr)
+def test_a_refusal_after_a_try_without_an_answer_is_that_trouble(bench: Bench, refusal: Answer) -> None:
+    bench.server.faults.add("POST", JOBS_POST, Answer(504))
+    bench.server.faults.add("POST", JOBS_POST, refusal)
+    with pytest.raises(ApiError) as raised:
+        bench.one()
+    assert raised.value.status == 504, "the first creation may hold the quota, and be stored yet"
+    assert bench.one().state == "created"
 
 
 def test_the_tries_within_a_call_have_an_end(bench: Bench) -> None:

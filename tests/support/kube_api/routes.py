@@ -218,8 +218,6 @@ class Routes:
         key = (place.namespace or "", name)
         if kind is JOBS:
             self._check_job(obj, name, place.namespace or "")
-        if any(key_of(found) == key for found in self.store.find(kind)):
-            raise problems.already_exists(kind.plural, kind.group, name)
         if kind is JOBS and self.jobs_quota is not None and len(self.store.find(JOBS)) >= self.jobs_quota:
             used = len(self.store.find(JOBS))
             why = (
@@ -227,6 +225,8 @@ class Routes:
                 f"used: count/jobs.batch={used}, limited: count/jobs.batch={self.jobs_quota}"
             )
             raise problems.forbidden(kind.plural, kind.group, name, why)
+        if any(key_of(found) == key for found in self.store.find(kind)):  # last: admission comes before the storage
+            raise problems.already_exists(kind.plural, kind.group, name)
         return Reply(201, self._stored(kind, key, obj, wanted.query.get("dryRun") == "All"))
 
     def _stored(self, kind: Kind, key: Key, obj: Object, dry: bool) -> Object:
