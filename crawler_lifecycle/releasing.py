@@ -44,10 +44,20 @@ def releasable(
 
 
 def _on_record(end: KeptEnd, row: RecordedTask | None, now: datetime) -> bool:
-    if row is None or row.status not in _ENDS or (row.uid is not None and end.uid is not None and row.uid != end.uid):
+    if row is None or row.status not in _ENDS or _is_strange(end, row):
         return False
     proved = row.exit_code is not None or row.exit_signal is not None or not end.ran
     return proved or end.ended_at is None or now - end.ended_at >= UNPROVED_FOR
+
+
+def _is_strange(end: KeptEnd, row: RecordedTask | None) -> bool:
+    """Whether no row is about this object: what is under a row's name may be another one, of another installation."""
+    if row is None:
+        return True
+    if end.uid is None or end.uid == row.uid:
+        return False
+    # A row that has ended and knows of no object never had one. One that is open may only not have been told yet.
+    return row.uid is not None or row.status in _ENDS
 
 
 class Releaser:
@@ -99,7 +109,7 @@ class Releaser:
         rows = {row.key: row for row in self._store.recorded_tasks([end.key for end in kept])} if kept else {}
         ready = releasable(kept, rows, self._clock())
         self._kept, self._last = len(kept), time.monotonic()
-        self._tell_unknown([end for end in kept if end.key not in rows])
+        self._tell_unknown([end for end in kept if _is_strange(end, rows.get(end.key))])
         chosen = ready[:PAGE]
         trouble: LifecycleError | None = None
         for run_id, ends in groupby(chosen, key=lambda end: end.run_id):

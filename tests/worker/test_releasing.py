@@ -70,7 +70,12 @@ def releaser(keeper: Keeper, rows: list[RecordedTask]) -> Releaser:
         (end(), row(status="STOPPING", exit_code=None), False),
         (end(), None, False),
         (end(), row(uid="other"), False),
-        (end(), row(uid=None), True),
+        (end(), row(uid=None), False),  # it never had an object
+        (end(uid=None), row(uid=None), True),
+        (end(uid=None), row(), True),
+        (end(ended_at=NOW - timedelta(hours=2)), row(status="FAILED", uid=None, exit_code=None), False),
+        (end(ended_at=NOW - timedelta(hours=2)), row(status="CANCELLED", uid=None, exit_code=None), False),
+        (end(ran=False), row(status="CANCELLED", uid=None, exit_code=None), False),
         (end(ran=False), row(status="CANCELLED", exit_code=None), True),
         (end(), row(status="LOST", exit_code=None), False),  # evidence that came late is the audit's
         (end(), row(status="LOST", exit_code=None, exit_signal=9), True),
@@ -92,6 +97,17 @@ def test_one_turn(caplog: pytest.LogCaptureFixture) -> None:
     assert [one.key for one in keeper.ends] == [(1, 2, 1), (99, 0, 1)]
     assert helper.state() | {"last_s": 0} == {"kept": 2, "unknown": 1, "problem": None, "last_s": 0, "released": 3}
     assert caplog.text.count("belong to no row") == 1
+
+
+def test_what_is_under_the_name_of_another_object_is_unknown(caplog: pytest.LogCaptureFixture) -> None:
+    refused = row(0, status="FAILED", uid=None, exit_code=None)
+    not_told_yet = row(2, status="PENDING", uid=None, exit_code=None)
+    keeper = Keeper([end(0), end(1), end(2)])
+    helper = releaser(keeper, [refused, row(1, status="RUNNING", uid="ours", exit_code=None), not_told_yet])
+    with caplog.at_level(logging.WARNING):
+        assert helper.turn() == (0, 0)
+    assert (helper.state()["kept"], helper.state()["unknown"], keeper.calls) == (3, 2, [])
+    assert "2 ended tasks of the cluster belong to no row" in caplog.text
 
 
 def test_a_turn_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
