@@ -24,7 +24,7 @@ from .api import Api
 from .deleting import Deleting
 from .facts import ended, main_of, newest, owner_of
 from .keeping import Keeping
-from .listing import Key, Objects, key_of, list_pods, name_of, of_tasks, read_objects, task_id_of
+from .listing import Key, Objects, is_of, key_of, list_pods, name_of, of_tasks, read_objects, task_id_of
 from .metrics import MemoryNow
 from .objects import Event, Job, Pod
 from .progress import last_progress
@@ -75,18 +75,18 @@ class KubernetesCluster:
         """Two complete lists, and questions by name about what should be in them and is not. Raises ``ApiError``."""
         began, now = time.monotonic(), self._clock()
         listed = read_objects(self._api, labels.of_run(run_id))
-        missing = [task for task in tasks if task.uid is not None and not _is_listed(run_id, task, listed)]
+        tasks = [_known(run_id, task, listed) for task in tasks]
+        missing = [task for task in tasks if task.uid is not None and _objects_of(run_id, task, listed).job is None]
         asked = absence.ask(self._api, run_id, missing, listed) if missing else {}
-        events = explain.events_for(self._api, self._wordless(run_id, tasks, listed, now), now)
+        found = [asked.get(task.uid or "") or _objects_of(run_id, task, listed) for task in tasks]
+        events = explain.events_for(self._api, _wordless(tasks, found, now), now)
         seen = []
-        for task in tasks:
-            read = partial(self._read, task, events, now)
-            if task.uid in asked:
-                seen.append(absence.observe(task, asked[task.uid], now, read))
-                continue
-            job = listed.jobs.get(name_of(run_id, task))
-            seen.append(read(job, listed.pods_of(job.metadata.uid)) if job is not None else _absent(task, now))
-        pods = [_pods_of(run_id, task, listed, asked) for task in tasks]
+        for task, one in zip(tasks, found, strict=True):
+            if task.uid is None:
+                seen.append(_never_seen(task, listed.jobs.get(name_of(run_id, task)), now))
+            else:
+                seen.append(absence.observe(task, one, now, partial(self._read, task, events, now)))
+        pods = [one.pods for one in found]
         seen = explain.namespace(self._api, tasks, seen, pods)
         seen = self._counted(run_id, seen, pods)
         waits = [absence.again_s(task, one, now) for task, one in zip(tasks, seen, strict=True)]
@@ -103,21 +103,6 @@ class KubernetesCluster:
         seen = read_task(task, job, pods, about, now)
         # The other phases held at some time since the look began; an end was read only now, after it happened.
         return replace(seen, observed_at=self._clock()) if seen.phase is Phase.ENDED else seen
-
-    def _wordless(
-        self, run_id: int, tasks: Sequence[TaskRef], listed: Objects, now: datetime
-    ) -> list[tuple[str, Job | Pod]]:
-        """The objects that wait and do not say for what: ("Job" or "Pod", the object)."""
-        found: list[tuple[str, Job | Pod]] = []
-        for task in tasks:
-            job = listed.jobs.get(name_of(run_id, task))
-            if job is None:
-                continue
-            pods = listed.pods_of(job.metadata.uid)
-            if not pods and explain.job_is_wordless(job, now):
-                found.append(("Job", job))
-            found += [("Pod", pod) for pod in pods if explain.pod_is_wordless(pod, now)]
-        return found
 
     def _counted(self, run_id: int, seen: list[Observation], pods: Sequence[Sequence[Pod]]) -> list[Observation]:
         """The observations with what the crawlers counted, for those whose turn it is."""
@@ -149,8 +134,8 @@ class KubernetesCluster:
         by_task = _by_key(list_pods(self._api, of_tasks(run_id, tasks)))
         found = []
         for task in tasks:
-            ours = [pod for pod in by_task.get((run_id, task.index, task.attempt), []) if _is_of(pod, task)]
-            pod = newest(ours)
+            named = by_task.get((run_id, task.index, task.attempt), [])
+            pod = newest(pod for pod in named if is_of(task, owner_of(pod), pod.metadata))
             if pod is not None:
                 found.append((task, pod))
         memory = self._memory.of(of_tasks(run_id, tasks), [pod.metadata.name for _, pod in found if not ended(pod)])
@@ -231,24 +216,40 @@ class KubernetesCluster:
         return sorted(found, key=lambda task: (task.key, task.uid or ""))
 
 
-def _is_listed(run_id: int, task: TaskRef, listed: Objects) -> bool:
+def _known(run_id: int, task: TaskRef, listed: Objects) -> TaskRef:
+    """With the uid of its Job, also where the answer to its creation never reached the database."""
     job = listed.jobs.get(name_of(run_id, task))
-    return job is not None and job.metadata.uid == task.uid
+    ours = job is not None and task.uid is None and is_of(task, job.metadata.uid, job.metadata)
+    return replace(task, uid=job.metadata.uid) if job is not None and ours else task
 
 
-def _absent(task: TaskRef, now: datetime) -> Observation:
-    return Observation(task.index, task.attempt, Phase.ABSENT, now)
-
-
-def _pods_of(run_id: int, task: TaskRef, listed: Objects, asked: Mapping[str, absence.Found]) -> list[Pod]:
-    if task.uid is not None and task.uid in asked:
-        return asked[task.uid].pods
+def _objects_of(run_id: int, task: TaskRef, listed: Objects) -> absence.Found:
+    """What the lists have of the task's own: its Job and its pods."""
     job = listed.jobs.get(name_of(run_id, task))
-    return listed.pods_of(job.metadata.uid) if job is not None else []
+    own = job is not None and task.uid is not None and job.metadata.uid == task.uid
+    return absence.Found(job if own else None, listed.pods_of(task.uid))
 
 
-def _is_of(pod: Pod, task: TaskRef) -> bool:
-    return task.uid is None or owner_of(pod) == task.uid
+def _never_seen(task: TaskRef, other: Job | None, now: datetime) -> Observation:
+    """A task that nothing on the cluster is known to be of; ``other`` has its name."""
+    words = None
+    if other is not None:
+        number = task_id_of(other.metadata)
+        whose = f"belongs to task {number}" if number is not None else "does not say whose it is"
+        words = f"Another Job ({other.metadata.uid}) is under its name and {whose}; this is task {task.task_id}"
+    return Observation(task.index, task.attempt, Phase.ABSENT, now, reason=words)
+
+
+def _wordless(tasks: Sequence[TaskRef], found: Sequence[absence.Found], now: datetime) -> list[tuple[str, Job | Pod]]:
+    """The objects that wait and do not say for what: ("Job" or "Pod", the object)."""
+    wordless: list[tuple[str, Job | Pod]] = []
+    for task, one in zip(tasks, found, strict=True):
+        if one.job is None or one.job.metadata.uid != task.uid:
+            continue
+        if not one.pods and explain.job_is_wordless(one.job, now):
+            wordless.append(("Job", one.job))
+        wordless += [("Pod", pod) for pod in one.pods if explain.pod_is_wordless(pod, now)]
+    return wordless
 
 
 def _by_key(pods: Sequence[Pod]) -> dict[Key, list[Pod]]:

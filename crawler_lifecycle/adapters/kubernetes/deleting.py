@@ -14,7 +14,7 @@ from . import labels
 from .api import Api
 from .errors import Conflict, NotFound
 from .facts import ended
-from .listing import job_is_over, key_of, list_pods, name_of, of_jobs
+from .listing import is_of, job_is_over, key_of, list_pods, name_of, of_jobs
 from .objects import Job, Pod, decode_job
 
 logger = logging.getLogger(__name__)
@@ -57,9 +57,10 @@ class Deleting:
             job = decode_job(self._api.get(self._api.jobs_path(name_of(run_id, task))))
         except NotFound:
             return None
-        ours = job.metadata.uid == task.uid if task.uid is not None else _is_of(job, run_id, task)
+        ours = is_of(task, job.metadata.uid, job.metadata) and (task.uid is not None or _is_labelled(job, run_id, task))
         if not ours:
-            logger.warning("left alone: Job %s is %s, meant was %s", job.metadata.name, job.metadata.uid, task.uid)
+            meant = task.uid or f"that of task {task.task_id}"
+            logger.warning("left alone: Job %s is %s, meant was %s", job.metadata.name, job.metadata.uid, meant)
         return job if ours else None
 
     def _delete_job(self, job: Job) -> None:
@@ -88,6 +89,6 @@ class Deleting:
             logger.warning("left alone: %s", error)
 
 
-def _is_of(job: Job, run_id: int, task: TaskRef) -> bool:
+def _is_labelled(job: Job, run_id: int, task: TaskRef) -> bool:
     mine = job.metadata.labels.get(labels.MANAGED_BY) == labels.MANAGER
     return mine and key_of(job.metadata) == (run_id, task.index, task.attempt)

@@ -20,7 +20,7 @@ from . import labels
 from .api import Api
 from .errors import Conflict, NotFound, Refused
 from .facts import ended, main_of, owner_of, real, unborn
-from .listing import job_is_over, key_of, list_pods, name_of, of_tasks
+from .listing import is_of, job_is_over, key_of, list_pods, name_of, of_tasks
 from .objects import Pod, decode_job
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Keeping:
         pods: dict[TaskRef, list[Pod]] = {task: [] for task in tasks}
         for pod in list_pods(self._api, of_tasks(run_id, tasks)):
             task = wanted.get(key_of(pod.metadata) or (0, 0, 0))
-            if task is not None and task.uid in (None, owner_of(pod)) and ended(pod):
+            if task is not None and is_of(task, owner_of(pod), pod.metadata) and ended(pod):
                 pods[task].append(pod)
         calls = [self._threads.submit(self._release, name_of(run_id, task), held) for task, held in pods.items()]
         errors = [error for call in calls if (error := call.exception()) is not None]

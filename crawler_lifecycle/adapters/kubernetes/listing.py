@@ -88,6 +88,14 @@ def task_id_of(meta: ObjectMeta) -> int | None:
     return _number(meta.labels.get(labels.TASK_ID) or meta.annotations.get(labels.TASK_ID))
 
 
+def is_of(task: TaskRef, uid: str | None, meta: ObjectMeta) -> bool:
+    """Whether an object under the task's name belongs to it: by the uid of its Job, or else by the id of its row.
+
+    A name is taken for certain by no one: another database in this namespace has a task of the same name.
+    """
+    return uid == task.uid if task.uid is not None else task_id_of(meta) == task.task_id
+
+
 def listed_by_us(meta: ObjectMeta, run_id: int) -> bool:
     """Whether a look's selector finds the object."""
     mine = meta.labels.get(labels.MANAGED_BY) == labels.MANAGER and meta.labels.get(labels.RUN) == str(run_id)

@@ -252,6 +252,15 @@ def test_another_object_under_the_name_is_not_let_go(world: World) -> None:
     assert labels.FINALIZER in _finalizers(world)
 
 
+def test_the_end_of_another_row_is_not_let_go(world: World) -> None:
+    world.deploy()
+    world.server.pod_ends(world.name(), 0)
+    world.cluster.release(RUN, [replace(world.without_uid(), task_id=999999)])
+    assert labels.FINALIZER in _finalizers(world)
+    world.cluster.release(RUN, [world.without_uid()])
+    assert labels.FINALIZER not in _finalizers(world)
+
+
 def test_a_right_that_went_first_is_an_error(world: World) -> None:
     world.deploy()
     world.server.pod_ends(world.name(), 0)

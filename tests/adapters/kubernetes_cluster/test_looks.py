@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -365,3 +366,39 @@ def test_what_is_kept_of_a_log_is_its_end(world: World) -> None:
     world.server.pod_prints(world.name(), b"last\n")
     [details] = world.cluster.details(RUN, [world.ref()])
     assert (details.log_tail or "").endswith("x\nlast\n")
+
+
+# --- whose a name is --------------------------------------------------------------------------------------------------
+
+
+def test_a_task_that_was_never_offered_is_not_what_has_its_name(world: World) -> None:
+    """The Job of another database that counts its runs from 1 as well."""
+    world.deploy()
+    world.server.pod_ends(world.name(), 0, "Completed", '{"runner": "1", "finish_reason": "finished", "exit": 0}')
+    stranger = replace(world.without_uid(), task_id=999999)
+    seen = world.look(stranger).observations[0]
+    assert (seen.phase, seen.uid, seen.end) == (Phase.ABSENT, None, None)
+    assert seen.reason == (
+        f"Another Job ({world.uids[0]}) is under its name and belongs to task 100; this is task 999999"
+    )
+    assert world.cluster.details(RUN, [stranger]) == []
+    own = world.look(world.without_uid()).observations[0]
+    assert (own.phase, own.uid) == (Phase.ENDED, world.uids[0]), "the answer to its creation was lost"
+
+
+def test_without_an_id_a_job_is_nobody_s(world: World) -> None:
+    world.deploy()
+    world.server.change_job(world.name(), lambda job: job["metadata"]["labels"].pop(labels.TASK_ID))
+    seen = world.look(world.without_uid()).observations[0]
+    assert seen.phase is Phase.ABSENT
+    assert "does not say whose it is" in (seen.reason or "")
+    assert world.see().phase is Phase.EXECUTING, "whose uid is on record needs no label"
+
+
+@pytest.mark.parametrize("gesture", ["stop", "kill"])
+def test_a_task_that_was_never_offered_ends_nothing(world: World, gesture: str) -> None:
+    world.deploy()
+    getattr(world.cluster, gesture)(RUN, replace(world.without_uid(), task_id=999999))
+    assert world.calls("DELETE") == 0
+    getattr(world.cluster, gesture)(RUN, world.without_uid())
+    assert world.calls("DELETE", "/jobs/") == 1
