@@ -201,23 +201,28 @@ class KubernetesDeployer:
             return None
 
     def _check_ours(self, found: Job, ours: _Ours) -> None:
-        """Raises ``_Answered`` for a Job that is none of this deployment's."""
+        """Raises ``_Answered`` for a Job that is none of this deployment's.
+
+        One of ours that somebody deletes is there all the same: its pod may execute for its whole grace, and what its
+        end means is for the looks to say. To wait for its end would be to deploy the same attempt twice.
+        """
         meta = found.metadata
-        if meta.deletion_timestamp is not None:
+        differs = [key for key, value in ours.labels.items() if meta.labels.get(key) != value]
+        if meta.annotations.get(labels.SPEC_HASH) != ours.spec_hash:
+            differs.append(labels.SPEC_HASH)
+        settled = labels.SETTLED in meta.labels
+        if meta.deletion_timestamp is not None and (settled or differs):
             raise _Answered(
                 "deferred",
                 f"a former Job {meta.name} is still being deleted, and this one is created after it; if its pod is held"
                 " by our finalizer, an administrator frees it with: crawlctl cluster release",
             )
-        if labels.SETTLED in meta.labels:
+        if settled:
             raise _Answered(
                 "refused",
                 f"a Job {meta.name} exists already, and its end was recorded: it is of another database that counted "
                 "its runs in this namespace; delete its Jobs, or use another namespace",
             )
-        differs = [key for key, value in ours.labels.items() if meta.labels.get(key) != value]
-        if meta.annotations.get(labels.SPEC_HASH) != ours.spec_hash:
-            differs.append(labels.SPEC_HASH)
         if differs:
             raise _Answered(
                 "refused",

@@ -94,7 +94,7 @@ def test_of_a_page_each_task_is_judged_by_itself(bench: Bench) -> None:
 
     bench.server.store.update(JOBS, ("crawls", "crawl-7-1-1"), settle)
     bench.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-2-1"), 0, "foregroundDeletion")
-    assert [answer.state for answer in bench.deploy(5)] == ["existing", "refused", "deferred", "existing", "created"]
+    assert [answer.state for answer in bench.deploy(5)] == ["existing", "refused", "existing", "existing", "created"]
 
 
 def test_a_page_whose_list_fails_is_an_outage(bench: Bench) -> None:
@@ -265,8 +265,18 @@ def test_a_job_whose_end_is_on_record_is_of_another_database(bench: Bench) -> No
     assert "another database" in (answer.reason or "")
 
 
-def test_one_that_is_being_deleted_is_waited_for(bench: Bench) -> None:
+def test_one_of_ours_that_somebody_deletes_is_there_and_its_attempt_is_not_made_again(bench: Bench) -> None:
+    uid = _lost(bench)
+    bench.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-0-1"), 0, "foregroundDeletion")
+    answer = bench.one()
+    assert (answer.state, answer.uid, answer.reason) == ("existing", uid, None)
+    assert bench.deploy(2)[0].uid == uid
+
+
+@pytest.mark.parametrize("foreign", [{labels.TASK_ID: "9"}, {labels.SETTLED: "1"}], ids=str)
+def test_a_former_one_that_is_being_deleted_is_waited_for(bench: Bench, foreign: dict[str, str]) -> None:
     bench.one()
+    bench.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"]["labels"].update(foreign))
     bench.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-0-1"), 0, "foregroundDeletion")
     answer = bench.one()
     assert (answer.state, answer.uid) == ("deferred", None)
