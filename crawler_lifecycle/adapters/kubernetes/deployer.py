@@ -142,7 +142,7 @@ class KubernetesDeployer:
         except _Answered as answer:
             return Deployed(task.index, answer.state, name, reason=str(answer))
         if secret and not _started(job):
-            self._give(name, job.metadata.uid, secret)
+            self._give(name, job.metadata.uid, secret, new=state == "created")
         return Deployed(task.index, state, name, job.metadata.uid)
 
     # --- the Job
@@ -248,11 +248,12 @@ class KubernetesDeployer:
 
     # --- the Secret
 
-    def _give(self, name: str, uid: str, values: Mapping[str, str]) -> None:
+    def _give(self, name: str, uid: str, values: Mapping[str, str], *, new: bool) -> None:
         """Create the task's Secret, or find that somebody did; until it is there the container is not started.
 
         The right to create Secrets is all it takes: an existing one is not read, because only tries of this Job create
-        one under its name. Raises ``ApiError``.
+        one under its name. But beside a ``new`` Job it may be a former one's, which the garbage collector is about to
+        remove. Raises ``ApiError``.
         """
         path = f"/api/v1/namespaces/{quote(self._api.namespace, safe='')}/secrets"
         try:
@@ -260,6 +261,9 @@ class KubernetesDeployer:
         except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise
+            if new:  # another try of this Job may have been quicker: that costs one more
+                text = f"the Job {name} is new, and its Secret is there: of a former Job that is still being removed"
+                raise Conflict(text, status=error.status, reason=error.reason, words=error.words) from error
 
 
 class _Page:

@@ -458,6 +458,28 @@ def test_a_service_that_dies_between_job_and_secret_is_made_good_by_the_next_cal
     assert bench.one(by=by).state == "existing"
 
 
+def test_a_former_jobs_secret_is_not_taken_for_that_of_a_new_one(bench: Bench) -> None:
+    by = bench.deployer(task_environment=_tokens)
+    former = bench.one(by=by)
+    bench.server.store.remove(JOBS, ("crawls", "crawl-7-0-1"))  # in the background: what it owns goes later
+    with pytest.raises(ClusterUnavailable, match="Secret is there"):
+        bench.one(by=by)
+    bench.server.store.remove(SECRETS, ("crawls", "crawl-7-0-1"))
+    answer = bench.one(by=by)
+    assert answer.uid != former.uid
+    [secret] = bench.server.store.find(SECRETS)
+    assert secret["metadata"]["ownerReferences"][0]["uid"] == answer.uid
+
+
+def test_of_a_page_one_former_secret_keeps_no_other_task_back(bench: Bench) -> None:
+    by = bench.deployer(task_environment=_tokens)
+    bench.one(by=by)
+    bench.server.store.remove(JOBS, ("crawls", "crawl-7-0-1"))
+    with pytest.raises(ClusterUnavailable):
+        bench.deploy(40, by=by)
+    assert len(bench.jobs) == 40
+
+
 def test_the_right_to_create_secrets_is_all_it_takes(bench: Bench) -> None:
     for verb in ("get", "list", "watch", "patch", "update", "delete"):
         bench.server.deny(verb, "secrets")
