@@ -67,6 +67,9 @@ COMPONENTS: Mapping[str, str] = {
     "gateway": "crawl-log-reader",
 }
 
+#: Those whose token says who they are and opens nothing.
+RIGHTLESS = ("worker-workflows", "worker-export")
+
 #: Rights without which things go on, and what is missing then.
 DISPENSABLE: Mapping[Right, str] = {
     Right("list", "pods", "metrics.k8s.io"): "memory in use is not shown",
@@ -109,6 +112,14 @@ def who_am_i(api: Api) -> str | None:
         if error.status in (403, 404):  # before 1.28 there is no such question
             return None
         raise
+
+
+def component(name: str | None) -> str | None:
+    """The component whose service account this name of the API server is; ``None`` for anybody else's."""
+    if name is None or not name.startswith("system:serviceaccount:"):
+        return None
+    account = name.rpartition(":")[2]
+    return account if account in COMPONENTS or account in RIGHTLESS else None
 
 
 def missing(api: Api, rights: Iterable[Right]) -> set[Right]:

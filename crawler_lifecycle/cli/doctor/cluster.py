@@ -119,8 +119,10 @@ def _rights(api: Api) -> list[Line]:
     from crawler_lifecycle.adapters.kubernetes import rights
 
     me = rights.who_am_i(api)
-    mine = me.rpartition(":")[2] if me is not None and me.startswith("system:serviceaccount:") else ""
-    components = {mine: rights.COMPONENTS[mine]} if mine in rights.COMPONENTS else dict(rights.COMPONENTS)
+    mine = rights.component(me)
+    if mine in rights.RIGHTLESS:
+        return [Line("rights", "ok", f"{mine} has none and needs none, as {me}")]
+    components = dict(rights.COMPONENTS) if mine is None else {mine: rights.COMPONENTS[mine]}
     lacking = rights.missing(api, [right for role in components.values() for right in rights.ROLES[role]])
     lines = []
     for role in dict.fromkeys(components.values()):
@@ -138,7 +140,7 @@ def _rights(api: Api) -> list[Line]:
             if one in rights.DISPENSABLE
         ]
     if not lines:
-        whom = f"{mine} has its rights" if mine in rights.COMPONENTS else "the rights of every component are there"
+        whom = "the rights of every component are there" if mine is None else f"{mine} has its rights"
         lines = [Line("rights", "ok", f"{whom}, as {me or 'whoever we are'}")]
     return lines
 

@@ -41,7 +41,8 @@ def doctor(
     lines: list[Line] = []
     if session.for_people:
         _show_settings(session, settings)
-    for line in [*problem, *run(_checks(), context)]:
+    checks, where = _here(_checks(), context)
+    for line in [*problem, *where, *run(checks, context)]:
         lines.append(line)
         if session.for_people:
             _show(session, line)
@@ -108,6 +109,21 @@ def _checks() -> Sequence[Check]:
         Check("events", services.check_events),
         Check("pushes", services.check_pushes),
     )
+
+
+def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], Sequence[Line]]:
+    """In a component's pod the checks of what that component uses, and a line that says so; elsewhere all of them."""
+    from crawler_lifecycle.cli.doctor import place
+    from crawler_lifecycle.cli.doctor.report import Line
+
+    mine = place.component(context.settings) if context.settings is not None else None
+    if mine is None:
+        return checks, ()
+    wanted = place.OWN | place.USES[mine]
+    text = (
+        f"this is {mine}: checked is what it uses, and not {', '.join(c.name for c in checks if c.name not in wanted)}"
+    )
+    return [check for check in checks if check.name in wanted], (Line("component", "ok", text),)
 
 
 # --- for people ----------------------------------------------------------------------------------------------------
