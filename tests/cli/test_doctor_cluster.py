@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from collections.abc import Iterator
@@ -15,9 +16,10 @@ from syrupy.assertion import SnapshotAssertion
 
 from crawler_lifecycle import compose
 from crawler_lifecycle.adapters.kubernetes import labels, rights
-from crawler_lifecycle.cli.doctor import cluster, cluster_objects
+from crawler_lifecycle.cli.doctor import cluster, cluster_objects, place
 from crawler_lifecycle.cli.doctor.report import Context, Line
 from crawler_lifecycle.cli.doctor.sources import Sources
+from crawler_lifecycle.cli.doctor.verb import _checks, _here
 from crawler_lifecycle.observability.redaction import Redactor
 from crawler_lifecycle.settings import Settings
 from tests.support.kube_api import Answer, FakeApiServer, Garbage, Silence
@@ -198,6 +200,50 @@ def test_a_component_asks_for_its_own_rights_only(api: FakeApiServer) -> None:
     api.deny("get", "pods/log")
     ((level, text),) = of(look(api), "rights")
     assert (level, text) == ("bad", "gateway: system:serviceaccount:x:gateway may not get pods/log in crawls")
+
+
+def in_the_pod_of(api: FakeApiServer, account: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = {"username": f"system:serviceaccount:crawler-lifecycle:{account}"}
+    who = json.dumps({"kind": "SelfSubjectReview", "status": {"userInfo": user}})
+    api.faults.add("POST", "selfsubjectreviews", Garbage(who.encode()), times=None)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+
+
+@pytest.mark.parametrize("account", list(place.USES))
+def test_in_a_components_pod_what_it_cannot_reach_is_not_checked(
+    api: FakeApiServer, monkeypatch: pytest.MonkeyPatch, account: str
+) -> None:
+    """Otherwise it would end badly in every pod: the network lets none of them reach everything."""
+    in_the_pod_of(api, account, monkeypatch)
+    known = Settings.model_validate({"cluster": {"kind": "kubernetes", "kubeconfig": api.kubeconfig()}})
+    every = _checks()
+    chosen, (line,) = _here(every, Context(known, Sources({}), Redactor(set())))
+    assert {check.name for check in chosen} == place.OWN | place.USES[account]
+    assert {check.name for check in every} > {check.name for check in chosen}
+    assert (line.check, line.level) == ("component", "ok")
+    assert line.text.startswith(f"this is {account}:")
+    assert [one for one in look(api) if one.level == "bad"] == []
+
+
+def test_anywhere_else_everything_is_checked(api: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Settings.model_validate({"cluster": {"kind": "kubernetes", "kubeconfig": api.kubeconfig(), "read_s": 1.0}})
+    context = Context(known, Sources({}), Redactor(set()))
+    every = _checks()
+    assert _here(every, context) == (every, ())
+    assert api.requests == [], "nobody is asked who we are"
+    in_the_pod_of(api, "somebody-else", monkeypatch)
+    assert _here(every, context) == (every, ())
+    api.faults.add("POST", "selfsubjectreviews", Answer(500), times=None)
+    assert _here(every, context) == (every, ())
+    assert _here(every, Context(None, Sources({}), Redactor(set()))) == (every, ())
+
+
+def test_who_has_no_rights_misses_none(api: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_the_pod_of(api, "worker-export", monkeypatch)
+    api.deny("list", "pods")
+    ((level, text),) = of(look(api), "rights")
+    assert level == "ok"
+    assert text == "worker-export has none and needs none, as system:serviceaccount:crawler-lifecycle:worker-export"
 
 
 def test_an_old_cluster_keeps_our_name_to_itself(api: FakeApiServer) -> None:

@@ -17,6 +17,7 @@ from crawler_lifecycle.activities import meters
 from crawler_lifecycle.adapters.catalogue import load
 from crawler_lifecycle.adapters.kubernetes import labels, rights
 from crawler_lifecycle.adapters.kubernetes.resources import resources_of
+from crawler_lifecycle.cli.doctor import place
 from crawler_lifecycle.compose import OBSERVER, ROLES
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.run import Limits, Resources
@@ -500,6 +501,22 @@ def test_what_has_to_reach_each_other_does(source: Pod, target: Pod | str, port:
 @pytest.mark.parametrize(("source", "target", "port"), FORBIDDEN, ids=end)
 def test_nothing_else_does(source: Pod, target: Pod | str, port: int) -> None:
     assert not allowed(POLICIES, source, target, port)
+
+
+def test_the_doctor_in_a_pod_asks_for_what_the_pod_can_reach() -> None:
+    reached = {"scheduler": (ours("scheduler"), 8600), "database": (DATABASE, 3306), "temporal": (DATABASE, 7233),
+               "gateway": (ours("gateway"), 8500), "archive": (WEBSITE, 443), "events": (WEBSITE, 443),
+               "pushes": (WEBSITE, 443)}  # fmt: skip
+    workloads = {one["metadata"]["name"]: one for one in of_kind("Deployment")}
+    assert set(place.USES) == set(workloads)
+    for name, checks in place.USES.items():
+        for check in checks & set(reached):
+            target, port = reached[check]
+            assert allowed(POLICIES, ours(name), target, port), f"{name}: {check}"
+        volumes = {volume["name"] for volume in workloads[name]["spec"]["template"]["spec"]["volumes"]}
+        assert ("catalogue" in checks) is ("catalogue" in volumes), name
+        assert ("tokens" in checks) is ("tokens" in volumes), name
+        assert ("database" in checks) is ("LIFECYCLE_DATABASE__URL" in set(given(workloads[name]))), name
 
 
 def test_both_namespaces_begin_with_nothing() -> None:
