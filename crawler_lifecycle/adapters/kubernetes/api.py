@@ -115,11 +115,23 @@ class Api:
         """An object, or whatever else is JSON there."""
         return _checked(Asked("GET", path), self._wire.call(Asked("GET", path), query))
 
-    def post(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False, **query: object) -> bytes:
-        """Create. A field that the server does not know is refused, not dropped in silence."""
+    def post(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        dry_run: bool = False,
+        left_s: Callable[[], float] | None = None,
+        **query: object,
+    ) -> bytes:
+        """Create. A field that the server does not know is refused, not dropped in silence.
+
+        ``left_s`` tells, at the moment of sending, for how many seconds it may still be created; the server gives up
+        then. Raises ``TooLate`` when that is over before it is sent.
+        """
         asked = Asked("POST", path)
         query = {"fieldValidation": "Strict", "dryRun": "All" if dry_run else None, **query}
-        return _checked(asked, self._wire.call(asked, query, body=body))
+        return _checked(asked, self._wire.call(asked, query, body=body, left_s=left_s))
 
     def patch(self, path: str, body: Mapping[str, Any] | list[Any], *, kind: str = "merge", **query: object) -> bytes:
         """Change a part; ``kind`` is ``merge``, ``json`` or ``strategic``."""

@@ -7,10 +7,14 @@ for ever. So connections tell which socket a call uses, and one thread cuts the 
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
+
+from .errors import TooLate
 
 _using = threading.local()
 
@@ -18,15 +22,25 @@ _using = threading.local()
 class Call:
     """One request and its answer, from the connect to the last byte."""
 
-    def __init__(self, until: float) -> None:
+    def __init__(self, until: float, left_s: Callable[[], float] | None = None) -> None:
         self.until = until
         """When it is overdue (monotonic)."""
+        self._left_s = left_s
         self.overdue = False
         self.sent = False
         """Whether anything of the request may have reached the server."""
         self.over = False
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
+
+    def timed(self, url: str) -> str:
+        """The URL with the seconds that the server may take, as they are at this moment. Raises ``TooLate``."""
+        if self._left_s is None:
+            return url
+        left_s = math.floor(self._left_s() * 1000) / 1000
+        if left_s <= 0:
+            raise TooLate("the time in which the server might carry it out was over before it was sent")
+        return f"{url}{'&' if '?' in url else '?'}timeout={left_s:.3f}s"
 
     def uses(self, sock: socket.socket | None) -> None:
         with self._lock:
@@ -55,15 +69,16 @@ def tracked(base: type[Any]) -> type[Any]:
     """A connection class of urllib3 that tells the calling thread's ``Call`` its socket."""
 
     class Tracked(base):  # type: ignore[misc]
-        def request(self, *args: Any, **kwargs: Any) -> None:
+        def request(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
             call: Call | None = getattr(_using, "call", None)
             if call is None:
-                super().request(*args, **kwargs)
+                super().request(method, url, *args, **kwargs)
                 return
             if self.sock is None:  # otherwise http.client connects in the middle of the request
                 self.connect()
+            url = call.timed(url)  # the server counts from the receipt: nothing that takes time may come after this
             call.uses(self.sock)
-            super().request(*args, **kwargs)
+            super().request(method, url, *args, **kwargs)
 
     Tracked.__name__ = base.__name__
     return Tracked
@@ -78,9 +93,9 @@ class Calls:
         self._watching = self._closed = False
         self._wakes_at = 0.0
 
-    def begin(self, seconds: float) -> Call:
-        """A call by this thread that may take so long in all."""
-        call = Call(time.monotonic() + seconds)
+    def begin(self, seconds: float, left_s: Callable[[], float] | None = None) -> Call:
+        """A call by this thread that may take so long in all; ``left_s`` tells how long it may still take effect."""
+        call = Call(time.monotonic() + seconds, left_s)
         with self._changed:
             self._open.add(call)
             if not self._watching:

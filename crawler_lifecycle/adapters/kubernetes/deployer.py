@@ -18,7 +18,7 @@ from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
 
 from . import labels
 from .api import Api
-from .errors import ApiError, Conflict, NotFound, Refused
+from .errors import ApiError, Conflict, NotFound, Refused, TooLate
 from .manifest import JobSettings, identity_of, job_for, name_of, secret_for, spec_hash
 from .objects import Job, decode_job
 
@@ -156,16 +156,19 @@ class KubernetesDeployer:
             body = wanted()
         except InvalidRequest as why:
             return self._found(ours, _Answered("refused", str(why))), "existing"
+
+        def left_s() -> float:
+            return (expires_at - self._clock()).total_seconds()
+
         unanswered: ApiError | None = None
         for _ in range(TRIES):
-            left_s = (expires_at - self._clock()).total_seconds()
-            if left_s <= 0:
-                expired = DeploymentExpired(f"the deployment call expired at {expires_at.isoformat()}")
-                return self._found(ours, expired), "existing"
             try:
                 # The server gives up when nobody may create any more: a stop takes its absence for proof from then on.
-                answer = self._api.post(self._api.jobs_path(), body, timeout=f"{left_s:.3f}s")
+                answer = self._api.post(self._api.jobs_path(), body, left_s=left_s)
                 return decode_job(answer), "created"
+            except TooLate:
+                expired = DeploymentExpired(f"the deployment call expired at {expires_at.isoformat()}")
+                return self._found(ours, expired), "existing"
             except Refused as error:
                 # The server refuses before it looks whether the name is taken: by a Job of ours that an earlier try
                 # created, and that may even be what uses the quota up. While that try has no answer, the Job may

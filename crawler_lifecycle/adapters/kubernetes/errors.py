@@ -107,6 +107,10 @@ class Unreadable(ApiError):
     what = ""
 
 
+class TooLate(ApiError):
+    """Not sent: the time in which it had to take effect was over."""
+
+
 class Unauthorised(ApiError):
     """401: the server does not know who we are. The credentials were read anew before this was raised."""
 

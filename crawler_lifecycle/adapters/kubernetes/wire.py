@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import http.client
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -65,14 +65,19 @@ class Wire:
         content: str = JSON,
         accept: str = JSON,
         until: float | None = None,
+        left_s: Callable[[], float] | None = None,
     ) -> bytes:
-        """A whole answer; ``until`` (monotonic) is when it has to be there at the latest."""
+        """A whole answer; ``until`` (monotonic) is when it has to be there at the latest.
+
+        ``left_s`` tells how many seconds are left in which the server may carry it out. It is asked before each
+        sending, when credentials and connection are there, and the server is told. Raises ``TooLate`` if none are.
+        """
         whole_s = self.whole_s
         if until is not None:
             whole_s = min(whole_s, until - time.monotonic())
             if whole_s <= 0:
                 raise errors.no_answer(asked, "its pages took too long", effect_unknown=False)
-        call, response = self._answered(asked, query, body, content, accept, self._read_s, whole_s)
+        call, response = self._answered(asked, query, body, content, accept, self._read_s, whole_s, left_s)
         return self._body(asked, call, response)
 
     def stream(
@@ -93,6 +98,7 @@ class Wire:
         accept: str,
         silence_s: float,
         whole_s: float,
+        left_s: Callable[[], float] | None = None,
     ) -> tuple[Call, BaseHTTPResponse]:
         """The head of an answer with status 2xx; whoever gets it ends the call."""
         target = _target(asked.path, query)
@@ -105,7 +111,7 @@ class Wire:
             who, authorization = self._who(asked)
             if authorization:
                 headers["Authorization"] = authorization
-            call, response = self._send(asked, who, target, payload, headers, silence_s, whole_s)
+            call, response = self._send(asked, who, target, payload, headers, silence_s, whole_s, left_s)
             if 200 <= response.status < 300:
                 return call, response
             told = self._body(asked, call, response, limit=1024 * 1024)
@@ -145,8 +151,9 @@ class Wire:
         headers: Mapping[str, str],
         silence_s: float,
         whole_s: float,
+        left_s: Callable[[], float] | None,
     ) -> tuple[Call, BaseHTTPResponse]:
-        call = self._calls.begin(whole_s)
+        call = self._calls.begin(whole_s, left_s)
         try:
             response = who.pools.urlopen(
                 asked.method,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from urllib3.connection import HTTPConnection
 
 from crawler_lifecycle.adapters.kubernetes.api import Api
-from crawler_lifecycle.adapters.kubernetes.errors import Conflict, NotFound, Refused
+from crawler_lifecycle.adapters.kubernetes.errors import Conflict, NotFound, Refused, TooLate
 from crawler_lifecycle.adapters.kubernetes.objects import Event, Job, Pod, decode_job, decode_pod
-from tests.support.kube_api import FakeApiServer
+from tests.support.kube_api import Answer, FakeApiServer
 from tests.support.kube_objects import job
 
 
@@ -27,6 +28,48 @@ def test_each_gesture_is_one_request(api: Api, server: FakeApiServer) -> None:
     assert [request.method for request in server.requests] == [
         *("POST", "GET", "GET", "GET", "GET", "GET", "PATCH", "DELETE")
     ]
+
+
+def test_the_time_left_is_asked_when_the_connection_is_there(
+    api: Api, server: FakeApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    connect = HTTPConnection.connect
+
+    def connected(self: HTTPConnection) -> None:
+        connect(self)
+        order.append("connected")
+
+    def left_s() -> float:
+        order.append("asked")
+        return 2.4567
+
+    monkeypatch.setattr(HTTPConnection, "connect", connected)
+    api.post(api.jobs_path(), job("a"), left_s=left_s)
+    assert order == ["connected", "asked"]
+    [request] = server.requests
+    assert (request.query["timeout"], request.query["fieldValidation"]) == ("2.456s", "Strict"), (
+        "never more than is left"
+    )
+
+
+@pytest.mark.parametrize("left", [0.0, -1.0, 0.0004])
+def test_what_is_too_late_is_not_sent_and_has_no_effect(api: Api, server: FakeApiServer, left: float) -> None:
+    for _ in range(3):
+        with pytest.raises(TooLate) as raised:
+            api.post(api.jobs_path(), job("a"), left_s=lambda: left)
+        assert not raised.value.effect_unknown
+    assert not server.requests
+    api.post(api.jobs_path(), job("a"), left_s=lambda: 1.0)
+    assert [request.method for request in server.requests] == ["POST"]
+
+
+def test_each_sending_has_its_own_time(api: Api, server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api._access, "renew", lambda *_: True)
+    left = iter([2.0, 1.25])
+    server.faults.add("POST", "/jobs", Answer(401))
+    api.post(api.jobs_path(), job("a"), left_s=lambda: next(left))
+    assert [request.query["timeout"] for request in server.requests] == ["2.000s", "1.250s"]
 
 
 def test_a_list_never_names_a_version_and_comes_in_pages(api: Api, server: FakeApiServer) -> None:

@@ -398,6 +398,46 @@ def test_the_server_is_told_until_when_it_may_create(bench: Bench) -> None:
     assert request.query["timeout"] == "25.000s"
 
 
+def _slow_credentials(bench: Bench, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """To get them takes time, as with a plugin that asks somebody else."""
+    current = bench.api._access.current
+
+    def slow() -> Any:
+        bench.now += timedelta(seconds=seconds)
+        return current()
+
+    monkeypatch.setattr(bench.api._access, "current", slow)
+
+
+def test_a_call_that_expires_while_credentials_are_fetched_is_not_sent(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _slow_credentials(bench, monkeypatch, 26)
+    with pytest.raises(DeploymentExpired):
+        bench.one()
+    assert not bench.jobs
+    assert [request.method for request in bench.server.requests] == ["GET"]
+
+
+def test_what_the_credentials_took_is_not_the_servers_to_use(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    _slow_credentials(bench, monkeypatch, 20)
+    bench.one()
+    [request] = bench.server.requests
+    assert request.query["timeout"] == "5.000s"
+
+
+def test_a_call_that_expires_between_a_401_and_its_second_sending_is_not_sent_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _slow_credentials(bench, monkeypatch, 15)
+    monkeypatch.setattr(bench.api._access, "renew", lambda *_: True)
+    bench.server.faults.add("POST", JOBS_POST, Answer(401))
+    with pytest.raises(DeploymentExpired):
+        bench.one()
+    assert not bench.jobs
+    assert [request.method for request in bench.server.requests] == ["POST", "GET"]
+
+
 # --- a page in which something fails ----------------------------------------------------------------------------------
 
 
