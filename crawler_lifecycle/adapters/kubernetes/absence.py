@@ -16,7 +16,7 @@ from crawler_lifecycle.ports import TaskRef
 
 from .api import Api
 from .errors import ApiError, NotFound
-from .listing import IN_MAX, Objects, by_owner, list_pods, listed_by_us, name_of, of_jobs
+from .listing import Objects, listed_by_us, name_of, pods_of_jobs
 from .objects import Job, Pod, decode_job
 
 #: Seconds between the two looks that prove together that a task is gone.
@@ -42,11 +42,8 @@ def ask(api: Api, run_id: int, tasks: Sequence[TaskRef], listed: Objects) -> dic
     for task in tasks:
         assert task.uid is not None
         found[task.uid] = Found(listed.jobs.get(name_of(run_id, task)) or _by_name(api, run_id, task))
-    for begin in range(0, len(tasks), IN_MAX):
-        uids = [task.uid for task in tasks[begin : begin + IN_MAX] if task.uid is not None]
-        pods = by_owner(list_pods(api, of_jobs(uids)))
-        for uid in uids:
-            found[uid].pods.extend(pods.get(uid, []))
+    for uid, pods in pods_of_jobs(api, list(found)).items():
+        found[uid].pods.extend(pods)
     return found
 
 

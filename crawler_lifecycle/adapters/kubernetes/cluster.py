@@ -22,9 +22,9 @@ from crawler_lifecycle.ports import Details, FileSource, KeptEnd, Look, TaskRef
 from . import absence, explain, labels
 from .api import Api
 from .deleting import Deleting
-from .facts import ended, main_of, newest, owner_of
+from .facts import ended, main_of, newest
 from .keeping import Keeping
-from .listing import Key, Objects, is_of, key_of, list_pods, name_of, of_tasks, read_objects, task_id_of
+from .listing import Key, Objects, is_of, key_of, name_of, of_tasks, pods_of_tasks, read_objects, task_id_of
 from .metrics import MemoryNow
 from .objects import Event, Job, Pod
 from .progress import last_progress
@@ -74,7 +74,7 @@ class KubernetesCluster:
     def look(self, run_id: int, tasks: Sequence[TaskRef]) -> Look:
         """Two complete lists, and questions by name about what should be in them and is not. Raises ``ApiError``."""
         began, now = time.monotonic(), self._clock()
-        listed = read_objects(self._api, labels.of_run(run_id))
+        listed = read_objects(self._api, labels.of_run(run_id), {name_of(run_id, task) for task in tasks})
         tasks = [_known(run_id, task, listed) for task in tasks]
         missing = [task for task in tasks if task.uid is not None and _objects_of(run_id, task, listed).job is None]
         asked = absence.ask(self._api, run_id, missing, listed) if missing else {}
@@ -131,13 +131,8 @@ class KubernetesCluster:
         """
         if not tasks:
             return []
-        by_task = _by_key(list_pods(self._api, of_tasks(run_id, tasks)))
-        found = []
-        for task in tasks:
-            named = by_task.get((run_id, task.index, task.attempt), [])
-            pod = newest(pod for pod in named if is_of(task, owner_of(pod), pod.metadata))
-            if pod is not None:
-                found.append((task, pod))
+        pods = pods_of_tasks(self._api, run_id, tasks)
+        found = [(task, pod) for task in tasks if (pod := newest(pods[task])) is not None]
         memory = self._memory.of(of_tasks(run_id, tasks), [pod.metadata.name for _, pod in found if not ended(pod)])
         tails = self._tails.to_keep([pod for _, pod in found])
         told = []
@@ -250,15 +245,6 @@ def _wordless(tasks: Sequence[TaskRef], found: Sequence[absence.Found], now: dat
             wordless.append(("Job", one.job))
         wordless += [("Pod", pod) for pod in one.pods if explain.pod_is_wordless(pod, now)]
     return wordless
-
-
-def _by_key(pods: Sequence[Pod]) -> dict[Key, list[Pod]]:
-    found: dict[Key, list[Pod]] = {}
-    for pod in pods:
-        key = key_of(pod.metadata)
-        if key is not None:
-            found.setdefault(key, []).append(pod)
-    return found
 
 
 def _last_words(pod: Pod, tail: str | None) -> tuple[Counters, int | None]:

@@ -14,7 +14,7 @@ from . import labels
 from .api import Api
 from .errors import Conflict, NotFound
 from .facts import ended
-from .listing import is_of, job_is_over, key_of, list_pods, name_of, of_jobs
+from .listing import is_of, job_is_over, key_of, name_of, pods_of_jobs
 from .objects import Job, Pod, decode_job
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Deleting:
         )
 
     def _pods(self, uid: str) -> list[Pod]:
-        return list_pods(self._api, of_jobs([uid]))
+        return pods_of_jobs(self._api, [uid]).get(uid, [])
 
     def _delete_pod(self, pod: Pod, grace_s: int | None) -> None:
         options: dict[str, object] = {"propagationPolicy": "Background", "preconditions": {"uid": pod.metadata.uid}}

@@ -20,7 +20,7 @@ from . import labels
 from .api import Api
 from .errors import Conflict, NotFound, Refused
 from .facts import ended, main_of, owner_of, real, unborn
-from .listing import is_of, job_is_over, key_of, list_pods, name_of, of_tasks
+from .listing import job_is_over, key_by_name, key_of, list_pods, name_of, pods_of_tasks
 from .objects import Pod, decode_job
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Keeping:
         """Tasks whose pod has ended and is still held, in order. One list, of pods that do not run."""
         found = []
         for pod in list_pods(self._api, labels.ours(), "status.phase!=Running"):
-            key = key_of(pod.metadata)
+            key = key_of(pod.metadata) or key_by_name(pod)
             if key is not None and labels.FINALIZER in pod.metadata.finalizers and ended(pod):
                 ran = not unborn(pod) and main_of(pod) is not None and _ended_at(pod) is not None
                 found.append(KeptEnd(*key, owner_of(pod), ran, _ended_at(pod)))
@@ -47,13 +47,9 @@ class Keeping:
 
     def release(self, run_id: int, tasks: Sequence[TaskRef]) -> None:
         """All of these are tried; the first error is raised when that was done."""
-        wanted = {(run_id, task.index, task.attempt): task for task in tasks}
-        pods: dict[TaskRef, list[Pod]] = {task: [] for task in tasks}
-        for pod in list_pods(self._api, of_tasks(run_id, tasks)):
-            task = wanted.get(key_of(pod.metadata) or (0, 0, 0))
-            if task is not None and is_of(task, owner_of(pod), pod.metadata) and ended(pod):
-                pods[task].append(pod)
-        calls = [self._threads.submit(self._release, name_of(run_id, task), held) for task, held in pods.items()]
+        pods = pods_of_tasks(self._api, run_id, tasks)
+        over = {task: [pod for pod in its if ended(pod)] for task, its in pods.items()}
+        calls = [self._threads.submit(self._release, name_of(run_id, task), held) for task, held in over.items()]
         errors = [error for call in calls if (error := call.exception()) is not None]
         if errors:
             raise errors[0]

@@ -2,12 +2,13 @@
 
 Jobs are listed before pods. A Job that was over when the Jobs were listed has all its pods in the later list, as our
 finalizer keeps them. The other way round, a pod created and ended between the lists would be missing beside its ended
-Job, and an end with an exit code and a summary would be read as one without.
+Job, and an end with an exit code and a summary would be read as one without. Where pods are missing all the same, as
+when somebody took a label of ours off them, they are asked for by the uid of their Job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from crawler_lifecycle.domain.names import cluster_name
@@ -15,7 +16,7 @@ from crawler_lifecycle.ports import TaskRef
 
 from . import labels
 from .api import Api
-from .facts import CONTROLLER_UID, owner_of, verdict
+from .facts import CONTROLLER_UID, JOB_NAME, owner_of, verdict
 from .objects import Job, ObjectMeta, Pod
 
 #: Values in one selector: an address has to stay below some kilobytes.
@@ -36,10 +37,45 @@ class Objects:
         return self.pods.get(uid, []) if uid else []
 
 
-def read_objects(api: Api, selector: str) -> Objects:
-    """Everything under the selector: two complete lists. Raises ``ApiError``."""
+def read_objects(api: Api, selector: str, names: Collection[str] | None = None) -> Objects:
+    """Everything under the selector: two complete lists, and what they lack of the pods of these Jobs (or of all).
+
+    Raises ``ApiError``.
+    """
     jobs = {job.metadata.name: job for job in api.listing(api.jobs_path(), Job, labels=selector).items}
-    return Objects(jobs, by_owner(list_pods(api, selector)))
+    pods = by_owner(list_pods(api, selector))
+    wanted = [job for name, job in jobs.items() if names is None or name in names]
+    bare = [job.metadata.uid for job in wanted if job.metadata.uid not in pods and _had_pods(job)]
+    return Objects(jobs, pods | pods_of_jobs(api, bare))
+
+
+def _had_pods(job: Job) -> bool:
+    """Whether pods of it have been counted, or what it says without one would end its task."""
+    status = job.status
+    counted = any((status.active, status.terminating, status.succeeded, status.failed))
+    return counted or job.metadata.deletion_timestamp is not None or job_is_over(job)
+
+
+def pods_of_jobs(api: Api, uids: Sequence[str]) -> dict[str, list[Pod]]:
+    """All pods that ever belonged to these Jobs, whatever became of our own labels, by the uid. Raises ``ApiError``."""
+    found: dict[str, list[Pod]] = {}
+    for begin in range(0, len(uids), IN_MAX):
+        found |= by_owner(list_pods(api, of_jobs(uids[begin : begin + IN_MAX])))
+    return {uid: pods for uid, pods in found.items() if uid in uids}
+
+
+def pods_of_tasks(api: Api, run_id: int, tasks: Sequence[TaskRef]) -> dict[TaskRef, list[Pod]]:
+    """The pods of each of these tasks that are not settled, those without our labels too. Raises ``ApiError``."""
+    wanted = {(run_id, task.index, task.attempt): task for task in tasks}
+    found: dict[TaskRef, list[Pod]] = {task: [] for task in tasks}
+    for pod in list_pods(api, of_tasks(run_id, tasks)):
+        task = wanted.get(key_of(pod.metadata) or (0, 0, 0))
+        if task is not None and is_of(task, owner_of(pod), pod.metadata):
+            found[task].append(pod)
+    bare = {task.uid: task for task, pods in found.items() if task.uid is not None and not pods}
+    for uid, pods in pods_of_jobs(api, list(bare)).items():
+        found[bare[uid]] = [pod for pod in pods if labels.SETTLED not in pod.metadata.labels]
+    return found
 
 
 def list_pods(api: Api, selector: str, fields: str | None = None) -> list[Pod]:
@@ -81,6 +117,15 @@ def key_of(meta: ObjectMeta) -> Key | None:
     numbers = [_number(meta.labels.get(name)) for name in (labels.RUN, labels.TASK, labels.ATTEMPT)]
     run_id, index, attempt = numbers
     return None if run_id is None or index is None or attempt is None else (run_id, index, attempt)
+
+
+def key_by_name(pod: Pod) -> Key | None:
+    """The same by the name of its Job, which the Job controller wrote on it; of a pod that lost our labels."""
+    numbers = [_number(part) for part in pod.metadata.labels.get(JOB_NAME, "").split("-")[1:]]
+    if len(numbers) != 3 or None in numbers:
+        return None
+    key = (numbers[0] or 0, numbers[1] or 0, numbers[2] or 0)
+    return key if cluster_name(*key) == pod.metadata.labels[JOB_NAME] else None
 
 
 def task_id_of(meta: ObjectMeta) -> int | None:

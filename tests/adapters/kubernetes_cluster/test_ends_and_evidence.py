@@ -261,6 +261,35 @@ def test_the_end_of_another_row_is_not_let_go(world: World) -> None:
     assert labels.FINALIZER not in _finalizers(world)
 
 
+def test_a_pod_without_its_run_is_read_and_let_go(world: World) -> None:
+    world.deploy()
+    world.server.pod_prints(world.name(), b"line\n")
+    world.server.change_pod(world.name(), lambda pod: pod["metadata"]["labels"].pop(labels.RUN))
+    world.server.pod_ends(world.name(), 0)
+    [details] = world.cluster.details(RUN, [world.ref()])
+    assert details.log_tail == "line\n"
+    assert world.kept() == [(RUN, 0, 1)]
+    world.cluster.release(RUN, [world.ref()])
+    assert labels.FINALIZER not in _finalizers(world)
+    assert world.kept() == []
+    world.forget_calls()
+    world.cluster.release(RUN, [world.ref()])
+    assert world.calls("PATCH") == 0, "once is enough"
+
+
+@pytest.mark.parametrize("name", ["crawl-7-0", "crawl-7-0-01", "other-7-0-1", "crawl-7-0-x", ""])
+def test_a_pod_that_says_neither_its_task_nor_its_job_is_left(world: World, name: str) -> None:
+    world.deploy()
+    world.server.pod_ends(world.name(), 0)
+
+    def change(pod: Any) -> None:
+        pod["metadata"]["labels"].pop(labels.RUN)
+        pod["metadata"]["labels"]["batch.kubernetes.io/job-name"] = name
+
+    world.server.change_pod(world.name(), change)
+    assert world.kept() == []
+
+
 def test_a_right_that_went_first_is_an_error(world: World) -> None:
     world.deploy()
     world.server.pod_ends(world.name(), 0)

@@ -151,6 +151,63 @@ def test_a_job_whose_labels_were_taken_off_is_still_read(world: World) -> None:
     assert world.see().phase is Phase.EXECUTING
 
 
+def _without_label(world: World, name: str = labels.RUN) -> None:
+    world.server.change_pod(world.name(), lambda pod: pod["metadata"]["labels"].pop(name))
+
+
+WELL = '{"runner": "1", "finish_reason": "finished", "exit": 0}'
+
+
+def test_a_pod_without_our_labels_is_not_gone_with_its_stopped_job(world: World) -> None:
+    world.deploy()
+    _without_label(world)
+    assert world.see().phase is Phase.EXECUTING
+    world.cluster.stop(RUN, world.ref())
+    world.later = timedelta(seconds=40)
+    assert world.see(stopping=True).phase is Phase.EXECUTING
+    assert [task.executing for task in world.cluster.inventory()] == [True]
+
+
+@pytest.mark.parametrize("name", [labels.RUN, labels.MANAGED_BY])
+def test_the_end_of_a_pod_without_our_labels_is_read(world: World, name: str) -> None:
+    world.deploy()
+    _without_label(world, name)
+    world.server.pod_ends(world.name(), 0, "Completed", WELL)
+    for ref in (world.ref(), world.without_uid()):
+        [seen] = world.look(ref).observations
+        assert seen.end is not None
+        assert (seen.end.exit_code, seen.end.finish_reason) == (0, "finished")
+
+
+def test_a_drained_pod_without_our_labels_was_no_success(world: World) -> None:
+    world.deploy()
+    _without_label(world)
+    world.server.pod_marked(world.name(), "EvictionByEvictionAPI")
+    world.server.pod_ends(world.name(), 0)
+    end = world.see().end
+    assert end is not None
+    assert end.disruption == "evicted"
+
+
+def test_a_list_of_pods_that_lags_behind_ends_nothing(world: World) -> None:
+    world.deploy()
+    world.server.pod_ends(world.name(), 0, "Completed", WELL)
+    world.server.faults.add("GET", r"/pods\?", Stale(1000))
+    end = world.see().end
+    assert end is not None
+    assert end.finish_reason == "finished"
+
+
+def test_jobs_that_have_no_pod_yet_cost_no_further_list(world: World) -> None:
+    """A quota holds hundreds of them for hours."""
+    world.server.controllers.refuses_pods = "exceeded quota: crawls"
+    world.deploy(3, started=False)
+    world.later = timedelta(minutes=10)
+    world.forget_calls()
+    assert {seen.phase for seen in world.look().observations} == {Phase.WAITING}
+    assert (world.calls("GET", r"/jobs\?"), world.calls("GET", r"/pods\?")) == (1, 1)
+
+
 def test_what_was_never_deployed_is_absent_and_asked_for_by_nobody(world: World) -> None:
     world.deploy()
     world.forget_calls()
