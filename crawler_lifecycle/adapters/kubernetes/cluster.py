@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -177,7 +178,10 @@ class KubernetesCluster:
         return [] if self._files is None else self._files.files(run_id, tasks)
 
     def inventory(self, *, run_id: int | None = None, after: Key | None = None, limit: int = 500) -> list[ClusterTask]:
-        """Everything of ours that waits or executes. Later pages are of the same reading. Raises ``ApiError``."""
+        """Everything of ours that waits or executes. Later pages are of the same reading. Raises ``ApiError``.
+
+        What has the same key is in the same page, which may be longer for it: a pod that was left beside a new Job.
+        """
         begin = after or (0, -1, 0)
         with self._lock:
             kept = self._inventories.get(run_id) if after is not None else None
@@ -188,7 +192,10 @@ class KubernetesCluster:
                 for key in old:
                     del self._inventories[key]
                 self._inventories[run_id] = kept
-        return [task for task in kept[1] if task.key > begin][:limit]
+        rest = [task for task in kept[1] if task.key > begin]
+        if not 0 < limit < len(rest):
+            return rest[: max(limit, 0)]
+        return rest[: bisect_right(rest, rest[limit - 1].key, key=lambda task: task.key)]
 
     def _everything(self, run_id: int | None) -> list[ClusterTask]:
         """In order; what is settled has ended."""

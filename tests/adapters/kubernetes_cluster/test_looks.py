@@ -26,6 +26,7 @@ from tests.support.kube_api import (
     Truncated,
     throttled,
 )
+from tests.support.kube_api.store import JOBS
 
 FAULTS: dict[str, Fault] = {
     "401": Answer(401, "Unauthorized"),
@@ -263,6 +264,24 @@ def test_an_older_snapshot_of_the_cluster(world: World) -> None:
     world.server.store.restore(before)
     assert [seen.phase for seen in world.look().observations] == [Phase.EXECUTING, Phase.ABSENT]
     assert world.see(1, missed_s=31).phase is Phase.GONE
+
+
+def test_no_page_of_the_inventory_ends_inside_a_task(world: World) -> None:
+    """A pod that an orphaning delete left, beside a new Job under the name."""
+    world.deploy(3)
+    old = world.server.job(world.name(1))
+    world.server.delete_behind(world.name(1), pods=False)
+    again = {name: value for name, value in old["metadata"].items() if name in ("name", "namespace", "labels")}
+    world.server.store.create(JOBS, (old["metadata"]["namespace"], world.name(1)), {**old, "metadata": again})
+    whole = world.cluster.inventory()
+    assert [task.key[1] for task in whole] == [0, 1, 1, 2]
+    for limit in range(1, 5):
+        pages = [world.cluster.inventory(limit=limit)]
+        while pages[-1]:
+            pages.append(world.cluster.inventory(after=pages[-1][-1].key, limit=limit))
+        assert [task for page in pages for task in page] == whole
+        assert all(len(page) >= limit for page in pages[:-2]), "who sees a shorter page takes it for the last"
+    assert world.cluster.inventory(limit=0) == []
 
 
 # --- namespace, rights, server ----------------------------------------------------------------------------------------
