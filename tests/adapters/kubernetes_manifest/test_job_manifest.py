@@ -151,7 +151,7 @@ def test_any_text_gives_a_job_or_a_clear_refusal(
         )
         job = Case(made, deployment(name, args=given_args), rules=Rules(image=None)).job()
     except InvalidRequest as error:
-        _explains(error, r"(crawler|env|secrets|image|command|CRAWL_\w+|the Job (has|holds))")
+        _explains(error, r"(crawler|args|env|secrets|image|command|CRAWL_\w+|the Job (has|holds))")
         return
     check(job)
     json.dumps(job, ensure_ascii=False).encode()
