@@ -205,6 +205,28 @@ def test_the_shared_volume_can_be_added(demo: Deployed_, tmp_path: Path) -> None
     kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", cluster=demo.cluster, stdin=text(found))
 
 
+def test_monitoring_can_be_added(tmp_path: Path) -> None:
+    copy = tmp_path / "deploy"
+    subprocess.run(["cp", "-r", str(DEPLOY), str(copy)], check=True)
+    file = copy / "overlays/production/kustomization.yaml"
+    file.write_text(file.read_text().replace("# - ../../components/monitoring", "- ../../components/monitoring"))
+    found = [one for one in yaml.safe_load_all(kubectl("kustomize", str(file.parent))) if one]
+    assert {one["kind"] for one in found if one["apiVersion"].startswith(FOREIGN)} == {
+        *("PodMonitor", "PrometheusRule", "ServiceMonitor")
+    }
+
+
+def test_the_first_installation_leaves_the_processes_out(demo: Deployed_) -> None:
+    """What docs/deployment.md applies before the migration: its account and its network, and nothing that executes."""
+    words = ("apply", "--dry-run=server", "-o", "name", "-k", str(DEPLOY / "overlays/production"))
+    kinds = {
+        line.partition("/")[0]
+        for line in kubectl(*words, "-l", "!app.kubernetes.io/name", cluster=demo.cluster).split()
+    }
+    assert {"namespace", "serviceaccount", "networkpolicy.networking.k8s.io", "configmap", "limitrange"} <= kinds
+    assert not {"deployment.apps", "service"} & kinds
+
+
 def test_the_upgrade_of_the_schema_replaces_the_one_before(demo: Deployed_) -> None:
     path = f"/apis/batch/v1/namespaces/{SERVICES}/jobs/db-upgrade"
     uids = set()
@@ -217,12 +239,16 @@ def test_the_upgrade_of_the_schema_replaces_the_one_before(demo: Deployed_) -> N
 
 def test_the_secrets_of_the_demo_and_the_templates_are_objects(demo: Deployed_) -> None:
     made = subprocess.run(["sh", str(DEPLOY / "secrets/make-demo.sh")], capture_output=True, text=True, check=True)
-    kubectl("apply", "--validate=strict", "-f", "-", cluster=demo.cluster, stdin=made.stdout)
+    kubectl("create", "--validate=strict", "-f", "-", cluster=demo.cluster, stdin=made.stdout)
     token = made.stderr.strip().partition("=")[2]
     stored = demo.cluster.admin.get(f"/api/v1/namespaces/{SERVICES}/secrets/crawler-lifecycle-gateway")
     assert stored["data"]["tokens.toml"]
     assert token
     assert token not in made.stdout, "only its digest is kept"
+    again = subprocess.run(["sh", str(DEPLOY / "secrets/make-demo.sh")], capture_output=True, text=True, check=True)
+    kubectl("create", "-f", "-", cluster=demo.cluster, stdin=again.stdout, check=False)
+    kept = demo.cluster.admin.get(f"/api/v1/namespaces/{SERVICES}/secrets/crawler-lifecycle-gateway")
+    assert kept["data"] == stored["data"], "a second time changes nothing"
     templates = text(documents(DEPLOY / "secrets/secrets.yaml"))
     kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", cluster=demo.cluster, stdin=templates)
 
