@@ -401,14 +401,15 @@ class AuditActivities:
         return AuditPart(looked, found, repaired, most_urgent(told))
 
     def _tell(self, finding: Finding, noted: Noted, mend: Mend | None) -> Reported:
-        words, done = None, False
+        words, done = finding.spared, False
         if mend is not None:
             try:
                 words, done = mend(), True
             except LifecycleError as error:
                 words = f"could not be repaired: {error}"
             self.store.note_repair(finding.subject, words, done=done)
-        left = None if done or finding.kind.repair is None else ready_at(finding, noted, self.rules)
+        person = finding.kind.repair is None or finding.spared is not None
+        left = None if done or person else ready_at(finding, noted, self.rules)
         return Reported(
             finding.kind, finding.detail, finding.run_id, finding.task_id, finding.workflow_id, words, done, left
         )

@@ -156,6 +156,8 @@ class ClusterTask:
     uid: str | None = None
     started_at: datetime | None = None
     node: str | None = None
+    stray: bool = False
+    """Whether its object is gone and a process of it is all that is left; then ``uid`` names the process."""
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -176,6 +178,7 @@ class RecordedTask:
     uid: str | None = None
     exit_code: int | None = None
     exit_signal: int | None = None
+    outcome: str | None = None
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -196,6 +199,8 @@ class Finding:
     evidence: dict[str, object] = field(default_factory=dict)
     since: datetime | None = None
     """When it came to be, where that is known; otherwise its grace begins when it is first seen."""
+    spared: str | None = None
+    """Why it is told and never repaired, although others of its kind are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +233,11 @@ def judge_live(run: LiveRun, workflow: WorkflowState) -> Finding | None:
 
 
 def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> Finding | None:
-    """A task that waits or executes on the cluster, and its row (``None``: there is none)."""
+    """A task that waits or executes on the cluster, and its row (``None``: there is none).
+
+    Another object under a row's name is no task of ours, whatever the row says: it may be another installation's crawl.
+    It is told, and nobody but a person ends it.
+    """
     does = "executes" if seen.executing else "waits on the cluster"
     name = f"task {seen.index} of run {seen.run_id}, attempt {seen.attempt},"
     subject = f"task/{seen.run_id}/{seen.index}/{seen.attempt}/{seen.uid or '-'}"[:180]
@@ -238,9 +247,15 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> Finding | No
         "node": seen.node,
         "started_at": seen.started_at.isoformat() if seen.started_at else None,
     }
+    spared = None
     if recorded is None:
         detail = f"{name} {does}, and the database knows no such task"
         kind, task_id = FindingKind.ORPHAN, seen.task_id
+    elif _is_another(seen, recorded):
+        of = f"object {recorded.uid}" if recorded.uid is not None else "no object"
+        detail = f"{name} {does} as object {seen.uid}, and the row under its name ({recorded.status}) is of {of}"
+        kind, task_id, spared = FindingKind.ORPHAN, recorded.task_id, _ANOTHER
+        evidence |= {"recorded": recorded.status, "run": recorded.run_status, "recorded_uid": recorded.uid}
     else:
         ended = recorded.status in _ENDS
         if not ended and recorded.run_status not in _OVER:
@@ -250,8 +265,27 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> Finding | No
         kind, task_id = FindingKind.STILL_ALIVE, recorded.task_id
         evidence |= {"recorded": recorded.status, "run": recorded.run_status}
     return Finding(
-        f"{kind}/{subject}", kind, detail, seen.run_id, seen.attempt, task_id, evidence=_without_none(evidence)
+        f"{kind}/{subject}",
+        kind,
+        detail,
+        seen.run_id,
+        seen.attempt,
+        task_id,
+        evidence=_without_none(evidence),
+        spared=spared,
     )
+
+
+def _is_another(seen: ClusterTask, recorded: RecordedTask) -> bool:
+    """Whether what is seen is not the object that the row is about.
+
+    A row without an object may be about one that was deployed late, unless that was refused, or carries another task's
+    number.
+    """
+    if seen.uid is None or seen.stray or seen.uid == recorded.uid:
+        return False
+    numbered = seen.task_id is not None and seen.task_id != recorded.task_id
+    return recorded.uid is not None or recorded.outcome == _REFUSED or numbered
 
 
 def judge_workflow(workflow: OpenWorkflow, row_exists: bool) -> Finding | None:
@@ -353,6 +387,8 @@ def judge_end(recorded: RecordedTask, seen: Observation, stop: StopIntent | None
     )
 
 
+_ANOTHER = "left alone: it is not the object that was deployed for this task; end it by hand if nobody owns it"
+_REFUSED = "deploy_failed"
 _ENDS = frozenset(s.value for s in TaskStatus if s.terminal)
 _OVER = frozenset(s.value for s in RunStatus if s.terminal)
 
@@ -394,7 +430,7 @@ def reportable(finding: Finding, now: datetime, rules: AuditRules) -> bool:
 
 def due(finding: Finding, noted: Noted, now: datetime, rules: AuditRules) -> bool:
     """Whether a finding is to be repaired now. Never before its grace is over, and never where only a person can."""
-    if finding.kind not in REPAIRS or noted.settled:
+    if finding.kind not in REPAIRS or finding.spared is not None or noted.settled:
         return False
     if finding.kind is FindingKind.UNDELIVERED and noted.repaired_at is not None:
         return now - noted.repaired_at >= timedelta(seconds=rules.resend_s)

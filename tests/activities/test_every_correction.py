@@ -26,11 +26,12 @@ from crawler_lifecycle.domain import task as task_rules
 from crawler_lifecycle.domain.audit import AuditRules
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.ledger import CorrectionKind
+from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.fakes.services import FakeScheduler
-from crawler_lifecycle.ports import CorrectionRow, Fence, Look, TaskRef
-from tests.activities.world import Crash, World
+from crawler_lifecycle.ports import CorrectionRow, Deployment, Fence, Look, QueuedTask, TaskRef
+from tests.activities.world import CRAWLERS, Crash, World
 from tests.local.local_bench import Bench, wait_until
 
 AT_ONCE = AuditRules(grace_s=0, orphan_grace_s=0, start_grace_s=0, record_grace_s=0, resend_s=0)
@@ -314,6 +315,38 @@ def test_looking_and_auditing_again_writes_nothing_more(new_world: Callable[[], 
         for what in ("audit_cluster", "audit_ended"):
             audited(world, what)
     assert [c for c in world.store.corrections() if c.kind == kind] == [c for c in before if c.kind == kind]
+
+
+def test_another_object_under_the_name_is_told_and_left_alone(stage: tuple[World, Hands]) -> None:
+    world, hands = stage
+    not_ours(world, hands)
+    assert world.statuses() == ["LOST"]
+    for _ in range(2):
+        hands.later(100)
+        part = audited(world, "audit_cluster")
+        assert (part.found, part.repaired) == ({"orphan": 1}, {})
+        [finding] = part.findings
+        assert (finding.task_id, finding.due_at) == (world.tasks()[0].task_id, None)
+        assert "(LOST) is of object" in finding.detail
+        assert (finding.repair or "").startswith("left alone")
+    assert [seen.executing for seen in world.cluster.inventory()] == [True]
+    assert [row.kind for row in world.store.corrections()] == ["not_ours"]
+
+
+def test_a_crawl_under_the_name_of_a_refused_task_is_left_alone(new_world: Callable[[], World]) -> None:
+    """Another installation counts its runs in the same place."""
+    world = new_world()
+    fence = world.created()
+    world.cluster.behaviour = Behaviour(executes=None)
+    soon = world.now + timedelta(minutes=1)
+    theirs = Deployment(1, 1, "books", {}, {}, [QueuedTask(1, 0, {})], Resources(), Limits(), soon)
+    world.cluster.deploy(theirs, CRAWLERS[0])
+    world.store.refuse_queued(fence, "a Job of this name exists already and is not ours")
+    part = audited(world, "audit_cluster")
+    assert (part.found, part.repaired, part.findings[0].due_at) == ({"orphan": 1}, {}, None)
+    assert "(FAILED) is of no object" in part.findings[0].detail
+    assert world.cluster.alive() == [(1, 0, 1)]
+    assert world.store.corrections() == []
 
 
 @pytest.mark.parametrize("kind", sorted(FIXES))

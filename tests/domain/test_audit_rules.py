@@ -281,3 +281,47 @@ def test_every_kind_has_its_sentence_and_every_status_of_a_task_is_judged() -> N
     over = judge_task(seen, RecordedTask(7, 1, 0, 1, "RUNNING", "FAILED", "u"))
     assert over is not None
     assert "its run is FAILED" in over.detail
+
+
+LIVE_CRAWL = ClusterTask(1, 0, 1, executing=True, task_id=7, uid="C")
+
+
+@pytest.mark.parametrize(
+    ("seen", "row"),
+    [
+        (LIVE_CRAWL, RecordedTask(7, 1, 0, 1, "LOST", "FAILED", "A")),
+        (LIVE_CRAWL, RecordedTask(7, 1, 0, 1, "SUCCEEDED", "COMPLETED", "A", 0)),
+        (LIVE_CRAWL, RecordedTask(7, 1, 0, 1, "FAILED", "FAILED", None, outcome="deploy_failed")),
+        (LIVE_CRAWL, RecordedTask(8, 1, 0, 1, "CANCELLED", "FAILED", None, outcome="cancelled")),
+        # A second crawl beside one that is as it should be.
+        (LIVE_CRAWL, RecordedTask(7, 1, 0, 1, "RUNNING", "PROCESSING", "A")),
+        (LIVE_CRAWL, RecordedTask(8, 1, 0, 1, "QUEUED", "PROCESSING", None)),
+    ],
+)
+def test_another_object_under_the_name_is_told_and_never_ended(seen: ClusterTask, row: RecordedTask) -> None:
+    finding = judge_task(seen, row)
+    assert finding is not None
+    assert finding.kind is FindingKind.ORPHAN, "no still_alive: the row's end may well be true"
+    assert finding.task_id == row.task_id
+    assert f"as object C, and the row under its name ({row.status})" in finding.detail
+    assert finding.spared is not None
+    assert not due(finding, Noted(LONG_AGO), NOW, AuditRules(orphan_grace_s=0))
+
+
+@pytest.mark.parametrize(
+    ("seen", "row"),
+    [
+        (LIVE_CRAWL, RecordedTask(7, 1, 0, 1, "LOST", "FAILED", "C")),
+        (LIVE_CRAWL, RecordedTask(7, 1, 0, 1, "CANCELLED", "FAILED", None, outcome="cancelled")),  # deployed late
+        (replace(LIVE_CRAWL, task_id=None), RecordedTask(7, 1, 0, 1, "CANCELLED", "FAILED", None)),
+        (replace(LIVE_CRAWL, uid=None), RecordedTask(7, 1, 0, 1, "LOST", "FAILED", "A")),
+        # What is left of it is a process, which has no uid of its own.
+        (replace(LIVE_CRAWL, uid="12@34", stray=True), RecordedTask(7, 1, 0, 1, "LOST", "FAILED", "A")),
+    ],
+)
+def test_our_own_object_is_still_alive_and_ended(seen: ClusterTask, row: RecordedTask) -> None:
+    finding = judge_task(seen, row)
+    assert finding is not None
+    assert (finding.kind, finding.spared) == (FindingKind.STILL_ALIVE, None)
+    assert due(finding, Noted(LONG_AGO), NOW, AuditRules())
+    assert judge_task(seen, replace(row, status="RUNNING", run_status="PROCESSING")) is None

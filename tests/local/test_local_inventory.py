@@ -55,6 +55,7 @@ def test_a_process_that_outlived_its_recorded_end_is_found_and_killed(
     (folder / "end.json").write_text(json.dumps({"exit_code": 0}))
     (task,) = cluster.inventory()
     assert (task.key, task.uid, task.task_id, task.executing) == ((7, 3, 2), "u-1", 41, True)
+    assert not task.stray
     cluster.kill(7, TaskRef(41, 3, 2, "u-1"))
     assert straggler.wait(10) == -signal.SIGKILL
     assert cluster.inventory() == []
@@ -67,6 +68,7 @@ def test_a_process_whose_folder_was_taken_away_is_named_by_pid_and_start(
     (task,) = cluster.inventory(run_id=7)
     assert (task.key, task.task_id) == ((7, 3, 2), 41)
     assert (task.uid or "").startswith(f"{straggler.pid}@")
+    assert task.stray, "the database knows it by its folder's uid, and it is the same task"
     cluster.kill(7, TaskRef(41, 3, 2, task.uid))
     assert straggler.wait(10) == -signal.SIGKILL
     assert cluster.inventory() == []

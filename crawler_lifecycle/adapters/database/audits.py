@@ -285,7 +285,9 @@ def _with_deliveries(conn: Connection, rows: Sequence[Row]) -> list[EndedRun]:
 def _recorded() -> Select[Any]:
     t, r = task_history.c, run_history.c
     columns = (t.task_id, t.run_id, t.task_index, t.attempt, t.status, t.cluster_uid, t.exit_code, t.exit_signal)
-    return select(*columns, r.status.label("run_status")).join_from(task_history, run_history, r.run_id == t.run_id)
+    return select(*columns, t.outcome, r.status.label("run_status")).join_from(
+        task_history, run_history, r.run_id == t.run_id
+    )
 
 
 def _recorded_task(row: Row) -> RecordedTask:
@@ -299,4 +301,5 @@ def _recorded_task(row: Row) -> RecordedTask:
         row["cluster_uid"],
         row["exit_code"],
         row["exit_signal"],
+        row["outcome"],
     )

@@ -70,10 +70,11 @@ def _task(key: Key, tasks: Path, observe: Observe, process: Stat | None, node: s
         executing, started = True, _modified(process.pid)
     else:
         return None
-    if not isinstance(uid, str):
-        # Its folder is gone: what names it now is the process.
-        uid = f"{process.pid}@{process.start}" if process is not None else None
-    return ClusterTask(run_id, index, attempt, executing, task_id, uid, started, node)
+    if isinstance(uid, str):
+        return ClusterTask(run_id, index, attempt, executing, task_id, uid, started, node)
+    # Its folder is gone: what names it now is the process.
+    uid = f"{process.pid}@{process.start}" if process is not None else None
+    return ClusterTask(run_id, index, attempt, executing, task_id, uid, started, node, stray=True)
 
 
 def _processes(tasks: Path) -> dict[Key, Stat]:

@@ -116,7 +116,7 @@ def test_tasks_are_found_by_run_index_and_attempt(world: World) -> None:
     assert set(found) == set(keys[:3])
     assert found[keys[1]].status == "FAILED"
     assert (found[keys[2]].status, found[keys[2]].run_status) == ("QUEUED", "INITIALIZING")
-    assert found[keys[0]].uid == "uid-1-0"
+    assert (found[keys[0]].uid, found[keys[0]].outcome, found[keys[2]].outcome) == ("uid-1-0", "finished", None)
     assert second.attempt == 2
     assert world.store.recorded_tasks([]) == []
 
