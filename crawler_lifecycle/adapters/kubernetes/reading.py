@@ -8,14 +8,14 @@ was ours is asked of the task. Nothing is ever taken for a success because nothi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
 from crawler_lifecycle.ports import TaskRef
 
 from .ending import end_of_job, end_of_pod
-from .facts import JOB_NAME, ended, executing, main_of, newest, owner_of, real, verdict
+from .facts import JOB_NAME, ended, executing, main_of, newest, owner_of, real, unborn, verdict
 from .objects import Event, Job, Pod
 from .summary import Summary
 from .waiting import job_words, pod_words, warning_words
@@ -47,9 +47,10 @@ class _Reading:
     def observe(self) -> Observation:
         uid = self._uid()
         job = self.job if self.job is not None and self.job.metadata.uid == uid else None
-        pod = newest(pod for pod in self.pods if uid is not None and owner_of(pod) == uid)
+        pods = [pod for pod in self.pods if uid is not None and owner_of(pod) == uid]
+        pod = newest(pods)
         if pod is not None:
-            return self._of_pod(job, pod, uid)
+            return self._of_pod(job, pod, uid, _ended_beside(pod, pods))
         if job is not None:
             return self._of_job(job)
         if self.job is not None:
@@ -65,11 +66,12 @@ class _Reading:
         orphan = newest(self.pods)
         return owner_of(orphan) if orphan is not None else None
 
-    def _of_pod(self, job: Job | None, pod: Pod, uid: str | None) -> Observation:
+    def _of_pod(self, job: Job | None, pod: Pod, uid: str | None, beside: str | None) -> Observation:
         name = job.metadata.name if job is not None else pod.metadata.labels.get(JOB_NAME)
         node = pod.spec.node_name
         if ended(pod):
             end, summary = end_of_pod(self.task, job, pod)
+            end = replace(end, message=_joined(end.message, beside))
             return self._ended(end, summary, uid=uid, name=name, node=node, started_at=_started(pod))
         if executing(pod):
             started = _started(pod)
@@ -78,7 +80,7 @@ class _Reading:
                 uid=uid,
                 name=name,
                 node=node,
-                reason=warning_words(self.task, job, pod, self.now),
+                reason=_joined(warning_words(self.task, job, pod, self.now), beside),
                 changed_at=started,
                 started_at=started,
             )
@@ -87,7 +89,7 @@ class _Reading:
             uid=uid,
             name=name,
             node=node,
-            reason=pod_words(self.task, job, pod, self.events, self.now),
+            reason=_joined(pod_words(self.task, job, pod, self.events, self.now), beside),
             changed_at=pod.metadata.creation_timestamp,
         )
 
@@ -162,6 +164,26 @@ class _Reading:
             started_at=started_at,
             counters=Counters(),
         )
+
+
+def _ended_beside(pod: Pod, pods: Sequence[Pod]) -> str | None:
+    """That the Job had more than this pod, which it has when it is suspended and resumed before we are done with it."""
+    others = [other for other in pods if other is not pod and ended(other) and not unborn(other)]
+    last = newest(others)
+    if last is None:
+        return None
+    main = main_of(last)
+    done = main.state.terminated if main is not None else None
+    how = f"exit {done.exit_code}" if done is not None else "exit code unknown"
+    return (
+        f"Another pod of its Job has ended ({how})"
+        if len(others) == 1
+        else f"{len(others)} other pods of its Job have ended ({how}, the newest)"
+    )
+
+
+def _joined(*words: str | None) -> str | None:
+    return "; ".join(word for word in words if word) or None
 
 
 def _started(pod: Pod) -> datetime | None:

@@ -26,7 +26,8 @@ from tests.support.kube_api import (
     Truncated,
     throttled,
 )
-from tests.support.kube_api.store import JOBS
+from tests.support.kube_api.controllers import key_of
+from tests.support.kube_api.store import JOBS, PODS
 
 FAULTS: dict[str, Fault] = {
     "401": Answer(401, "Unauthorized"),
@@ -140,9 +141,6 @@ def test_a_pod_without_our_labels_is_found_before_anything_is_called_gone(world:
 
 
 def _pod_key(world: World) -> tuple[Any, tuple[str, str]]:
-    from tests.support.kube_api.controllers import key_of
-    from tests.support.kube_api.store import PODS
-
     return PODS, key_of(world.server.pods()[0])
 
 
@@ -403,6 +401,24 @@ def test_why_no_pod_is_made_is_read_from_events(world: World) -> None:
     seen = world.look().observations
     assert {"quota is used up: exceeded quota: crawls" in (one.reason or "") for one in seen} == {True}
     assert world.calls("GET", "/events") == 1, "not one by one"
+
+
+def test_a_job_that_was_suspended_and_resumed_has_executed_twice(world: World) -> None:
+    """A queue took its room back and gave it again before the first end was on record."""
+    world.deploy()
+    world.server.controllers.counts_ends = False
+    world.server.pod_ends(world.name(), 11, "Error", '{"runner": "1", "finish_reason": "shutdown", "exit": 11}')
+    world.server.change_pod(world.name(), lambda pod: pod["metadata"].update(creationTimestamp="2026-01-05T12:00:00Z"))
+    second = world.server.controllers.make_pod(world.server.job(world.name()))
+    assert (world.see().phase, world.see().reason) == (
+        Phase.WAITING,
+        "Waiting for the scheduler; Another pod of its Job has ended (exit 11)",
+    )
+    world.server.store.update(PODS, key_of(second), lambda pod: pod["spec"].update(nodeName="node-1"))
+    world.server.controllers.end_pod(second, 1)
+    end = world.see().end
+    assert end is not None
+    assert end.message == "Another pod of its Job has ended (exit 11)"
 
 
 def test_a_lost_node_is_told_and_nothing_is_over(world: World) -> None:
