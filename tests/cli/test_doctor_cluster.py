@@ -225,6 +225,15 @@ def test_in_a_components_pod_what_it_cannot_reach_is_not_checked(
     assert [one for one in look(api) if one.level == "bad"] == []
 
 
+@pytest.mark.parametrize(("account", "level"), [("gateway", "ok"), ("worker-export", "ok"), ("worker-cluster", "warn")])
+def test_a_namespace_is_read_by_those_whose_role_says_so(
+    api: FakeApiServer, monkeypatch: pytest.MonkeyPatch, account: str, level: str
+) -> None:
+    in_the_pod_of(api, account, monkeypatch)
+    api.deny("get", "namespaces")
+    assert [found for found, _ in of(look(api), "namespace")] == [level]
+
+
 def test_anywhere_else_everything_is_checked(api: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     known = Settings.model_validate({"cluster": {"kind": "kubernetes", "kubeconfig": api.kubeconfig(), "read_s": 1.0}})
     context = Context(known, Sources({}), Redactor(set()))

@@ -122,6 +122,12 @@ def component(name: str | None) -> str | None:
     return account if account in COMPONENTS or account in RIGHTLESS else None
 
 
+def granted(component: str) -> Sequence[Right]:
+    """What the role of a component grants it; nothing for one without a role."""
+    role = COMPONENTS.get(component)
+    return ROLES[role] if role is not None else ()
+
+
 def missing(api: Api, rights: Iterable[Right]) -> set[Right]:
     """Those of the rights that we do not have in the namespace of the crawls. Raises ``ApiError``."""
     wanted = sorted(set(rights))

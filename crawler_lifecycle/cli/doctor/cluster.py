@@ -95,7 +95,7 @@ def _namespace(api: Api) -> list[Line]:
             )
         ]
     except Refused:
-        return [Line("namespace", "warn", f"{name!r} is not ours to read, so nothing is known about it", APPLY)]
+        return [_unreadable(api)]
     except ClusterUnavailable as error:
         return [Line("namespace", "bad", str(error), ASK_AGAIN)]
     if found.get("status", {}).get("phase") == "Terminating":
@@ -109,6 +109,20 @@ def _namespace(api: Api) -> list[Line]:
         words = "enforces no Pod Security level" if level is None else f"enforces Pod Security level {level!r} only"
         return [Line("namespace", "warn", f"{name!r} {words}; our manifests keep 'restricted'", cure)]
     return [Line("namespace", "ok", f"{name!r} is active and enforces Pod Security level 'restricted'")]
+
+
+def _unreadable(api: Api) -> Line:
+    """A namespace that we may not read: as it should be for a component whose role does not say so."""
+    from crawler_lifecycle.adapters.kubernetes import rights
+
+    try:
+        mine = rights.component(rights.who_am_i(api))
+    except ClusterUnavailable as error:
+        return Line("namespace", "bad", str(error), ASK_AGAIN)
+    text = f"{api.namespace!r} is not ours to read, so nothing is known about it"
+    if mine is not None and rights.Right("get", "namespaces") not in rights.granted(mine):
+        return Line("namespace", "ok", f"{text}; {mine} need not")
+    return Line("namespace", "warn", text, APPLY)
 
 
 # --- rights --------------------------------------------------------------------------------------------------------
