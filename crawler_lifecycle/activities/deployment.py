@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.errors import (
     SchedulerUnavailable,
 )
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.domain.task import ALIVE, Observation, Phase, TaskStatus
+from crawler_lifecycle.domain.task import ALIVE, Observation, Phase, TaskState, TaskStatus
 from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, SCHEDULER_WAIT
 from crawler_lifecycle.ports import Cluster, Deployment, Fence, Notifier, RunStore, SchedulerClient
 
@@ -198,33 +198,42 @@ class DeploymentActivities:
                 self.store.note_waiting(fence, f"{CLUSTER_WAIT}{error}")
                 raise self._again(error, order.start_check_s) from error
             seen = look.observations[0]
-            if seen.phase in (Phase.ABSENT, Phase.WAITING):
+            replaced = main.uid is not None and seen.uid is not None and seen.uid != main.uid
+            over = replaced or seen.phase in (Phase.ENDED, Phase.GONE)
+            if not over and seen.phase in (Phase.ABSENT, Phase.WAITING):
                 why = seen.reason or _waiting_words(seen)
                 self.store.note_waiting(fence, why)
-                raise self._again(NotStarted(why), order.start_check_s)
-            over = seen.phase in (Phase.ENDED, Phase.GONE)
+                again_s = look.again_s
+                if _is_news(main, seen):
+                    again_s = self._note_executing(fence) or again_s
+                raise self._again(NotStarted(why), order.start_check_s, again_s)
             if not over:  # otherwise a whole look follows at once
                 self._note_executing(fence)
-        return MainJobReport(seen.started_at, ended=over)
+        return MainJobReport(None if replaced else seen.started_at, ended=over)
 
-    def _note_executing(self, fence: Fence) -> None:
+    def _note_executing(self, fence: Fence) -> float | None:
         """Write down which tasks execute by now, so that the first minute of the ladder shows no stale PENDING.
 
+        And which are missing: two looks prove together that a task is gone. Seconds after which the second one does.
         Ends are left to the next look, which fetches their debugging information as well.
         """
         state = self.store.found_state(fence)
         try:
             look = self.cluster.look(fence.run_id, [ref_of(task) for task in state.tasks])
         except ClusterUnavailable:
-            return  # the start itself is proved; the next look is due in a minute anyway
+            return None  # the start itself is proved, or asked for again; the next look is due in a minute anyway
         executing = [f for f in compare(state, look, gap_s=0, resumed=False) if not f.change.after.terminal]
         self.store.record_look(fence, look, executing, None, "look", ordered_at())
         self.store.apply_findings(fence, "look", look.observed_at)
+        return look.again_s
 
-    def _again(self, error: LifecycleError, start_check_s: float) -> ApplicationError:
-        """The failure that makes Temporal ask again at the interval of the specification; expected, so benign."""
-        tries = activity.info().attempt
-        delay = timedelta(seconds=max(start_check_interval(tries, start_check_s), error.retry_after_s or 0))
+    def _again(self, error: LifecycleError, start_check_s: float, again_s: float | None = None) -> ApplicationError:
+        """The failure that makes Temporal ask again at the interval of the specification; expected, so benign.
+
+        ``again_s`` is when the cluster can prove what it cannot say now; asking earlier or later serves nothing.
+        """
+        interval = start_check_interval(activity.info().attempt, start_check_s) if again_s is None else again_s
+        delay = timedelta(seconds=max(interval, error.retry_after_s or 0))
         category = ApplicationErrorCategory.BENIGN
         return ApplicationError(str(error), type=error.code, next_retry_delay=delay, category=category)
 
@@ -258,6 +267,13 @@ class DeploymentActivities:
         Second execution: those rows are superseded already, so nothing is left to do.
         """
         return Counts.of(self.store.requeue_ended(order.fence, order.include_succeeded))
+
+
+def _is_news(main: TaskState, seen: Observation) -> bool:
+    """Whether a task that was deployed for sure is missing for the first time, or is not missing any more."""
+    if seen.phase is Phase.ABSENT:
+        return main.uid is not None and main.missed_at is None
+    return main.missed_at is not None
 
 
 def _waiting_words(seen: Observation) -> str:

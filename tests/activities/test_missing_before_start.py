@@ -1,0 +1,144 @@
+"""A task that disappears, or is replaced, before it was seen executing: on a cluster that proves it by two looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from crawler_lifecycle.activities.deployment import MainJob, MainJobReport, Started
+from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
+from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.task import ALIVE
+from crawler_lifecycle.ports import Deployed, Deployment, Fence
+from crawler_lifecycle.settings import ClusterSettings
+from tests.activities.world import World
+from tests.adapters.kubernetes_cluster.world import CRAWLER
+from tests.adapters.kubernetes_cluster.world import World as Kubernetes
+
+JOB = "crawl-1-0-1"
+
+
+class Stage:
+    """A run of the real store on the real Kubernetes adapter, before a fake API server."""
+
+    def __init__(self, world: World, kubernetes: Kubernetes) -> None:
+        self.world, self.kubernetes = world, kubernetes
+        self._deployer = KubernetesDeployer(kubernetes.api, ClusterSettings(kind="kubernetes"))
+        world.cluster = kubernetes.cluster  # type: ignore[assignment]
+        world.scheduler = self  # type: ignore[assignment]
+        self.forward(0)
+
+    def deploy(self, deployment: Deployment) -> list[Deployed]:
+        return self._deployer.deploy(deployment, CRAWLER)
+
+    def close(self) -> None:
+        self._deployer.close()
+        self.kubernetes.close()
+
+    def forward(self, seconds: float) -> None:
+        self.kubernetes.later += timedelta(seconds=seconds)
+        self.world.now = self.kubernetes.now()
+
+    def ask(self, fence: Fence) -> MainJobReport:
+        report: MainJobReport = self.world.call("get_main_job_status", MainJob(fence, 6))
+        return report
+
+    def waits(self, fence: Fence) -> float:
+        """Asks in vain; seconds until it is asked again."""
+        with pytest.raises(ApplicationError) as caught:
+            self.ask(fence)
+        assert caught.value.next_retry_delay is not None
+        return caught.value.next_retry_delay.total_seconds()
+
+    def missed(self) -> Any:
+        return self.world.store.task_page(1, ALIVE, limit=1)[0].missed_at
+
+    def goes_on(self, fence: Fence) -> None:
+        """What the workflow does when the main task needs no more waiting."""
+        self.world.call("update_run_started", Started(fence, None, self.world.now))
+        self.world.round(fence)
+
+
+@pytest.fixture
+def stage(world: World, tmp_path: Path) -> Iterator[Stage]:
+    folder = tmp_path / "kubernetes"
+    folder.mkdir()
+    found = Stage(world, Kubernetes(folder))
+    yield found
+    found.close()
+
+
+def test_a_job_that_vanishes_before_its_start_is_lost_by_two_looks(stage: Stage) -> None:
+    fence = stage.world.deployed()
+    assert stage.waits(fence) == 6
+    stage.kubernetes.server.delete_behind(JOB)
+    stage.forward(6)
+    assert 29 <= stage.waits(fence) <= 31, "then the second look can prove it"
+    missed = stage.missed()
+    assert missed is not None
+    assert stage.world.row().waiting_for == "It is not on the cluster any more"
+    assert stage.world.statuses() == ["PENDING"]
+    stage.forward(10)
+    assert 19 <= stage.waits(fence) <= 21
+    assert stage.missed() == missed, "the first of the looks in a row"
+    stage.forward(21)
+    assert stage.ask(fence) == MainJobReport(None, ended=True)
+    stage.goes_on(fence)
+    assert stage.world.statuses() == ["LOST"]
+
+
+def test_looks_that_missed_it_count_only_in_a_row(stage: Stage) -> None:
+    """An API server may be behind, or an etcd restored: what was missed once is there again."""
+    fence = stage.world.deployed()
+    truthful = stage.kubernetes.api.namespace
+    stage.kubernetes.server.add_namespace("elsewhere")
+    stage.kubernetes.api.namespace = "elsewhere"
+    stage.waits(fence)
+    assert stage.missed() is not None
+    stage.kubernetes.api.namespace = truthful
+    stage.forward(31)
+    assert stage.waits(fence) == 6
+    assert stage.missed() is None
+    stage.kubernetes.server.delete_behind(JOB)
+    stage.forward(60)
+    assert stage.waits(fence) > 29, "the first look that misses it again proves nothing"
+    assert stage.world.statuses() == ["PENDING"]
+
+
+def test_a_cluster_that_fails_in_between_leaves_the_first_look_to_the_next_try(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fence = stage.world.deployed()
+    stage.kubernetes.server.delete_behind(JOB)
+    look, calls = stage.kubernetes.cluster.look, []
+
+    def once(*args: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 2:
+            raise ClusterUnavailable("503")
+        return look(*args)
+
+    monkeypatch.setattr(stage.kubernetes.cluster, "look", once)
+    stage.waits(fence)
+    assert (len(calls), stage.missed()) == (2, None)
+    stage.waits(fence)
+    assert stage.missed() is not None
+
+
+@pytest.mark.parametrize("executes", [False, True])
+def test_a_job_that_was_made_anew_is_not_waited_for(stage: Stage, executes: bool) -> None:
+    fence = stage.world.deployed()
+    stage.waits(fence)
+    stage.kubernetes.server.recreate_behind(JOB)
+    if executes:
+        stage.kubernetes.server.pod_starts(JOB)
+    assert stage.ask(fence) == MainJobReport(None, ended=True), "when the other one started says nothing of ours"
+    stage.goes_on(fence)
+    assert stage.world.statuses() == ["LOST"]
+    assert [row.kind for row in stage.world.store.corrections(1)] == ["not_ours"]
+    assert stage.kubernetes.server.job(JOB)["metadata"].get("deletionTimestamp") is None
