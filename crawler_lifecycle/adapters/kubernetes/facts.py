@@ -23,6 +23,11 @@ def owner_of(pod: Pod) -> str | None:
     return pod.metadata.controller_uid or pod.metadata.labels.get(CONTROLLER_UID)
 
 
+def number(text: str | None) -> int | None:
+    """The number that a label names; ``None`` for anything else, and for one that no row of a database could have."""
+    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 19 else None
+
+
 def main_of(pod: Pod) -> ContainerStatus | None:
     """What the node says about the crawler's container."""
     return pod.container(labels.CONTAINER)

@@ -13,6 +13,7 @@ from datetime import datetime
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.api import Api
 from crawler_lifecycle.adapters.kubernetes.errors import Conflict, NotFound
+from crawler_lifecycle.adapters.kubernetes.facts import number
 from crawler_lifecycle.adapters.kubernetes.objects import Pod
 
 
@@ -63,9 +64,9 @@ def _held(pod: Pod) -> Held:
     return Held(
         name=meta.name,
         uid=meta.uid,
-        run_id=_number(meta.labels.get(labels.RUN)),
-        task_index=_number(meta.labels.get(labels.TASK)),
-        attempt=_number(meta.labels.get(labels.ATTEMPT)),
+        run_id=number(meta.labels.get(labels.RUN)),
+        task_index=number(meta.labels.get(labels.TASK)),
+        attempt=number(meta.labels.get(labels.ATTEMPT)),
         phase=pod.status.phase or "Unknown",
         node=pod.spec.node_name,
         ended_at=terminated.finished_at if terminated is not None else None,
@@ -73,21 +74,21 @@ def _held(pod: Pod) -> Held:
     )
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() and text.isascii() else None
-
-
 def let_go(api: Api, pod: Held) -> bool:
     """Take our finalizer from this pod and leave those of others; whether it was still there.
 
     Another pod under the name is left alone. Raises ``ApiError``.
     """
-    change = {"metadata": {"uid": pod.uid, "$deleteFromPrimitiveList/finalizers": [labels.FINALIZER]}}
     try:
-        api.patch(api.pods_path(pod.name), change, kind="strategic")
+        api.patch(api.pods_path(pod.name), freeing(pod.uid), kind="strategic")
     except (NotFound, Conflict):
         return False
     return True
+
+
+def freeing(uid: str, **metadata: object) -> dict[str, object]:
+    """The strategic patch by which our finalizer leaves the pod with this uid, and those of others stay."""
+    return {"metadata": {"uid": uid, "$deleteFromPrimitiveList/finalizers": [labels.FINALIZER], **metadata}}
 
 
 def waiting_long(pods: Sequence[Held], now: datetime, longer_than_s: float) -> list[Held]:

@@ -20,6 +20,7 @@ from . import labels
 from .api import Api
 from .errors import Conflict, NotFound, Refused
 from .facts import ended, main_of, owner_of, real, unborn
+from .holding import freeing
 from .listing import job_is_over, key_by_name, key_of, list_pods, name_of, pods_of_tasks
 from .objects import Pod, decode_job
 
@@ -62,8 +63,7 @@ class Keeping:
             if job is not None and job.spec.suspend and not job_is_over(job):
                 self._delete(name, uid)
         for pod in pods:
-            free = {"uid": pod.metadata.uid, "labels": mark, "$deleteFromPrimitiveList/finalizers": [labels.FINALIZER]}
-            self._patch(self._api.pods_path(pod.metadata.name), {"metadata": free})
+            self._patch(self._api.pods_path(pod.metadata.name), freeing(pod.metadata.uid, labels=mark))
 
     def _patch(self, path: str, body: dict[str, object]) -> bytes | None:
         """The object as it is now; ``None`` when it is gone or another one."""

@@ -16,7 +16,7 @@ from crawler_lifecycle.ports import TaskRef
 
 from . import labels
 from .api import Api
-from .facts import CONTROLLER_UID, JOB_NAME, owner_of, verdict
+from .facts import CONTROLLER_UID, JOB_NAME, number, owner_of, verdict
 from .objects import Job, ObjectMeta, Pod
 
 #: Values in one selector: an address has to stay below some kilobytes.
@@ -114,14 +114,14 @@ def name_of(run_id: int, task: TaskRef) -> str:
 
 def key_of(meta: ObjectMeta) -> Key | None:
     """Run, index and attempt by an object's labels; ``None`` where they are not ours, or were edited."""
-    numbers = [_number(meta.labels.get(name)) for name in (labels.RUN, labels.TASK, labels.ATTEMPT)]
+    numbers = [number(meta.labels.get(name)) for name in (labels.RUN, labels.TASK, labels.ATTEMPT)]
     run_id, index, attempt = numbers
     return None if run_id is None or index is None or attempt is None else (run_id, index, attempt)
 
 
 def key_by_name(pod: Pod) -> Key | None:
     """The same by the name of its Job, which the Job controller wrote on it; of a pod that lost our labels."""
-    numbers = [_number(part) for part in pod.metadata.labels.get(JOB_NAME, "").split("-")[1:]]
+    numbers = [number(part) for part in pod.metadata.labels.get(JOB_NAME, "").split("-")[1:]]
     if len(numbers) != 3 or None in numbers:
         return None
     key = (numbers[0] or 0, numbers[1] or 0, numbers[2] or 0)
@@ -130,7 +130,7 @@ def key_by_name(pod: Pod) -> Key | None:
 
 def task_id_of(meta: ObjectMeta) -> int | None:
     """The id of the task's row."""
-    return _number(meta.labels.get(labels.TASK_ID) or meta.annotations.get(labels.TASK_ID))
+    return number(meta.labels.get(labels.TASK_ID) or meta.annotations.get(labels.TASK_ID))
 
 
 def is_of(task: TaskRef, uid: str | None, meta: ObjectMeta) -> bool:
@@ -150,7 +150,3 @@ def listed_by_us(meta: ObjectMeta, run_id: int) -> bool:
 def job_is_over(job: Job) -> bool:
     """Whether the controller has passed its verdict: there is nothing left to be stopped."""
     return verdict(job, final=False) is not None
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdecimal() else None

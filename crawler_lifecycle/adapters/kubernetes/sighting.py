@@ -11,7 +11,7 @@ from datetime import datetime
 
 from . import labels
 from .changes import ENDING, OVER, PENDING, RUNNING, WAITING, Seen, seen
-from .facts import ended, executing, main_of, real, verdict
+from .facts import ended, executing, main_of, number, real, verdict
 from .objects import ContainerStatus, Job, ObjectMeta, Pod
 
 #: The ordinary way of a pod that starts.
@@ -24,8 +24,7 @@ _PULLING = frozenset(
 
 def run_of(metadata: ObjectMeta) -> int | None:
     """The run that an object belongs to; ``None`` when its label names none."""
-    text = metadata.labels.get(labels.RUN, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None  # as the database's are
+    return number(metadata.labels.get(labels.RUN))
 
 
 def pod_seen(pod: Pod) -> Seen | None:

@@ -277,7 +277,7 @@ def test_a_pod_without_its_run_is_read_and_let_go(world: World) -> None:
     assert world.calls("PATCH") == 0, "once is enough"
 
 
-@pytest.mark.parametrize("name", ["crawl-7-0", "crawl-7-0-01", "other-7-0-1", "crawl-7-0-x", ""])
+@pytest.mark.parametrize("name", ["crawl-7-0", "crawl-7-0-01", "other-7-0-1", "crawl-7-0-x", f"crawl-{10**30}-0-1", ""])
 def test_a_pod_that_says_neither_its_task_nor_its_job_is_left(world: World, name: str) -> None:
     world.deploy()
     world.server.pod_ends(world.name(), 0)
