@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from temporalio import activity
@@ -148,8 +148,7 @@ class DeploymentActivities:
             try:
                 answers = self.scheduler.deploy(call)
             except DeploymentRefused as error:
-                counts = self.store.refuse_queued(fence, str(error))
-                return DeployReport(Counts.of(counts), len(tasks), refused=str(error))
+                return self._refused(call, fence, str(error))
             except SchedulerUnavailable as error:
                 self.store.note_waiting(fence, f"{SCHEDULER_WAIT}{error}")
                 raise
@@ -163,6 +162,25 @@ class DeploymentActivities:
             raise NothingDeployed(f"the cluster takes no task of this run yet: {why}")
         return DeployReport(Counts.of(counts), len(tasks), len(deferred), refused)
 
+    def _refused(self, call: Deployment, fence: Fence, why: str) -> DeployReport:
+        """The service takes none of these tasks, for good. Those that an earlier one offered may be there.
+
+        They are looked for; what is not there may come until the end of that call, and is refused after it.
+        """
+        counts = self.store.refuse_queued(fence, why, call.tasks, call.expires_at)
+        if counts.queued:
+            try:
+                self._look_for_queued(fence, "look")
+            except ClusterUnavailable as error:
+                self.store.note_waiting(fence, f"{CLUSTER_WAIT}{error}")
+                raise
+            counts = self.store.refuse_queued(fence, why)
+        if counts.queued and not counts.active:
+            text = f"an earlier deployment call may still be on its way, and the later one was refused: {why}"
+            self.store.note_waiting(fence, text)
+            raise NothingDeployed(text)
+        return DeployReport(Counts.of(counts), len(call.tasks), counts.queued, refused=why)
+
     def _adopt_late_ones(self, fence: Fence) -> None:
         """After a resume: what a deployment call of the former attempt created late is ours, not a second task's.
 
@@ -170,14 +188,22 @@ class DeploymentActivities:
         """
         page = self.store.task_page(fence.run_id, [TaskStatus.QUEUED], limit=DEPLOYMENT_PAGE)
         if any(task.attempt < fence.attempt and task.offered_until is not None for task in page):
-            state = self.store.found_state(fence)
-            late = [task for task in state.tasks if task.status is TaskStatus.QUEUED]
-            look = self.cluster.look(fence.run_id, [ref_of(task) for task in late])
-            found = compare(replace(state, tasks=late), look, gap_s=0, resumed=True)
-            self.store.record_look(fence, look, found, None, "resume", ordered_at())
-            self.store.save_details(fence, self.cluster.details(fence.run_id, [ref_of(task) for task in late]))
-            self.store.apply_details(fence)
-            self.store.apply_findings(fence, "resume", look.observed_at)
+            self._look_for_queued(fence, "resume")
+
+    def _look_for_queued(self, fence: Fence, source: str) -> None:
+        """Write down what calls without an answer have brought to the cluster.
+
+        It is a whole look, because it is recorded as one: it vouches for the tasks that were deployed before as well.
+        """
+        state = self.store.found_state(fence)
+        look = self.cluster.look(fence.run_id, [ref_of(task) for task in state.tasks])
+        found = compare(state, look, gap_s=0, resumed=source == "resume")
+        self.store.record_look(fence, look, found, state.next_look_at, source, ordered_at())
+        changed = {finding.change.task_id for finding in found}
+        refs = [ref_of(task) for task in state.tasks if task.task_id in changed]
+        self.store.save_details(fence, self.cluster.details(fence.run_id, refs))
+        self.store.apply_details(fence)
+        self.store.apply_findings(fence, source, look.observed_at)
 
     @activity.defn(name="get_main_job_status", no_thread_cancel_exception=True)
     def get_main_job_status(self, order: MainJob) -> MainJobReport:
@@ -270,10 +296,13 @@ class DeploymentActivities:
 
 
 def _is_news(main: TaskState, seen: Observation) -> bool:
-    """Whether a task that was deployed for sure is missing for the first time, or is not missing any more."""
+    """Whether a task that was deployed for sure is missing for the first time, or is there for the first time (again).
+
+    What was seen to wait and vanishes later must not be said to have never existed.
+    """
     if seen.phase is Phase.ABSENT:
         return main.uid is not None and main.missed_at is None
-    return main.missed_at is not None
+    return main.missed_at is not None or not main.ever_seen
 
 
 def _waiting_words(seen: Observation) -> str:

@@ -119,8 +119,14 @@ class RunStore(Protocol):
         """
         ...
 
-    def refuse_queued(self, fence: Fence, reason: str) -> TaskCounts:
-        """All QUEUED tasks become FAILED / ``deploy_failed`` with this reason."""
+    def refuse_queued(
+        self, fence: Fence, reason: str, offered: Sequence[QueuedTask] = (), until: datetime | None = None
+    ) -> TaskCounts:
+        """QUEUED tasks become FAILED / ``deploy_failed`` with this reason, unless an earlier call may have made them.
+
+        ``offered`` and ``until`` are the offer that was refused as a whole: it brought nothing. A task that an earlier
+        one offered stays QUEUED and is offered by that one only, until a look from after its end did not see the task.
+        """
         ...
 
     def note_waiting(self, fence: Fence, waiting_for: str | None) -> None:

@@ -339,6 +339,8 @@ class QueuedTask:
     task_id: int
     index: int
     args: Mapping[str, str]
+    offered_until: datetime | None = field(default=None, compare=False)
+    """Until when an earlier call of the attempt may bring it to the cluster; ``None``: no other may have done so."""
 
 
 @dataclass(frozen=True, slots=True)

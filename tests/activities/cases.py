@@ -38,6 +38,9 @@ class Case:
     same: Callable[[Any], Any] = lambda answer: answer
     """The part of the answer that must be the same the second time."""
 
+    void_s: float | None = None
+    """After so many seconds what a first execution, which crashed, asked of others is void: until then it waits."""
+
     def __str__(self) -> str:
         return f"{self.activity}-{self.title}"
 
@@ -52,6 +55,14 @@ LOOKED_AGAIN = frozenset(
 )
 #: Every try of a delivery is on record; what was delivered stays so.
 DELIVERED_AGAIN = frozenset({"outbox_delivery.tries"})
+
+
+#: What shows that a deployment call waited until an earlier one was void, and looked for what that one made.
+WAITED = LOOKED_AGAIN | {
+    *("run_history.waiting_for", "run_history.waiting_since", "task_history.status_since", "task_history.ended_at"),
+    *("outbox_event.body", "outbox_event.created_at"),
+    *("status_transition.committed_at", "status_transition.lag_ms"),
+}
 
 
 def _counts(report: Any) -> Any:
@@ -269,7 +280,7 @@ DEPLOYMENT = [
         same=_counts,
     ),
     Case("deploy_queued_tasks", "second wave", _prepare_second_wave, _second_wave, same=_counts),
-    Case("run_onetime_crawler", "refused", _prepare_refusal, _refused, same=_counts),
+    Case("run_onetime_crawler", "refused", _prepare_refusal, _refused, same=_counts, void_s=26),
     Case("get_main_job_status", "executes", _prepare_main, _main_runs, renews=LOOKED_AGAIN | COUNTED_ON),
     Case("update_run_started", "first", _prepare_start, _started),
     Case("signal_pusher_started", "started", lambda w: w.started(), _told_started, renews=DELIVERED_AGAIN),

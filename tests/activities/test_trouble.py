@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from datetime import timedelta
 
 import pytest
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
@@ -24,9 +25,10 @@ from crawler_lifecycle.domain.errors import (
     SchedulerUnavailable,
 )
 from crawler_lifecycle.fakes.cluster import Behaviour
-from crawler_lifecycle.ports import FileSource
+from crawler_lifecycle.fakes.services import FakeCatalogue
+from crawler_lifecycle.ports import Fence, FileSource
 from tests.activities.cases import UNTIL_STOPPED
-from tests.activities.world import OTHER, OWNER, World, differences
+from tests.activities.world import CRAWLERS, OTHER, OWNER, World, differences
 
 
 def test_a_request_of_another_workflow_is_refused(world: World) -> None:
@@ -79,6 +81,77 @@ def test_a_lost_answer_of_the_scheduler_service_starts_nothing_twice(world: Worl
     world.call("run_onetime_crawler", Deploy(fence))
     assert world.statuses() == ["PENDING", "PENDING"]
     assert len(world.cluster._tasks) == 2
+
+
+def _refused_after_a_lost_answer(world: World, *, heard: bool) -> Fence:
+    """A deployment call without an answer, and the crawler is taken out of the catalogue; ``heard``: it took effect."""
+    fence = world.created(2, crawler="shops")
+    if heard:
+        world.scheduler.lost_answers = 1
+    else:
+        world.scheduler.faults.add(SchedulerUnavailable("no answer"))
+    with pytest.raises(SchedulerUnavailable):
+        world.call("run_onetime_crawler", Deploy(fence))
+    world.scheduler.catalogue = FakeCatalogue(CRAWLERS[:1])
+    world.forward(5)
+    return fence
+
+
+def test_a_refusal_of_a_later_call_fails_no_task_that_an_earlier_one_brought(world: World) -> None:
+    world.cluster.behaviour = UNTIL_STOPPED
+    fence = _refused_after_a_lost_answer(world, heard=True)
+    report = world.call("run_onetime_crawler", Deploy(fence))
+    assert world.statuses() == ["RUNNING", "RUNNING"]
+    assert (report.counts.active, report.counts.queued) == (2, 0)
+    assert "'shops' is unknown" in report.refused
+
+
+def test_a_refusal_of_a_later_call_is_final_when_the_earlier_one_is_void_and_brought_nothing(world: World) -> None:
+    fence = _refused_after_a_lost_answer(world, heard=False)
+    for _ in range(4):
+        with pytest.raises(NothingDeployed, match="'shops' is unknown"):
+            world.call("run_onetime_crawler", Deploy(fence))
+        assert world.statuses() == ["QUEUED", "QUEUED"]
+        assert "earlier deployment call" in (world.row().waiting_for or "")
+        world.forward(5)
+    world.forward(1)
+    report = world.call("run_onetime_crawler", Deploy(fence))
+    assert world.statuses() == ["FAILED", "FAILED"]
+    assert (report.counts.alive, world.tasks()[0].outcome) == (0, "deploy_failed")
+
+
+def test_a_refused_call_is_no_reason_to_cancel_what_an_earlier_one_may_bring(world: World) -> None:
+    fence = _refused_after_a_lost_answer(world, heard=False)
+    with pytest.raises(NothingDeployed):
+        world.call("run_onetime_crawler", Deploy(fence))
+    world.call("record_stop", world.stop(fence))
+    assert world.call("cancel_queued_tasks", fence).queued == 2
+
+
+def test_a_refusal_of_a_later_wave_keeps_the_plan_of_looks_and_the_others(world: World) -> None:
+    world.cluster.behaviour = UNTIL_STOPPED
+    fence = world.started(3, max_parallel=2, crawler="shops")
+    world.store.offer_tasks(fence, 10, None, world.now + timedelta(seconds=25))  # by a worker that died then
+    world.scheduler.catalogue = FakeCatalogue(CRAWLERS[:1])
+    planned = world.row().next_look_at
+    assert planned is not None
+    world.forward(5)
+    report = world.call("deploy_queued_tasks", Deploy(fence))
+    assert (report.deferred, report.counts.queued, world.statuses()) == (1, 1, ["RUNNING", "RUNNING", "QUEUED"])
+    assert world.row().next_look_at == planned
+    world.forward(30)
+    assert world.call("deploy_queued_tasks", Deploy(fence)).deferred == 0
+    assert world.statuses() == ["RUNNING", "RUNNING", "FAILED"]
+
+
+def test_a_cluster_that_does_not_answer_about_a_refused_call_fails_no_task(world: World) -> None:
+    fence = _refused_after_a_lost_answer(world, heard=False)
+    world.forward(60)
+    world.cluster.fail_with(ClusterUnavailable("no answer of the cluster"), "look")
+    with pytest.raises(ClusterUnavailable):
+        world.call("run_onetime_crawler", Deploy(fence))
+    assert world.statuses() == ["QUEUED", "QUEUED"]
+    assert (world.row().waiting_for or "").startswith("cluster: ")
 
 
 def test_a_cluster_without_room_is_asked_again(world: World) -> None:

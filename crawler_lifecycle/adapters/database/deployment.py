@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -43,7 +44,7 @@ class DeploymentPart(StorePart):
                     .where(task_history.c.task_id.in_(chunk), task_history.c.status == TaskStatus.QUEUED)
                     .values(offered_until=until, attempt=unit.attempt)
                 )
-            return [QueuedTask(row["task_id"], row["task_index"], row["args"]) for row in rows], None
+            return [_queued(unit, row) for row in rows], None
 
     def record_deployed(
         self, fence: Fence, cluster: str, answers: Sequence[Deployed], at: datetime, until: datetime | None = None
@@ -77,14 +78,35 @@ class DeploymentPart(StorePart):
             update_tasks(unit, deferred, replace=("reason",), nulls=("offered_until",))
             return unit.counts()
 
-    def refuse_queued(self, fence: Fence, reason: str) -> TaskCounts:
-        """All QUEUED tasks become FAILED / ``deploy_failed``. Again: there are none left."""
+    def refuse_queued(
+        self, fence: Fence, reason: str, offered: Sequence[QueuedTask] = (), until: datetime | None = None
+    ) -> TaskCounts:
+        """QUEUED tasks become FAILED / ``deploy_failed``, but for those that an earlier call may have brought.
+
+        A call without an answer may have created what no refusal of a later one takes back. Its tasks stay, with the
+        end of that call, until a look from after it did not see them. Again: nothing is left to refuse or to set back.
+        """
         with self._unit(fence.run_id, fence) as unit:
-            t = task_history.c
+            t, earlier = task_history.c, {task.task_id: task.offered_until for task in offered}
             queued = unit.conn.execute(
-                current_tasks(unit.run_id, t.task_id).where(t.status == TaskStatus.QUEUED)
-            ).scalars()
-            move_tasks(unit, [_refused(task_id, reason) for task_id in queued], "deploy", replace=("reason",))
+                current_tasks(unit.run_id, t.task_id, t.offered_until, t.ever_seen).where(t.status == TaskStatus.QUEUED)
+            )
+            refused, set_back = [], defaultdict[datetime, list[int]](list)
+            for row in queued:
+                this_one = row.task_id in earlier and row.offered_until == until
+                before = earlier[row.task_id] if this_one else row.offered_until
+                if before is None or (_looked_after(unit, before) and not row.ever_seen):
+                    refused.append(_refused(row.task_id, reason))
+                elif before != row.offered_until:
+                    set_back[before].append(row.task_id)
+            move_tasks(unit, refused, "deploy", replace=("reason",))
+            for before, task_ids in set_back.items():
+                for chunk in chunks(task_ids):
+                    unit.conn.execute(
+                        update(task_history)
+                        .where(task_history.c.task_id.in_(chunk), task_history.c.status == TaskStatus.QUEUED)
+                        .values(offered_until=before)
+                    )
             return unit.counts()
 
     def note_waiting(self, fence: Fence, waiting_for: str | None) -> None:
@@ -112,6 +134,17 @@ class DeploymentPart(StorePart):
             return unit.status
 
 
+def _queued(unit: Unit, row: Row) -> QueuedTask:
+    # The offer of a former attempt is void by now, and what it brought has another name.
+    before = row["offered_until"] if row["attempt"] == unit.attempt else None
+    return QueuedTask(row["task_id"], row["task_index"], row["args"], before)
+
+
+def _looked_after(unit: Unit, moment: datetime) -> bool:
+    looked_at: datetime | None = unit.run["verified_at"]
+    return looked_at is not None and moment < min(looked_at, unit.now)
+
+
 def _enter(unit: Unit, stage: Stage) -> None:
     """Enter a stage. Stages go forwards within an attempt: a late try of an earlier step takes nothing back."""
     if _STAGES.index(stage) > _STAGES.index(unit.run["stage"]):
@@ -127,7 +160,7 @@ def _offerable(unit: Unit, limit: int) -> Sequence[Row]:
     t = task_history.c
     return (
         unit.conn.execute(
-            current_tasks(unit.run_id, t.task_id, t.task_index, t.args, t.offered_until)
+            current_tasks(unit.run_id, t.task_id, t.task_index, t.args, t.offered_until, t.attempt)
             .where(
                 t.status == TaskStatus.QUEUED,
                 or_(t.attempt == unit.attempt, t.offered_until.is_(None), t.offered_until < unit.now),

@@ -94,6 +94,44 @@ def test_refusal_of_all(world: World) -> None:
     assert world.store.list_tasks(fence.run_id)[2].cause == "unknown crawler"
 
 
+def test_a_refusal_spares_what_an_earlier_call_may_have_brought(world: World) -> None:
+    fence = world.run(tasks=3)
+    first, _ = world.store.offer_tasks(fence, 2, None, UNTIL)
+    assert [task.offered_until for task in first] == [None, None]
+    world.clock.forward(5)
+    later = UNTIL + timedelta(seconds=5)
+    offered, _ = world.store.offer_tasks(fence, 3, None, later)
+    assert [task.offered_until for task in offered] == [UNTIL, UNTIL, None]
+    for _ in range(2):
+        counts = world.store.refuse_queued(fence, "unknown crawler", offered, later)
+        assert counts.by_status == {"QUEUED": 2, "FAILED": 1}
+    assert [t.offered_until for t in world.store.task_page(fence.run_id, [TaskStatus.QUEUED])] == [UNTIL, UNTIL]
+    # A look before the end of the earlier call proves nothing; one after it does.
+    for seconds, left in ((10, 2), (20, 0)):
+        world.clock.forward(seconds)
+        queued = [t for t in world.store.found_state(fence).tasks if t.status is TaskStatus.QUEUED]
+        now = world.clock.now
+        world.look(fence, [seen(task, Phase.ABSENT, now) for task in queued])
+        assert world.store.refuse_queued(fence, "unknown crawler").queued == left
+    assert [t.outcome for t in world.store.list_tasks(fence.run_id)] == ["deploy_failed"] * 3
+
+
+def test_a_refusal_spares_what_was_offered_again_since(world: World) -> None:
+    fence = world.run(tasks=1)
+    offered, _ = world.store.offer_tasks(fence, 1, None, UNTIL)
+    later = UNTIL + timedelta(seconds=5)
+    world.store.offer_tasks(fence, 1, None, later)
+    assert world.store.refuse_queued(fence, "unknown crawler", offered, UNTIL).queued == 1
+    [task] = world.store.task_page(fence.run_id, [TaskStatus.QUEUED])
+    assert task.offered_until == later
+
+
+def test_a_refusal_of_the_only_call_is_final(world: World) -> None:
+    fence = world.run(tasks=2)
+    offered, _ = world.store.offer_tasks(fence, 2, None, UNTIL)
+    assert world.store.refuse_queued(fence, "unknown crawler", offered, UNTIL).by_status == {"FAILED": 2}
+
+
 def test_waiting_start_and_stages(world: World) -> None:
     fence = world.deployed()
     for _ in range(2):
