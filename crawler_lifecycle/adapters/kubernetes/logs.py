@@ -23,7 +23,7 @@ from . import labels
 from .api import Api
 from .errors import NotFound, Refused
 from .facts import ended, main_of, newest, owner_of
-from .listing import key_of, list_pods, of_tasks
+from .listing import is_of, key_of, list_pods, of_tasks
 from .objects import Pod
 from .tails import began, is_removed
 
@@ -83,7 +83,7 @@ class PodLogs:
     def _pod(self, run_id: int, task: TaskRef) -> Pod | None:
         key = (run_id, task.index, task.attempt)
         pods = list_pods(self._api, of_tasks(run_id, [task], settled=None))
-        return newest(p for p in pods if key_of(p.metadata) == key and task.uid in (None, owner_of(p)))
+        return newest(p for p in pods if key_of(p.metadata) == key and is_of(task, owner_of(p), p.metadata))
 
     def _part(self, pod: Pod, after: int | None, limit: int, over: bool) -> LogPart:
         if after is None:

@@ -9,6 +9,7 @@ import pytest
 
 from crawler_lifecycle.adapters.kubernetes import labels, tails
 from crawler_lifecycle.adapters.kubernetes.errors import ApiError, Refused
+from crawler_lifecycle.adapters.kubernetes.logs import PodLogs
 from crawler_lifecycle.adapters.kubernetes.metrics import to_bytes
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Phase
@@ -160,6 +161,17 @@ def test_details_of_an_unreadable_cluster_are_an_error(world: World) -> None:
     world.server.faults.add("GET", r"/pods\?", Answer(503))
     with pytest.raises(ClusterUnavailable):
         world.cluster.details(RUN, [world.ref()])
+
+
+def test_the_log_of_another_row_is_not_read(world: World) -> None:
+    """Whoever may see a task may see its log; another database's task of the same name is none of theirs."""
+    world.deploy()
+    world.server.pod_prints(world.name(), b"line\n")
+    logs = PodLogs(world.api)
+    assert logs.read(RUN, replace(world.without_uid(), task_id=999999), 0, 100) is None
+    own = logs.read(RUN, world.without_uid(), 0, 100)
+    assert own is not None
+    assert own.data == b"line\n"
 
 
 def test_the_pod_of_another_job_has_nothing_to_say(world: World) -> None:

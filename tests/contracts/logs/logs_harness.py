@@ -90,6 +90,7 @@ class PodHarness(Harness):
     def _pod(self) -> dict[str, Any]:
         if not self.server.pods():
             ours = {labels.MANAGED_BY: labels.MANAGER, labels.RUN: str(RUN), labels.TASK: "0", labels.ATTEMPT: "1"}
+            ours[labels.TASK_ID] = "100"
             pod = {"containers": [{"name": labels.CONTAINER, "image": "x"}], "restartPolicy": "Never"}
             template = {"metadata": {"labels": ours}, "spec": pod}
             job = {"metadata": {"name": self.NAME, "labels": ours}, "spec": {"template": template, "backoffLimit": 0}}
