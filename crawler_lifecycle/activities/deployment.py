@@ -152,7 +152,7 @@ class DeploymentActivities:
             except SchedulerUnavailable as error:
                 self.store.note_waiting(fence, f"{SCHEDULER_WAIT}{error}")
                 raise
-            counts = self.store.record_deployed(fence, self.cluster.kind, answers, self.clock(), until)
+            counts = self.store.record_deployed(fence, self.cluster.kind, answers, self.clock(), until, tasks)
         deferred = [a for a in answers if a.state == "deferred"]
         refused = next((a.reason for a in answers if a.state == "refused"), None)
         why = next((a.reason for a in deferred if a.reason), "no room on the cluster")

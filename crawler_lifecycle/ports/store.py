@@ -111,11 +111,18 @@ class RunStore(Protocol):
         ...
 
     def record_deployed(
-        self, fence: Fence, cluster: str, answers: Sequence[Deployed], at: datetime, until: datetime | None = None
+        self,
+        fence: Fence,
+        cluster: str,
+        answers: Sequence[Deployed],
+        at: datetime,
+        until: datetime | None = None,
+        offered: Sequence[QueuedTask] = (),
     ) -> TaskCounts:
         """Apply the answers: created, existing = PENDING; deferred = QUEUED with the reason; refused = FAILED.
 
-        ``until`` names the offer that they answer; a task that was offered again meanwhile is not put off by them.
+        ``until`` and ``offered`` name the offer that they answer. A task that was offered again meanwhile is not put
+        off by them; one that an earlier call may still bring counts as offered by that one.
         """
         ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import func, or_, update
@@ -47,7 +47,13 @@ class DeploymentPart(StorePart):
             return [_queued(unit, row) for row in rows], None
 
     def record_deployed(
-        self, fence: Fence, cluster: str, answers: Sequence[Deployed], at: datetime, until: datetime | None = None
+        self,
+        fence: Fence,
+        cluster: str,
+        answers: Sequence[Deployed],
+        at: datetime,
+        until: datetime | None = None,
+        offered: Sequence[QueuedTask] = (),
     ) -> TaskCounts:
         """Apply the scheduler service's answers to tasks that are still QUEUED; answers for others change nothing."""
         with self._unit(fence.run_id, fence) as unit:
@@ -76,6 +82,9 @@ class DeploymentPart(StorePart):
             put_off = [(task_id, a) for task_id, a in mine if a.state == "deferred" and task_id not in again]
             deferred = [{"task_id": task_id, "reason": answer.reason} for task_id, answer in put_off]
             update_tasks(unit, deferred, replace=("reason",), nulls=("offered_until",))
+            # It was not there just now. What an earlier call without an answer began may come until that one is void.
+            coming = {task.task_id: task.offered_until for task in offered if task.offered_until is not None}
+            _set_back(unit, {i: end for i, _ in put_off if (end := coming.get(i)) is not None and end >= unit.now})
             return unit.counts()
 
     def refuse_queued(
@@ -91,22 +100,16 @@ class DeploymentPart(StorePart):
             queued = unit.conn.execute(
                 current_tasks(unit.run_id, t.task_id, t.offered_until, t.ever_seen).where(t.status == TaskStatus.QUEUED)
             )
-            refused, set_back = [], defaultdict[datetime, list[int]](list)
+            refused, set_back = [], {}
             for row in queued:
                 this_one = row.task_id in earlier and row.offered_until == until
                 before = earlier[row.task_id] if this_one else row.offered_until
                 if before is None or (_looked_after(unit, before) and not row.ever_seen):
                     refused.append(_refused(row.task_id, reason))
                 elif before != row.offered_until:
-                    set_back[before].append(row.task_id)
+                    set_back[row.task_id] = before
             move_tasks(unit, refused, "deploy", replace=("reason",))
-            for before, task_ids in set_back.items():
-                for chunk in chunks(task_ids):
-                    unit.conn.execute(
-                        update(task_history)
-                        .where(task_history.c.task_id.in_(chunk), task_history.c.status == TaskStatus.QUEUED)
-                        .values(offered_until=before)
-                    )
+            _set_back(unit, set_back)
             return unit.counts()
 
     def note_waiting(self, fence: Fence, waiting_for: str | None) -> None:
@@ -138,6 +141,20 @@ def _queued(unit: Unit, row: Row) -> QueuedTask:
     # The offer of a former attempt is void by now, and what it brought has another name.
     before = row["offered_until"] if row["attempt"] == unit.attempt else None
     return QueuedTask(row["task_id"], row["task_index"], row["args"], before)
+
+
+def _set_back(unit: Unit, ends: Mapping[int, datetime]) -> None:
+    """Tasks by id to the end of the call that offered them before. Few calls are without an answer at a time."""
+    by_end = defaultdict[datetime, list[int]](list)
+    for task_id, end in ends.items():
+        by_end[end].append(task_id)
+    for end, task_ids in by_end.items():
+        for chunk in chunks(task_ids):
+            unit.conn.execute(
+                update(task_history)
+                .where(task_history.c.task_id.in_(chunk), task_history.c.status == TaskStatus.QUEUED)
+                .values(offered_until=end)
+            )
 
 
 def _looked_after(unit: Unit, moment: datetime) -> bool:

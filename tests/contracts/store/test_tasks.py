@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -77,6 +77,24 @@ def test_answers_of_the_scheduler_service(world: World) -> None:
     ]
     assert world.store.record_deployed(fence, "kubernetes", answers, START) == counts
     assert len(world.store.transitions(fence.run_id)) == 4
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(5, UNTIL), (26, None)])
+def test_what_is_put_off_counts_as_offered_while_an_earlier_call_may_bring_it(
+    world: World, seconds: int, left: datetime | None
+) -> None:
+    fence = world.run(tasks=2)
+    world.store.offer_tasks(fence, 1, None, UNTIL)
+    world.clock.forward(seconds)
+    later = world.clock.now + timedelta(seconds=25)
+    offered, _ = world.store.offer_tasks(fence, 2, None, later)
+    answers = [Deployed(n, "deferred", reason="quota exceeded") for n in (0, 1)]
+    for _ in range(2):
+        world.store.record_deployed(fence, "kubernetes", answers, world.clock.now, later, offered)
+        queued = world.store.task_page(fence.run_id, [TaskStatus.QUEUED])
+        assert [t.offered_until for t in queued] == [left, None]
+    world.store.record_stop(fence.run_id, world.stop(), "s1")
+    assert world.store.cancel_queued(fence, world.clock.now).queued == (0 if left is None else 1)
 
 
 def test_a_late_answer_moves_nothing_backwards(world: World) -> None:
