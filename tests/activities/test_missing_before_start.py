@@ -90,6 +90,29 @@ def test_a_job_that_vanishes_before_its_start_is_lost_by_two_looks(stage: Stage)
     assert stage.ask(fence) == MainJobReport(None, ended=True)
     stage.goes_on(fence)
     assert stage.world.statuses() == ["LOST"]
+    assert [row.kind for row in stage.world.store.corrections(1)] == ["vanished"], "it was seen to wait"
+
+
+def test_what_no_check_ever_saw_never_existed(stage: Stage) -> None:
+    fence = stage.world.deployed()
+    stage.kubernetes.server.delete_behind(JOB)
+    stage.waits(fence)
+    stage.forward(31)
+    assert stage.ask(fence).ended
+    stage.goes_on(fence)
+    assert [row.kind for row in stage.world.store.corrections(1)] == ["never_existed"]
+
+
+def test_a_task_that_goes_on_waiting_is_written_down_once(stage: Stage) -> None:
+    fence = stage.world.deployed()
+    assert stage.waits(fence) == 6
+    seen = stage.world.row().verified_at
+    assert seen is not None
+    stage.kubernetes.forget_calls()
+    stage.forward(6)
+    assert stage.waits(fence) == 6
+    assert stage.world.row().verified_at == seen
+    assert stage.kubernetes.calls("GET", r"/jobs\?") == 1
 
 
 def test_looks_that_missed_it_count_only_in_a_row(stage: Stage) -> None:
