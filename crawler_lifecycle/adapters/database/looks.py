@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 _MS = timedelta(milliseconds=1)
 _COUNTERS = ("pages", "items", "errors", "bytes")
 _SEEN = (Phase.WAITING, Phase.EXECUTING, Phase.ENDED)
+#: What is staged of a task.
+_PARTS = ("finding", "details")
 _ALIVE = [status.value for status in ALIVE]
 #: What one look may tell about a task without changing its status.
 _OBSERVED = ("cluster_name", "cluster_uid", "node", "reason", "started_at", "ever_seen", "absent_since", "missed_at")
@@ -131,7 +133,10 @@ class LookPart(StorePart):
             return [load_finding(row) for row in rows]
 
     def save_details(self, fence: Fence, details: Sequence[Details]) -> None:
-        """Stage debugging information until ``apply_details``; later information about a task replaces earlier."""
+        """Stage debugging information until ``apply_details``; later information about a task replaces earlier.
+
+        A log that was staged before stays when there is none any more: a node removes it with the container.
+        """
         with self._unit(fence.run_id, fence) as unit:
             _stage(unit, {one.task_id: {"details": dump_details(one)} for one in map(_short, details)})
 
@@ -231,7 +236,8 @@ def _stage(unit: Unit, parts: Mapping[int, Mapping[str, Any]]) -> None:
         )
         replaced = []
         for old in known.mappings():
-            new = {name: parts[old["task_id"]].get(name, old[name]) for name in ("finding", "details")}
+            part = parts[old["task_id"]]
+            new = {name: _laid_over(old[name], part[name]) if name in part else old[name] for name in _PARTS}
             if old["earlier"] is not None:
                 replaced.append(old["earlier"])
             if any(new.values()):
@@ -239,6 +245,12 @@ def _stage(unit: Unit, parts: Mapping[int, Mapping[str, Any]]) -> None:
         delete_rows(unit.conn, o.task_id, "PRIMARY", replaced)
     names = ("task_id", "run_id", "task_index", "attempt", "finding", "details")
     insert_rows(unit.conn, task_observation, names, rows)
+
+
+def _laid_over(earlier: Any, later: Any) -> Any:
+    """The later part, with the log of the earlier one where it has none of its own."""
+    logs = [one.get("log_tail") if isinstance(one, Mapping) else None for one in (earlier, later)]
+    return {**later, "log_tail": logs[0]} if logs[0] and not logs[1] and isinstance(later, Mapping) else later
 
 
 def _staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
