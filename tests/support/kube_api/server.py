@@ -358,8 +358,9 @@ class _Streaming:
                 self._chunk(b'{"type":"MODIFIED","object":{"kind":')
             if fault.broken:
                 raise _Over
+            # In order, so the connection goes on; closed unannounced it would break off whatever is sent on it next.
             self.handler.wfile.write(b"0\r\n\r\n")
-            raise _Over
+            raise _Answered
 
     def _bookmark(self, version: int) -> None:
         kind = self.stream.kind
