@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.processes import LOOPBACK
@@ -108,7 +107,7 @@ def namespace_phase(api: Api) -> str | None:
 
     name = api.namespace
     try:
-        found = json.loads(api.get(f"/api/v1/namespaces/{quote(name, safe='')}"))
+        found = json.loads(api.get(api.namespace_path()))
     except NotFound:
         cure = f"kubectl create namespace {name}; --namespace names another"
         raise CommandFailed(Exit.NOT_FOUND, f"the cluster has no namespace {name!r}", None, cure) from None

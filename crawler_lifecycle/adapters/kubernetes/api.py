@@ -96,18 +96,23 @@ class Api:
     # --- paths --------------------------------------------------------------------------------------------------------
 
     def jobs_path(self, name: str | None = None) -> str:
-        return self._path("/apis/batch/v1", "jobs", name)
+        return self.path("jobs", name, group="/apis/batch/v1")
 
     def pods_path(self, name: str | None = None, sub: str | None = None) -> str:
         """``sub`` is ``log``, ``eviction`` and the like."""
-        return self._path("/api/v1", "pods", name) + (f"/{sub}" if sub else "")
+        return self.path("pods", name) + (f"/{sub}" if sub else "")
 
     def events_path(self) -> str:
-        return self._path("/api/v1", "events", None)
+        return self.path("events")
 
-    def _path(self, group: str, resource: str, name: str | None) -> str:
+    def namespace_path(self, group: str = "/api/v1") -> str:
+        """The namespace itself; with a group, where the namespace's objects of that group are."""
+        return f"{group}/namespaces/{quote(self.namespace, safe='')}"
+
+    def path(self, resource: str, name: str | None = None, *, group: str = "/api/v1") -> str:
+        """The objects of a kind in our namespace, or the one of that name."""
         tail = f"/{quote(name, safe='')}" if name is not None else ""
-        return f"{group}/namespaces/{quote(self.namespace, safe='')}/{resource}{tail}"
+        return f"{self.namespace_path(group)}/{resource}{tail}"
 
     # --- one object ---------------------------------------------------------------------------------------------------
 

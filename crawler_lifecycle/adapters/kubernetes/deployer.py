@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from urllib.parse import quote
 
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, LifecycleError
@@ -258,7 +257,7 @@ class KubernetesDeployer:
         one under its name. But beside a ``new`` Job it may be a former one's, which the garbage collector is about to
         remove. Raises ``ApiError``.
         """
-        path = f"/api/v1/namespaces/{quote(self._api.namespace, safe='')}/secrets"
+        path = self._api.path("secrets")
         try:
             self._api.post(path, secret_for(name, uid, values))
         except Conflict as error:

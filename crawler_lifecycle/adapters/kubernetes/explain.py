@@ -9,7 +9,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from urllib.parse import quote
 
 import msgspec
 
@@ -111,7 +110,7 @@ def _state(api: Api) -> str | None:
     """What is the matter with the namespace; ``None`` when nothing is, or it cannot be told."""
     name = api.namespace
     try:
-        found = msgspec.json.decode(api.get(f"/api/v1/namespaces/{quote(name, safe='')}"), type=_Namespace)
+        found = msgspec.json.decode(api.get(api.namespace_path()), type=_Namespace)
     except NotFound:
         return f"The namespace {name} does not exist any more"
     except (ApiError, msgspec.MsgspecError) as error:

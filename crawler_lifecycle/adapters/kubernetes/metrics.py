@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Collection
 from decimal import Decimal, InvalidOperation
-from urllib.parse import quote
 
 import msgspec
 
@@ -61,7 +60,7 @@ class MemoryNow:
         with self._lock:
             if not pods or time.monotonic() < self._absent_until:
                 return {}
-        path = f"/apis/metrics.k8s.io/v1beta1/namespaces/{quote(self._api.namespace, safe='')}/pods"
+        path = self._api.path("pods", group="/apis/metrics.k8s.io/v1beta1")
         try:
             listed = _LIST.decode(self._api.read(path, labelSelector=selector))
         except (ApiError, msgspec.MsgspecError) as error:

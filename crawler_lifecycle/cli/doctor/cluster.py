@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from crawler_lifecycle.cli.doctor import cluster_objects as objects
 from crawler_lifecycle.cli.doctor.clock import clock_line
@@ -84,7 +83,7 @@ def _namespace(api: Api) -> list[Line]:
 
     name = api.namespace
     try:
-        found = json.loads(api.get(f"/api/v1/namespaces/{quote(name, safe='')}"))
+        found = json.loads(api.get(api.namespace_path()))
     except NotFound:
         return [
             Line(

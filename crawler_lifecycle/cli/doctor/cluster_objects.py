@@ -6,7 +6,6 @@ import json
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from crawler_lifecycle.adapters.catalogue import load
 from crawler_lifecycle.cli.doctor.report import Level, Line, counted
@@ -37,7 +36,7 @@ _UNITS = {
 
 def room(api: Api) -> list[Line]:
     """Whether the quotas of the namespace have room."""
-    found = _items(api, f"/api/v1/namespaces/{quote(api.namespace, safe='')}/resourcequotas")
+    found = _items(api, api.path("resourcequotas"))
     if found is None:
         return [Line("quota", "ok", "quotas are not ours to read; a full one is told as the reason why tasks wait")]
     lines = [line for quota in found for line in quota_lines(quota)]
@@ -202,7 +201,7 @@ def _object(api: Api, resource: str, name: str) -> dict[str, Any] | None:
     """An object of the namespace; empty when there is none, ``None`` when it is not ours to read."""
     from crawler_lifecycle.adapters.kubernetes.errors import NotFound, Refused
 
-    path = f"/api/v1/namespaces/{quote(api.namespace, safe='')}/{resource}/{quote(name, safe='')}"
+    path = api.path(resource, name)
     try:
         found: dict[str, Any] = json.loads(api.get(path))
     except NotFound:
