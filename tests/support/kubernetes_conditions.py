@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from crawler_lifecycle.adapters.kubernetes.objects import Event, Job, Pod, decode, decode_job, decode_pod
+from crawler_lifecycle.adapters.kubernetes.objects import Event, Job, Pod, decode, decode_job
 from crawler_lifecycle.adapters.kubernetes.reading import read_task
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import Observation, TaskState, TaskStatus, read_end, reconcile
@@ -72,7 +72,7 @@ def condition_of(said: Mapping[str, Any]) -> Condition:
         row=said["row"],
         source=said["source"],
         job=decode_job(_bytes(objects["job"], "Job")) if objects["job"] is not None else None,
-        pods=[decode_pod(_bytes(pod, "Pod")) for pod in objects["pods"]],
+        pods=[decode(Pod, _bytes(pod, "Pod")) for pod in objects["pods"]],
         events=[decode(Event, _bytes(event, "Event")) for event in objects["events"]],
         task=TaskRef(1, 0, task.get("attempt", 1), task.get("uid"), task.get("stopping", False)),
         stop=StopIntent(moment(stop["requested_at"]), requested_by=stop["requested_by"]) if stop else None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from . import access
 from .errors import Asked, Expired, Unreadable, unreadable
-from .objects import ListPage, Named, decode_kind, decode_page
+from .objects import ListPage, decode_kind, decode_page
 from .watching import Watch, WatchEvent
 from .wire import Wire
 
@@ -193,12 +193,6 @@ class Api:
             return page, map(keep, page.items) if keep else page.items
 
         return self._complete(path, labels, fields, limit, items)
-
-    def pages(
-        self, path: str, *, labels: str | None = None, fields: str | None = None, limit: int = 500
-    ) -> Iterator[bytes]:
-        """The same as bytes, a page each. The first is handed out when all are there: complete, or an error."""
-        return iter(self._complete(path, labels, fields, limit, lambda d: (decode_page(Named, d), [d])).items)
 
     def _complete(
         self,

@@ -106,7 +106,7 @@ def had_runner(job: Job | None, pod: Pod | None) -> bool:
 def memory_limit(pod: Pod) -> str | None:
     """The crawler's memory limit, as it was written."""
     found = next((c for c in pod.spec.containers if c.name == labels.CONTAINER), None)
-    return found.resources.limits.get("memory") if found is not None and found.resources is not None else None
+    return found.memory_limit if found is not None else None
 
 
 def moving(found: Condition, pod: Pod) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from . import labels
 from .api import Api
 from .facts import CONTROLLER_UID, JOB_NAME, number, owner_of, verdict
 from .objects import Job, ObjectMeta, Pod
+from .sharing import Sharing
 
 #: Values in one selector: an address has to stay below some kilobytes.
 IN_MAX = 50
@@ -42,8 +43,10 @@ def read_objects(api: Api, selector: str, names: Collection[str] | None = None) 
 
     Raises ``ApiError``.
     """
-    jobs = {job.metadata.name: job for job in api.listing(api.jobs_path(), Job, labels=selector).items}
-    pods = by_owner(list_pods(api, selector))
+    sharing = Sharing()
+    listed = api.listing(api.jobs_path(), Job, labels=selector, keep=sharing.job).items
+    jobs = {job.metadata.name: job for job in listed}
+    pods = by_owner(api.listing(api.pods_path(), Pod, labels=selector, keep=sharing.pod).items)
     wanted = [job for name, job in jobs.items() if names is None or name in names]
     bare = [job.metadata.uid for job in wanted if job.metadata.uid not in pods and _had_pods(job)]
     return Objects(jobs, pods | pods_of_jobs(api, bare))
@@ -80,7 +83,7 @@ def pods_of_tasks(api: Api, run_id: int, tasks: Sequence[TaskRef]) -> dict[TaskR
 
 def list_pods(api: Api, selector: str, fields: str | None = None) -> list[Pod]:
     """All pods under the selectors. Raises ``ApiError``."""
-    return api.listing(api.pods_path(), Pod, labels=selector, fields=fields).items
+    return api.listing(api.pods_path(), Pod, labels=selector, fields=fields, keep=Sharing().pod).items
 
 
 def by_owner(pods: Iterable[Pod]) -> dict[str, list[Pod]]:

@@ -28,8 +28,6 @@ class _Struct(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=Tru
 class OwnerReference(_Struct, frozen=True):
     """Whose object this is."""
 
-    kind: str
-    name: str
     uid: str
     controller: bool | None = None
 
@@ -40,7 +38,6 @@ class ObjectMeta(_Struct, frozen=True):
     name: Name
     uid: Name
     namespace: str | None = None
-    resource_version: str | None = None
     creation_timestamp: Time | None = None
     deletion_timestamp: Time | None = None
     deletion_grace_period_seconds: int | None = None
@@ -79,7 +76,6 @@ class Condition(_Struct, frozen=True):
     reason: str | None = None
     message: str | None = None
     last_transition_time: Time | None = None
-    last_probe_time: Time | None = None
 
     @property
     def true(self) -> bool:
@@ -88,9 +84,6 @@ class Condition(_Struct, frozen=True):
 
 class JobSpec(_Struct, frozen=True):
     suspend: bool | None = None
-    active_deadline_seconds: int | None = None
-    backoff_limit: int | None = None
-    ttl_seconds_after_finished: int | None = None
 
 
 class JobStatus(_Struct, frozen=True):
@@ -166,10 +159,8 @@ _NO_STATE = ContainerState()
 
 class ContainerStatus(_Struct, frozen=True):
     name: str
-    ready: bool | None = None
     started: bool | None = None
     restart_count: int | None = None
-    image: str | None = None
     state_: ContainerState | None = msgspec.field(name="state", default=None)
     last_state_: ContainerState | None = msgspec.field(name="lastState", default=None)
 
@@ -182,24 +173,24 @@ class ContainerStatus(_Struct, frozen=True):
         return self.last_state_ or _NO_STATE
 
 
+class Limits(_Struct, frozen=True):
+    memory: str | int | float | None = None
+
+
 class ResourceRequirements(_Struct, frozen=True):
-    limits_: Mapping[str, str | int | float] | None = msgspec.field(name="limits", default=None)
-    requests_: Mapping[str, str | int | float] | None = msgspec.field(name="requests", default=None)
-
-    @property
-    def limits(self) -> Mapping[str, str]:
-        return {name: str(value) for name, value in (self.limits_ or {}).items()}
-
-    @property
-    def requests(self) -> Mapping[str, str]:
-        return {name: str(value) for name, value in (self.requests_ or {}).items()}
+    limits: Limits | None = None
 
 
 class Container(_Struct, frozen=True):
     name: str
     image: str | None = None
     resources: ResourceRequirements | None = None
-    restart_policy: str | None = None
+
+    @property
+    def memory_limit(self) -> str | None:
+        """A quantity, as its author wrote it."""
+        limits = self.resources.limits if self.resources is not None else None
+        return str(limits.memory) if limits is not None and limits.memory is not None else None
 
 
 class SchedulingGate(_Struct, frozen=True):
@@ -208,8 +199,6 @@ class SchedulingGate(_Struct, frozen=True):
 
 class PodSpec(_Struct, frozen=True):
     node_name: str | None = None
-    termination_grace_period_seconds: int | None = None
-    active_deadline_seconds: int | None = None
     containers_: Sequence[Container] | None = msgspec.field(name="containers", default=None)
     init_containers_: Sequence[Container] | None = msgspec.field(name="initContainers", default=None)
     scheduling_gates_: Sequence[SchedulingGate] | None = msgspec.field(name="schedulingGates", default=None)
@@ -403,21 +392,6 @@ def decode_kind(data: bytes) -> str:
 def decode_job(data: bytes) -> Job:
     """Raises ``Unreadable``."""
     return decode(Job, data)
-
-
-def decode_pod(data: bytes) -> Pod:
-    """Raises ``Unreadable``."""
-    return decode(Pod, data)
-
-
-def decode_jobs(data: bytes) -> Sequence[Job]:
-    """The Jobs of one page. Raises ``Unreadable``."""
-    return decode_page(Job, data).items
-
-
-def decode_pods(data: bytes) -> Sequence[Pod]:
-    """The pods of one page. Raises ``Unreadable``."""
-    return decode_page(Pod, data).items
 
 
 def decode_events(data: bytes) -> Sequence[Event]:

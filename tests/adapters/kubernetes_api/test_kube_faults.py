@@ -237,8 +237,6 @@ def test_a_list_that_never_stays_together_is_an_error_and_no_part_of_it_an_answe
     with pytest.raises(Expired, match=r"list jobs in namespace crawls \(410\): too old"):
         _names(api)
     assert len(five.requests) == 6
-    with pytest.raises(Expired):
-        api.pages(api.jobs_path(), limit=2)  # an error at once, not after some pages
 
 
 def test_pages_of_two_moments_are_no_list(api: Api, five: FakeApiServer) -> None:
