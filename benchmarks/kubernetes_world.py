@@ -2,9 +2,9 @@
 
 ``lag`` on kwok and on the real kubelet: from the moment at which the API server showed the container's end to a watch
 of our own, and from the container's own ``finishedAt`` (whole seconds, and about a second before the server hears of
-it), to the commit of the row. ``stop`` on the real kubelet: from HTTP 202 to the line that the container prints in its
-SIGTERM handler, by the stamp of the container runtime, and to the proof that it is gone. ``many`` on kwok: a run to its
-end.
+it), to the commit of the row. ``unwatched`` is the same without an observer. ``stop`` on the real kubelet: from HTTP
+202 to the line that the container prints in its SIGTERM handler, by the stamp of the container runtime, and to the
+proof that it is gone. ``many`` on kwok: a run to its end.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
 from temporalio.client import Client
 
 from benchmarks.kubernetes_look import requests
@@ -43,6 +44,8 @@ from tests.kubernetes.real.real_world import RUNNER, RealWorld
 
 IMAGE = "crawl.test/bench:1"
 RUNS_KWOK, RUNS_REAL, STOPS = 60, 20, 20
+#: Seconds between two looks where there is no observer.
+LADDER_S = 15.0
 TASKS, PARALLEL = 10_000, 500
 #: Beyond anything here, so that nothing is found by the ladder.
 NEVER: dict[str, Any] = {"poll_minutes": [600], "limits": {"start_check_s": 0.5, "stop_grace_s": 10}}
@@ -106,12 +109,12 @@ class BenchWorld(RealWorld):
                 if over is not None and over.finished_at is not None:
                     self.finished[run_id] = over.finished_at.timestamp()
 
-    def begin_many(self, count: int, crawler: str, seconds: Sequence[float] = ()) -> list[int]:
-        """So many runs that execute; each ends after its seconds, if any are given."""
+    def begin_many(self, count: int, crawler: str, seconds: Sequence[float] = (), **more: Any) -> list[int]:
+        """So many runs that execute; each ends after its seconds, if any are given. ``more`` goes into the requests."""
         found = []
         for number in range(count):
             args = {"seconds": f"{seconds[number]:.1f}"} if seconds else {}
-            answer = self.gateway.start({"crawler": crawler, "args": args, **NEVER}, uuid.uuid4().hex)
+            answer = self.gateway.start({"crawler": crawler, "args": args, **NEVER, **more}, uuid.uuid4().hex)
             found.append(int(answer["run_id"]))
         until(lambda: self._executing(found) == count, f"{count} runs that execute", 170)
         return found
@@ -143,9 +146,10 @@ class BenchWorld(RealWorld):
 
 
 @contextlib.contextmanager
-def world(*, real: bool, kwok: int = 2) -> Iterator[BenchWorld]:
+def world(*, real: bool, kwok: int = 2, watched: bool = True) -> Iterator[BenchWorld]:
     """A cluster of one kind of node and the stack over it."""
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LIFECYCLE_WORKER__WAKE_UPS", str(watched).lower())
         folder, archives = Path(name), []
         if real:
             (folder / "bench.py").write_text(_PROGRAM)
@@ -177,6 +181,16 @@ def lag(world: BenchWorld, count: int, *, real: bool) -> None:
     _line(f"lag on {where}, from the API server showing the end -> row", shown, "p50 0.5 s, p99 1 s")
     _line(f"lag on {where}, from finishedAt -> row", [rows[r] - world.finished[r] for r in run_ids], "p99 3 s")
     asyncio.run(_steps(world, run_ids, statistics.median(shown)))
+
+
+def unwatched(world: BenchWorld, count: int) -> None:
+    """Ends at random moments, found by looks alone."""
+    chosen = random.Random(7)
+    seconds = [chosen.uniform(30, 30 + 2 * LADDER_S) for _ in range(count)]
+    run_ids = world.begin_many(count, "held", seconds, poll_minutes=[LADDER_S / 60])
+    rows = world.committed(run_ids, "SUCCEEDED")
+    what = f"observer off on the real kubelet, a look every {LADDER_S:g} s, from the API server showing the end -> row"
+    _line(what, [rows[run_id] - world.shown[run_id] for run_id in run_ids], f"never later than {LADDER_S + 2:g} s")
 
 
 async def _steps(world: BenchWorld, run_ids: Sequence[int], committed: float) -> None:
@@ -286,6 +300,8 @@ def on_the_kubelet() -> None:
     with world(real=True) as made:
         lag(made, RUNS_REAL, real=True)
         stop(made, STOPS)
+    with world(real=True, watched=False) as made:
+        unwatched(made, RUNS_REAL)
 
 
 async def kwok() -> None:
