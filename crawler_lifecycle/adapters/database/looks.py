@@ -275,10 +275,8 @@ def _vouched_at(task: Row, run: Row) -> datetime | None:
 def _observed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str, Any] | None:
     """The columns of a task after this observation, or ``None`` when they are what they were."""
     ours = task["cluster_uid"] is None or seen.uid is None or seen.uid == task["cluster_uid"]
-    if seen.phase is Phase.ABSENT and (task["ever_seen"] or task["cluster_uid"]) and task["missed_at"] is None:
-        same = {name: task[name] for name in _OBSERVED_ALL}
-        since = (task["absent_since"] or run["verified_at"] or now) if task["ever_seen"] else None
-        return {"task_id": task["task_id"], **same, "absent_since": since, "missed_at": seen.observed_at}
+    if seen.phase is Phase.ABSENT:
+        return _missed(task, seen, now, run)
     if seen.phase not in _SEEN or not ours:
         return None
     counted = {name: getattr(seen.counters, name) for name in _COUNTERS}
@@ -301,6 +299,18 @@ def _observed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str
         "resume_note": seen.resume_note or task["resume_note"],
     }
     return None if all(task[name] == value for name, value in new.items()) else {"task_id": task["task_id"], **new}
+
+
+def _missed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str, Any] | None:
+    """The columns of a task that was deployed and is not to be found: since when, and what is said about it."""
+    if not (task["ever_seen"] or task["cluster_uid"]):
+        return None
+    same = {name: task[name] for name in _OBSERVED_ALL}
+    new = {**same, "reason": seen.reason or task["reason"]}
+    if task["missed_at"] is None:
+        since = (task["absent_since"] or run["verified_at"] or now) if task["ever_seen"] else None
+        new |= {"absent_since": since, "missed_at": seen.observed_at}
+    return None if new == same else {"task_id": task["task_id"], **new}
 
 
 def _sums(unit: Unit) -> dict[str, int | None]:

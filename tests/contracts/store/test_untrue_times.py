@@ -101,6 +101,26 @@ def test_one_that_is_seen_again_was_never_gone(world: World) -> None:
     assert only(world, fence).lag_ms == 30_000
 
 
+def test_what_is_missed_says_so_until_it_is_seen_again(world: World) -> None:
+    """Nothing is proved and no status changes; people read all the same what the matter is."""
+    fence = executing(world)
+    reasons = []
+    for phase, uid, words in (
+        (Phase.ABSENT, None, "It is not on the cluster any more"),
+        (Phase.ABSENT, None, "The namespace crawls does not exist any more"),
+        (Phase.ABSENT, None, None),
+        (Phase.EXECUTING, "uid-1-0", None),
+    ):
+        world.clock.forward(5)
+        world.look(fence, [observed(world, fence, phase, uid=uid, reason=words)])
+        [task] = world.store.list_tasks(fence.run_id)
+        reasons.append((str(task.status), task.reason))
+    gone = "The namespace crawls does not exist any more"
+    missed = [("RUNNING", "It is not on the cluster any more"), ("RUNNING", gone), ("RUNNING", gone)]
+    assert reasons == [*missed, ("RUNNING", None)]
+    assert world.store.corrections(fence.run_id) == []
+
+
 def test_what_never_existed_was_untrue_from_the_first(world: World) -> None:
     fence = world.deployed(tasks=1)
     for _ in range(3):
