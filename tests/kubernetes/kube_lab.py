@@ -18,6 +18,7 @@ from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
 from crawler_lifecycle.adapters.kubernetes.observer import KubernetesObserver
 from crawler_lifecycle.client import Lifecycle
+from crawler_lifecycle.domain.audit import AuditRules
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import DeploymentRefused
 from crawler_lifecycle.ports import Deployed, Deployment, RunRow, TaskRow
@@ -60,6 +61,7 @@ class KubeLab:
     api: Api
     scheduler: KubeScheduler
     releaser: Releaser
+    observer: KubernetesObserver | None = None
 
     def knows(self, crawler: CrawlerDefinition) -> None:
         """From now on the catalogue has this crawler."""
@@ -79,9 +81,10 @@ class KubeLab:
         items: list[Json] = self.cluster.admin.get(self.path("pods"))["items"]
         return items
 
-    def api_kept(self) -> list[str]:
-        """Pods that our finalizer holds."""
-        held = [pod["metadata"] for pod in self.pods() if labels.FINALIZER in pod["metadata"].get("finalizers", [])]
+    def api_kept(self, run_id: int | None = None) -> list[str]:
+        """Pods that our finalizer holds, of all runs or of one."""
+        of = [pod["metadata"] for pod in self.pods() if run_id is None or _is_of(pod, run_id)]
+        held = [meta for meta in of if labels.FINALIZER in meta.get("finalizers", [])]
         return [meta["name"] for meta in held]
 
     def delete_pod(self, name: str, **options: Any) -> None:
@@ -90,6 +93,15 @@ class KubeLab:
         except AdminError as error:
             if error.status != 404:  # somebody else was faster
                 raise
+
+    def end_pod(self, name: str, code: int, message: str = "") -> None:
+        """Let the pod end as a node would tell it; kwok does nothing to it any more."""
+        [status] = [pod["status"] for pod in self.pods() if pod["metadata"]["name"] == name]
+        done = {"exitCode": code, "reason": "Error" if code else "Completed", "message": message}
+        done |= {"finishedAt": utc_now().strftime("%Y-%m-%dT%H:%M:%SZ")}
+        container = {**status["containerStatuses"][0], "ready": False, "state": {"terminated": done}}
+        ended = {"phase": "Failed" if code else "Succeeded", "containerStatuses": [container]}
+        self.cluster.admin.patch(self.path("pods", f"{name}/status"), {"status": ended}, "strategic-merge")
 
     # --- the database
 
@@ -124,11 +136,24 @@ class KubeLab:
         return found
 
 
+def _is_of(pod: Json, run_id: int) -> bool:
+    return bool(pod["metadata"]["labels"].get(labels.RUN) == str(run_id))
+
+
 @asynccontextmanager
 async def kube_laboratory(
-    client: Client, folder: Path, cluster: Cluster, *, watched: bool, api: Api | None = None
+    client: Client,
+    folder: Path,
+    cluster: Cluster,
+    *,
+    watched: bool,
+    api: Api | None = None,
+    audit: AuditRules | None = None,
 ) -> AsyncIterator[KubeLab]:
-    """Workers of all roles and what lets go of ends; with ``watched`` an observer as well."""
+    """Workers of all roles and what lets go of ends; with ``watched`` an observer as well.
+
+    ``audit`` has the graces of audits, if not the usual ones.
+    """
     namespace = api.namespace if api is not None else cluster.namespace("life")
     own = api or Api.connect(kubeconfig=cluster.kubeconfig, namespace=namespace, connect_s=2, read_s=5)
     settings = ClusterSettings(kind="kubernetes", namespace=namespace, service_account="default")
@@ -140,15 +165,17 @@ async def kube_laboratory(
         stack.callback(deployer.close)
         scheduler = KubeScheduler(deployer)
         lab.parts.cluster, lab.parts.scheduler = kubernetes, scheduler
+        lab.parts.audit = audit or lab.parts.audit
         releaser = Releaser(kubernetes, lab.store, turn_s=0.5)
         over = asyncio.Event()
         helpers = [asyncio.create_task(releaser.run(over))]
-        if watched:
-            waker = Waker(KubernetesObserver(own), lab.store, Lifecycle(client).look_now)
+        observer = KubernetesObserver(own) if watched else None
+        if observer is not None:
+            waker = Waker(observer, lab.store, Lifecycle(client).look_now)
             helpers.append(asyncio.create_task(waker.run(over)))
         await stack.enter_async_context(lab.working())
         try:
-            yield KubeLab(lab, cluster, namespace, own, scheduler, releaser)
+            yield KubeLab(lab, cluster, namespace, own, scheduler, releaser, observer)
         finally:
             over.set()
             with suppress(asyncio.CancelledError):

@@ -42,6 +42,7 @@ class ControlPlane:
     ) -> None:
         self._places, self._bin, self._extra = places, bin_, dict(extra or {})
         self.folder = places.folder
+        self.data = self.folder / "etcd"
         self.authority = Authority(self.folder / "pki")
         self.api = f"https://127.0.0.1:{places.port()}"
         self.tokens = {user: secrets.token_hex(16) for user in ("admin", *(f"system:node:{n}" for n in nodes))}
@@ -82,7 +83,7 @@ class ControlPlane:
         peer = f"http://127.0.0.1:{self._places.port()}"
         return self._part(
             "etcd",
-            f"--data-dir={self.folder}/etcd",
+            f"--data-dir={self.data}",
             f"--listen-client-urls={self._etcd}",
             f"--advertise-client-urls={self._etcd}",
             f"--listen-peer-urls={peer}",

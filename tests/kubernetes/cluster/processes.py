@@ -62,6 +62,11 @@ class Part:
         if self.process is not None:
             self.process.send_signal(number)  # polls first: never somebody else's id
 
+    def stands_still(self) -> bool:
+        """Whether each of its threads has been stopped by SIGSTOP."""
+        stats = [path.read_text() for path in Path(f"/proc/{self.pid}/task").glob("*/stat")]
+        return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+
     def kill(self) -> None:
         """End it at once, frozen or not, and wait until it is gone."""
         if self.process is None:
