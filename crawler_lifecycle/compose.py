@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from temporalio import activity
 
@@ -51,7 +51,9 @@ from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 from crawler_lifecycle.workflows.policies import POLICIES
 
 if TYPE_CHECKING:
+    from crawler_lifecycle.adapters.archive.bundles_place import BundlesPlace
     from crawler_lifecycle.adapters.kubernetes.api import Api
+    from crawler_lifecycle.adapters.kubernetes.files import TaskFiles
 
 #: What the role ``workflows`` executes.
 WORKFLOWS: tuple[type, ...] = (CrawlerLifecycleWorkflow, RunExportWorkflow, CrawlAuditWorkflow)
@@ -67,6 +69,9 @@ ROLES: dict[str, str] = {
 
 #: The role without a task queue: it notices changes on the cluster and wakes the runs concerned.
 OBSERVER = "observer"
+
+#: Roles whose activities ask the cluster. The others get no client of it, and in ``deploy/`` no token.
+ASKING = frozenset({"cluster", "control", "audit"})
 
 #: What runs on the control queue besides its own activities: looks and the verdict, between a stop and its proof.
 ON_CONTROL_TOO = (
@@ -95,11 +100,14 @@ class Parts:
     audit: AuditRules = field(default_factory=AuditRules)
 
 
-def build_parts(settings: Settings, directory: WorkflowDirectory) -> Parts:
-    """The adapters that the settings name. Raises ``InvalidRequest`` that names the setting which cannot be served."""
+def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> Parts:
+    """The adapters that the settings name, as far as this role uses them.
+
+    Raises ``InvalidRequest`` that names the setting which cannot be served.
+    """
     return Parts(
         store=build_store(settings),
-        cluster=build_cluster(settings),
+        cluster=build_cluster(settings) if role in ASKING else build_unasked(settings, role),
         catalogue=build_catalogue(settings),
         scheduler=build_scheduler(settings),
         notifier=build_notifier(settings),
@@ -145,6 +153,14 @@ def build_bundles(settings: Settings) -> TaskBundles | None:
     return open_bundles(url) if settings.cluster.kind == "kubernetes" and url is not None else None
 
 
+def build_bundles_place(url: str, *, probing: bool = False) -> BundlesPlace:
+    """The place of such files itself, for those who look after it; ``probing``: somebody waits. Raises
+    ``InvalidRequest``."""
+    from crawler_lifecycle.adapters.archive.bundles_place import BundlesPlace
+
+    return BundlesPlace(url, probing=probing)
+
+
 def build_sink(settings: Settings) -> EventSink:
     """The bus or file that data pipelines read. Raises ``InvalidRequest``."""
     scheme = settings.events.url.partition(":")[0]
@@ -181,10 +197,35 @@ def build_cluster(settings: Settings) -> Cluster:
     if settings.cluster.kind == "local":
         return LocalCluster(settings.cluster.state_dir, settings.cluster.slots)
     from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
+
+    return KubernetesCluster(build_api(settings), files=_task_files(settings))
+
+
+def build_unasked(settings: Settings, role: str) -> Cluster:
+    """The cluster for a role outside of ``ASKING``: on Kubernetes the files of tasks and nothing else, which needs
+    neither the API nor an account. Raises ``InvalidRequest``."""
+    if settings.cluster.kind == "local":
+        return build_cluster(settings)
+    return cast(Cluster, _Unasked(role, _task_files(settings)))
+
+
+class _Unasked:
+    """In place of a cluster where nobody asks it; whoever does all the same is told that this is a mistake of ours."""
+
+    kind = "kubernetes"
+
+    def __init__(self, role: str, files: TaskFiles) -> None:
+        self._role = role
+        self.files = files.files
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"workers of the role {self._role!r} have no client of the cluster, so no {name!r}")
+
+
+def _task_files(settings: Settings) -> TaskFiles:
     from crawler_lifecycle.adapters.kubernetes.files import task_files
 
-    files = task_files(settings.cluster.volume_claim, settings.cluster.volume_path, build_bundles(settings))
-    return KubernetesCluster(build_api(settings), files=files)
+    return task_files(settings.cluster.volume_claim, settings.cluster.volume_path, build_bundles(settings))
 
 
 def build_observer(settings: Settings) -> Observer | None:

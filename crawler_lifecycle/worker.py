@@ -337,7 +337,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         codec = codec_of(settings.payloads.keys)
         directory = TemporalDirectory(asyncio.get_running_loop())
         queued = [role for role in health.roles if role != OBSERVER]
-        parts = {role: build_parts(settings, directory) for role in queued}
+        parts = {role: build_parts(settings, directory, role) for role in queued}
         observer = _observer_of(settings, health.roles)
         store = next(iter(parts.values())).store if parts else build_store(settings)
         connecting = functools.partial(connect, runtime=runtime, plugins=traces.plugins, codec=codec)

@@ -255,6 +255,27 @@ def test_who_has_no_rights_misses_none(api: FakeApiServer, monkeypatch: pytest.M
     assert text == "worker-export has none and needs none, as system:serviceaccount:crawler-lifecycle:worker-export"
 
 
+@pytest.mark.parametrize("account", rights.RIGHTLESS)
+def test_a_pod_without_a_token_is_known_by_its_name(
+    api: FakeApiServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, account: str
+) -> None:
+    """It asks the cluster nothing, so there is nothing wrong when it cannot."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setattr(place, "TOKEN", tmp_path / "token")
+    monkeypatch.setattr(socket, "gethostname", lambda: f"{account}-5c689d88bb-x7kqz")
+    known = Settings.model_validate({"cluster": {"kind": "kubernetes"}})
+    assert place.component(known) == account
+    text = f"{account} asks the cluster nothing, and has no token for it"
+    assert of(look(api, kubeconfig=None), "cluster") == [("ok", text)]
+    assert api.requests == []
+    monkeypatch.setattr(socket, "gethostname", lambda: f"{account}s-machine")
+    assert place.component(known) is None
+    monkeypatch.setattr(socket, "gethostname", lambda: "worker-cluster-5c689d88bb-x7kqz")
+    assert place.component(known) is None
+    assert of(look(api, kubeconfig=None), "cluster")[0][0] == "bad", "this one needs its token"
+
+
 def test_an_old_cluster_keeps_our_name_to_itself(api: FakeApiServer) -> None:
     api.faults.add("POST", "selfsubjectreviews", Answer(404), times=None)
     assert of(look(api), "rights") == [("ok", "the rights of every component are there, as whoever we are")]

@@ -369,8 +369,7 @@ def test_nobody_has_what_nobody_needs() -> None:
     mounted = {
         one["metadata"]["name"] for one in WORKLOADS if (pod_of(one) or {})["spec"]["automountServiceAccountToken"]
     }
-    assert mounted >= set(rights.COMPONENTS)
-    assert "db-upgrade" not in mounted
+    assert mounted == set(rights.COMPONENTS), "a token for those that ask the cluster, and for nobody else"
     for account in of_kind("ServiceAccount"):
         assert account["automountServiceAccountToken"] is False, "only a pod that says so gets a token"
 
@@ -506,7 +505,7 @@ def test_nothing_else_does(source: Pod, target: Pod | str, port: int) -> None:
 def test_the_doctor_in_a_pod_asks_for_what_the_pod_can_reach() -> None:
     reached = {"scheduler": (ours("scheduler"), 8600), "database": (DATABASE, 3306), "temporal": (DATABASE, 7233),
                "gateway": (ours("gateway"), 8500), "archive": (WEBSITE, 443), "events": (WEBSITE, 443),
-               "pushes": (WEBSITE, 443)}  # fmt: skip
+               "pushes": (WEBSITE, 443), "files": (WEBSITE, 443)}  # fmt: skip
     workloads = {one["metadata"]["name"]: one for one in of_kind("Deployment")}
     assert set(place.USES) == set(workloads)
     for name, checks in place.USES.items():

@@ -82,7 +82,9 @@ class S3Bundles:
         try:
             url = client.generate_presigned_url("put_object", Params=where, ExpiresIn=self._ticket_s)
         except S3_ERRORS as error:
-            raise not_delivered(f"s3://{self.bucket}/{key}", "no address can be signed", error) from error
+            raise not_delivered(
+                f"s3://{self.bucket}/{key}", "no address can be signed", error, setting=SETTING
+            ) from error
         return Ticket(str(url), {"Content-Length": str(size), "Content-MD5": md5}, expires)
 
     def read(self, run_id: int, index: int, attempt: int) -> Iterator[bytes]:
@@ -143,7 +145,9 @@ class S3Bundles:
         except S3_ERRORS as error:
             if code_of(error) in _NOT_THERE:
                 return None
-            raise not_delivered(f"s3://{self.bucket}/{key}", "files of a task cannot be read", error) from error
+            raise not_delivered(
+                f"s3://{self.bucket}/{key}", "files of a task cannot be read", error, setting=SETTING
+            ) from error
         return _chunks(body, f"s3://{self.bucket}/{key}")
 
     def _key(self, run_id: int, index: int, attempt: int, part: int | None) -> str:
@@ -198,6 +202,6 @@ def _chunks(body: Any, url: str) -> Iterator[bytes]:
     try:
         yield from body.iter_chunks(_CHUNK)
     except S3_ERRORS as error:
-        raise not_delivered(url, "files of a task cannot be read", error) from error
+        raise not_delivered(url, "files of a task cannot be read", error, setting=SETTING) from error
     finally:
         body.close()

@@ -21,10 +21,10 @@ _REGION = "set AWS_REGION (AWS_DEFAULT_REGION) to the region of the bucket"
 _LATER = "the service has no capacity now; it is tried again by itself"
 
 _CURES: dict[str, str] = {
-    "NoSuchBucket": "create the bucket or correct LIFECYCLE_ARCHIVE__URL",
-    "AccessDenied": "give the credentials the permissions that docs/archive.md lists",
-    "403": "give the credentials the permissions that docs/archive.md lists",
-    "AllAccessDisabled": "the bucket is closed; ask its owner, or set LIFECYCLE_ARCHIVE__URL to another one",
+    "NoSuchBucket": "create the bucket or correct {setting}",
+    "AccessDenied": "give the credentials the permissions that {page} lists",
+    "403": "give the credentials the permissions that {page} lists",
+    "AllAccessDisabled": "the bucket is closed; ask its owner, or set {setting} to another one",
     "InvalidAccessKeyId": _CREDENTIALS,
     "SignatureDoesNotMatch": _CREDENTIALS,
     "InvalidToken": _CREDENTIALS,
@@ -49,7 +49,7 @@ _CURES: dict[str, str] = {
     "QuotaExceeded": "the bucket is full; make room",
     "XMinioStorageFull": "the storage is full; make room",
     "KMS.DisabledException": "the bucket's encryption key is disabled; enable it",
-    "NotImplemented": "this service lacks an operation that uploads need; see docs/archive.md",
+    "NotImplemented": "this service lacks an operation that uploads need; see {page}",
 }
 
 #: Class of a client-side error -> its cure; the first that fits.
@@ -79,8 +79,15 @@ def code_of(error: Exception) -> str:
     return type(error).__name__
 
 
-def not_delivered(place: str, what: str, error: Exception) -> NotDelivered:
-    """The error to raise: the place, what was tried, S3's code and words, and the cure."""
+#: The page that lists the rights which a place needs, by the setting that names the place.
+_PAGES = {"LIFECYCLE_ARCHIVE__URL": "docs/archive.md", "LIFECYCLE_CLUSTER__FILES_URL": "docs/kubernetes.md"}
+
+
+def not_delivered(place: str, what: str, error: Exception, *, setting: str = "LIFECYCLE_ARCHIVE__URL") -> NotDelivered:
+    """The error to raise: the place, what was tried, S3's code and words, and the cure.
+
+    ``setting`` is the one that names the place.
+    """
     code = code_of(error)
     if isinstance(error, ClientError):
         said = str(error.response.get("Error", {}).get("Message") or "")
@@ -93,7 +100,9 @@ def not_delivered(place: str, what: str, error: Exception) -> NotDelivered:
     text = f"{place}: {what}: {code}{operation}"
     if said and said != code:
         text += f": {said}"
-    return NotDelivered(f"{text}; {cure}" if cure else text)
+    if cure is None:
+        return NotDelivered(text)
+    return NotDelivered(f"{text}; {cure.format(setting=setting, page=_PAGES[setting])}")
 
 
 def masked(text: str) -> str:

@@ -67,7 +67,7 @@ COMPONENTS: Mapping[str, str] = {
     "gateway": "crawl-log-reader",
 }
 
-#: Those whose token says who they are and opens nothing.
+#: Those that ask the cluster nothing: no token is mounted for them, and one that is opens nothing.
 RIGHTLESS = ("worker-workflows", "worker-export")
 
 #: Rights without which things go on, and what is missing then.
