@@ -36,6 +36,7 @@ from crawler_lifecycle.ports import (
     EventSink,
     EvidenceKeeper,
     FileArchive,
+    FilesPlace,
     Notifier,
     Observer,
     RunStore,
@@ -159,6 +160,23 @@ def build_bundles_place(url: str, *, probing: bool = False) -> BundlesPlace:
     from crawler_lifecycle.adapters.archive.bundles_place import BundlesPlace
 
     return BundlesPlace(url, probing=probing)
+
+
+def build_places(settings: Settings) -> list[FilesPlace]:
+    """Everywhere that tasks in pods leave files: bucket, volume, or both. Raises ``InvalidRequest`` for none."""
+    c, found = settings.cluster, list[FilesPlace]()
+    if c.files_url is not None:
+        found.append(build_bundles_place(c.files_url))
+    if c.volume_path is not None:
+        from crawler_lifecycle.adapters.kubernetes.volume import VolumePlace
+
+        found.append(VolumePlace(c.volume_path))
+    if not found:
+        raise InvalidRequest(
+            "LIFECYCLE_CLUSTER__VOLUME_PATH, LIFECYCLE_CLUSTER__FILES_URL: none of them is set; "
+            "name the place where crawl pods leave files"
+        )
+    return found
 
 
 def build_sink(settings: Settings) -> EventSink:

@@ -7,15 +7,27 @@ from dataclasses import dataclass, field
 
 from temporalio import activity
 
-from crawler_lifecycle.domain.errors import LifecycleError, NotDelivered
-from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, EVENT_RUN_ENDED, archive_key, event_key
+from crawler_lifecycle.domain.errors import LifecycleError, NotDelivered, NotInThisState
+from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, EVENT_RUN_ENDED, archive_key, event_key, files_prefix
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, StopIntent, Verdict, verdict
-from crawler_lifecycle.ports import Catalogue, Cluster, EventSink, Fence, FileArchive, Notifier, RunStore, TaskRef
+from crawler_lifecycle.ports import (
+    Catalogue,
+    Cluster,
+    EventSink,
+    Fence,
+    FileArchive,
+    FileSource,
+    Notifier,
+    RunStore,
+    TaskRef,
+)
 
 from .shared import alive, beating, send_event, telling
 
 #: Tasks read from the database in one go.
 TASK_PAGE = 500
+#: Said instead of files that ``crawlctl cluster tidy`` cleared away.
+FILES_REMOVED = "its files were removed because they were exported long ago (crawlctl cluster tidy)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +108,18 @@ class CompletionActivities:
                 return refs
             after = page[-1].task_id
 
+    def _sources(self, fence: Fence, given_up: int) -> list[FileSource]:
+        """What the tasks left, and that the files of attempts that are given up are gone."""
+        refs = self._all_tasks(fence)
+        if given_up >= fence.attempt:
+            return []
+        gone = [ref for ref in refs if ref.attempt <= given_up and ref.uid is not None]
+        found = self.cluster.files(fence.run_id, [ref for ref in refs if ref.attempt > given_up])
+        return [*(FileSource(files_prefix(r.index, r.attempt), missing=FILES_REMOVED) for r in gone), *found]
+
+    def _is_stored(self, fence: Fence) -> bool:
+        return any(one["attempt"] == fence.attempt and one["url"] for one in self.store.exports(fence.run_id))
+
     def _files_max(self, run_id: int) -> int | None:
         crawler = self.catalogue.get(self.store.request_of(run_id).crawler or "")
         return None if crawler is None else crawler.files_max
@@ -109,8 +133,10 @@ class CompletionActivities:
         """
         try:
             with beating():
-                refs = self._all_tasks(fence)
-                sources = self.cluster.files(fence.run_id, refs)
+                given_up = self.store.begin_export(fence)
+                if given_up >= fence.attempt and self._is_stored(fence):
+                    raise NotInThisState(f"{FILES_REMOVED}; the archive stays as it was exported before")
+                sources = self._sources(fence, given_up)
                 if not sources:
                     self.store.record_export(fence, "empty", None, None)
                     return None

@@ -49,6 +49,8 @@ SEARCH_ATTRIBUTES: dict[str, str] = {
 
 #: The history property under which the id of the owning workflow is kept.
 PROPERTY_WORKFLOW_ID = "workflow_id"
+#: The one that says since when an attempt's files are given up or gone (``crawlctl cluster tidy``).
+PROPERTY_FILES_REMOVED = "files_removed"
 
 EVENT_RUN_STARTED = "run.started"
 EVENT_RUN_CHANGED = "run.changed"

@@ -263,6 +263,34 @@ class TaskBundles(Protocol):
         ...
 
 
+class FilesPlace(Protocol):
+    """Where tasks in pods leave files, as whoever clears it sees it.
+
+    Raises ``ClusterUnavailable`` and ``NotDelivered``.
+    """
+
+    @property
+    def where(self) -> str:
+        """For people."""
+        ...
+
+    def runs(self) -> set[str]:
+        """The names that lie where those of runs should, whatever they are."""
+        ...
+
+    def put_aside(self, run_id: int) -> None:
+        """Take what a resume would go on with out of its way, at once."""
+        ...
+
+    def remove(self, run_id: int, attempt: int) -> None:
+        """Remove what the run's attempts up to this one left. Again: what is still there, or nothing."""
+        ...
+
+    def finish(self) -> list[str]:
+        """Remove what calls that were killed had put aside; what could not be removed, and why."""
+        ...
+
+
 class Catalogue(Protocol):
     """The crawlers that may be run."""
 

@@ -23,6 +23,7 @@ from crawler_lifecycle.domain.run import (
     Verdict,
 )
 from crawler_lifecycle.domain.task import TaskState, TaskStatus
+from crawler_lifecycle.domain.tidying import KeptRun, Stand
 
 from .values import (
     AddedTask,
@@ -264,6 +265,10 @@ class RunStore(Protocol):
         """How the export of the fence's attempt stands; also of one that was resumed meanwhile."""
         ...
 
+    def begin_export(self, fence: Fence) -> int:
+        """An export of the fence's attempt reads files from now on; the last attempt whose files are given up, or 0."""
+        ...
+
     def exports(self, run_id: int) -> list[Mapping[str, object]]: ...
 
     def deliveries(self, run_id: int, *, keyed: bool = False) -> list[Mapping[str, object]]:
@@ -272,6 +277,25 @@ class RunStore(Protocol):
         With ``keyed`` only of events that are to be delivered once; mere news of a change, of which a long run has
         thousands, are left out.
         """
+        ...
+
+    # clearing storage
+    def kept_runs(self, run_ids: Sequence[int]) -> list[KeptRun]:
+        """Those of the runs that there are, as far as they decide about their files, by id."""
+        ...
+
+    def give_up_files(
+        self, run_id: int, before: datetime, put_aside: Callable[[], None], *, incomplete: bool = False
+    ) -> tuple[Stand, int]:
+        """When the run is ``Stand.OLD`` (``domain.tidying``): from now on its files are not read any more.
+
+        ``put_aside`` is then called while no resume and no export of the run can begin; what it raises is raised, and
+        nothing is given up. Where the run stands, and the last attempt that is given up. Raises ``RunNotFound``.
+        """
+        ...
+
+    def note_files_removed(self, run_id: int, attempt: int) -> None:
+        """The files that were given up are gone."""
         ...
 
     # ledger

@@ -15,11 +15,21 @@ from .ownership import OwnershipPart
 from .readers import ReaderPart
 from .schema import schema_of
 from .stops import StopPart
+from .tidying import TidyPart
 from .unit import Clock, Told, utc_now
 
 
 class SqlRunStore(
-    OwnershipPart, AdditionPart, DeploymentPart, LookPart, StopPart, CompletionPart, LedgerPart, AuditPart, ReaderPart
+    OwnershipPart,
+    AdditionPart,
+    DeploymentPart,
+    LookPart,
+    StopPart,
+    CompletionPart,
+    LedgerPart,
+    AuditPart,
+    TidyPart,
+    ReaderPart,
 ):
     """``RunStore`` on SQLite, MySQL or MariaDB; one part per stage of the lifecycle. Safe to share between threads."""
 

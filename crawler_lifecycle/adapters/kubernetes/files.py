@@ -54,7 +54,7 @@ class VolumeFiles:
 
     def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]:
         """The folders there are. A task whose crawler never began has none. Raises ``ClusterUnavailable``."""
-        self._check_mounted()
+        check_mounted(self._root)
         found = []
         for task in tasks:
             folder = self._root / files_path(run_id, task.index, task.attempt)
@@ -63,27 +63,30 @@ class VolumeFiles:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
-                raise self._unreadable(error) from error
+                raise _unreadable(self._root, error) from error
             found.append(FileSource(files_prefix(task.index, task.attempt), folder))
         return found
 
-    def _check_mounted(self) -> None:
-        """An empty folder where a volume should be mounted is an outage, and not a volume without files."""
-        try:
-            names = os.listdir(self._root)
-        except OSError as error:
-            raise self._unreadable(error) from error
-        if "tasks" not in names and not os.path.ismount(self._root):
-            raise ClusterUnavailable(
-                f"LIFECYCLE_CLUSTER__VOLUME_PATH: {str(self._root)!r} holds no folder 'tasks' and nothing is mounted "
-                "there; mount the volume that crawl pods write to"
-            )
 
-    def _unreadable(self, error: OSError) -> ClusterUnavailable:
-        return ClusterUnavailable(
-            f"LIFECYCLE_CLUSTER__VOLUME_PATH: {str(self._root)!r} cannot be read: {error.strerror}; mount the volume "
-            "that crawl pods write to"
+def check_mounted(root: Path) -> None:
+    """Raise ``ClusterUnavailable`` for an empty folder where a volume should be mounted: it is an outage, and not a
+    volume without files."""
+    try:
+        names = os.listdir(root)
+    except OSError as error:
+        raise _unreadable(root, error) from error
+    if "tasks" not in names and not os.path.ismount(root):
+        raise ClusterUnavailable(
+            f"LIFECYCLE_CLUSTER__VOLUME_PATH: {str(root)!r} holds no folder 'tasks' and nothing is mounted there; "
+            "mount the volume that crawl pods write to"
         )
+
+
+def _unreadable(root: Path, error: OSError) -> ClusterUnavailable:
+    return ClusterUnavailable(
+        f"LIFECYCLE_CLUSTER__VOLUME_PATH: {str(root)!r} cannot be read: {error.strerror}; mount the volume that crawl "
+        "pods write to"
+    )
 
 
 class BundleFiles:

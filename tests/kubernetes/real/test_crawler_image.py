@@ -312,6 +312,26 @@ open("/crawl/files/../elsewhere", "w")
     zipped = zipfile.ZipFile(io.BytesIO(b"".join(archive.open(result.url))))
     assert zipped.namelist() == ["task-0/note", "manifest.json"]
     assert result.note is None
+    _tidied(volume)
+
+
+def _tidied(volume: Path) -> None:
+    """The kubelet's folders have the rights of the volume's top, so the user of crawl pods can clear all of it."""
+    code = """
+import os, sys
+from pathlib import Path
+from crawler_lifecycle.adapters.kubernetes.volume import VolumePlace
+os.setgroups([]); os.setgid(1000); os.setuid(1000)
+place = VolumePlace(Path(sys.argv[1]))
+assert place.runs() == {"7"}
+place.put_aside(7)
+assert place.runs() == set()
+place.remove(7, 1)
+assert place.finish() == []
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(volume)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in volume.rglob("*")) == ["state", "tasks", "trash"]
 
 
 def test_a_limit_that_the_namespace_gives_reaches_the_crawler(namespace: Namespace) -> None:

@@ -1,0 +1,177 @@
+"""The shared volume as a whole: which runs left folders on it, and removing them.
+
+A run's folders are moved aside in one step each, below ``trash``, and removed there: a resume that comes meanwhile
+finds nothing, and never half of something. The kubelet makes the folders above those of a task, with the rights of the
+volume's top folder. Where these do not let us (older kubelets make some that are root's alone), what is in a task's own
+folders goes, and empty ones stay.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from crawler_lifecycle.domain.errors import ClusterUnavailable
+
+from .files import check_mounted
+
+TRASH = "trash"
+#: In a task's folder of saved state: what of it waits to be removed.
+ASIDE = ".removed-"
+_TASKS, _STATE = "tasks", "state"
+_CURE = "run it where the volume is mounted writable, as the user of crawl pods (1000) or as root"
+
+
+class VolumePlace:
+    """Below ``root`` lies what pods wrote (``layout``). Any number of these may be at work at once.
+
+    What cannot be read or changed raises ``ClusterUnavailable`` with the cure.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    @property
+    def where(self) -> str:
+        """Where it is mounted."""
+        return str(self._root)
+
+    def runs(self) -> set[str]:
+        """The names of folders where those of runs should be, whatever they are."""
+        check_mounted(self._root)
+        try:
+            return {folder.name for top in (_TASKS, _STATE) for folder in _folders(self._root / top)}
+        except OSError as error:
+            raise _trouble(self._root, error) from error
+
+    def put_aside(self, run_id: int) -> None:
+        """Take the run's folders out of the way, at once. What was taken already, or never was, is no error."""
+        aside = self._root / TRASH / f"{run_id}.{os.urandom(4).hex()}"
+        for top in (_TASKS, _STATE):
+            folder = self._root / top / str(run_id)
+            try:
+                if not _is_folder(folder):
+                    continue
+                try:
+                    aside.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    folder.rename(aside / top)
+                except PermissionError:
+                    if top == _STATE:  # files of an attempt that is over are in nobody's way
+                        _hide_state(folder)
+            except FileNotFoundError:
+                continue  # another one was faster
+            except OSError as error:
+                raise _trouble(folder, error) from error
+
+    def remove(self, run_id: int, attempt: int) -> None:
+        """Remove what was put aside of the run, and what of its attempts up to this one lies where it was."""
+        try:
+            folders = [folder for folder in _folders(self._root / TRASH) if folder.name.startswith(f"{run_id}.")]
+            for index in _folders(self._root / _TASKS / str(run_id)):
+                folders += [one for one in _folders(index) if one.name.isdecimal() and int(one.name) <= attempt]
+            states = list(_folders(self._root / _STATE / str(run_id)))
+            folders += [one for state in states for one in _folders(state) if one.name.startswith(ASIDE)]
+        except OSError as error:
+            raise _trouble(self._root, error) from error
+        for folder in folders:
+            _remove(folder)
+        for top in (_TASKS, _STATE):
+            _remove_empty(self._root / top / str(run_id))
+
+    def finish(self) -> list[str]:
+        """Remove what calls that were killed had put aside; what could not be removed, and why."""
+        troubles = []
+        try:
+            left = list(_folders(self._root / TRASH))
+        except OSError as error:
+            return [str(_trouble(self._root, error))]
+        for folder in left:
+            try:
+                _remove(folder)
+            except ClusterUnavailable as error:
+                troubles.append(str(error))
+        return troubles
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    """The folders in it, links aside; none when it is not there, or is a link itself. Raises ``OSError``."""
+    if folder.is_symlink():
+        return
+    try:
+        with os.scandir(folder) as entries:
+            found = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError):
+        found = []
+    yield from found
+
+
+def _hide_state(folder: Path) -> None:
+    """Make every task's saved state one that is not there. Raises ``OSError``."""
+    for state in _folders(folder):
+        with os.scandir(state) as entries:
+            names = [entry.name for entry in entries if not entry.name.startswith(ASIDE)]
+        if names:
+            aside = state / f"{ASIDE}{os.urandom(4).hex()}"
+            aside.mkdir(mode=0o700)
+            # The mark of a clean stop goes first: without it nothing that is left would be trusted.
+            for name in sorted(names, key=lambda one: (one != "clean-stop.json", one)):
+                (state / name).rename(aside / name)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, links in it unfollowed; empty folders that are not ours may stay. Raises
+    ``ClusterUnavailable``."""
+    if _removed(folder):
+        _open_up(folder)
+        troubles = _removed(folder)
+        if troubles:
+            path, error = troubles[0]
+            raise _trouble(path, error)
+
+
+def _removed(folder: Path) -> list[tuple[Path, OSError]]:
+    """Remove what can be; what hides more than an empty folder."""
+    troubles: list[tuple[Path, OSError]] = []
+
+    def failed(what: object, path: str, about: tuple[type, BaseException, object]) -> None:
+        error = about[1]
+        harmless = what is os.rmdir or isinstance(error, FileNotFoundError)
+        if isinstance(error, OSError) and not harmless:
+            troubles.append((Path(path), error))
+
+    shutil.rmtree(folder, onerror=failed)
+    return troubles
+
+
+def _open_up(folder: Path) -> None:
+    """Give ourselves the right to what crawlers closed to themselves, as far as it is ours."""
+    for path, names, _ in os.walk(folder, onerror=lambda error: None):
+        for name in names:
+            inner = Path(path, name)
+            if not inner.is_symlink() and inner.lstat().st_uid == os.geteuid():
+                inner.chmod(0o700)
+    if _is_folder(folder) and folder.lstat().st_uid == os.geteuid():
+        folder.chmod(0o700)
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove the folders of a run that hold nothing any more, as far as we may."""
+    if folder.is_symlink():
+        return
+    for path, _, _ in os.walk(folder, topdown=False):
+        try:
+            os.rmdir(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EACCES, errno.EPERM, errno.ENOENT):
+                raise _trouble(Path(path), error) from error
+
+
+def _trouble(path: Path, error: OSError) -> ClusterUnavailable:
+    return ClusterUnavailable(f"{str(path)!r} cannot be cleared: {error.strerror or error}; {_CURE}")

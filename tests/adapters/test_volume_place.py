@@ -1,0 +1,265 @@
+"""Clearing a shared volume: whole runs and nothing else, whatever crawlers left, and whoever else is at it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.adapters.kubernetes import volume
+from crawler_lifecycle.adapters.kubernetes.layout import files_path, state_path
+from crawler_lifecycle.adapters.kubernetes.volume import ASIDE, TRASH, VolumePlace
+from crawler_lifecycle.domain.errors import ClusterUnavailable
+
+
+def left(root: Path, run_id: int, *, tasks: int = 2, attempt: int = 1) -> None:
+    """What a run leaves on the volume."""
+    for index in range(tasks):
+        files, state = root / files_path(run_id, index, attempt), root / state_path(run_id, index)
+        (files / "sub").mkdir(parents=True)
+        (files / "sub" / "page.html").write_text("x")
+        (state / "job").mkdir(parents=True, exist_ok=True)
+        (state / "job" / "requests.queue").write_text("x")
+        (state / "clean-stop.json").write_text("{}")
+
+
+def clear(place: VolumePlace, run_id: int, attempt: int = 1) -> None:
+    place.put_aside(run_id)
+    place.remove(run_id, attempt)
+    assert place.finish() == []
+
+
+def everything(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir() or path.is_symlink())
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> VolumePlace:
+    (tmp_path / "tasks").mkdir()
+    return VolumePlace(tmp_path)
+
+
+def test_it_finds_runs_and_whatever_else_lies_there(place: VolumePlace, tmp_path: Path) -> None:
+    left(tmp_path, 7)
+    (tmp_path / "state" / "9").mkdir()
+    (tmp_path / "tasks" / "lost+found").mkdir()
+    (tmp_path / "tasks" / "a file").write_text("")
+    (tmp_path / "tasks" / "link").symlink_to("/")
+    assert place.runs() == {"7", "9", "lost+found"}
+
+
+def test_one_run_goes_and_the_others_stay(place: VolumePlace, tmp_path: Path) -> None:
+    left(tmp_path, 7)
+    left(tmp_path, 70)
+    before = [name for name in everything(tmp_path) if "/70/" in name]
+    clear(place, 7)
+    assert everything(tmp_path) == before
+    assert place.runs() == {"70"}
+    clear(place, 7)
+    assert everything(tmp_path) == before
+
+
+def test_put_aside_is_at_once_and_for_whoever_comes_next(place: VolumePlace, tmp_path: Path) -> None:
+    left(tmp_path, 7)
+    place.put_aside(7)
+    assert not (tmp_path / state_path(7, 0)).exists()
+    assert place.runs() == set()
+    assert VolumePlace(tmp_path).finish() == [], "the call that put it aside was killed"
+    assert everything(tmp_path) == []
+
+
+def test_a_later_attempt_stays(place: VolumePlace, tmp_path: Path) -> None:
+    """The run was resumed while the removal was going on."""
+    left(tmp_path, 7)
+    place.put_aside(7)
+    left(tmp_path, 7, tasks=1, attempt=2)
+    place.remove(7, 1)
+    assert everything(tmp_path) == [
+        "state/7/0/clean-stop.json",
+        "state/7/0/job/requests.queue",
+        "tasks/7/0/2/files/sub/page.html",
+    ]
+
+
+def test_links_are_removed_and_not_followed(place: VolumePlace, tmp_path: Path) -> None:
+    left(tmp_path, 7)
+    left(tmp_path, 8)
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("x")
+    (precious / "0" / "1").mkdir(parents=True)
+    (tmp_path / files_path(7, 0, 1) / "link").symlink_to(precious)
+    (tmp_path / files_path(7, 0, 1) / "other").symlink_to(tmp_path / "tasks" / "8")
+    (tmp_path / "tasks" / "9").symlink_to(precious)
+    clear(place, 7)
+    clear(place, 9)
+    assert (precious / "file").exists()
+    assert (precious / "0" / "1").exists()
+    assert (tmp_path / files_path(8, 0, 1) / "sub/page.html").exists()
+    assert not (tmp_path / "tasks" / "7").exists()
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    (tmp_path / "tasks").mkdir()
+    for run_id in range(1, 21):
+        left(tmp_path, run_id)
+    start, failures = threading.Barrier(4), list[Exception]()
+
+    def work() -> None:
+        mine = VolumePlace(tmp_path)
+        start.wait()
+        try:
+            for run_id in range(1, 21):
+                clear(mine, run_id)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert everything(tmp_path) == []
+
+
+# --- rights --------------------------------------------------------------------------------------------------------
+
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become the user of crawl pods")
+
+AS_CRAWLS = """
+import os, sys
+from pathlib import Path
+from crawler_lifecycle.adapters.kubernetes.volume import VolumePlace
+os.setgroups([]); os.setgid(1000); os.setuid(1000)
+place = VolumePlace(Path(sys.argv[1]))
+place.put_aside(7)
+print((Path(sys.argv[1]) / "state/7/0/clean-stop.json").exists())
+place.remove(7, 1)
+print(place.finish())
+"""
+
+
+def as_crawls(root: Path) -> subprocess.CompletedProcess[str]:
+    """Clear run 7 as the user of crawl pods."""
+    words = [sys.executable, "-c", AS_CRAWLS, str(root)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60)
+
+
+def owned(root: Path, user: int, *tops: str) -> None:
+    for top in tops:
+        for path in (root / top, *(root / top).rglob("*")):
+            os.chown(path, user, user, follow_symlinks=False)
+
+
+@pytest.fixture
+def volume_of_crawls(tmp_path: Path) -> Path:
+    """A volume of somebody else than us, in a place that everybody reaches."""
+    for folder in (*reversed(tmp_path.parents[:2]), tmp_path):
+        folder.chmod(0o755)
+    root = tmp_path / "volume"
+    (root / "tasks").mkdir(parents=True)
+    left(root, 7)
+    return root
+
+
+@only_root
+def test_what_a_crawler_closed_to_itself_goes_all_the_same(volume_of_crawls: Path) -> None:
+    closed = volume_of_crawls / files_path(7, 0, 1) / "closed"
+    (closed / "inner").mkdir(parents=True)
+    (closed / "inner" / "file").write_text("x")
+    owned(volume_of_crawls, 1000, ".")
+    (closed / "inner").chmod(0)
+    closed.chmod(0)
+    done = as_crawls(volume_of_crawls)
+    assert (done.returncode, done.stdout.split()) == (0, ["False", "[]"]), done.stderr
+    assert sorted(path.name for path in volume_of_crawls.rglob("*")) == ["state", "tasks", "trash"]
+
+
+@only_root
+def test_where_the_folders_above_are_roots_their_content_goes(volume_of_crawls: Path) -> None:
+    owned(
+        volume_of_crawls,
+        1000,
+        *(f"{top}/7/{n}{rest}" for n in "01" for top, rest in (("tasks", "/1/files"), ("state", ""))),
+    )
+    done = as_crawls(volume_of_crawls)
+    assert (done.returncode, done.stdout.split()) == (0, ["False", "[]"]), done.stderr
+    assert everything(volume_of_crawls) == []
+    assert (volume_of_crawls / "tasks/7/0/1/files").is_dir(), "empty, and for root to remove"
+    clear(VolumePlace(volume_of_crawls), 7)
+    assert VolumePlace(volume_of_crawls).runs() == set()
+
+
+@only_root
+def test_what_belongs_to_others_is_told_with_the_cure(volume_of_crawls: Path) -> None:
+    before = everything(volume_of_crawls)
+    done = as_crawls(volume_of_crawls)
+    assert done.returncode == 1
+    assert "Permission denied; run it where the volume is mounted writable" in done.stderr
+    assert everything(volume_of_crawls) == before
+
+
+def test_half_hidden_state_is_never_trusted(
+    place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark of a clean stop goes first."""
+    left(tmp_path, 7, tasks=1)
+    seen: list[str] = []
+    really = Path.rename
+
+    def rename(self: Path, target: Path) -> Path:
+        if self.name == "7":
+            raise PermissionError(13, "Permission denied")
+        seen.append(self.name)
+        return really(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    place.put_aside(7)
+    assert seen == ["clean-stop.json", "job"]
+    (aside,) = (tmp_path / state_path(7, 0)).iterdir()
+    assert aside.name.startswith(ASIDE)
+    place.remove(7, 1)
+    assert everything(tmp_path) == []
+
+
+# --- outages -------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_mounted(tmp_path: Path) -> None:
+    with pytest.raises(ClusterUnavailable, match="holds no folder 'tasks' and nothing is mounted there"):
+        VolumePlace(tmp_path).runs()
+    with pytest.raises(ClusterUnavailable, match="cannot be read"):
+        VolumePlace(tmp_path / "away").runs()
+
+
+def test_a_volume_that_is_mounted_read_only(
+    place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left(tmp_path, 7)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(ClusterUnavailable, match="Read-only file system; run it where the volume is mounted writable"):
+        place.put_aside(7)
+
+
+def test_what_cannot_be_removed_is_told_and_left_for_the_next(
+    place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left(tmp_path, 7)
+    place.put_aside(7)
+    monkeypatch.setattr(volume, "_removed", lambda folder: [(folder, OSError(5, "Input/output error"))])
+    with pytest.raises(ClusterUnavailable, match="Input/output error"):
+        place.remove(7, 1)
+    (trouble,) = place.finish()
+    assert "Input/output error" in trouble
+    monkeypatch.undo()
+    assert place.finish() == []
+    assert list((tmp_path / TRASH).iterdir()) == []
