@@ -61,6 +61,8 @@ DEPLOYMENT_HOLD_S = 30.0
 QUEUED_PROOF_S = 5.0
 #: Where executions of earlier versions did not keep a gap.
 PATCH_GAP_AT_START, PATCH_GAP_IN_STOPS = "gap-at-start", "gap-in-stops"
+#: Where executions of earlier versions forgot a wake-up over the deployment that followed the look it came in.
+PATCH_WOKEN_IN_A_WAVE = "woken-in-a-wave"
 PATCH_STOP_BEFORE_VERDICT, PATCH_NOTHING_TO_PROVE = "stop-before-verdict", "nothing-to-prove"
 PATCH_NO_WAIT_FOR_UPDATES = "no-wait-for-updates"
 
@@ -277,11 +279,13 @@ class CrawlerLifecycleWorkflow:
             s.inbox.want_stop(StopIntent(workflow.now(), limit="timed_out"), None)
             return
         led_by, source = gap(s), "wake" if s.inbox.look_now else "look"
-        s.inbox.look_now = False
+        s.inbox.look_now, wakes = False, s.inbox.wakes
         s.rung += source == "look"  # a look for which it was woken is beside the ladder
         await look_round(s, source, led_by, gap(s))
         if s.room and not s.stop_wanted():
             await self._deploy_wave(DeploymentActivities.deploy_queued_tasks)
+            if s.inbox.wakes > wakes and not s.inbox.look_now:  # it takes a look to see what it was woken for
+                s.inbox.look_now = workflow.patched(PATCH_WOKEN_IN_A_WAVE)
         if not s.counts.alive:
             s.stage = Stage.COMPLETION
 

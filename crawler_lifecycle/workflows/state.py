@@ -53,6 +53,8 @@ class Inbox:
     heard: list[HeardStop] = field(default_factory=list)
     """Stops that are not in the database yet."""
     look_now: bool = False
+    wakes: int = 0
+    """How often ``look_now`` came to this execution."""
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
@@ -87,6 +89,7 @@ class Inbox:
             self.want_stop(intent, _text(fields.get("request_id"), names.REQUEST_ID_MAX) or new_id)
         elif name == names.SIGNAL_LOOK_NOW:
             self.look_now = True
+            self.wakes += 1
         else:
             self.note(f"unknown signal {name!r} ignored; known are stop, force_stop and look_now")
 

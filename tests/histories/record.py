@@ -155,35 +155,63 @@ async def exported(lab: Lab) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+class HeldLooks:
+    """Looks at the cluster that wait until they may go on."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab, self._look = lab, lab.cluster.look
+        self._entered, self._gate = threading.Event(), threading.Event()
+        lab.cluster.look = self._held  # type: ignore[method-assign]
+
+    def _held(self, run_id: int, tasks: Sequence[TaskRef]) -> Look:
+        self._entered.set()
+        self._gate.wait(20)
+        return self._look(run_id, tasks)
+
+    def let_go(self) -> None:
+        """Let looks go on as they come."""
+        self._gate.set()
+
+    async def wake_in_one(self, handle: Handle) -> None:
+        """Hold the next look, wake the run in the middle of it, and let all go on."""
+        self._gate.clear()
+        self._entered.clear()
+        await self._lab.until(self._entered.is_set)
+        await handle.signal("look_now")
+        await asyncio.sleep(0.3)
+        self.let_go()
+
+
 async def woken(lab: Lab) -> Handle:
     """Woken in the middle of looks: while the start is awaited, while it executes, and under a stop.
 
     ``woken_before.json`` is the same by a version that kept no gap there; it is not made again.
     """
     lab.cluster.behaviour = Behaviour(waits=20, executes=None, heeds_stop_after=8)
-    entered, gate, look = threading.Event(), threading.Event(), lab.cluster.look
-
-    def held(run_id: int, tasks: Sequence[TaskRef]) -> Look:
-        entered.set()
-        gate.wait(20)
-        return look(run_id, tasks)
-
-    async def wake_in_a_look() -> None:
-        gate.clear()
-        entered.clear()
-        await lab.until(entered.is_set)
-        await handle.signal("look_now")
-        await asyncio.sleep(0.3)
-        gate.set()
-
-    lab.cluster.look = held  # type: ignore[method-assign]
+    looks = HeldLooks(lab)
     handle = await lab.start({"crawler": "books"})
-    await wake_in_a_look()
+    await looks.wake_in_one(handle)
     await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
-    await wake_in_a_look()
+    await looks.wake_in_one(handle)
     await handle.signal("stop")
     await lab.until(lambda: lab.cluster.signals(1))
-    await wake_in_a_look()
+    await looks.wake_in_one(handle)
+    return await _ended(handle, "cancelled")
+
+
+async def woken_in_a_wave(lab: Lab) -> Handle:
+    """Woken in the middle of a look which finds that the next task of three may be deployed.
+
+    ``woken_in_a_wave_before.json`` is the same by a version that forgot the wake-up over it; it is not made again.
+    """
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=50 if index < 2 else None)
+    looks = HeldLooks(lab)
+    looks.let_go()
+    handle = await lab.start({"crawler": "books", "tasks": [{}] * 3, "max_parallel_tasks": 2})
+    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
+    await looks.wake_in_one(handle)
+    await lab.snapshot_where(handle, lambda s: s.looks >= 2)
+    await handle.signal("stop")
     return await _ended(handle, "cancelled")
 
 
@@ -444,7 +472,7 @@ SCENARIOS: list[Callable[[Lab], Awaitable[Handle]]] = [
     completed, waves, stopped, force_stopped, resumed, refused, corrected, continued, grown, pushed, exported,
     never_started, timed_out, stalled, escalated, cancelled, stopped_at_once, stopped_deploying, stopped_waiting,
     stopped_pushing, updated_for_long,
-    woken, looked_at_once, many, confused, rejected, not_ours, rerun, stop_taken_over,
+    woken, woken_in_a_wave, looked_at_once, many, confused, rejected, not_ours, rerun, stop_taken_over,
     nothing_to_prove, stopped_before_verdict,
     repaired, audited, audited_long,
 ]  # fmt: skip

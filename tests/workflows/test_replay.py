@@ -27,7 +27,7 @@ FOLDER = Path(__file__).parents[1] / "histories"
 HISTORIES = sorted(FOLDER.glob("*.json"))
 
 #: Forms of a scenario that only earlier versions make.
-BY_EARLIER_VERSIONS = {"woken_before"}
+BY_EARLIER_VERSIONS = {"woken_before", "woken_in_a_wave_before"}
 
 History = dict[str, Any]
 SCHEDULED = "activityTaskScheduledEventAttributes"

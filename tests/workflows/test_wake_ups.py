@@ -12,6 +12,7 @@ import pytest
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.ports import Deployment
+from tests.histories.record import HeldLooks
 from tests.support.lab import Lab
 from tests.support.waking import MODES, waking
 
@@ -184,5 +185,19 @@ async def test_a_storm_while_it_is_deployed_makes_no_second_call(real_lab: Lab) 
     await _storm(handle, 1)
     await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
     assert len(lab.scheduler.calls) == 1
+    await handle.signal("stop")
+    await handle.result()
+
+
+async def test_a_wake_up_is_not_forgotten_over_what_the_look_frees_a_slot_for(real_lab: Lab) -> None:
+    lab = real_lab
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=0.5 if index < 2 else None)
+    looks = HeldLooks(lab)
+    looks.let_go()
+    request = {"crawler": "books", "tasks": [{}] * 3, "max_parallel_tasks": 2, "poll_minutes": [0.05, 60]}
+    handle = await lab.start({**request, "limits": {"start_check_s": 0.1}})
+    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
+    await looks.wake_in_one(handle)
+    await lab.until(lambda: lab.tasks(1) == ["SUCCEEDED", "SUCCEEDED", "RUNNING"])
     await handle.signal("stop")
     await handle.result()
