@@ -198,6 +198,6 @@ async def test_a_wake_up_is_not_forgotten_over_what_the_look_frees_a_slot_for(re
     handle = await lab.start({**request, "limits": {"start_check_s": 0.1}})
     await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
     await looks.wake_in_one(handle)
-    await lab.until(lambda: lab.tasks(1) == ["SUCCEEDED", "SUCCEEDED", "RUNNING"])
+    await lab.until(lambda: list(lab.tasks(1).values()) == ["SUCCEEDED", "SUCCEEDED", "RUNNING"])
     await handle.signal("stop")
     await handle.result()
