@@ -38,6 +38,13 @@ def real(at: datetime | None) -> datetime | None:
     return at if at is not None and at >= _FIRST else None
 
 
+def ended_at(pod: Pod) -> datetime | None:
+    """When the crawler in it ended, as far as its node knows; a placeholder is no time."""
+    main = main_of(pod)
+    terminated = main.state.terminated if main is not None else None
+    return real(terminated.finished_at) if terminated is not None else None
+
+
 def ended(pod: Pod) -> bool:
     """Whether the crawler in it has ended, or can never begin.
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.api import Api
 from crawler_lifecycle.adapters.kubernetes.errors import Conflict, NotFound
-from crawler_lifecycle.adapters.kubernetes.facts import number
+from crawler_lifecycle.adapters.kubernetes.facts import ended_at, number
 from crawler_lifecycle.adapters.kubernetes.objects import Pod
 
 
@@ -59,8 +59,6 @@ def _is_held(pod: Pod) -> bool:
 
 def _held(pod: Pod) -> Held:
     meta = pod.metadata
-    status = pod.container(labels.CONTAINER)
-    terminated = status.state.terminated if status is not None else None
     return Held(
         name=meta.name,
         uid=meta.uid,
@@ -69,7 +67,7 @@ def _held(pod: Pod) -> Held:
         attempt=number(meta.labels.get(labels.ATTEMPT)),
         phase=pod.status.phase or "Unknown",
         node=pod.spec.node_name,
-        ended_at=terminated.finished_at if terminated is not None else None,
+        ended_at=ended_at(pod),
         deleted_at=meta.deletion_timestamp,
     )
 

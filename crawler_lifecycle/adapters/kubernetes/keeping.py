@@ -12,14 +12,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 
 from crawler_lifecycle.ports import KeptEnd, TaskRef
 
 from . import labels
 from .api import Api
 from .errors import Conflict, NotFound, Refused
-from .facts import ended, main_of, owner_of, real, unborn
+from .facts import ended, ended_at, owner_of, unborn
 from .holding import freeing
 from .listing import job_is_over, key_by_name, key_of, list_pods, name_of, pods_of_tasks
 from .objects import Pod, decode_job
@@ -42,8 +41,8 @@ class Keeping:
         for pod in list_pods(self._api, labels.ours(), "status.phase!=Running"):
             key = key_of(pod.metadata) or key_by_name(pod)
             if key is not None and labels.FINALIZER in pod.metadata.finalizers and ended(pod):
-                ran = not unborn(pod) and main_of(pod) is not None and _ended_at(pod) is not None
-                found.append(KeptEnd(*key, owner_of(pod), ran, _ended_at(pod)))
+                at = ended_at(pod)
+                found.append(KeptEnd(*key, owner_of(pod), at is not None and not unborn(pod), at))
         return sorted(found, key=lambda end: end.key)
 
     def release(self, run_id: int, tasks: Sequence[TaskRef]) -> None:
@@ -84,9 +83,3 @@ class Keeping:
         except Refused as error:  # whoever only looks may delete nothing; a Job for no pods will make none
             logger.info("kept for no pods, instead of deleted: %s", error)
             self._patch(self._api.jobs_path(name), {"metadata": {"uid": uid}, "spec": {"parallelism": 0}})
-
-
-def _ended_at(pod: Pod) -> datetime | None:
-    main = main_of(pod)
-    terminated = main.state.terminated if main is not None else None
-    return real(terminated.finished_at) if terminated is not None else None
