@@ -9,6 +9,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from crawler_lifecycle.domain.cadence import start_check_interval
+from crawler_lifecycle.domain.clocks import CLOCK_MARGIN_S
 from crawler_lifecycle.domain.errors import (
     ClusterUnavailable,
     DeploymentRefused,
@@ -120,12 +121,15 @@ class DeploymentActivities:
 
     def _deploy(self, order: Deploy, *, scheduled: bool) -> DeployReport:
         fence = order.fence
-        until = self.clock() + timedelta(seconds=DEPLOYMENT_LIFE_S)
+        expires_at = self.clock() + timedelta(seconds=DEPLOYMENT_LIFE_S)
+        # Who creates goes by another clock than who proves that nothing came.
+        until = expires_at + timedelta(seconds=CLOCK_MARGIN_S)
         with beating():
+            place = self._place(fence)
             handle = self.store.request_of(fence.run_id)
             if fence.attempt > 1:
                 self._adopt_late_ones(fence)
-            tasks, stop = self.store.offer_tasks(fence, DEPLOYMENT_PAGE, order.max_parallel, until)
+            tasks, stop = self.store.offer_tasks(fence, DEPLOYMENT_PAGE, order.max_parallel, until, place)
             if stop is not None or not tasks:
                 counts = self.store.count_tasks(fence.run_id)
                 if stop is None and counts.queued and not counts.active:
@@ -140,15 +144,16 @@ class DeploymentActivities:
                 tasks=tasks,
                 resources=handle.resources,
                 limits=handle.limits,
-                expires_at=until,
+                expires_at=expires_at,
                 scheduled=scheduled,
                 due_at=handle.due_at,
                 resume=order.resume,
+                place=place,
             )
             try:
                 answers = self.scheduler.deploy(call)
             except DeploymentRefused as error:
-                return self._refused(call, fence, str(error))
+                return self._refused(call, until, fence, str(error))
             except SchedulerUnavailable as error:
                 self.store.note_waiting(fence, f"{SCHEDULER_WAIT}{error}")
                 raise
@@ -162,12 +167,23 @@ class DeploymentActivities:
             raise NothingDeployed(f"the cluster takes no task of this run yet: {why}")
         return DeployReport(Counts.of(counts), len(tasks), len(deferred), refused)
 
-    def _refused(self, call: Deployment, fence: Fence, why: str) -> DeployReport:
+    def _place(self, fence: Fence) -> str | None:
+        """Where the tasks go: on record before anybody creates them. Not while others of the run may live elsewhere.
+
+        Otherwise no look could find them all again.
+        """
+        try:
+            return self.cluster.place(self.store.places(fence.run_id))
+        except ClusterUnavailable as error:
+            self.store.note_waiting(fence, f"{CLUSTER_WAIT}{error}")
+            raise
+
+    def _refused(self, call: Deployment, until: datetime, fence: Fence, why: str) -> DeployReport:
         """The service takes none of these tasks, for good. Those that an earlier one offered may be there.
 
         They are looked for; what is not there may come until the end of that call, and is refused after it.
         """
-        counts = self.store.refuse_queued(fence, why, call.tasks, call.expires_at)
+        counts = self.store.refuse_queued(fence, why, call.tasks, until)
         if counts.queued:
             try:
                 self._look_for_queued(fence, "look")

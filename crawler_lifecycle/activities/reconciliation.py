@@ -84,7 +84,10 @@ class Sync:
 
 def ref_of(task: TaskState) -> TaskRef:
     """The task as the cluster is asked about it."""
-    return TaskRef(task.task_id, task.index, task.attempt, task.uid, task.status is TaskStatus.STOPPING, task.missed_at)
+    stopping = task.status is TaskStatus.STOPPING
+    # One that was never offered, or was put off, is nowhere.
+    place = task.place if task.uid is not None or task.offered_until is not None else None
+    return TaskRef(task.task_id, task.index, task.attempt, task.uid, stopping, task.missed_at, place)
 
 
 def compare(state: FoundState, look: Look, *, gap_s: float, resumed: bool) -> list[Finding]:

@@ -177,6 +177,8 @@ def wire(deployment: Deployment) -> dict[str, Any]:
     }
     if deployment.scheduled and deployment.due_at is not None:
         body["due_at"] = _stamp(deployment.due_at)
+    if deployment.place is not None:
+        body["place"] = deployment.place
     return body
 
 

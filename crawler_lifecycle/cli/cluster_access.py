@@ -100,14 +100,13 @@ def namespace_phase(api: Api) -> str | None:
 
     Raises ``CommandFailed`` when there is none, or the cluster does not answer.
     """
-    import json
-
     from crawler_lifecycle.adapters.kubernetes.errors import NotFound, Refused
+    from crawler_lifecycle.adapters.kubernetes.place import read_namespace
     from crawler_lifecycle.domain.errors import ClusterUnavailable
 
     name = api.namespace
     try:
-        found = json.loads(api.get(api.namespace_path()))
+        return "Terminating" if read_namespace(api).leaving else "Active"
     except NotFound:
         cure = f"kubectl create namespace {name}; --namespace names another"
         raise CommandFailed(Exit.NOT_FOUND, f"the cluster has no namespace {name!r}", None, cure) from None
@@ -115,7 +114,6 @@ def namespace_phase(api: Api) -> str | None:
         return None
     except ClusterUnavailable as error:
         raise failed(error) from None
-    return str((found.get("status") or {}).get("phase") or "Active")
 
 
 def failed(error: Exception) -> CommandFailed:

@@ -139,11 +139,13 @@ class TaskState:
     """Whether any look ever saw it on the cluster."""
     counters: Counters = field(default_factory=Counters)
     offered_until: datetime | None = None
-    """A deployment call is on its way until then; before that, its absence proves nothing."""
+    """A deployment call is on its way until then, by anybody's clock; before that, its absence proves nothing."""
     reason: str | None = None
     """Why it waits, in words for a person."""
     missed_at: datetime | None = None
     """When the first of the looks in a row was made that did not find it; ``None``: the last one did."""
+    place: str | None = None
+    """Where on the cluster it was put, in the cluster's own words; ``None``: not put, or there is but one place."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from crawler_lifecycle.domain.audit import ClusterTask
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, effective_args
-from crawler_lifecycle.domain.errors import DeploymentExpired, InvalidRequest
+from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
 from crawler_lifecycle.ports import Deployed, Deployment, Details, FileSource, Look, TaskRef
@@ -58,6 +58,7 @@ class _Task:
     uid: str
     behaviour: Behaviour
     created_at: datetime
+    place: str | None = None
     stopped_at: datetime | None = None
     ended: tuple[datetime, End] | None = None
     gone: bool = False
@@ -100,6 +101,10 @@ class FakeCluster:
     released: set[tuple[int, int, int]] = field(default_factory=set)
     """Folders of supporting files by (run_id, index)."""
     calls: Counter[str] = field(default_factory=Counter)
+    here: str | None = None
+    """The place where tasks are put and looked for. What is in another one is not seen; a test changes it."""
+    gone_places: set[str] = field(default_factory=set)
+    """Places that are gone for certain, with all that was in them."""
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
@@ -157,6 +162,8 @@ class FakeCluster:
 
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
         with self._called("deploy"):
+            if deployment.place not in (None, self.here):
+                raise ClusterUnavailable(f"the caller looks into {deployment.place}, this is {self.here}")
             answers = []
             for queued in deployment.tasks:
                 key = (deployment.run_id, queued.index, deployment.attempt)
@@ -177,7 +184,7 @@ class FakeCluster:
                 now = self.clock()
                 if now >= deployment.expires_at:
                     raise DeploymentExpired(f"the deployment call expired at {deployment.expires_at.isoformat()}")
-                task = _Task(name, str(uuid.uuid4()), behaviour, now)
+                task = _Task(name, str(uuid.uuid4()), behaviour, now, self.here)
                 self._tasks[key] = task
                 answers.append(Deployed(queued.index, "created", name, task.uid))
             return answers
@@ -189,9 +196,15 @@ class FakeCluster:
 
     # --- Cluster
 
+    def place(self, beside: Collection[str] = ()) -> str | None:
+        with self._lock:
+            self._check_places(beside)
+            return self.here
+
     def look(self, run_id: int, tasks: Sequence[TaskRef]) -> Look:
         with self._called("look"):
             now = self.clock()
+            self._check_places([ref.place for ref in tasks if self._find(run_id, ref) is None])
             return Look(now, 0.0, [self._observe(run_id, task, now) for task in tasks])
 
     def details(self, run_id: int, tasks: Sequence[TaskRef]) -> list[Details]:
@@ -268,11 +281,18 @@ class FakeCluster:
         return self._lock
 
     def _find(self, run_id: int, ref: TaskRef) -> _Task | None:
-        return self._tasks.get((run_id, ref.index, ref.attempt))
+        found = self._tasks.get((run_id, ref.index, ref.attempt))
+        return found if found is not None and found.place == self.here else None
+
+    def _check_places(self, places: Collection[str | None]) -> None:
+        for other in set(places) - {None, self.here, *self.gone_places}:
+            raise ClusterUnavailable(f"a task was put into {other}, and we look into {self.here}")
 
     def _ours(self, run_id: int, ref: TaskRef) -> _Task | None:
-        """The task, unless another object is under its name."""
+        """The task, unless another object is under its name. Raises ``ClusterUnavailable`` for one elsewhere."""
         found = self._find(run_id, ref)
+        if found is None:
+            self._check_places([ref.place])
         return None if found is not None and ref.uid not in (None, found.uid) else found
 
     def _counters(self, task: _Task, now: datetime) -> Counters:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -43,8 +43,20 @@ class Cluster(Protocol):
     log_fades: bool
     """Whether what a task printed may be gone soon after it was stopped, so that it has to be read before."""
 
+    def place(self, beside: Collection[str] = ()) -> str | None:
+        """Where tasks are put and looked for, in at most 200 characters that only the cluster understands.
+
+        It goes on record with a task before the task is asked for. ``None``: there is but one place. Raises
+        ``ClusterUnavailable`` also when tasks at one of the places ``beside`` may live where nobody would look.
+        """
+        ...
+
     def look(self, run_id: int, tasks: Sequence[TaskRef]) -> Look:
-        """A complete reading for these tasks of the run: exactly one observation for each of them."""
+        """A complete reading for these tasks of the run: exactly one observation for each of them.
+
+        Where a task of which nothing is found was put somewhere else (``TaskRef.place``), nothing is proved about it:
+        that is an error.
+        """
         ...
 
     def details(self, run_id: int, tasks: Sequence[TaskRef]) -> list[Details]:
@@ -52,7 +64,8 @@ class Cluster(Protocol):
         ...
 
     def stop(self, run_id: int, task: TaskRef) -> None:
-        """Ask the task to end, once: a second call sends no second signal. A task that is gone is no error.
+        """Ask the task to end, once: a second call sends no second signal. A task that is gone is no error, one that
+        may live in another place is.
 
         Another object under its name (``task.uid`` is not its uid) is left alone.
         """

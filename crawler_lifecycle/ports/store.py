@@ -101,10 +101,16 @@ class RunStore(Protocol):
     def set_property(self, run_id: int, attempt: int, name: str, value: str) -> None: ...
 
     # deployment
+    def places(self, run_id: int) -> list[str]:
+        """Where on the cluster tasks of the run live or may come to life, as far as it is on record."""
+        ...
+
     def offer_tasks(
-        self, fence: Fence, limit: int, max_parallel: int | None, until: datetime
+        self, fence: Fence, limit: int, max_parallel: int | None, until: datetime, place: str | None = None
     ) -> tuple[list[QueuedTask], StopIntent | None]:
-        """Mark the next QUEUED tasks as offered until ``until`` and return them, lowest index first.
+        """Mark the next QUEUED tasks as offered until ``until`` at ``place`` and return them, lowest index first.
+
+        ``until`` allows for clocks that differ: after it, by anybody's clock, the call creates nothing any more.
 
         Never more than fit beside the active ones under ``max_parallel``; none when a stop is recorded. The run enters
         the stage deployment.

@@ -379,6 +379,8 @@ class Deployment:
     due_at: datetime | None = None
     resume: bool = False
     """Whether crawlers that can resume should go on with the state of the attempt before."""
+    place: str | None = None
+    """Where the caller will look for the tasks (``Cluster.place``): they are created there or nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,6 +395,8 @@ class TaskRef:
     """Whether we asked it to end, so that its absence is what was wanted."""
     missed_at: datetime | None = None
     """When the first of the looks in a row was made that did not find it; ``None``: the last one did."""
+    place: str | None = None
+    """Where it was put (``Cluster.place``): anywhere else its absence proves nothing. ``None``: not on record."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ class OnetimeCall(_Body):
     resources: Resources = Field(default_factory=Resources)
     limits: Limits = Field(default_factory=Limits)
     resume: bool = False
+    place: str | None = Field(default=None, max_length=200)
 
 
 class ScheduledCall(OnetimeCall):
@@ -102,4 +103,5 @@ def merged(call: OnetimeCall, crawler: CrawlerDefinition) -> Deployment:
         scheduled=isinstance(call, ScheduledCall),
         due_at=due_at,
         resume=call.resume,
+        place=call.place,
     )

@@ -280,7 +280,7 @@ DEPLOYMENT = [
         same=_counts,
     ),
     Case("deploy_queued_tasks", "second wave", _prepare_second_wave, _second_wave, same=_counts),
-    Case("run_onetime_crawler", "refused", _prepare_refusal, _refused, same=_counts, void_s=26),
+    Case("run_onetime_crawler", "refused", _prepare_refusal, _refused, same=_counts, void_s=36),
     Case("get_main_job_status", "executes", _prepare_main, _main_runs, renews=LOOKED_AGAIN | COUNTED_ON),
     Case("update_run_started", "first", _prepare_start, _started),
     Case("signal_pusher_started", "started", lambda w: w.started(), _told_started, renews=DELIVERED_AGAIN),

@@ -19,6 +19,7 @@ from crawler_lifecycle.settings import ClusterSettings
 from tests.activities.world import World
 from tests.adapters.kubernetes_cluster.world import CRAWLER
 from tests.adapters.kubernetes_cluster.world import World as Kubernetes
+from tests.support.kube_api.store import JOBS
 
 JOB = "crawl-1-0-1"
 
@@ -118,12 +119,12 @@ def test_a_task_that_goes_on_waiting_is_written_down_once(stage: Stage) -> None:
 def test_looks_that_missed_it_count_only_in_a_row(stage: Stage) -> None:
     """An API server may be behind, or an etcd restored: what was missed once is there again."""
     fence = stage.world.deployed()
-    truthful = stage.kubernetes.api.namespace
-    stage.kubernetes.server.add_namespace("elsewhere")
-    stage.kubernetes.api.namespace = "elsewhere"
+    server = stage.kubernetes.server
+    job = server.job(JOB)
+    server.delete_behind(JOB)
     stage.waits(fence)
     assert stage.missed() is not None
-    stage.kubernetes.api.namespace = truthful
+    server.store.create(JOBS, (server.namespace, JOB), job)
     stage.forward(31)
     assert stage.waits(fence) == 6
     assert stage.missed() is None

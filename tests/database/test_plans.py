@@ -49,6 +49,7 @@ MAY = {
     ("record_look", "sort", "task_history"): "a look compares all unsettled tasks of its run, and needs them all",
     ("cancel_queued", "sort", "task_history"): "all queued tasks of the run are cancelled, and read for that",
     ("count_tasks", "temporary", "task_history"): "the few statuses of one run are counted out of the index alone",
+    ("places", "temporary", "task_history"): "a run has one place, or two after a namespace was made anew",
     ("resumption", "temporary", "task_history"): "the few notes of one resumed run are counted, for one screen",
     ("ended_groups", "temporary", "task_history"): "once at the end of a run, into as many groups as it has outcomes",
     ("end_run", "temporary", "task_history"): "once at the end of a run, into as many groups as it has outcomes",
@@ -188,6 +189,7 @@ def readers(store: RunStore, filled: Filled) -> None:
     store.list_tasks(run_id, after_task_id=RUNS * EACH + 500, superseded=True)
     store.task_page(run_id, [TaskStatus.SUCCEEDED, TaskStatus.CANCELLED], after_index=500)
     store.count_tasks(run_id)
+    store.places(run_id)
     store.ended_groups(run_id)
     store.transitions(run_id)
     store.transitions(7, after_seq=5)

@@ -44,6 +44,7 @@ WORKLOADS = [one for one in [*BASE, *MIGRATION] if pod_of(one) is not None]
 #: With what overlays bring along; what they patch is compared on a real API server (tests/kubernetes).
 EVERYTHING = [one for folder in kustomizations() for one in resources(folder)]
 SERVICES, CRAWLS = "crawler-lifecycle", "crawls"
+SYSTEM, CLUSTER_ID = "kube-system", "crawls-cluster-id"
 DEPLOYMENT = ROOT / "docs/deployment.md"
 PAGE = DEPLOYMENT.read_text(encoding="utf-8")
 
@@ -87,7 +88,9 @@ def test_every_object_is_named_once_and_has_its_namespace(folder: Path) -> None:
     assert [key for key, count in keys.items() if count > 1] == []
     for one in found:
         cluster_wide = one["kind"] in ("Namespace", "PersistentVolume", "PriorityClass")
-        assert one["metadata"].get("namespace") in ((None,) if cluster_wide else (SERVICES, CRAWLS)), name_of(one)
+        # What tells clusters apart is there and only there.
+        ours = (SYSTEM,) if one["metadata"]["name"] == CLUSTER_ID else (SERVICES, CRAWLS)
+        assert one["metadata"].get("namespace") in ((None,) if cluster_wide else ours), name_of(one)
         assert one["metadata"]["labels"]["app.kubernetes.io/part-of"] == "crawler-lifecycle", name_of(one)
 
 
@@ -326,9 +329,10 @@ def test_only_the_migration_owns_the_schema() -> None:
 def test_each_role_grants_what_the_code_needs_and_nothing_else() -> None:
     granted = {}
     for role in of_kind("Role"):
-        assert role["metadata"]["namespace"] == CRAWLS
+        elsewhere = role["metadata"]["namespace"] != CRAWLS
+        assert elsewhere == (role["metadata"]["name"] == CLUSTER_ID)
         granted[role["metadata"]["name"]] = {
-            rights.Right(verb, resource, group)
+            rights.Right(verb, resource, group, SYSTEM if elsewhere else "")
             for rule in role["rules"]
             for group in rule["apiGroups"]
             for resource in rule["resources"]
@@ -337,19 +341,26 @@ def test_each_role_grants_what_the_code_needs_and_nothing_else() -> None:
         for rule in role["rules"]:
             assert set(rule) <= {"apiGroups", "resources", "verbs", "resourceNames"}
             if rule["resources"] == ["namespaces"]:
-                assert rule["resourceNames"] == [CRAWLS]
-    assert granted == {name: set(those) for name, those in rights.ROLES.items()}
+                assert rule["resourceNames"] == [role["metadata"]["namespace"]]
+    assert granted.pop(CLUSTER_ID) == {rights.CLUSTER}
+    assert granted == {name: {one for one in those if not one.name} for name, those in rights.ROLES.items()}
 
 
 def test_each_account_has_its_role_and_the_others_have_none() -> None:
     bound = {}
+    reads_system = set()
     for binding in of_kind("RoleBinding"):
         assert binding["roleRef"]["kind"] == "Role"
         for subject in binding["subjects"]:
             assert (subject["kind"], subject["namespace"]) == ("ServiceAccount", SERVICES)
+            if binding["roleRef"]["name"] == CLUSTER_ID:
+                assert binding["metadata"]["namespace"] == SYSTEM
+                reads_system.add(subject["name"])
+                continue
             assert subject["name"] not in bound
             bound[subject["name"]] = binding["roleRef"]["name"]
     assert bound == dict(rights.COMPONENTS)
+    assert reads_system == {name for name in bound if rights.CLUSTER in rights.granted(name)}
     accounts = {
         one["metadata"]["name"] for one in of_kind("ServiceAccount") if one["metadata"]["namespace"] == SERVICES
     }

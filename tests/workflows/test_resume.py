@@ -198,6 +198,7 @@ async def test_a_deployment_call_of_the_former_attempt_never_makes_a_second_task
     """The worker hangs in the call, the workflow is terminated and resumed, and then the call goes through."""
     lab = real_lab
     monkeypatch.setattr(deployment, "DEPLOYMENT_LIFE_S", 2)
+    monkeypatch.setattr(deployment, "CLOCK_MARGIN_S", 0)
     under_way, go_on = threading.Event(), threading.Event()
 
     def hang(call: Deployment) -> None:

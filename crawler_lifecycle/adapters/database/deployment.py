@@ -25,7 +25,7 @@ class DeploymentPart(StorePart):
     """``offer_tasks``, ``record_deployed``, ``refuse_queued``, ``note_waiting``, ``mark_started``."""
 
     def offer_tasks(
-        self, fence: Fence, limit: int, max_parallel: int | None, until: datetime
+        self, fence: Fence, limit: int, max_parallel: int | None, until: datetime, place: str | None = None
     ) -> tuple[list[QueuedTask], StopIntent | None]:
         """Mark the next QUEUED tasks as offered and return them. Again: the same tasks, as nothing answered for them.
 
@@ -42,7 +42,7 @@ class DeploymentPart(StorePart):
                 unit.conn.execute(
                     update(task_history)
                     .where(task_history.c.task_id.in_(chunk), task_history.c.status == TaskStatus.QUEUED)
-                    .values(offered_until=until, attempt=unit.attempt)
+                    .values(offered_until=until, attempt=unit.attempt, cluster_place=place)
                 )
             return [_queued(unit, row) for row in rows], None
 

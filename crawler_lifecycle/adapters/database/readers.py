@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, Table, func, or_, select
+from sqlalchemy import Select, Table, and_, func, or_, select
 
 from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.run import EndedTasks, RunRequest, RunStatus, Stage
-from crawler_lifecycle.domain.task import TaskState, TaskStatus
+from crawler_lifecycle.domain.task import ACTIVE, TaskState, TaskStatus
 from crawler_lifecycle.ports import Event, Resumption, RunRow, TaskCounts, TaskRow, TransitionRow, WakeTarget
 
 from .completion import ended_groups
@@ -156,6 +156,13 @@ class ReaderPart(StorePart):
             .limit(limit)
         )
         return [task_state(row) for row in self._rows(query)]
+
+    def places(self, run_id: int) -> list[str]:
+        """Where tasks of the run live, or calls on their way may bring them to life, as far as it is on record."""
+        t = task_history.c
+        alive = or_(t.status.in_(ACTIVE), and_(t.status == TaskStatus.QUEUED, t.offered_until.is_not(None)))
+        query = current_tasks(run_id, t.cluster_place).where(alive, t.cluster_place.is_not(None)).distinct()
+        return sorted(row["cluster_place"] for row in self._rows(query))
 
     def count_tasks(self, run_id: int) -> TaskCounts:
         with self._db.reading() as conn:

@@ -248,6 +248,7 @@ def task_state(task: Row) -> TaskState:
         offered_until=task["offered_until"],
         reason=task["reason"],
         missed_at=task["missed_at"],
+        place=task["cluster_place"],
     )
 
 

@@ -156,6 +156,8 @@ task_history = Table(
     Column("cluster", Words(100)),
     Column("cluster_name", Words(255)),
     Column("cluster_uid", Words(100)),
+    # Where it was put: of Kubernetes the namespace, its uid and that of its cluster.
+    Column("cluster_place", Words(200)),
     Column("node", Words(255)),
     Column("reason", _Long),
     Column("exit_code", Integer),

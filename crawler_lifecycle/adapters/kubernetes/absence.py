@@ -3,11 +3,14 @@
 *Gone* is proved by a complete list without it and a 404 for its name read at the newest version, at a look and again at
 one at least 30 s later; at once when we had asked it to end ourselves. In both cases no pod of its Job may be left,
 whatever labels that pod has. Until then it is absent, which changes nothing.
+
+All of that says something about the namespace we look into. When it is not the one that the task was put into, nothing
+is proved and the look is an error; when that one is gone for good, so is the task, at once (``place``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -58,10 +61,29 @@ def _by_name(api: Api, run_id: int, task: TaskRef) -> Job | None:
     return job
 
 
+def unseen(tasks: Sequence[TaskRef], found: Sequence[Found]) -> list[TaskRef]:
+    """Those of which nothing was found that is their own."""
+    return [
+        task
+        for task, one in zip(tasks, found, strict=True)
+        if not one.pods and (task.uid is None or one.job is None or one.job.metadata.uid != task.uid)
+    ]
+
+
 def observe(
-    task: TaskRef, found: Found, now: datetime, read: Callable[[Job | None, list[Pod]], Observation]
+    task: TaskRef,
+    found: Found,
+    now: datetime,
+    read: Callable[[Job | None, list[Pod]], Observation],
+    left_for_good: Collection[str] = (),
 ) -> Observation:
-    """What a task is whose Job the lists did not show. ``read`` is how objects are read."""
+    """What a task is whose Job the lists did not show. ``read`` is how objects are read.
+
+    ``left_for_good`` are places that are gone for certain, with all that was in them.
+    """
+    if task.place in left_for_good and not found.pods:
+        words = "The namespace that it was put into was deleted, and it with it"
+        return Observation(task.index, task.attempt, Phase.GONE, now, reason=words)
     if found.job is not None or found.pods:
         return read(found.job, found.pods)
     proved = task.stopping or (task.missed_at is not None and (now - task.missed_at).total_seconds() >= PROOF_S)

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -28,6 +28,8 @@ from .keeping import Keeping
 from .listing import Key, Objects, is_of, key_of, name_of, of_tasks, pods_of_tasks, read_objects, task_id_of
 from .metrics import MemoryNow
 from .objects import Event, Job, Pod
+from .place import Here
+from .place import here as place_here
 from .progress import last_progress
 from .reading import read_task
 from .summary import read_summary
@@ -72,6 +74,16 @@ class KubernetesCluster:
 
     # --- looks
 
+    def place(self, beside: Collection[str] = ()) -> str | None:
+        """The namespace, with its uid and that of the cluster as far as we may read them. Raises ``ApiError``.
+
+        Raises ``ClusterUnavailable`` when what is ``beside`` may live on in another namespace.
+        """
+        place = str(place_here(self._api))
+        if others := set(beside) - {place}:
+            Here(self._api).left_for_good(others)
+        return place
+
     def look(self, run_id: int, tasks: Sequence[TaskRef]) -> Look:
         """Two complete lists, and questions by name about what should be in them and is not. Raises ``ApiError``."""
         began, now = time.monotonic(), self._clock()
@@ -80,15 +92,17 @@ class KubernetesCluster:
         missing = [task for task in tasks if task.uid is not None and _objects_of(run_id, task, listed).job is None]
         asked = absence.ask(self._api, run_id, missing, listed) if missing else {}
         found = [asked.get(task.uid or "") or _objects_of(run_id, task, listed) for task in tasks]
+        here = Here(self._api)
+        left = here.left_for_good([task.place for task in absence.unseen(tasks, found)])
         events = explain.events_for(self._api, _wordless(tasks, found, now), now)
         seen = []
         for task, one in zip(tasks, found, strict=True):
             if task.uid is None:
                 seen.append(_never_seen(task, listed.jobs.get(name_of(run_id, task)), now))
             else:
-                seen.append(absence.observe(task, one, now, partial(self._read, task, events, now)))
+                seen.append(absence.observe(task, one, now, partial(self._read, task, events, now), left))
         pods = [one.pods for one in found]
-        seen = explain.namespace(self._api, tasks, seen, pods)
+        seen = explain.namespace(here, self._api.namespace, tasks, seen, pods)
         seen = self._counted(run_id, seen, pods)
         waits = [absence.again_s(task, one, now) for task, one in zip(tasks, seen, strict=True)]
         again_s = min((wait for wait in waits if wait is not None), default=None)

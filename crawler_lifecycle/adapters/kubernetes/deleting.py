@@ -7,6 +7,7 @@ when the last of them is. A Job that has ended is left alone, so that a stop whi
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from crawler_lifecycle.ports import TaskRef
 
@@ -16,6 +17,7 @@ from .errors import Conflict, NotFound
 from .facts import ended
 from .listing import is_of, job_is_over, key_of, name_of, pods_of_jobs
 from .objects import Job, Pod, decode_job
+from .place import Here
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +26,10 @@ KILL_GRACE_S = 1
 
 
 class Deleting:
-    """Asks tasks to end. Every method raises ``ApiError``; what is gone is none."""
+    """Asks tasks to end. What is gone is no error.
+
+    Every method raises ``ApiError``, and ``ClusterUnavailable`` for a task that may live where we do not look.
+    """
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -36,9 +41,13 @@ class Deleting:
             self._delete_job(job)
         elif task.uid is not None:
             # The Job was deleted so that its pods stayed behind: they are the task now.
-            for pod in self._pods(task.uid):
+            pods = self._pods(task.uid)
+            self._check_place(task, pods)
+            for pod in pods:
                 if pod.metadata.deletion_timestamp is None and not ended(pod):
                     self._delete_pod(pod, None)
+        else:
+            self._check_place(task, ())
 
     def kill(self, run_id: int, task: TaskRef) -> None:
         """Its Job first, so that no new pod comes, then each of its pods that has not ended."""
@@ -46,10 +55,17 @@ class Deleting:
         if job is not None:
             self._delete_job(job)
         uid = job.metadata.uid if job is not None else task.uid
-        if uid is not None:
-            for pod in self._pods(uid):
-                if not ended(pod):
-                    self._delete_pod(pod, KILL_GRACE_S)
+        pods = self._pods(uid) if uid is not None else []
+        if job is None:
+            self._check_place(task, pods)
+        for pod in pods:
+            if not ended(pod):
+                self._delete_pod(pod, KILL_GRACE_S)
+
+    def _check_place(self, task: TaskRef, pods: Sequence[Pod]) -> None:
+        """A task of which nothing is here must not live elsewhere: this stop would be lost. Raises like a look."""
+        if not pods:
+            Here(self._api).left_for_good([task.place])
 
     def _job(self, run_id: int, task: TaskRef) -> Job | None:
         """The task's own Job; ``None`` when it is gone, or another object is under its name."""

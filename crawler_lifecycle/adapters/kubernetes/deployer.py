@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpire
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
 
-from . import labels
+from . import labels, place
 from .api import Api
 from .errors import ApiError, Conflict, NotFound, Refused, TooLate
 from .manifest import JobSettings, identity_of, job_for, name_of, secret_for, spec_hash
@@ -89,8 +89,11 @@ class KubernetesDeployer:
         """One answer for each task. What is already there is found, whoever made it.
 
         Raises ``ClusterUnavailable`` when the cluster did not answer for some task or does not let us, and
-        ``DeploymentExpired``. The other tasks may exist by then: the next call finds them.
+        ``DeploymentExpired``. The other tasks may exist by then: the next call finds them. ``ClusterUnavailable`` also
+        when the caller would look for them in another namespace than ours; then nothing is created.
         """
+        if deployment.place is not None:
+            place.same(self._api, deployment.place)
         if len(deployment.tasks) == 1:
             # Not behind the pages of other runs.
             return [self._deploy(deployment, crawler, deployment.tasks[0])]

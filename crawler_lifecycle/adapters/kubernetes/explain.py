@@ -10,16 +10,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-import msgspec
-
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports import TaskRef
 
 from . import labels
 from .api import Api
-from .errors import ApiError, NotFound
+from .errors import ApiError
 from .facts import ended, main_of
 from .objects import Event, Job, Pod, decode_events
+from .place import Here
 
 logger = logging.getLogger(__name__)
 
@@ -66,21 +65,8 @@ def events_for(api: Api, wordless: Sequence[tuple[str, Job | Pod]], now: datetim
     return found
 
 
-class _Phase(msgspec.Struct):
-    phase: str | None = None
-
-
-class _Meta(msgspec.Struct):
-    deletionTimestamp: str | None = None
-
-
-class _Namespace(msgspec.Struct):
-    metadata: _Meta
-    status: _Phase = msgspec.field(default_factory=_Phase)
-
-
 def namespace(
-    api: Api, tasks: Sequence[TaskRef], seen: list[Observation], pods: Sequence[Sequence[Pod]]
+    here: Here, name: str, tasks: Sequence[TaskRef], seen: list[Observation], pods: Sequence[Sequence[Pod]]
 ) -> list[Observation]:
     """The observations with what is the matter with the namespace, asked only where something disappears unasked.
 
@@ -91,7 +77,7 @@ def namespace(
         for place, (task, one) in enumerate(zip(tasks, seen, strict=True))
         if task.uid is not None and _disappears(one, pods[place])
     ]
-    words = _state(api) if concerned else None
+    words = _state(here, name) if concerned else None
     if words is None:
         return seen
     for place in concerned:
@@ -106,17 +92,16 @@ def _disappears(seen: Observation, pods: Sequence[Pod]) -> bool:
     return seen.phase is not Phase.ENDED and any(pod.metadata.deletion_timestamp is not None for pod in pods)
 
 
-def _state(api: Api) -> str | None:
+def _state(here: Here, name: str) -> str | None:
     """What is the matter with the namespace; ``None`` when nothing is, or it cannot be told."""
-    name = api.namespace
     try:
-        found = msgspec.json.decode(api.get(api.namespace_path()), type=_Namespace)
-    except NotFound:
-        return f"The namespace {name} does not exist any more"
-    except (ApiError, msgspec.MsgspecError) as error:
+        found = here.namespace()
+    except ApiError as error:
         logger.info("the state of namespace %s is not read: %s", name, error)
         return None
-    if found.status.phase != "Terminating" and found.metadata.deletionTimestamp is None:
+    if found is None:
+        return f"The namespace {name} does not exist any more"
+    if not found.leaving:
         return None
     return (
         f"The namespace {name} is being deleted; its pods are held by our finalizer ({labels.FINALIZER}) until their "

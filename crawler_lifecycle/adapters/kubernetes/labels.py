@@ -28,6 +28,9 @@ SPEC_HASH = f"{DOMAIN}/spec-hash"
 #: of a crawl. Anything else, also nothing: it was there, and its silence means something.
 RUNNER = f"{DOMAIN}/runner"
 
+#: Annotation of the namespace, by a person: uids of those that are gone for good, with all that ran in them.
+REPLACES = f"{DOMAIN}/replaces"
+
 #: On the pod: its final status stays readable until the end was committed. Without it, exit code and summary of a
 #: stopped pod are visible for less than half a second.
 FINALIZER = f"{DOMAIN}/end-not-recorded"

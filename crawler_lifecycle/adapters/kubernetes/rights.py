@@ -1,7 +1,7 @@
 """What each of our components may do on the cluster, and asking the API server whether that is so.
 
-``deploy/base/crawls/roles.yaml`` grants exactly this, and a test compares the two. Whoever adds a call to this package
-adds its right here and there.
+``roles.yaml`` and ``cluster-id.yaml`` in ``deploy/base/crawls`` grant exactly this, and a test compares them. Whoever
+adds a call to this package adds its right here and there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 
 from crawler_lifecycle.adapters.kubernetes.api import Api
 from crawler_lifecycle.adapters.kubernetes.errors import ApiError
+from crawler_lifecycle.adapters.kubernetes.place import SYSTEM
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -29,28 +30,37 @@ class Right:
     resource: str
     """With its sub-resource: ``pods/log``."""
     group: str = ""
+    name: str = ""
+    """Of a namespace: another one than that of the crawls."""
 
     def __str__(self) -> str:
         where = f".{self.group}" if self.group else ""
-        return f"{self.verb} {self.resource}{where}"
+        return f"{self.verb} {self.resource}{where}" + (f"/{self.name}" if self.name else "")
 
 
 def _rights(group: str, resource: str, *verbs: str) -> tuple[Right, ...]:
     return tuple(Right(verb, resource, group) for verb in verbs)
 
 
+#: Which namespace it is that one looks into, and on which cluster: without it nothing that is missing counts as gone.
+_NAMESPACE = Right("get", "namespaces")
+CLUSTER = Right("get", "namespaces", name=SYSTEM)
+
 _READS = (
     *_rights("batch", "jobs", "get", "list"),
     *_rights("", "pods", "get", "list"),
     *_rights("", "pods/log", "get"),
     *_rights("", "events", "list"),
-    *_rights("", "namespaces", "get"),
+    *(_NAMESPACE, CLUSTER),
     *_rights("metrics.k8s.io", "pods", "list"),
 )
 
 #: Role -> what it grants. Who looks also lets go of what is recorded, and can end nothing; who stops can do only that.
 ROLES: Mapping[str, Sequence[Right]] = {
-    "crawl-deployer": (*_rights("batch", "jobs", "create", "get", "list"), *_rights("", "secrets", "create")),
+    "crawl-deployer": (
+        *(*_rights("batch", "jobs", "create", "get", "list"), *_rights("", "secrets", "create")),
+        _NAMESPACE,
+    ),
     "crawl-looker": (*_READS, *_rights("batch", "jobs", "patch"), *_rights("", "pods", "patch")),
     "crawl-stopper": (*_READS, *_rights("batch", "jobs", "delete"), *_rights("", "pods", "delete")),
     "crawl-observer": (*_rights("batch", "jobs", "list", "watch"), *_rights("", "pods", "list", "watch")),
@@ -73,7 +83,7 @@ RIGHTLESS = ("worker-workflows", "worker-export")
 #: Rights without which things go on, and what is missing then.
 DISPENSABLE: Mapping[Right, str] = {
     Right("list", "pods", "metrics.k8s.io"): "memory in use is not shown",
-    Right("get", "namespaces"): "a namespace that is being deleted is not told as the reason",
+    CLUSTER: "a namespace that was deleted and made anew is not told from one of another cluster without a person",
     Right("list", "events"): "why a task waits is told in fewer words",
 }
 
@@ -143,7 +153,7 @@ def _has(api: Api, right: Right) -> bool:
     if sub:
         asked["subresource"] = sub
     if resource == "namespaces":
-        asked["name"] = api.namespace
+        asked["namespace"] = asked["name"] = right.name or api.namespace
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",

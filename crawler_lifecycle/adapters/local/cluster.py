@@ -13,7 +13,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -69,6 +69,13 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
+def _check_place(place: str | None) -> None:
+    """Raise for a task that was put, or is to be looked for, on a cluster that has places."""
+    if place is not None:
+        text = f"this is the local cluster, and the place of the task is {place}: set LIFECYCLE_CLUSTER__KIND back"
+        raise ClusterUnavailable(text)
+
+
 class LocalCluster:
     """Child processes of this machine, at most ``slots`` at a time. Implements ``Cluster`` and ``Deployer``.
 
@@ -121,14 +128,22 @@ class LocalCluster:
 
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
         """Start the tasks, each at most once per (run, attempt, index), whoever else calls at the same time."""
+        _check_place(deployment.place)
         return [self._launcher.deploy(deployment, crawler, task) for task in deployment.tasks]
 
     # --- Cluster
+
+    def place(self, beside: Collection[str] = ()) -> None:
+        """There is but one. Raises ``ClusterUnavailable`` when any is ``beside``: on a cluster of another kind."""
+        for other in beside:
+            _check_place(other)
 
     def look(self, run_id: int, tasks: Sequence[TaskRef]) -> Look:
         """Read folders and /proc completely. Raises ``ClusterUnavailable`` when any of it cannot be read."""
         began = time.monotonic()
         now = self._clock()
+        for task in tasks:
+            _check_place(task.place)
         try:
             self._check_readable(run_id)
             seen = [self._observe(run_id, task, now) for task in tasks]
@@ -152,6 +167,7 @@ class LocalCluster:
 
     def stop(self, run_id: int, task: TaskRef) -> None:
         """Ask the task to end. One stop signal reaches the crawler, however often this is called."""
+        _check_place(task.place)
         folder = self._folder(run_id, task)
         try:
             if not folder.has(files.SPEC):
@@ -200,6 +216,7 @@ class LocalCluster:
 
         Raises ``ClusterUnavailable`` when something of it still runs after ten seconds.
         """
+        _check_place(task.place)
         folder = self._folder(run_id, task)
         try:
             if folder.has(files.SPEC):

@@ -83,10 +83,11 @@ def _answered(check: Callable[[], Sequence[Line]]) -> Sequence[Line]:
 
 def _namespace(api: Api) -> list[Line]:
     from crawler_lifecycle.adapters.kubernetes.errors import NotFound, Refused
+    from crawler_lifecycle.adapters.kubernetes.place import read_namespace
 
     name = api.namespace
     try:
-        found = json.loads(api.get(api.namespace_path()))
+        found = read_namespace(api)
     except NotFound:
         return [
             Line(
@@ -100,12 +101,12 @@ def _namespace(api: Api) -> list[Line]:
         return [_unreadable(api)]
     except ClusterUnavailable as error:
         return [Line("namespace", "bad", str(error), ASK_AGAIN)]
-    if found.get("status", {}).get("phase") == "Terminating":
+    if found.leaving:
         cure = f"as an administrator: crawlctl cluster release --namespace {name}"
         return [
             Line("namespace", "bad", f"{name!r} is being deleted, and waits for pods that our finalizer holds", cure)
         ]
-    level = (found["metadata"].get("labels") or {}).get("pod-security.kubernetes.io/enforce")
+    level = found.metadata.labels.get("pod-security.kubernetes.io/enforce")
     if level != "restricted":
         cure = f"kubectl label namespace {name} pod-security.kubernetes.io/enforce=restricted --overwrite"
         words = "enforces no Pod Security level" if level is None else f"enforces Pod Security level {level!r} only"

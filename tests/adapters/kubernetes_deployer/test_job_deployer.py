@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from crawler_lifecycle.adapters.kubernetes import labels
+from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.adapters.kubernetes.deployer import PATIENCE, THREADS
 from crawler_lifecycle.adapters.kubernetes.errors import ApiError, Refused, Throttled, Unauthorised
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
@@ -364,6 +365,28 @@ def test_what_says_nothing_about_the_task_is_an_outage(bench: Bench, fault: Answ
     assert isinstance(raised.value, ClusterUnavailable)
     assert raised.value.retry_after_s == (3 if fault.headers.get("Retry-After") == "3" else None)
     assert not bench.jobs
+
+
+# --- place ------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_created_in_another_namespace_than_the_callers(bench: Bench) -> None:
+    """By the uid: one of the same name on another cluster is another one."""
+    place = KubernetesCluster(bench.api).place()
+    assert place is not None
+    for other in (place.replace("crawls/", "elsewhere/"), "crawls/another/-", "somewhere"):
+        with pytest.raises(ClusterUnavailable, match="this service creates them in crawls") as raised:
+            bench.one(place=other)
+        assert "LIFECYCLE_CLUSTER__NAMESPACE" in str(raised.value)
+        assert not bench.jobs
+    assert bench.one(place=place).state == "created"
+
+
+def test_without_the_right_to_read_the_namespace_its_name_decides(bench: Bench) -> None:
+    bench.server.deny("get", "namespaces")
+    with pytest.raises(ClusterUnavailable, match="this service creates them in crawls"):
+        bench.one(place="elsewhere/another/-")
+    assert bench.one(place="crawls/another/-").state == "created"
 
 
 # --- time -------------------------------------------------------------------------------------------------------------

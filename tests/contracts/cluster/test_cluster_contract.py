@@ -199,6 +199,40 @@ def test_an_outage_is_an_error_and_no_observation(harness: Harness) -> None:
         harness.look()
 
 
+def test_what_was_put_elsewhere_is_neither_missing_nor_gone_nor_stopped(harness: Harness) -> None:
+    """Its absence where nobody put it proves nothing, not even after our own stop."""
+    elsewhere = replace(harness.missed("a uid of ours"), place="elsewhere/another/place", stopping=True)
+    for task in (elsewhere, replace(elsewhere, uid=None)):
+        with pytest.raises(ClusterUnavailable, match="elsewhere"):
+            harness.cluster.look(RUN, [task])
+        with pytest.raises(ClusterUnavailable, match="elsewhere"):
+            harness.cluster.stop(RUN, task)
+        with pytest.raises(ClusterUnavailable, match="elsewhere"):
+            harness.cluster.kill(RUN, task)
+    with pytest.raises(ClusterUnavailable, match="elsewhere"):
+        harness.cluster.place(["elsewhere/another/place"])
+
+
+def test_what_was_put_here_is_looked_for_here(harness: Harness) -> None:
+    place = harness.cluster.place()
+    assert harness.cluster.place([place] if place else []) == place
+    harness.deploy()
+    running = harness.until(Phase.EXECUTING)
+    ours = replace(harness.ref(), uid=running.uid, place=place)
+    assert harness.cluster.look(RUN, [ours]).observations[0].phase is Phase.EXECUTING
+    gone = replace(harness.missed("a uid of ours"), place=place, index=5)
+    assert harness.cluster.look(RUN, [gone]).observations[0].phase is Phase.GONE
+
+
+def test_nothing_is_created_where_the_caller_does_not_look(harness: Harness) -> None:
+    asked = replace(harness.deployment(), place="elsewhere/another/place")
+    with pytest.raises(ClusterUnavailable, match="elsewhere"):
+        harness.cluster.deploy(asked, harness.crawler(1))
+    assert harness.look().phase is Phase.ABSENT
+    [answer] = harness.cluster.deploy(replace(asked, place=harness.cluster.place()), harness.crawler(1))
+    assert answer.state == "created"
+
+
 def test_the_inventory_holds_what_waits_and_executes_and_nothing_else(harness: Harness) -> None:
     assert harness.cluster.inventory() == []
     answers = harness.deploy(tasks=2)

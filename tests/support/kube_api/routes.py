@@ -123,16 +123,19 @@ class Routes:
 
     def _allow(self, user: str, verb: str, place: Place) -> None:
         resource = place.kind.plural + (f"/{place.sub}" if place.sub else "")
-        if (verb, resource) not in self.denied and ("*", resource) not in self.denied:
+        if not self._denied(verb, resource, place.name):
             return
         where = f' in the namespace "{place.namespace}"' if place.namespace else " at the cluster scope"
         why = f'User "{user}" cannot {verb} resource "{resource}" in API group "{place.kind.group}"{where}'
         raise problems.forbidden(place.kind.plural, place.kind.group, place.name or "", why)
 
+    def _denied(self, verb: str, resource: str, name: str | None) -> bool:
+        return not self.denied.isdisjoint({(verb, resource), ("*", resource), (verb, f"{resource} {name}")})
+
     def _may(self, wanted: Wanted) -> Reply:
         asked = wanted.body["spec"]["resourceAttributes"]
         resource = asked["resource"] + (f"/{asked['subresource']}" if asked.get("subresource") else "")
-        allowed = (asked["verb"], resource) not in self.denied and ("*", resource) not in self.denied
+        allowed = not self._denied(asked["verb"], resource, asked.get("name"))
         status = {"allowed": allowed, **({} if allowed else {"reason": "no RBAC policy matched"})}
         kind = {"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1"}
         return Reply(201, {**kind, **wanted.body, "status": status})

@@ -64,6 +64,7 @@ class FakeApiServer(Driver):
             self._http.socket = tls.wrap_socket(self._http.socket, server_side=True)
         scheme = "http" if tls is None else "https"
         self.url = f"{scheme}://127.0.0.1:{self._http.server_port}"
+        self.add_namespace("kube-system")
         self.add_namespace(namespace)
         self._thread = threading.Thread(
             target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, name="fake-api", daemon=True
@@ -102,9 +103,12 @@ class FakeApiServer(Driver):
         """A namespace that is active."""
         return self.store.create(NAMESPACES, ("", name), {"metadata": {}, "status": {"phase": "Active"}})
 
-    def deny(self, verb: str, resource: str) -> None:
-        """Nobody has the right to this any more: ``deny("list", "pods")``, ``deny("get", "pods/log")``."""
-        self.routes.denied.add((verb, resource))
+    def deny(self, verb: str, resource: str, name: str | None = None) -> None:
+        """Nobody has the right to this any more: ``deny("list", "pods")``, ``deny("get", "pods/log")``.
+
+        ``name``: to this one only.
+        """
+        self.routes.denied.add((verb, resource if name is None else f"{resource} {name}"))
 
     def allow(self, verb: str, resource: str) -> None:
         """The opposite."""

@@ -68,6 +68,7 @@ def upgrade() -> None:
     _column("task_change", sa.Column("absent_since", _TIME))
     for table in ("task_history", "task_change"):
         _column(table, sa.Column("missed_at", _TIME))
+    _column("task_history", sa.Column("cluster_place", sa.String(200)))
     _column("task_finding", sa.Column("vouched_at", _TIME))
     _column("run_history", sa.Column("look_ordered_at", _TIME))
     for table in ("task_history", "task_change"):
@@ -87,6 +88,7 @@ def downgrade() -> None:
         op.drop_column(table, "resumed")
     op.drop_column("run_history", "look_ordered_at")
     op.drop_column("task_finding", "vouched_at")
+    op.drop_column("task_history", "cluster_place")
     for table in ("task_change", "task_history"):
         op.drop_column(table, "missed_at")
     op.drop_column("task_change", "absent_since")

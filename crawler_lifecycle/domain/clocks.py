@@ -1,0 +1,14 @@
+"""How far the clocks of our machines may be apart: what proofs allow for, and what ``crawlctl doctor`` calls bad.
+
+A deployment call expires by the clock of whoever creates; that nothing was created is proved by the clock of whoever
+looks. If one lags behind the other a task could come to life after it was proved that none will.
+"""
+
+from __future__ import annotations
+
+#: Seconds by which a machine may be off another one that everybody sees (the API server, the database) before it has
+#: to be put right.
+CLOCK_OFF_MAX_S = 4.0
+#: Seconds that a proof waits beyond a time which another machine keeps. Two machines may be off in opposite directions,
+#: and each is measured to within a second: the API server tells its time in whole ones.
+CLOCK_MARGIN_S = 2 * (CLOCK_OFF_MAX_S + 1)

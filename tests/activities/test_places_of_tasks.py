@@ -1,0 +1,126 @@
+"""Workers or the scheduler service mean another place than the tasks': nothing is concluded, and it heals."""
+
+from __future__ import annotations
+
+import pytest
+
+from crawler_lifecycle.activities.deployment import Deploy
+from crawler_lifecycle.activities.reconciliation import Sync
+from crawler_lifecycle.domain.errors import ClusterUnavailable, SchedulerUnavailable
+from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.fakes.cluster import Behaviour, FakeCluster
+from crawler_lifecycle.ports import Fence
+from tests.activities.world import World
+
+UNTIL_STOPPED = Behaviour(executes=None)
+
+
+@pytest.fixture
+def placed(world: World) -> World:
+    world.cluster.here = "day"
+    world.cluster.behaviour = UNTIL_STOPPED
+    return world
+
+
+def look(world: World, fence: Fence) -> None:
+    world.call("get_history_statuses_to_sync", world.look(fence))
+    world.call("sync_statuses", Sync(fence))
+
+
+def test_where_a_task_is_put_is_on_record_before_it_is_asked_for(placed: World) -> None:
+    fence = placed.created(2)
+    placed.scheduler.faults.add(SchedulerUnavailable("no answer"))
+    with pytest.raises(SchedulerUnavailable):
+        placed.call("run_onetime_crawler", Deploy(fence, 1))
+    assert placed.store.places(1) == ["day"]
+    assert [task.place for task in placed.store.task_page(1, [TaskStatus.QUEUED])] == ["day", None]
+    assert placed.scheduler.calls[0].place == "day"
+
+
+def test_a_living_task_is_not_lost_to_a_wrong_setting(placed: World) -> None:
+    fence = placed.started()
+    placed.cluster.here = "night"
+    for _ in range(3):
+        placed.forward(60)
+        with pytest.raises(ClusterUnavailable, match="a task was put into day, and we look into night"):
+            look(placed, fence)
+        assert placed.statuses() == ["RUNNING"]
+    assert placed.row().look_error == "a task was put into day, and we look into night"
+    placed.cluster.here = "day"
+    placed.round(fence)
+    assert (placed.statuses(), placed.row().look_error) == (["RUNNING"], None)
+
+
+def test_a_stop_is_not_done_where_nothing_was_found(placed: World) -> None:
+    fence = placed.stopping()
+    placed.cluster.here = "night"
+    placed.call("cancel_queued_tasks", fence)
+    with pytest.raises(ClusterUnavailable):
+        look(placed, fence)
+    assert placed.row().status == "STOPPING"
+    assert placed.cluster.signals(1) == 0
+
+
+def test_what_a_lost_call_may_have_made_elsewhere_is_not_cancelled(placed: World) -> None:
+    """The call took effect, its answer was lost, and from then on the workers look somewhere else."""
+    fence = placed.created()
+    placed.scheduler.lost_answers = 1
+    with pytest.raises(SchedulerUnavailable):
+        placed.call("run_onetime_crawler", Deploy(fence))
+    placed.cluster.here = "night"
+    placed.call("record_stop", placed.stop(fence))
+    for _ in range(3):
+        placed.forward(60)
+        with pytest.raises(ClusterUnavailable):
+            look(placed, fence)
+        assert placed.call("cancel_queued_tasks", fence).queued == 1
+    placed.cluster.here = "day"
+    look(placed, fence)
+    assert placed.statuses() == ["RUNNING"], "it is found, and can be stopped like any other"
+
+
+def test_a_later_wave_waits_rather_than_go_where_the_first_is_not(placed: World) -> None:
+    fence = placed.started(2, max_parallel=1)
+    placed.cluster.here = "night"
+    with pytest.raises(ClusterUnavailable):
+        placed.call("deploy_queued_tasks", Deploy(fence, 2))
+    assert placed.row().waiting_for == "cluster: a task was put into day, and we look into night"
+    assert placed.statuses() == ["RUNNING", "QUEUED"]
+    placed.cluster.here = "day"
+    assert placed.call("deploy_queued_tasks", Deploy(fence, 2)).offered == 1
+
+
+def test_a_scheduler_service_with_another_setting_creates_nothing(placed: World) -> None:
+    """It is told where the worker will look."""
+    fence = placed.created()
+    service = placed.scheduler.deployer = FakeCluster(clock=placed.clock, here="night")
+    with pytest.raises(SchedulerUnavailable, match="the caller looks into day, this is night"):
+        placed.call("run_onetime_crawler", Deploy(fence))
+    assert service.alive() == []
+    assert placed.row().waiting_for == "scheduler service: the caller looks into day, this is night"
+    placed.scheduler.deployer = placed.cluster
+    placed.call("run_onetime_crawler", Deploy(fence))
+    assert placed.statuses() == ["PENDING"]
+
+
+def test_a_place_that_is_gone_for_good_holds_nobody_up(placed: World) -> None:
+    fence = placed.started(2, max_parallel=1)
+    placed.cluster.here, placed.cluster.gone_places = "night", {"day"}
+    placed.forward(60)
+    placed.round(fence)
+    assert placed.statuses() == ["LOST", "QUEUED"]
+    placed.call("deploy_queued_tasks", Deploy(fence, 1))
+    assert placed.store.places(1) == ["night"]
+
+
+def test_a_task_that_was_put_off_is_nowhere(placed: World) -> None:
+    """It may go anywhere later."""
+    fence = placed.started(2, max_parallel=1)
+    placed.cluster.behaviour = Behaviour(deployed="deferred", deploy_reason="quota")
+    placed.call("deploy_queued_tasks", Deploy(fence, 2))
+    placed.cluster.end_now(1)
+    placed.round(fence)
+    assert placed.store.places(1) == []
+    placed.cluster.here, placed.cluster.behaviour = "night", UNTIL_STOPPED
+    placed.call("deploy_queued_tasks", Deploy(fence, 2))
+    assert placed.store.places(1) == ["night"]

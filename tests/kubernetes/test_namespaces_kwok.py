@@ -1,0 +1,114 @@
+"""Namespaces on a real API server: what is missing in one says nothing of another, and what went with it is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from crawler_lifecycle.adapters.kubernetes import holding, rights
+from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
+from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
+from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.domain.task import Observation, Phase
+from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask, TaskRef
+from crawler_lifecycle.settings import ClusterSettings
+from tests.contracts.cluster.kube_harness import crawler
+from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.cluster.processes import until
+
+RUN, ENDLESS = 7, 600.0
+
+
+class Installation:
+    """A worker and a scheduler service with the same setting."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self.namespace = namespace
+        self.api = Api.connect(kubeconfig=cluster.kubeconfig, namespace=namespace)
+        settings = ClusterSettings(kind="kubernetes", service_account="default", namespace=namespace)
+        self.deployer = KubernetesDeployer(self.api, settings)
+        self.cluster = KubernetesCluster(self.api)
+
+    def close(self) -> None:
+        self.deployer.close()
+        self.api.close()
+
+    def deploy(self, place: str | None) -> Deployed:
+        until_ = datetime.now(UTC) + timedelta(seconds=25)
+        tasks = [QueuedTask(100, 0, {})]
+        call = Deployment(RUN, 1, "demo", {}, {}, tasks, Resources(), Limits(), until_, place=place)
+        [answer] = self.deployer.deploy(call, crawler(ENDLESS))
+        return answer
+
+    def task(self) -> TaskRef:
+        """One that was put here and executes."""
+        place = self.cluster.place()
+        task = TaskRef(100, 0, 1, self.deploy(place).uid, place=place)
+        until(lambda: self.see(task).phase is Phase.EXECUTING, "the task executes", 60)
+        return task
+
+    def see(self, task: TaskRef) -> Observation:
+        return self.cluster.look(RUN, [task]).observations[0]
+
+
+@pytest.fixture
+def day(kwok_cluster: Cluster) -> Iterator[Installation]:
+    found = Installation(kwok_cluster, kwok_cluster.namespace("day"))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def night(kwok_cluster: Cluster) -> Iterator[Installation]:
+    found = Installation(kwok_cluster, kwok_cluster.namespace("night"))
+    yield found
+    found.close()
+
+
+def test_a_task_lives_where_it_was_put(day: Installation, night: Installation) -> None:
+    task = day.task()
+    long_missed = replace(task, missed_at=datetime.now(UTC) - timedelta(seconds=60))
+    for other in (task, long_missed, replace(task, stopping=True), replace(task, uid=None)):
+        with pytest.raises(ClusterUnavailable, match=rf"put into namespace {day.namespace} \(uid .*look into night"):
+            night.see(other)
+        for end in (night.cluster.stop, night.cluster.kill):
+            with pytest.raises(ClusterUnavailable, match="may live on there"):
+                end(RUN, other)
+    with pytest.raises(ClusterUnavailable, match="this service creates them in night"):
+        night.deploy(task.place)
+    with pytest.raises(ClusterUnavailable):
+        night.cluster.place([task.place or ""])
+    night.task()  # of another database that counts its runs from 1, too: the same name
+    with pytest.raises(ClusterUnavailable, match="may live on there"):
+        night.see(task)
+    assert day.see(task).phase is Phase.EXECUTING
+
+
+def test_a_namespace_that_is_made_anew_has_none_of_its_old_tasks(day: Installation, kwok_cluster: Cluster) -> None:
+    task, path = day.task(), f"/api/v1/namespaces/{day.namespace}"
+    kwok_cluster.admin.delete(path, {})
+    until(lambda: day.see(task).phase is Phase.ENDED, "its pod has ended, and is held", 30)
+    until(lambda: [holding.let_go(day.api, pod) for pod in holding.held(day.api)] == [], "nothing is held", 60)
+    until(lambda: kwok_cluster.admin.find(path) is None, "the namespace is gone", 60)
+    assert day.see(task).phase is Phase.GONE, "with its namespace, on the same cluster"
+    kwok_cluster.admin.post("/api/v1/namespaces", {"metadata": {"name": day.namespace}})
+    seen = day.see(task)
+    assert (seen.phase, "was deleted" in (seen.reason or "")) == (Phase.GONE, True)
+    assert day.cluster.place([task.place or ""]) != task.place
+
+
+def test_the_right_to_tell_clusters_apart_opens_one_object(day: Installation, kwok_cluster: Cluster) -> None:
+    """And without any right at all the name is what goes on record."""
+    user = f"system:serviceaccount:{day.namespace}:somebody"
+    api = Api.connect(kubeconfig=kwok_cluster.kubeconfig_of(user, day.namespace), namespace=day.namespace)
+    try:
+        assert KubernetesCluster(api).place() == f"{day.namespace}/-/-"
+        assert rights.missing(api, [rights.CLUSTER]) == {rights.CLUSTER}
+        assert rights.missing(day.api, [rights.CLUSTER]) == set()
+    finally:
+        api.close()
