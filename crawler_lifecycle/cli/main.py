@@ -53,6 +53,7 @@ DB = {
 }
 CLUSTER = {
     "release": ("cluster:release", "Take our finalizer from pods that nobody will record any more."),
+    "tidy": ("cluster_tidy:tidy", "Remove what old runs left on the shared volume and in object storage."),
 }
 ALIASES = {"list": "ls", "tasks": "ps", "force-stop": "terminate"}
 

@@ -39,12 +39,12 @@ from crawler_lifecycle.settings import ClusterSettings, Settings
 from tests.kubernetes.cluster import binaries
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import until
-from tests.support.manifests import DEPLOY, Document, documents, pod_of
+from tests.support.manifests import DEPLOY, Document, Pod, allowed, documents, pod_of
 
 SERVICES, CRAWLS = "crawler-lifecycle", "crawls"
 #: Kinds of the Prometheus operator: a cluster without it does not know them.
 FOREIGN = "monitoring.coreos.com/"
-NOBODYS = ("worker-workflows", "worker-export", "db-upgrade")
+NOBODYS = (*rights.RIGHTLESS, "db-upgrade")
 FORBIDDEN = [
     *(rights.Right("get", "secrets"), rights.Right("list", "secrets"), rights.Right("create", "pods")),
     *(rights.Right("create", "pods/exec"), rights.Right("get", "pods/exec"), rights.Right("create", "pods/attach")),
@@ -203,6 +203,45 @@ def test_the_shared_volume_can_be_added(demo: Deployed_, tmp_path: Path) -> None
             expected = one["metadata"]["name"] == "worker-export"
             assert (settings["LIFECYCLE_CLUSTER__VOLUME_PATH"] in mounts) is expected
     kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", cluster=demo.cluster, stdin=text(found))
+
+
+def test_the_clearing_of_that_volume_can_be_added(demo: Deployed_, tmp_path: Path) -> None:
+    copy = tmp_path / "deploy"
+    subprocess.run(["cp", "-r", str(DEPLOY), str(copy)], check=True)
+    file = copy / "overlays/production/kustomization.yaml"
+    wanted = file.read_text()
+    for name in ("shared-volume", "tidy"):
+        assert f"# - ../../components/{name}" in wanted
+        wanted = wanted.replace(f"# - ../../components/{name}", f"- ../../components/{name}")
+    file.write_text(wanted)
+    found = [one for one in yaml.safe_load_all(kubectl("kustomize", str(file.parent))) if one]
+    (job,) = [one for one in found if one["kind"] == "CronJob"]
+    template = pod_of(job) or {}
+    (container,) = template["spec"]["containers"]
+    others = {
+        ((pod_of(one) or {})["spec"]["containers"][0]["image"], json.dumps(account.get("imagePullSecrets")))
+        for one in found
+        if one["kind"] in ("Deployment", "CronJob")
+        for account in found
+        if account["kind"] == "ServiceAccount" and account["metadata"]["namespace"] == SERVICES
+    }
+    assert len(others) == 1, "one image and one login for all of ours"
+    (settings,) = [one for one in found if one["kind"] == "ConfigMap" and "LIFECYCLE_CLUSTER__KIND" in one["data"]]
+    assert container["envFrom"] == [{"configMapRef": {"name": settings["metadata"]["name"]}}]
+    assert settings["data"]["LIFECYCLE_CLUSTER__VOLUME_PATH"] in {m["mountPath"] for m in container["volumeMounts"]}
+    policies = [one for one in found if one["kind"] == "NetworkPolicy"]
+    tidy = Pod(SERVICES, template["metadata"]["labels"])
+    assert allowed(policies, tidy, "198.51.100.17", 3306)
+    assert allowed(policies, tidy, "93.184.216.34", 443), "object storage"
+    assert not allowed(policies, tidy, "203.0.113.10", 6443), "the API server"
+    assert not allowed(policies, tidy, "198.51.100.1", 7233), "Temporal"
+    kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", cluster=demo.cluster, stdin=text(found))
+    pod = {"metadata": {"name": "try", "labels": template["metadata"]["labels"]}, "spec": template["spec"]}
+    account = next(one for one in found if one["kind"] == "ServiceAccount" and one["metadata"]["name"] == "tidy")
+    kubectl("apply", "-f", "-", cluster=demo.cluster, stdin=text([account]))
+    demo.cluster.admin.post(f"/api/v1/namespaces/{SERVICES}/pods?dryRun=All&fieldValidation=Strict", pod)
+    every = {*FORBIDDEN, *(one for those in rights.ROLES.values() for one in those)}
+    assert rights.missing(demo.api("tidy"), every) == every
 
 
 def test_monitoring_can_be_added(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections import Counter
@@ -17,9 +18,11 @@ from crawler_lifecycle.activities import meters
 from crawler_lifecycle.adapters.catalogue import load
 from crawler_lifecycle.adapters.kubernetes import labels, rights
 from crawler_lifecycle.adapters.kubernetes.resources import resources_of
+from crawler_lifecycle.cli import cluster_tidy, main
 from crawler_lifecycle.cli.doctor import place
 from crawler_lifecycle.compose import OBSERVER, ROLES
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.pod import PodOptions
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.ports import Deployment
 from crawler_lifecycle.settings import Settings, variables
@@ -548,6 +551,35 @@ def test_the_addresses_of_production_are_narrower_than_the_base_and_keep_crawls_
     assert not allowed(policies, ours("worker-control"), WEBSITE, 443)
     assert not allowed(policies, CRAWL, "203.0.113.10", 443), "the API server has a public address"
     assert allowed(policies, CRAWL, WEBSITE, 443)
+
+
+# --- clearing the volume ---------------------------------------------------------------------------------------------
+
+
+def test_the_clearing_of_the_volume_is_who_wrote_there_and_may_do_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    account, job = resources(DEPLOY / "components/tidy")
+    assert account["automountServiceAccountToken"] is False
+    pod = (pod_of(job) or {})["spec"]
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == (account["metadata"]["name"], False)
+    assert account["metadata"]["name"] not in {*rights.COMPONENTS, *rights.RIGHTLESS}, "it has no role"
+    security, user = pod["securityContext"], PodOptions().user
+    assert (security["runAsUser"], security["runAsGroup"], security["fsGroup"]) == (user, user, user)
+    (volume,) = documents(DEPLOY / "components/shared-volume/kustomization.yaml")
+    named = dict(literal.split("=") for literal in volume["configMapGenerator"][0]["literals"])
+    (container,) = pod["containers"]
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    assert mounts["crawl-files"] == {"name": "crawl-files", "mountPath": named["LIFECYCLE_CLUSTER__VOLUME_PATH"]}
+    (claim,) = [one["persistentVolumeClaim"] for one in pod["volumes"] if "persistentVolumeClaim" in one]
+    assert claim == {"claimName": named["LIFECYCLE_CLUSTER__VOLUME_CLAIM"]}, "not read-only"
+    asked = {
+        (one["valueFrom"]["secretKeyRef"]["name"], one["valueFrom"]["secretKeyRef"]["key"]) for one in container["env"]
+    }
+    assert asked <= set(secret_keys())
+    assert set(given(job)) <= {*variables(), "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
+    called: list[dict[str, object]] = []
+    monkeypatch.setattr(cluster_tidy, "tidy", functools.wraps(cluster_tidy.tidy)(lambda **given: called.append(given)))
+    assert main.run(container["args"]) == 0
+    assert called == [{"older_than": "14d", "yes": True}]
 
 
 # --- monitoring ----------------------------------------------------------------------------------------------------

@@ -38,6 +38,8 @@ def resources(folder: Path) -> Iterator[Document]:
 
 def pod_of(document: Document) -> Document | None:
     """The pod that a workload makes."""
+    if document["kind"] == "CronJob":
+        return pod_of({"kind": "Job", "spec": document["spec"]["jobTemplate"]["spec"]})
     if document["kind"] in ("Deployment", "Job"):
         template: Document = document["spec"]["template"]
         return template
