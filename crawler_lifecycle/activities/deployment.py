@@ -14,6 +14,7 @@ from crawler_lifecycle.domain.errors import (
     ClusterUnavailable,
     DeploymentRefused,
     LifecycleError,
+    MeantElsewhere,
     NothingDeployed,
     NotStarted,
     SchedulerUnavailable,
@@ -155,6 +156,8 @@ class DeploymentActivities:
             except DeploymentRefused as error:
                 return self._refused(call, until, fence, str(error))
             except SchedulerUnavailable as error:
+                if isinstance(error, MeantElsewhere):  # or else nobody could look where they have never been
+                    self.store.withdraw_offer(fence, tasks, until)
                 self.store.note_waiting(fence, f"{SCHEDULER_WAIT}{error}")
                 raise
             counts = self.store.record_deployed(fence, self.cluster.kind, answers, self.clock(), until, tasks)

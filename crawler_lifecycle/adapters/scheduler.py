@@ -12,13 +12,13 @@ import httpx
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.errors import DeploymentExpired, DeploymentRefused, SchedulerUnavailable
+from crawler_lifecycle.domain.errors import DeploymentExpired, DeploymentRefused, MeantElsewhere, SchedulerUnavailable
 from crawler_lifecycle.ports import Deployed, Deployment
 
 #: Answers larger than this are no answers; 500 tasks with long reasons need a tenth of it.
 ANSWER_MAX = 8 * 1024 * 1024
 #: Client errors that describe the moment and not the request.
-TRANSIENT_4XX = frozenset({408, 409, 425, 429})
+TRANSIENT_4XX = frozenset({408, 409, 421, 425, 429})
 #: Client errors that a wrong address, an old version or a missing right give, too. They refuse a deployment only when
 #: the service itself says so in a problem document; a proxy's 403 must not end runs for good.
 AMBIGUOUS_4XX = frozenset({401, 403, 404, 405, 407})
@@ -147,6 +147,8 @@ class HttpSchedulerClient:
             cure = "set LIFECYCLE_SCHEDULER__TOKEN to the token it asks for, where our processes run"
             raise SchedulerUnavailable(f"scheduler service at {self._at} does not know us (401); {cure}")
         told = response.headers.get("content-type", "").partition(";")[0].strip().lower() == PROBLEM
+        if status == 421 and told:
+            raise MeantElsewhere(detail or f"scheduler service at {self._at} creates its tasks in another place (421)")
         if 400 <= status < 500 and status not in TRANSIENT_4XX and (told or status not in AMBIGUOUS_4XX):
             raise DeploymentRefused(detail or f"scheduler service at {self._at} refused with status {status}")
         suffix = f": {detail}" if detail else ""

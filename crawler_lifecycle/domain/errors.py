@@ -90,11 +90,19 @@ class SchedulerUnavailable(LifecycleError):
     retryable = True
 
 
+class MeantElsewhere(SchedulerUnavailable):
+    """The scheduler service creates tasks in another place than the caller would look into, so it created none."""
+
+
 class ClusterUnavailable(LifecycleError):
     """The cluster could not be read completely. This says nothing about any task (an error is no observation)."""
 
     code = "ClusterUnavailable"
     retryable = True
+
+
+class OtherPlace(ClusterUnavailable):
+    """What was asked for belongs to another place than this one, and nothing was done."""
 
 
 class NotStarted(LifecycleError):

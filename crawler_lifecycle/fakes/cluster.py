@@ -12,7 +12,7 @@ from pathlib import Path
 
 from crawler_lifecycle.domain.audit import ClusterTask
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, effective_args
-from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest
+from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, OtherPlace
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
 from crawler_lifecycle.ports import Deployed, Deployment, Details, FileSource, Look, TaskRef
@@ -163,7 +163,7 @@ class FakeCluster:
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
         with self._called("deploy"):
             if deployment.place not in (None, self.here):
-                raise ClusterUnavailable(f"the caller looks into {deployment.place}, this is {self.here}")
+                raise OtherPlace(f"the caller looks into {deployment.place}, this is {self.here}")
             answers = []
             for queued in deployment.tasks:
                 key = (deployment.run_id, queued.index, deployment.attempt)

@@ -25,7 +25,9 @@ from crawler_lifecycle.domain.errors import (
     DeploymentRefused,
     InvalidRequest,
     LifecycleError,
+    MeantElsewhere,
     NotDelivered,
+    OtherPlace,
     SchedulerUnavailable,
 )
 from crawler_lifecycle.domain.names import cluster_name
@@ -132,6 +134,8 @@ class FakeScheduler:
             answers = self.deployer.deploy(_merged(deployment, crawler), crawler)
         except InvalidRequest as error:
             raise DeploymentRefused(str(error)) from error
+        except OtherPlace as error:
+            raise MeantElsewhere(str(error)) from error
         except ClusterUnavailable as error:
             raise SchedulerUnavailable(str(error)) from error
         with self._lock:

@@ -159,7 +159,10 @@ class Deployer(Protocol):
 
 
 class SchedulerClient(Protocol):
-    """The scheduler service. Raises ``DeploymentRefused`` (never works) or ``SchedulerUnavailable`` (may work)."""
+    """The scheduler service. Raises ``DeploymentRefused`` (never works) or ``SchedulerUnavailable`` (may work).
+
+    ``MeantElsewhere``, which is one of the latter, says for certain that the call brought nothing.
+    """
 
     def deploy(self, deployment: Deployment) -> list[Deployed]: ...
 

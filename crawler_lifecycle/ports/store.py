@@ -143,6 +143,10 @@ class RunStore(Protocol):
         """
         ...
 
+    def withdraw_offer(self, fence: Fence, offered: Sequence[QueuedTask], until: datetime) -> None:
+        """The call of this offer brought nothing: its tasks are offered by the call before it, or not at all."""
+        ...
+
     def note_waiting(self, fence: Fence, waiting_for: str | None) -> None:
         """Write down why the run waits (or that it no longer does)."""
         ...

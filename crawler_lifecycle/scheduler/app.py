@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
+from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, OtherPlace
 from crawler_lifecycle.observability.metrics import SchedulerMetrics
 from crawler_lifecycle.ports import Catalogue, Deployer
 from crawler_lifecycle.web.problems import FieldError, JsonBody, Problem, install, unavailable
@@ -140,6 +140,8 @@ class _Service:
             deployed = self._deployer.deploy(deployment, crawler)
         except DeploymentExpired as error:
             raise Problem(410, "deployment_expired", str(error)) from error
+        except OtherPlace as error:
+            raise Problem(421, "other_place", str(error)) from error
         except ClusterUnavailable as error:
             raise unavailable("cluster_unavailable", str(error), retry_after_s=error.retry_after_s) from error
         for task in deployed:

@@ -286,6 +286,14 @@ CODES: Mapping[str, Kind] = {
         "The deployment call came after its `expires_at`; a stop may have overtaken it. Nothing was created.",
         "Workers ask again with a new time. A client of your own does the same, if the run still wants it.",
     ),
+    "other_place": Kind(
+        (421,),
+        "Other place",
+        "The caller of the scheduler service would look for the tasks in another namespace, or on another cluster, "
+        "than where the service creates them. Nothing was created.",
+        "`detail` names both. Set `LIFECYCLE_CLUSTER__NAMESPACE` and the kubeconfig of workers and service alike.",
+        "Repeat it with growing pauses: somebody has to change a setting.",
+    ),
     "deployment_refused": Kind(
         (409,),
         "Deployment refused",

@@ -90,15 +90,20 @@ def test_a_later_wave_waits_rather_than_go_where_the_first_is_not(placed: World)
     assert placed.call("deploy_queued_tasks", Deploy(fence, 2)).offered == 1
 
 
-def test_a_scheduler_service_with_another_setting_creates_nothing(placed: World) -> None:
-    """It is told where the worker will look."""
+@pytest.mark.parametrize("wrong", ["service", "worker"])
+def test_a_scheduler_service_with_another_setting_creates_nothing(placed: World, wrong: str) -> None:
+    """It is told where the worker will look; and it goes on whichever of the two is set like the other."""
     fence = placed.created()
     service = placed.scheduler.deployer = FakeCluster(clock=placed.clock, here="night")
     with pytest.raises(SchedulerUnavailable, match="the caller looks into day, this is night"):
         placed.call("run_onetime_crawler", Deploy(fence))
     assert service.alive() == []
     assert placed.row().waiting_for == "scheduler service: the caller looks into day, this is night"
-    placed.scheduler.deployer = placed.cluster
+    assert placed.store.places(1) == [], "they have never been where the worker looked"
+    if wrong == "service":
+        placed.scheduler.deployer = placed.cluster
+    else:
+        placed.cluster = service
     placed.call("run_onetime_crawler", Deploy(fence))
     assert placed.statuses() == ["PENDING"]
 

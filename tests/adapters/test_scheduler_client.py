@@ -65,7 +65,9 @@ def test_an_answer_that_is_none_says_nothing(body: bytes) -> None:
         _deploy(httpx.Response(201, content=body))
 
 
-@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 501, 502, 503, 504, 599, 301, 302, 307, 204, 206, 304])
+@pytest.mark.parametrize(
+    "status", [408, 409, 421, 425, 429, 500, 501, 502, 503, 504, 599, 301, 302, 307, 204, 206, 304]
+)
 def test_statuses_of_the_moment_are_tried_again(status: int) -> None:
     with pytest.raises(SchedulerUnavailable, match=str(status)):
         _deploy(httpx.Response(status, headers={"location": "http://elsewhere.test/"}))

@@ -229,7 +229,7 @@ def test_a_check_that_crashes_or_hangs_hides_no_other() -> None:
 
 @pytest.mark.parametrize(
     ("ahead", "uncertain", "level"),
-    [(0.3, 0.5, "ok"), (2.4, 0.5, "ok"), (3.0, 0.5, "warn"), (-3.0, 0.0, "warn"), (-31, 0.5, "bad"), (3600, 1, "bad")],
+    [(0.3, 0.5, "ok"), (2.4, 0.5, "ok"), (3.0, 0.5, "warn"), (-3.0, 0.0, "warn"), (-3.6, 0.5, "bad"), (3600, 1, "bad")],
 )
 def test_clocks(ahead: float, uncertain: float, level: str) -> None:
     line = clock.clock_line("the database", ahead, uncertain)

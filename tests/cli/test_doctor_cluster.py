@@ -145,7 +145,7 @@ class Off:
         return getattr(self._api, name)
 
 
-@pytest.mark.parametrize(("off", "level"), [(0.0, "ok"), (-4.0, "warn"), (6.0, "bad")])
+@pytest.mark.parametrize(("off", "level"), [(0.0, "ok"), (-3.0, "warn"), (5.0, "bad")])
 def test_a_clock_that_is_off(api: FakeApiServer, monkeypatch: pytest.MonkeyPatch, off: float, level: str) -> None:
     build = compose.build_api
     monkeypatch.setattr(compose, "build_api", lambda settings: Off(build(settings), off))

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import func, or_, update
+from sqlalchemy import func, or_, select, update
 
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.run import RunStatus, Stage, StopIntent
@@ -22,7 +22,7 @@ _STAGES = [stage.value for stage in Stage]
 
 
 class DeploymentPart(StorePart):
-    """``offer_tasks``, ``record_deployed``, ``refuse_queued``, ``note_waiting``, ``mark_started``."""
+    """From the offer of tasks to the start of the run."""
 
     def offer_tasks(
         self, fence: Fence, limit: int, max_parallel: int | None, until: datetime, place: str | None = None
@@ -112,6 +112,18 @@ class DeploymentPart(StorePart):
             _set_back(unit, set_back)
             return unit.counts()
 
+    def withdraw_offer(self, fence: Fence, offered: Sequence[QueuedTask], until: datetime) -> None:
+        """The offer until this moment brought nothing: its tasks are offered as before. Others stay as they are."""
+        with self._unit(fence.run_id, fence) as unit:
+            t, earlier = task_history.c, {task.task_id: task.offered_until for task in offered}
+            for chunk in chunks(list(earlier)):
+                rows = unit.conn.execute(
+                    select(t.task_id).where(
+                        t.task_id.in_(chunk), t.status == TaskStatus.QUEUED, t.offered_until == until
+                    )
+                )
+                _set_back(unit, {task_id: earlier[task_id] for task_id in rows.scalars().all()})
+
     def note_waiting(self, fence: Fence, waiting_for: str | None) -> None:
         """Write down why the run waits; ``None`` when it no longer does.
 
@@ -143,9 +155,9 @@ def _queued(unit: Unit, row: Row) -> QueuedTask:
     return QueuedTask(row["task_id"], row["task_index"], row["args"], before)
 
 
-def _set_back(unit: Unit, ends: Mapping[int, datetime]) -> None:
+def _set_back(unit: Unit, ends: Mapping[int, datetime | None]) -> None:
     """Tasks by id to the end of the call that offered them before. Few calls are without an answer at a time."""
-    by_end = defaultdict[datetime, list[int]](list)
+    by_end = defaultdict[datetime | None, list[int]](list)
     for task_id, end in ends.items():
         by_end[end].append(task_id)
     for end, task_ids in by_end.items():

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.errors import ClusterUnavailable, OtherPlace
 
 from . import labels
 from .api import Api
@@ -100,7 +100,10 @@ def _cluster(api: Api) -> str | None:
 
 
 def same(api: Api, recorded: str) -> None:
-    """Raise ``ClusterUnavailable`` when whoever asks looks into another namespace than ours, as far as can be told."""
+    """Raise ``OtherPlace`` when whoever asks looks into another namespace than ours, as far as can be told.
+
+    Raises ``ApiError`` too.
+    """
     theirs = Place.read(recorded)
     if theirs is not None and theirs.name == api.namespace:
         try:
@@ -112,7 +115,7 @@ def same(api: Api, recorded: str) -> None:
     else:
         uid = None
     whose = theirs.words if theirs is not None else recorded
-    raise ClusterUnavailable(
+    raise OtherPlace(
         f"the worker looks for its tasks in namespace {whose}, and this service creates them in "
         f"{Place(api.namespace, uid).words}; set {_SETTINGS} of both alike"
     )

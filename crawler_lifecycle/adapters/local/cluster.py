@@ -20,7 +20,7 @@ from pathlib import Path
 
 from crawler_lifecycle.domain.audit import ClusterTask
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.errors import ClusterUnavailable, NotInThisState
+from crawler_lifecycle.domain.errors import ClusterUnavailable, NotInThisState, OtherPlace
 from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase
 from crawler_lifecycle.ports import Deployed, Deployment, Details, FileSource, Look, QueuedTask, TaskRef
@@ -73,7 +73,7 @@ def _check_place(place: str | None) -> None:
     """Raise for a task that was put, or is to be looked for, on a cluster that has places."""
     if place is not None:
         text = f"this is the local cluster, and the place of the task is {place}: set LIFECYCLE_CLUSTER__KIND back"
-        raise ClusterUnavailable(text)
+        raise OtherPlace(text)
 
 
 class LocalCluster:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from services_harness import CRAWLERS, deployment, served
@@ -14,6 +14,8 @@ from crawler_lifecycle.domain.errors import (
     ClusterUnavailable,
     DeploymentExpired,
     DeploymentRefused,
+    MeantElsewhere,
+    OtherPlace,
     SchedulerUnavailable,
 )
 from crawler_lifecycle.fakes.services import FakeCatalogue, FakeDeployer, FakeScheduler
@@ -117,6 +119,21 @@ def test_a_cluster_that_is_away_is_unavailable(scheduler: Scheduler) -> None:
     with pytest.raises(SchedulerUnavailable, match="does not answer"):
         scheduler.client.deploy(deployment())
     assert scheduler.client.deploy(deployment())[0].state == "created"
+
+
+def test_where_the_caller_looks_arrives(scheduler: Scheduler) -> None:
+    call = replace(deployment(), place="crawls/8e2c/41d0")
+    scheduler.client.deploy(call)
+    scheduler.client.deploy(deployment(QueuedTask(71, 1, {})))
+    assert [arrived.place for arrived in scheduler.deployer.deployments] == ["crawls/8e2c/41d0", None]
+
+
+def test_a_service_of_another_place_says_so_and_nothing_is_there(scheduler: Scheduler) -> None:
+    scheduler.deployer.faults.add(OtherPlace("the worker looks into night, this is day"))
+    with pytest.raises(MeantElsewhere, match="looks into night, this is day") as raised:
+        scheduler.client.deploy(deployment())
+    assert isinstance(raised.value, SchedulerUnavailable)
+    assert scheduler.deployer.created == {}
 
 
 def test_the_crawlers_are_told_in_order(scheduler: Scheduler) -> None:

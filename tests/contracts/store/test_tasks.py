@@ -24,6 +24,48 @@ def test_offers_are_repeated_until_they_are_answered(world: World) -> None:
     assert world.store.offer_tasks(fence, 2, None, UNTIL) == (first, None)
 
 
+def test_where_tasks_are_put_is_on_record_as_long_as_they_may_live(world: World) -> None:
+    fence = world.run(tasks=4)
+    assert world.store.places(fence.run_id) == []
+    world.store.offer_tasks(fence, 2, None, UNTIL, "day")
+    assert world.store.places(fence.run_id) == ["day"]
+    answers = [Deployed(0, "created", "n", "u"), Deployed(1, "deferred", reason="quota")]
+    world.store.record_deployed(fence, "kubernetes", answers, START, UNTIL)
+    assert [task.place for task in world.store.found_state(fence).tasks][:1] == ["day"]
+    world.store.offer_tasks(fence, 1, None, UNTIL, "night")
+    assert world.store.places(fence.run_id) == ["day", "night"]
+    tasks = world.store.found_state(fence).tasks
+    assert [(task.index, task.place) for task in tasks if task.place] == [(0, "day"), (1, "night")]
+    world.store.refuse_queued(fence, "no such crawler")
+    world.finish(fence)
+    assert world.store.places(fence.run_id) == [], "nothing is alive any more"
+
+
+def test_an_offer_that_is_withdrawn_was_never_made(world: World) -> None:
+    fence = world.run(tasks=3)
+    first, _ = world.store.offer_tasks(fence, 2, None, UNTIL, "day")
+    world.store.withdraw_offer(fence, first, UNTIL)
+    assert world.store.places(fence.run_id) == []
+    assert world.store.cancel_queued(fence, START).queued == 0, "none may be on its way"
+
+
+def test_an_offer_that_is_withdrawn_leaves_the_one_before(world: World) -> None:
+    """Without an answer, that one may have brought its tasks; and an offer that was made since stays as well."""
+    fence = world.run(tasks=3)
+    world.store.offer_tasks(fence, 1, None, UNTIL, "day")
+    later, last = UNTIL + timedelta(seconds=5), UNTIL + timedelta(seconds=9)
+    offered, _ = world.store.offer_tasks(fence, 3, None, later, "day")
+    world.store.offer_tasks(fence, 2, None, last, "day")
+    for _ in range(2):
+        world.store.withdraw_offer(fence, offered, later)
+    ends = [task.offered_until for task in world.store.task_page(fence.run_id, [TaskStatus.QUEUED])]
+    assert ends == [last, last, None]
+    again, _ = world.store.offer_tasks(fence, 1, None, later, "day")
+    world.store.withdraw_offer(fence, again, later)
+    assert world.store.task_page(fence.run_id, [TaskStatus.QUEUED], limit=1)[0].offered_until == last
+    assert world.store.cancel_queued(fence, START).queued == 2
+
+
 def test_offers_keep_within_the_parallel_limit(world: World) -> None:
     fence = world.run(tasks=6)
     assert [t.index for t in world.store.offer_tasks(fence, 500, 3, UNTIL)[0]] == [0, 1, 2]

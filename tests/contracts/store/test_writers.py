@@ -37,6 +37,7 @@ FENCED: dict[str, Call] = {
     "offer_tasks": lambda s, f: s.offer_tasks(f, 10, None, START),
     "record_deployed": lambda s, f: s.record_deployed(f, "local", [Deployed(0, "created", "n", "u")], START),
     "refuse_queued": lambda s, f: s.refuse_queued(f, "no"),
+    "withdraw_offer": lambda s, f: s.withdraw_offer(f, [], START),
     "note_waiting": lambda s, f: s.note_waiting(f, "x"),
     "mark_started": lambda s, f: s.mark_started(f, START),
     "found_state": lambda s, f: s.found_state(f),
