@@ -153,22 +153,6 @@ async def test_a_pod_deleted_behind_our_back(kube: KubeLab) -> None:
     assert "deleted by somebody else" in (kube.tasks()[0].cause or "")
 
 
-async def test_a_job_that_vanished_without_a_trace(kube: KubeLab) -> None:
-    kube.knows(crawler(stop_after="600s"))
-    handle = await kube.lab.start(request())
-    await kube.until_task("RUNNING")
-    [pod], [job] = kube.pods(), kube.jobs()
-    admin = kube.cluster.admin
-    admin.patch(kube.path("pods", pod["metadata"]["name"]), {"metadata": {"finalizers": None}})
-    jobs = kube.path("jobs", job["metadata"]["name"], "/apis/batch/v1")
-    admin.delete(jobs, {"propagationPolicy": "Background"})
-    kube.delete_pod(pod["metadata"]["name"], gracePeriodSeconds=0)
-    result = await kube.lab.ended(handle, 80)
-    assert (result.status, result.outcome, result.tasks) == ("FAILED", "lost", {"LOST": 1})
-    [found] = kube.lab.store.corrections(1)
-    assert (found.kind, found.truth) == ("vanished", "LOST")
-
-
 async def test_a_quota_of_zero_and_then_room(kube: KubeLab) -> None:
     kube.knows(QUICKLY)
     quotas = kube.path("resourcequotas")

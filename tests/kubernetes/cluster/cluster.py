@@ -116,6 +116,8 @@ class Cluster:
         found = next((node for node in self.nodes if node.name == part), None)
         if found:
             found.start(self._images)
+        elif self.kwok and part == self.kwok.part.name:
+            self.kwok.start_again(self.admin)
         else:
             self._part(part).start()
         if part in ("etcd", "kube-apiserver"):
@@ -164,7 +166,7 @@ class Cluster:
         shutil.copytree(snapshot, self.plane.data)
         self.plane.start()
         if self.kwok:
-            self.kwok.part.start()
+            self.kwok.start_again(self.admin)
 
     def _part(self, name: str) -> Part:
         parts = self.parts()
