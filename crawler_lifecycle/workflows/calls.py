@@ -23,6 +23,11 @@ ASK_AGAIN_MAX_S = 60.0
 ASK_AGAIN_STOPPING_S = 15.0
 #: Where executions of earlier versions gave each further try the whole time again.
 PATCH_TIME_RUNS_ON = "time-runs-on"
+#: Events after which an execution goes on as another one, before the server suggests it (at 4,096 by default): a round,
+#: or a window of a stop with its hundred calls, comes on top.
+HISTORY_MAX = 3_600
+#: Where executions of earlier versions waited for the suggestion, and did not look for it in the middle of a stop.
+PATCH_HISTORY_MAX = "history-max"
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -30,6 +35,14 @@ R = TypeVar("R")
 
 class Interrupted(Exception):
     """Something more important came up while an activity was awaited; the step is taken again."""
+
+
+def history_full() -> bool:
+    """Whether this execution is to go on as another one as soon as it may."""
+    info = workflow.info()
+    if info.is_continue_as_new_suggested():
+        return True
+    return info.get_current_history_length() >= HISTORY_MAX and workflow.patched(PATCH_HISTORY_MAX)
 
 
 def start(

@@ -46,7 +46,7 @@ from crawler_lifecycle.domain.run import (
 )
 from crawler_lifecycle.ports import Owner
 
-from .calls import Interrupted, call, pause
+from .calls import Interrupted, call, history_full, pause
 from .requests import read_carried, read_request, read_tasks
 from .state import REASON_MAX, RunState
 from .steps import ask_to_end, courtesy, gap, gap_left, look_round, publish, tell_parent, wait_for_look
@@ -155,7 +155,7 @@ class CrawlerLifecycleWorkflow:
                     await self._initiate(request)
                 elif s.stage is Stage.COMPLETION:
                     await self._judge()
-                elif workflow.info().is_continue_as_new_suggested() and self._may_leave():
+                elif history_full() and self._may_leave():
                     await workflow.wait_condition(workflow.all_handlers_finished)
                     return None
                 elif s.inbox.stop is not None:
@@ -265,7 +265,7 @@ class CrawlerLifecycleWorkflow:
             except Interrupted:
                 if s.start_deadline is not None and workflow.now() >= s.start_deadline:
                     s.inbox.want_stop(StopIntent(workflow.now(), limit="start_timeout"), None)
-                if s.stop_wanted() or workflow.info().is_continue_as_new_suggested():
+                if s.stop_wanted() or history_full():
                     raise
 
     # --- 3. reconciliation -----------------------------------------------------------------------------------------

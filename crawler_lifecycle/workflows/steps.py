@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.run import RunResult, StopIntent
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Fence
 
-from .calls import Interrupted, call, neglect, pause, reason, settle, start
+from .calls import PATCH_HISTORY_MAX, Interrupted, call, history_full, neglect, pause, reason, settle, start
 from .state import RunState
 
 R = TypeVar("R")
@@ -80,7 +80,8 @@ async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *
 async def ask_to_end(s: RunState) -> None:
     """``k8_stop_task`` for each active task that was not asked yet; by force ``k8_stop_pod`` for each that is left.
 
-    A window that does not answer in time is left behind: its tasks are asked again at the next turn.
+    A window that does not answer in time is left behind: its tasks are asked again at the next turn. Those that were
+    asked to end in order are on record as such, so that the rest may be left to the next execution.
     """
     forced = s.inbox.stop is not None and s.inbox.stop.force
     method = CancellationActivities.k8_stop_pod if forced else CancellationActivities.k8_stop_task
@@ -96,6 +97,8 @@ async def ask_to_end(s: RunState) -> None:
             STOP_WINDOW_S,
         )
         after = page.tasks[-1].index
+        if not forced and history_full() and workflow.patched(PATCH_HISTORY_MAX):
+            return
 
 
 async def courtesy(s: RunState, method: Callable[[Any, Fence], R]) -> R | None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateStage
+from temporalio.client import WorkflowHistory, WorkflowUpdateFailedError, WorkflowUpdateStage
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable, NotDelivered, StoreUnavailable
@@ -236,6 +236,44 @@ async def test_a_long_run_continues_as_new_and_forgets_nothing(forgetful: Workfl
         assert len(await lab.chain(handle)) > 3
         rungs = [t.committed_at for t in lab.store.transitions(1)]
         assert rungs[-1] - rungs[0] >= timedelta(hours=6)
+
+
+async def test_an_execution_ends_before_the_server_has_to_suggest_it(lab: Lab) -> None:
+    lab.cluster.behaviour = UNTIL_STOPPED
+    handle = await lab.start({"crawler": "books"})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    latest = lab.client.get_workflow_handle(handle.id)
+    for _ in range(37):
+        await asyncio.gather(*(latest.signal("look_now") for _ in range(100)))
+    await latest.signal("stop")
+    await lab.client.get_workflow_handle(handle.id, result_type=RunResult).result()
+    chain = await lab.chain(handle)
+    assert len(chain) > 1
+    for history in chain:
+        tasks = [e.workflow_task_started_event_attributes for e in history.events]
+        assert not any(task.suggest_continue_as_new for task in tasks)
+
+
+async def test_a_stop_of_many_tasks_goes_on_in_the_next_execution(
+    forgetful: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    async with laboratory(forgetful.client, tmp_path) as lab:
+        lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=2)
+        handle = await lab.start({"crawler": "books", "tasks": [{}] * 250})
+        await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+        await lab.client.get_workflow_handle(handle.id).signal("stop")
+        result = await lab.client.get_workflow_handle(handle.id, result_type=RunResult).result()
+        assert (result.outcome, result.tasks) == ("cancelled", {"CANCELLED": 250})
+        assert lab.cluster.calls["stop"] == 250
+        asked = [_called(history, "k8_stop_task") for history in await lab.chain(handle)]
+        assert sum(asked) == 250
+        assert max(asked) == 100
+        await lab.replay_all()
+
+
+def _called(history: WorkflowHistory, activity: str) -> int:
+    scheduled = [event.activity_task_scheduled_event_attributes for event in history.events]
+    return sum(attributes.activity_type.name == activity for attributes in scheduled)
 
 
 async def test_no_stop_is_lost_between_two_executions(forgetful: WorkflowEnvironment, tmp_path: Path) -> None:
