@@ -103,6 +103,26 @@ class KubeLab:
         ended = {"phase": "Failed" if code else "Succeeded", "containerStatuses": [container]}
         self.cluster.admin.patch(self.path("pods", f"{name}/status"), {"status": ended}, "strategic-merge")
 
+    def make_account(self, name: str) -> None:
+        """Make a service account of the namespace."""
+        self.cluster.admin.ensure(self.path("serviceaccounts"), {"metadata": {"name": name}})
+
+    def recreate(self, name: str) -> str:
+        """Tear the Job and its pod away and make the Job once more by hand, as it was; its uid."""
+        admin, path = self.cluster.admin, self.path("jobs", name, "/apis/batch/v1")
+        job = admin.get(path)
+        [pod] = [pod["metadata"]["name"] for pod in self.pods() if pod["metadata"]["labels"]["job-name"] == name]
+        admin.patch(self.path("pods", pod), {"metadata": {"finalizers": None}})
+        admin.delete(path, {"propagationPolicy": "Background"})
+        self.delete_pod(pod, gracePeriodSeconds=0)
+        template = job["spec"]["template"]["metadata"]
+        for labelled in (job["metadata"], template):
+            labelled["labels"] = {key: text for key, text in labelled["labels"].items() if "controller-uid" not in key}
+        spec = {key: value for key, value in job["spec"].items() if key not in ("selector", "suspend")}
+        meta = {key: job["metadata"][key] for key in ("name", "labels", "annotations")}
+        made = admin.post(self.path("jobs", group="/apis/batch/v1"), {"metadata": meta, "spec": spec})
+        return str(made["metadata"]["uid"])
+
     def start_pod(self, name: str) -> None:
         """Let the pod execute as a node would tell it, on a node that nobody plays."""
         [pod] = [pod for pod in self.pods() if pod["metadata"]["name"] == name]
@@ -137,12 +157,12 @@ class KubeLab:
         found: TaskRow = await self.lab.until(there, seconds)
         return found
 
-    async def until_said(self, words: str, seconds: float = 40) -> str:
+    async def until_said(self, words: str, seconds: float = 40, run_id: int = 1) -> str:
         """Wait until the run or one of its tasks says these words."""
 
         def said() -> str | None:
-            row = self.lab.store.get_run(1)
-            texts = [row.waiting_for, row.look_error, *(t.reason for t in self.tasks())] if row else []
+            row = self.lab.store.get_run(run_id)
+            texts = [row.waiting_for, row.look_error, *(t.reason for t in self.tasks(run_id))] if row else []
             return next((text for text in texts if text and words in text), None)
 
         found: str = await self.lab.until(said, seconds)
@@ -162,6 +182,7 @@ async def kube_laboratory(
     watched: bool,
     api: Api | None = None,
     audit: AuditRules | None = None,
+    service_account: str = "default",
 ) -> AsyncIterator[KubeLab]:
     """Workers of all roles and what lets go of ends; with ``watched`` an observer as well.
 
@@ -169,7 +190,7 @@ async def kube_laboratory(
     """
     namespace = api.namespace if api is not None else cluster.namespace("life")
     own = api or Api.connect(kubeconfig=cluster.kubeconfig, namespace=namespace, connect_s=2, read_s=5)
-    settings = ClusterSettings(kind="kubernetes", namespace=namespace, service_account="default")
+    settings = ClusterSettings(kind="kubernetes", namespace=namespace, service_account=service_account)
     async with AsyncExitStack() as stack:
         stack.callback(own.close)
         lab = await stack.enter_async_context(laboratory(client, folder, workers=False, clock=utc_now))

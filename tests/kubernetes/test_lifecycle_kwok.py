@@ -179,33 +179,6 @@ async def test_no_pod_may_be_made_and_then_it_may(kube: KubeLab) -> None:
     assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 1})
 
 
-async def test_a_job_recreated_by_hand(kube: KubeLab) -> None:
-    kube.knows(crawler(stop_after="600s"))
-    handle = await kube.lab.start(request())
-    await kube.until_task("RUNNING")
-    [pod], [job] = kube.pods(), kube.jobs()
-    jobs = kube.path("jobs", group="/apis/batch/v1")
-    kube.cluster.admin.patch(kube.path("pods", pod["metadata"]["name"]), {"metadata": {"finalizers": None}})
-    kube.cluster.admin.delete(f"{jobs}/{job['metadata']['name']}", {"propagationPolicy": "Background"})
-    kube.delete_pod(pod["metadata"]["name"], gracePeriodSeconds=0)
-    for name in ("selector", "suspend"):
-        job["spec"].pop(name, None)
-    template = job["spec"]["template"]
-    template["metadata"]["labels"] = {
-        name: text for name, text in template["metadata"]["labels"].items() if "controller-uid" not in name
-    }
-    meta = {name: job["metadata"][name] for name in ("name", "labels", "annotations")}
-    meta["labels"] = {name: text for name, text in meta["labels"].items() if "controller-uid" not in name}
-    again = kube.cluster.admin.post(jobs, {"metadata": meta, "spec": job["spec"]})
-    result = await kube.lab.ended(handle)
-    assert (result.status, result.outcome) == ("FAILED", "lost")
-    [found] = kube.lab.store.corrections(1)
-    assert found.kind == "not_ours"
-    there = kube.cluster.admin.get(f"{jobs}/{job['metadata']['name']}")["metadata"]
-    assert there["uid"] == again["metadata"]["uid"], "it is left alone"
-    assert "deletionTimestamp" not in there
-
-
 async def test_a_lost_node_is_told_and_a_stop_waits_for_it(kube: KubeLab) -> None:
     """Nothing says that its containers have ended, so nobody says that the run was stopped."""
     kube.knows(crawler(stop_after="600s"))

@@ -1,0 +1,122 @@
+"""Bad input and bad neighbours on a real API server: each is told in words, takes a stop, and ends with the truth."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from temporalio.testing import WorkflowEnvironment
+
+from crawler_lifecycle.domain.pod import PodOptions, Toleration
+from crawler_lifecycle.domain.run import RunResult
+from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.kube_lab import KubeLab, kube_laboratory
+from tests.kubernetes.test_lifecycle_kwok import ENDLESS, QUICKLY, SHUTDOWN, crawler, request
+from tests.support.temporal import temporal_server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+#: Takes its time to leave, so that there is something to be seen meanwhile.
+SLOW_TO_LEAVE = crawler(stop_after="4s", stop_code="11", message=SHUTDOWN)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def server() -> AsyncIterator[WorkflowEnvironment]:
+    async with temporal_server(skipping=False) as env:
+        yield env
+
+
+@pytest_asyncio.fixture(loop_scope="session", params=[True, False], ids=["observed", "unobserved"])
+async def kube(
+    request: pytest.FixtureRequest, server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path
+) -> AsyncIterator[KubeLab]:
+    async with kube_laboratory(
+        server.client, tmp_path, kwok_cluster, watched=request.param, service_account="crawl"
+    ) as kube:
+        kube.make_account("crawl")
+        yield kube
+
+
+async def stopped(kube: KubeLab, handle: object, run_id: int) -> RunResult:
+    """What comes of a stop, and that it was on record as one before its end."""
+    await handle.signal("stop", {"request_id": f"s{run_id}", "requested_by": "ada"})  # type: ignore[attr-defined]
+    result: RunResult = await kube.lab.ended(handle)  # type: ignore[arg-type]
+    assert (result.status, result.outcome) == ("FAILED", "cancelled")
+    assert kube.lab.store.corrections(run_id) == []
+    return result
+
+
+@pytest.mark.parametrize(("hard", "status"), [("count/jobs.batch", "QUEUED"), ("pods", "PENDING")])
+async def test_a_stop_while_a_quota_is_zero(kube: KubeLab, hard: str, status: str) -> None:
+    """Nothing was made, or a Job without a pod: there is nothing to wait for."""
+    kube.knows(QUICKLY)
+    quotas = kube.path("resourcequotas")
+    kube.cluster.admin.post(quotas, {"metadata": {"name": "none"}, "spec": {"hard": {hard: "0"}}})
+    await kube.lab.until(lambda: kube.cluster.admin.get(f"{quotas}/none").get("status", {}).get("hard"))
+    handle = await kube.lab.start(request())
+    assert "exceeded quota: none" in await kube.until_said("quota is used up")
+    assert [str(task.status) for task in kube.tasks()] == [status]
+    assert (await stopped(kube, handle, 1)).tasks == {"CANCELLED": 1}
+    await kube.lab.until(lambda: kube.jobs() == [])
+
+
+async def test_a_service_account_that_is_missing_and_then_made(kube: KubeLab) -> None:
+    kube.knows(QUICKLY)
+    kube.cluster.admin.delete(kube.path("serviceaccounts", "crawl"))
+    stays, goes = await kube.lab.start(request()), await kube.lab.start(request())
+    for run_id in (1, 2):
+        said = await kube.until_said("The service account", run_id=run_id)
+        assert 'serviceaccount "crawl" not found' in said
+        assert [str(task.status) for task in kube.tasks(run_id)] == ["PENDING"]
+    assert (await stopped(kube, goes, 2)).tasks == {"CANCELLED": 1}
+    kube.make_account("crawl")
+    result = await kube.lab.ended(stays, 90)
+    assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 1})
+    assert kube.lab.store.corrections(1) == []
+
+
+async def test_a_manifest_that_the_server_refuses(kube: KubeLab) -> None:
+    """It will never be taken, so nothing is waited for; and nobody but the server could know."""
+    gt = PodOptions(tolerations=[Toleration("level", "Gt", "high", "NoSchedule")])
+    kube.knows(replace(QUICKLY, kubernetes=gt))
+    result = await kube.lab.ended(await kube.lab.start(request(tasks=[{}] * 2)))
+    assert (result.status, result.outcome, result.tasks) == ("FAILED", "deploy_failed", {"FAILED": 2})
+    for task in kube.tasks():
+        assert (task.outcome, task.cluster_uid, task.exit_code) == ("deploy_failed", None, None)
+        assert "spec.template.spec.tolerations[0]" in (task.cause or "")
+    assert kube.jobs() == []
+    assert kube.lab.store.corrections(1) == []
+
+
+async def test_a_job_recreated_by_hand_leaves_the_rest_of_its_run_alone(kube: KubeLab) -> None:
+    """The task is lost, on record; the other one goes on and can be stopped; the stranger is not touched."""
+    kube.knows(ENDLESS)
+    handle = await kube.lab.start(request(tasks=[{}] * 2))
+    await kube.until_task("RUNNING", 0)
+    await kube.until_task("RUNNING", 1)
+    stranger = kube.recreate("crawl-1-0-1")
+    lost = await kube.until_task("LOST", 0)
+    assert stranger in (lost.cause or "")
+    assert [str(task.status) for task in kube.tasks()] == ["LOST", "RUNNING"]
+    [found] = kube.lab.store.corrections(1)
+    assert (found.kind, found.truth) == ("not_ours", "LOST")
+    await handle.signal("stop", {"request_id": "s1"})
+    result = await kube.lab.ended(handle)
+    assert (result.status, result.outcome, result.tasks) == ("FAILED", "cancelled", {"LOST": 1, "CANCELLED": 1})
+    [job] = [job for job in kube.jobs() if job["metadata"]["name"] == "crawl-1-0-1"]
+    assert (job["metadata"]["uid"], job["metadata"].get("deletionTimestamp")) == (stranger, None)
+
+
+async def test_a_stop_while_a_pod_that_somebody_deleted_takes_its_time(kube: KubeLab) -> None:
+    kube.knows(SLOW_TO_LEAVE)
+    handle = await kube.lab.start(request())
+    await kube.until_task("RUNNING")
+    kube.delete_pod(kube.pods()[0]["metadata"]["name"])
+    assert "The pod is shutting down" in await kube.until_said("its pod was deleted by somebody else")
+    assert [str(task.status) for task in kube.tasks()] == ["RUNNING"]
+    result = await stopped(kube, handle, 1)
+    assert result.tasks == {"CANCELLED": 1}
+    assert kube.tasks()[0].exit_code == 11
