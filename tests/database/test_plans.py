@@ -25,7 +25,6 @@ from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.task import Phase, TaskStatus
 from crawler_lifecycle.domain.tidying import Stand
-from crawler_lifecycle.domain.tidying import Stand
 from crawler_lifecycle.ports import Correction, Details, Fence, RunStore
 from tests.contracts.store.world import OTHER, OWNER, START, Clock, World, closed, request, seen
 from tests.database.plans import Plans
@@ -124,7 +123,6 @@ def _explain(url: str) -> tuple[Plans, set[str]]:
             short_lives(World(watched, filled.clock))  # type: ignore[arg-type]
             readers(watched, filled)  # type: ignore[arg-type]
             audits(watched, filled)  # type: ignore[arg-type]
-            clearing(watched, filled)  # type: ignore[arg-type]
             clearing(watched, filled)  # type: ignore[arg-type]
             plans.doing = "control"
             with filled.store._db.reading() as connection:
@@ -246,21 +244,6 @@ def audits(store: RunStore, filled: Filled) -> None:
     store.record_audit(report)
     store.last_audit()
     store.last_audit("a1")
-
-
-def clearing(store: RunStore, filled: Filled) -> None:
-    """Everything that the clearing of storage asks and keeps: of a page of runs, and of one that is old."""
-    page = store.kept_runs(range(1, 501))
-    old = next(run for run in page if run.ended_at is not None)
-    row = store.get_run(old.run_id)
-    assert row is not None
-    fence = Fence(old.run_id, old.attempt, row.owner_run_id or "")
-    store.record_export(fence, "exported", None, None)
-    store.begin_export(fence)
-    before = filled.clock.forward(86_400)
-    assert store.give_up_files(old.run_id, before, lambda: None) == (Stand.OLD, old.attempt)
-    store.note_files_removed(old.run_id, old.attempt)
-    assert store.give_up_files(old.run_id, before, lambda: None) == (Stand.REMOVED, old.attempt)
 
 
 def clearing(store: RunStore, filled: Filled) -> None:
