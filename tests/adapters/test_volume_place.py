@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -196,10 +197,14 @@ def test_where_the_folders_above_are_roots_their_content_goes(volume_of_crawls: 
 
 
 @only_root
-def test_what_belongs_to_others_is_told_with_the_cure(volume_of_crawls: Path) -> None:
+@pytest.mark.parametrize("saved", [True, False])
+def test_what_belongs_to_others_is_told_with_the_cure(volume_of_crawls: Path, saved: bool) -> None:
+    """Before anything is given up."""
+    if not saved:
+        shutil.rmtree(volume_of_crawls / "state")
     before = everything(volume_of_crawls)
     done = as_crawls(volume_of_crawls)
-    assert done.returncode == 1
+    assert (done.returncode, done.stdout) == (1, ""), "it does not come to the removal"
     assert "Permission denied; run it where the volume is mounted writable" in done.stderr
     assert everything(volume_of_crawls) == before
 

@@ -23,7 +23,7 @@ from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest, Remov
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.adapters.database import upgrade
-from crawler_lifecycle.compose import OBSERVER, ROLES, activities_of, all_activities, build_catalogue
+from crawler_lifecycle.compose import ASKING, OBSERVER, ROLES, activities_of, all_activities, build_catalogue
 from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
 from crawler_lifecycle.domain.names import SEARCH_ATTRIBUTES
 from crawler_lifecycle.settings import Settings
@@ -111,6 +111,21 @@ def test_without_temporal_it_waits_and_says_so(start: Callable[..., WorkerProces
     code, said = worker.end()
     assert code == 0
     assert "not ready: temporal" in said
+
+
+@pytest.mark.parametrize("role", sorted(ROLES))
+def test_only_roles_that_ask_the_cluster_need_a_way_to_it(
+    start: Callable[..., WorkerProcess], tmp_path: Path, role: str
+) -> None:
+    """As in a pod without a token: no kubeconfig, and nothing that says who we are."""
+    worker = start(role=role, LIFECYCLE_CLUSTER__KIND="kubernetes", KUBECONFIG="", HOME=str(tmp_path))
+    if role in ASKING:
+        code, said = worker.process.wait(30), worker.process.communicate()[1]
+        assert code == 1, said
+        assert "LIFECYCLE_CLUSTER__KUBECONFIG" in said
+        return
+    worker.until(lambda status, body: status == 503 and "no Temporal" in str(body))
+    assert worker.end()[0] == 0
 
 
 @pytest.mark.parametrize(("settings", "words"), [

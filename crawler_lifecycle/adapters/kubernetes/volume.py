@@ -59,8 +59,10 @@ class VolumePlace:
                     aside.mkdir(mode=0o700, parents=True, exist_ok=True)
                     folder.rename(aside / top)
                 except PermissionError:
-                    if top == _STATE:  # files of an attempt that is over are in nobody's way
+                    if top == _STATE:
                         _hide_state(folder)
+                    else:  # files of an attempt that is over are in nobody's way; but are they ours to remove?
+                        _check_ours(folder)
             except FileNotFoundError:
                 continue  # another one was faster
             except OSError as error:
@@ -110,6 +112,15 @@ def _folders(folder: Path) -> Iterator[Path]:
     except (FileNotFoundError, NotADirectoryError):
         found = []
     yield from found
+
+
+def _check_ours(folder: Path) -> None:
+    """Raise ``PermissionError`` unless the files of the first task there is can be removed."""
+    first: Path | None = folder
+    for _ in ("index", "attempt", "files"):
+        first = next(_folders(first), None) if first is not None else None
+    if first is not None and not os.access(first, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(first))
 
 
 def _hide_state(folder: Path) -> None:
