@@ -267,9 +267,8 @@ async def rest() -> None:
             sizes.append(_memory(worker))
         cores = (_cpu(worker.pid) - before) / (time.monotonic() - began)
         print(f"{OPEN_RUNS} open runs for {minutes:g} min: {cores:.3f} core (reach: <= 0.1)")
-        print(
-            f"memory: {sizes[0]:.0f} MiB at first, {max(sizes):.0f} at most, {sizes[-1]:.0f} at the end (reach: flat)"
-        )
+        series = " ".join(f"{size:.0f}" for size in sizes[::5])
+        print(f"memory: {sizes[0]:.0f} MiB at first, {sizes[-1]:.0f} at the end (reach: flat); every 5 min: {series}")
 
 
 async def _open(client: Client, number: int) -> None:
