@@ -282,7 +282,8 @@ def _tell(session: Session, rows: Sequence[_Row], troubles: Sequence[str], *, ye
     for trouble in troubles:
         session.say(f"trouble: {clean(trouble)}")
     counts = _counts(rows)
-    session.say(f"found {len(rows):,} runs: " + ", ".join(f"{count:,} {state}" for state, count in counts.items()))
+    told = ", ".join(f"{count:,} {state}" for state, count in counts.items())
+    session.say(f"found {len(rows):,} {'run' if len(rows) == 1 else 'runs'}" + (f": {told}" if told else ""))
     if yes:
         failed = sum(row.trouble is not None for row in rows)
         session.say(f"removed {sum(row.removed for row in rows):,}, failed {failed:,}")

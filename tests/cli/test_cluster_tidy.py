@@ -168,7 +168,11 @@ def test_a_wrong_age(fleet: Fleet, tidy: Any, text: str, said: str) -> None:
 def test_nothing_is_there(fleet: Fleet, tidy: Any) -> None:
     done = tidy("--yes")
     assert done.code == Exit.DONE
-    assert "no run has left files for longer than 14 d" in done.err
+    assert done.err.splitlines() == [
+        "no run has left files for longer than 14 d",
+        "found 0 runs",
+        "removed 0, failed 0",
+    ]
 
 
 def test_a_run_that_is_resumed_in_this_moment_is_kept(fleet: Fleet, tidy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
