@@ -20,7 +20,7 @@ from crawler_lifecycle.adapters.kubernetes.observer import KubernetesObserver
 from crawler_lifecycle.client import Lifecycle
 from crawler_lifecycle.domain.audit import AuditRules
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.errors import DeploymentRefused
+from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentRefused, SchedulerUnavailable
 from crawler_lifecycle.ports import Deployed, Deployment, RunRow, TaskRow
 from crawler_lifecycle.releasing import Releaser
 from crawler_lifecycle.settings import ClusterSettings
@@ -45,7 +45,10 @@ class KubeScheduler:
         crawler = self.crawlers_.get(deployment.crawler)
         if crawler is None:
             raise DeploymentRefused(f"crawler: {deployment.crawler!r} is not in the catalogue")
-        return self.deployer.deploy(deployment, crawler)
+        try:
+            return self.deployer.deploy(deployment, crawler)
+        except ClusterUnavailable as error:  # what becomes of it on its way through HTTP
+            raise SchedulerUnavailable(f"scheduler service answered 503: {error}") from error
 
     def crawlers(self) -> list[CrawlerDefinition]:
         return list(self.crawlers_.values())
@@ -147,11 +150,11 @@ class KubeLab:
         rows: list[TaskRow] = self.lab.store.list_tasks(run_id, superseded=superseded)
         return rows
 
-    async def until_task(self, status: str, index: int = 0, seconds: float = 40) -> TaskRow:
+    async def until_task(self, status: str, index: int = 0, seconds: float = 40, run_id: int = 1) -> TaskRow:
         """Wait until the database has the task in this status."""
 
         def there() -> TaskRow | None:
-            rows = [t for t in self.tasks() if t.task_index == index] if self.lab.store.get_run(1) else []
+            rows = [t for t in self.tasks(run_id) if t.task_index == index] if self.lab.store.get_run(run_id) else []
             return rows[0] if rows and rows[0].status == status else None
 
         found: TaskRow = await self.lab.until(there, seconds)

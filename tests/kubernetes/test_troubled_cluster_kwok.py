@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,9 @@ async def test_rights_removed_in_mid_run(
         said = await kube.until_said("needs permission to list", 60)
         assert "(403)" in said
         assert [str(task.status) for task in kube.tasks()] == ["RUNNING"]
+        late = await kube.lab.start(request())
+        await kube.until_said("needs permission to create jobs", run_id=2)
+        assert [str(task.status) for task in kube.tasks(2)] == ["QUEUED"]
         await handle.signal("stop", {"request_id": "s1"})
         await kube.lab.until(lambda: str(kube.run().status) == "STOPPING")
         await asyncio.sleep(2)
@@ -83,7 +87,10 @@ async def test_rights_removed_in_mid_run(
         result = await kube.lab.ended(handle, 90)
         assert (result.status, result.outcome, result.tasks) == ("FAILED", "cancelled", {"CANCELLED": 1})
         assert [task.exit_code for task in kube.tasks()] == [11]
-        assert kube.lab.store.corrections(1) == []
+        await kube.until_task("RUNNING", run_id=2, seconds=90)
+        await late.signal("stop", {"request_id": "s2"})
+        assert (await kube.lab.ended(late)).tasks == {"CANCELLED": 1}
+        assert kube.lab.store.corrections(1) == kube.lab.store.corrections(2) == []
         await kube.lab.until(lambda: (kube.jobs(), kube.pods()) == ([], []), 60)
 
 
@@ -96,10 +103,16 @@ async def test_parts_of_the_control_plane_are_killed_and_hang(
             kube.knows(crawler(run_for="12s", message=FINISHED))
             handle = await kube.lab.start(request(tasks=[{}] * 3, max_parallel_tasks=2))
             await kube.until_task("RUNNING", 1)
+            kube.knows(replace(ENDLESS, name="endless"))
+            endless = await kube.lab.start(request(crawler="endless"))
+            await kube.until_task("RUNNING", run_id=2)
             await asyncio.to_thread(cluster.restart, "kube-apiserver")
             cluster.freeze("kube-apiserver")
             try:
                 await kube.until_said("did not answer", 60)
+                await endless.signal("stop", {"request_id": "s2", "requested_by": "ada"})
+                await kube.lab.until(lambda: str(kube.run(2).status) == "STOPPING")
+                assert [str(task.status) for task in kube.tasks()][:2] == ["RUNNING"] * 2, "an error says nothing"
             finally:
                 cluster.thaw("kube-apiserver")
             await asyncio.to_thread(cluster.restart, "kube-controller-manager")
@@ -107,6 +120,9 @@ async def test_parts_of_the_control_plane_are_killed_and_hang(
             assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 3})
             kinds = {found.kind for found in kube.lab.store.corrections(1)}
             assert kinds <= {"late"}, "at most late, as nobody could look"
+            stopped = await kube.lab.ended(endless, 60)
+            assert (stopped.outcome, stopped.tasks) == ("cancelled", {"CANCELLED": 1})
+            assert [task.exit_code for task in kube.tasks(2)] == [11]
             await kube.lab.until(lambda: not kube.api_kept(), 60)
 
 
