@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes import labels, tails
+from crawler_lifecycle.adapters.kubernetes import holding, labels, tails
 from crawler_lifecycle.adapters.kubernetes.errors import ApiError, Refused
 from crawler_lifecycle.adapters.kubernetes.logs import PodLogs
 from crawler_lifecycle.adapters.kubernetes.metrics import to_bytes
@@ -15,6 +15,7 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Phase
 from tests.adapters.kubernetes_cluster.world import RUN, World
 from tests.support.kube_api import Answer, Garbage, LostAnswer, Reset, Silence
+from tests.support.kube_api.store import PODS
 
 
 def _deletes(world: World, resource: str) -> list[Any]:
@@ -326,3 +327,19 @@ def test_the_life_of_a_task_is_five_calls(world: World) -> None:
     shared = world.calls("GET", r"/(jobs|pods)\?")
     assert world.calls() - shared == 50
     assert shared <= 6
+
+
+def test_a_placeholder_is_no_time_of_an_end_for_anybody(world: World) -> None:
+    """The kubelet writes the beginning of the epoch where it knows no time: nothing has waited since 1970."""
+    world.deploy()
+    pod = world.server.pod_ends(world.name(), 137)
+
+    def forget(found: dict[str, Any]) -> None:
+        for status in found["status"]["containerStatuses"]:
+            status["state"]["terminated"]["finishedAt"] = "1970-01-01T00:00:00Z"
+
+    world.server.store.update(PODS, (world.server.namespace, pod["metadata"]["name"]), forget)
+    [kept], [held] = world.cluster.kept(), holding.held(world.api)
+    assert (kept.ended_at, kept.ran) == (None, False)
+    assert (held.ended_at, held.waits) == (None, True)
+    assert holding.waiting_long([held], world.now(), 60) == []
