@@ -18,7 +18,7 @@ from crawler_lifecycle.scheduler.app import create_app
 from crawler_lifecycle.scheduler.serve import _deployer
 from crawler_lifecycle.settings import Settings
 from tests.support.kube_api import Answer, FakeApiServer, throttled
-from tests.support.kube_api.store import JOBS
+from tests.support.kube_api.store import JOBS, NAMESPACES
 
 CATALOGUE = """\
 - name: shops
@@ -97,6 +97,16 @@ def test_a_missing_right_is_503_and_never_a_refusal(client: TestClient, server: 
     answer = client.post("/v1/deployments/onetime", json=body())
     assert (answer.status_code, answer.json()["code"]) == (503, "cluster_unavailable")
     assert "needs permission to create jobs" in answer.json()["detail"]
+
+
+def test_a_caller_that_looks_elsewhere_gets_421_and_no_job(client: TestClient, server: FakeApiServer) -> None:
+    uid = server.store.get(NAMESPACES, ("", "pods-of-ours"))["metadata"]["uid"]
+    for place in ("crawls/-/-", "pods-of-ours/of-another-cluster/-", f"crawls/{uid}/-", "anything"):
+        answer = client.post("/v1/deployments/onetime", json=body(place=place))
+        assert (answer.status_code, answer.json()["code"]) == (421, "other_place")
+        assert "LIFECYCLE_CLUSTER__NAMESPACE" in answer.json()["detail"]
+        assert server.store.find(JOBS) == []
+    assert client.post("/v1/deployments/onetime", json=body(place=f"pods-of-ours/{uid}/-")).status_code == 201
 
 
 def test_one_task_that_is_refused_is_an_answer_of_its_own(client: TestClient, server: FakeApiServer) -> None:
