@@ -66,7 +66,9 @@ async def test_a_stop_while_a_quota_is_zero(kube: KubeLab, hard: str, status: st
 async def test_a_service_account_that_is_missing_and_then_made(kube: KubeLab) -> None:
     kube.knows(QUICKLY)
     kube.cluster.admin.delete(kube.path("serviceaccounts", "crawl"))
-    stays, goes = await kube.lab.start(request()), await kube.lab.start(request())
+    stays = await kube.lab.start(request())
+    await kube.lab.until(lambda: kube.lab.store.get_run(1))
+    goes = await kube.lab.start(request())
     for run_id in (1, 2):
         said = await kube.until_said("The service account", run_id=run_id)
         assert 'serviceaccount "crawl" not found' in said

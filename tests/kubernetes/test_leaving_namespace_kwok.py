@@ -1,0 +1,147 @@
+"""The namespace of the crawls is deleted under runs, and our rights in it go before its pods do.
+
+From 1.33 on the namespace controller deletes pods first and waits for them, and roles afterwards
+(``OrderedNamespaceDeletion``), so that our own release ends it; before that it deleted all in one turn. That is played
+here: the role binding goes as soon as the pods are being deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from temporalio.testing import WorkflowEnvironment
+
+from crawler_lifecycle.adapters.kubernetes.api import Api
+from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.kube_lab import KubeLab, kube_laboratory
+from tests.kubernetes.test_deploy import crawlctl
+from tests.kubernetes.test_lifecycle_kwok import SHUTDOWN, crawler, request
+from tests.support.temporal import temporal_server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+READ = [
+    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [""], "resources": ["pods/log", "events", "namespaces"], "verbs": ["get", "list"]},
+]
+WRITE = [
+    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "patch", "delete"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch", "delete"]},
+]
+#: Long enough for looks in between; it says then what our runner would say.
+SLOW_TO_LEAVE = crawler(stop_after="5s", stop_code="11", message=SHUTDOWN)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def server() -> AsyncIterator[WorkflowEnvironment]:
+    async with temporal_server(skipping=False) as env:
+        yield env
+
+
+class Place:
+    """A namespace of crawls, and an account of ours that lives outside of it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.admin = cluster, cluster.admin
+        self.namespace, services = cluster.namespace("leaving"), cluster.namespace("services")
+        self._user = {"kind": "ServiceAccount", "name": "ours", "namespace": services}
+        kubeconfig = cluster.kubeconfig_of(f"system:serviceaccount:{services}:ours", self.namespace)
+        self.api = Api.connect(kubeconfig=kubeconfig, namespace=self.namespace, connect_s=2, read_s=5)
+        self.path = f"/api/v1/namespaces/{self.namespace}"
+
+    def grant(self, rules: Sequence[dict[str, Any]], *, everywhere: bool = False) -> None:
+        """To our account; in the namespace alone, where the right goes with it, or everywhere."""
+        kind, within = ("ClusterRole", "") if everywhere else ("Role", f"/namespaces/{self.namespace}")
+        role = {"metadata": {"name": self.namespace}, "rules": rules}
+        self.admin.post(f"{RBAC}{within}/{kind.lower()}s", role)
+        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": self.namespace}
+        binding = {"metadata": {"name": self.namespace}, "roleRef": reference, "subjects": [self._user]}
+        self.admin.post(f"{RBAC}{within}/{kind.lower()}bindings", binding)
+
+    def delete(self) -> None:
+        """As a cluster before 1.33 does it: pods keep their grace, what is granted in the namespace goes at once."""
+        self.admin.delete(self.path, {})
+        self.admin.delete(f"{RBAC}/namespaces/{self.namespace}/rolebindings/{self.namespace}", {})
+
+    def is_there(self) -> bool:
+        return self.admin.find(self.path) is not None
+
+    async def release(self) -> int:
+        """As an administrator; how many pods were let go of."""
+        words = ("cluster", "release", "--namespace", self.namespace, "--yes", "-o", "json")
+        done = await asyncio.to_thread(crawlctl, self.cluster, *words)
+        return int(json.loads(done.stdout)["released"])
+
+
+async def two_runs(kube: KubeLab) -> tuple[Any, Any]:
+    """Both execute, on record."""
+    kube.knows(SLOW_TO_LEAVE)
+    runs = []
+    for run_id in (1, 2):
+        runs.append(await kube.lab.start(request()))
+        await kube.until_task("RUNNING", run_id=run_id)
+    return runs[0], runs[1]
+
+
+async def test_the_right_to_patch_goes_first(
+    server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path
+) -> None:
+    """Ends can be read and are recorded; what keeps the namespace is said, and an administrator lets go of it."""
+    place = Place(kwok_cluster)
+    place.grant(READ, everywhere=True)
+    place.grant(WRITE)
+    async with kube_laboratory(server.client, tmp_path, kwok_cluster, watched=True, api=place.api) as kube:
+        left, stopped = await two_runs(kube)
+        place.delete()
+        for run_id in (1, 2):
+            said = await kube.until_said("held by our finalizer", run_id=run_id)
+            assert f"The namespace {place.namespace} is being deleted" in said
+            assert "an administrator frees them: crawlctl cluster release" in said
+            assert [str(task.status) for task in kube.tasks(run_id)] == ["RUNNING"]
+        await stopped.signal("stop", {"request_id": "s2"})
+        result = await kube.lab.ended(left)
+        assert (result.status, result.outcome, result.tasks) == ("FAILED", "interrupted", {"FAILED": 1})
+        result = await kube.lab.ended(stopped)
+        assert (result.status, result.outcome, result.tasks) == ("FAILED", "cancelled", {"CANCELLED": 1})
+        assert [task.exit_code for run_id in (1, 2) for task in kube.tasks(run_id)] == [11, 11]
+        await kube.lab.until(lambda: "patch" in str(kube.releaser.state()["problem"]))
+        assert len(kube.api_kept()) == 2
+        assert place.is_there()
+        assert await place.release() == 2
+        await kube.lab.until(lambda: not place.is_there(), 60)
+
+
+async def test_all_rights_go_first(server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path) -> None:
+    """Nobody can look, so nothing is called ended; the truth comes with the rights.
+
+    The namespace is made anew then. As our account may read which cluster that is, the former one is gone for certain.
+    """
+    place = Place(kwok_cluster)
+    place.grant([{"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]}], everywhere=True)
+    place.grant([*READ, *WRITE])
+    async with kube_laboratory(server.client, tmp_path, kwok_cluster, watched=True, api=place.api) as kube:
+        left, stopped = await two_runs(kube)
+        place.delete()
+        for run_id in (1, 2):
+            await kube.until_said("needs permission to", run_id=run_id)
+        await stopped.signal("stop", {"request_id": "s2"})
+        await kube.lab.until(lambda: str(kube.run(2).status) == "STOPPING")
+        await kube.lab.until(lambda: {pod["status"]["phase"] for pod in kube.pods()} == {"Failed"})
+        assert [str(task.status) for run_id in (1, 2) for task in kube.tasks(run_id)] == ["RUNNING", "RUNNING"]
+        assert await place.release() == 2
+        await kube.lab.until(lambda: not place.is_there(), 60)
+        place.admin.post("/api/v1/namespaces", {"metadata": {"name": place.namespace}})
+        place.grant([*READ, *WRITE])
+        result = await kube.lab.ended(stopped, 90)
+        assert (result.status, result.outcome, result.tasks) == ("FAILED", "cancelled", {"CANCELLED": 1})
+        result = await kube.lab.ended(left, 90)
+        assert (result.status, result.outcome, result.tasks) == ("FAILED", "lost", {"LOST": 1})
+        assert [str(found.kind) for found in kube.lab.store.corrections(1)] == ["vanished"]
