@@ -93,6 +93,8 @@ class SchedulerUnavailable(LifecycleError):
 class MeantElsewhere(SchedulerUnavailable):
     """The scheduler service creates tasks in another place than the caller would look into, so it created none."""
 
+    code = "MeantElsewhere"
+
 
 class ClusterUnavailable(LifecycleError):
     """The cluster could not be read completely. This says nothing about any task (an error is no observation)."""
@@ -103,6 +105,8 @@ class ClusterUnavailable(LifecycleError):
 
 class OtherPlace(ClusterUnavailable):
     """What was asked for belongs to another place than this one, and nothing was done."""
+
+    code = "OtherPlace"
 
 
 class NotStarted(LifecycleError):

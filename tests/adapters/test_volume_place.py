@@ -6,7 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -134,6 +136,7 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become t
 
 AS_CRAWLS = """
 import os, sys
+from collections.abc import Iterator
 from pathlib import Path
 from crawler_lifecycle.adapters.kubernetes.volume import VolumePlace
 os.setgroups([]); os.setgid(1000); os.setuid(1000)
@@ -158,14 +161,14 @@ def owned(root: Path, user: int, *tops: str) -> None:
 
 
 @pytest.fixture
-def volume_of_crawls(tmp_path: Path) -> Path:
+def volume_of_crawls() -> Iterator[Path]:
     """A volume of somebody else than us, in a place that everybody reaches."""
-    for folder in (*reversed(tmp_path.parents[:2]), tmp_path):
-        folder.chmod(0o755)
-    root = tmp_path / "volume"
-    (root / "tasks").mkdir(parents=True)
-    left(root, 7)
-    return root
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        root.chmod(0o755)
+        (root / "tasks").mkdir()
+        left(root, 7)
+        yield root
 
 
 @only_root

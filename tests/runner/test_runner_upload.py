@@ -183,7 +183,7 @@ def test_a_gateway_that_gives_no_leave_changes_nothing_but_the_words(
     bench: RunnerBench, way: Way, fault: Answer, told: str, code: int
 ) -> None:
     way.door.faults.extend([fault] * 1000)
-    stopping = {"CRAWL_STOP_GRACE_S": "1", "CRAWL_END_GRACE_S": "1"}
+    stopping = {"CRAWL_STOP_GRACE_S": "3", "CRAWL_END_GRACE_S": "1"}
     process = bench.start_python(STUBBORN.replace("sys.exit(0)", f"sys.exit({code})"), **way.environment(**stopping))
     process.send_signal(signal.SIGTERM)
     assert bench.finish(process) == (11 if code == 0 else code if code == 18 else 13)

@@ -7,7 +7,7 @@ column and written into statements of many rows. SQLite's driver takes plain row
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +17,13 @@ from .columns import UtcTime, Words, json_text, storable
 
 STATEMENT_CHARACTERS = 1024 * 1024
 """Far below what a server takes in one statement (16 MiB at least), also when every character has four bytes."""
+
+
+def in_order(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
+    """The row's values in the order of ``names``, which are all that it has; ``ValueError`` for any other row."""
+    if len(row) != len(names):
+        raise ValueError(f"a row has the columns {', '.join(row)}; expected were {', '.join(names)}")
+    return tuple(row[name] for name in names)
 
 
 def insert_rows(conn: Connection, table: Table, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

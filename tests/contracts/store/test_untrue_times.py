@@ -10,7 +10,7 @@ import pytest
 
 from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.database.unit import Unit
-from crawler_lifecycle.domain.task import Change, End, Observation, Phase, TaskStatus
+from crawler_lifecycle.domain.task import Change, Counters, End, Observation, Phase, TaskStatus
 from crawler_lifecycle.ports import Committed, CorrectionRow, Fence, Finding, Look
 from tests.contracts.store.world import START, Clock, World, seen
 
@@ -99,6 +99,25 @@ def test_one_that_is_seen_again_was_never_gone(world: World) -> None:
     world.clock.forward(30)
     world.look(fence, [observed(world, fence, Phase.GONE, uid="uid-1-0")])
     assert only(world, fence).lag_ms == 30_000
+
+
+@pytest.mark.parametrize("missed", [0, 1])
+def test_one_task_is_missed_by_the_look_that_counts_another(world: World, missed: int) -> None:
+    """Both rows are written at once, and each value into its own column."""
+    fence = world.deployed(tasks=2)
+    world.execute(fence)
+    now = world.clock.forward(5)
+    tasks = world.store.found_state(fence).tasks
+    gone = seen(tasks[missed], Phase.ABSENT, now, reason="It is not on the cluster any more")
+    there = seen(
+        tasks[1 - missed], Phase.EXECUTING, now, uid=tasks[1 - missed].uid, counters=Counters(7, 5, 3), node="node-1"
+    )
+    world.look(fence, sorted([gone, there], key=lambda one: one.index))
+    rows = world.store.list_tasks(fence.run_id)
+    said = [(row.pages, row.items, row.errors, row.node, row.reason) for row in rows]
+    assert said[1 - missed] == (7, 5, 3, "node-1", None)
+    assert said[missed] == (None, None, None, None, "It is not on the cluster any more")
+    assert {str(row.status) for row in rows} == {"RUNNING"}
 
 
 def test_what_is_missed_says_so_until_it_is_seen_again(world: World) -> None:

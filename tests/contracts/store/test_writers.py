@@ -54,6 +54,7 @@ FENCED: dict[str, Call] = {
     "end_run": lambda s, f: s.end_run(f, lambda groups, stop: verdict(groups, stop)),
     "requeue_ended": lambda s, f: s.requeue_ended(f, True),
     "append_event": lambda s, f: s.append_event(f, "run.ended", "key", {}),
+    "begin_export": lambda s, f: s.begin_export(f),
     "record_export": lambda s, f: s.record_export(f, "done", None, None),
     "record_corrections": lambda s, f: s.record_corrections(
         f.run_id, [Correction(CorrectionKind.REPAIR, "QUEUED", "LOST")], fence=f
@@ -62,7 +63,7 @@ FENCED: dict[str, Call] = {
 
 
 #: An attempt that was resumed while it still exported may say how that went.
-FOR_PAST_ATTEMPTS = {"record_export"}
+FOR_PAST_ATTEMPTS = {"begin_export", "record_export"}
 
 
 def everything(world: World, fence: Fence) -> list[object]:
