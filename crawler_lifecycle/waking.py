@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from .domain.errors import LifecycleError
-from .domain.waking import Standing, Wake, Wakes
+from .domain.waking import Wake, Wakes
 from .ports import Observer, ObserverHealth, RunStore
 
 log = logging.getLogger(__name__)
@@ -134,8 +134,7 @@ class Waker:
     async def _serve(self, due: list[int]) -> None:
         """Decide about these runs by what the database says now, and send what is to be sent."""
         try:
-            targets = await asyncio.to_thread(self._store.wake_targets, due)
-            standings = [Standing(t.run_id, t.workflow_id, t.ended, t.looking, t.verified_at) for t in targets]
+            standings = await asyncio.to_thread(self._store.wake_targets, due)
             wakes = self._wakes.decide(due, standings, self._clock())
         except Exception as error:  # an accelerator may never end the worker that it runs in
             self._ail("the runs to wake cannot be read", error)

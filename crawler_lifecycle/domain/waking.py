@@ -27,12 +27,14 @@ RETRY_S, RETRY_MAX_S = 0.5, 30.0
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A run as the database has it now. ``workflow_id`` is its owner's."""
+    """A run as the database has it now, as far as who wakes it needs it."""
 
     run_id: int
     workflow_id: str | None
+    """The owner's, or ``None`` while no workflow owns the run."""
     ended: bool
     looking: bool
+    """Whether a look at once ends in ``verified_at``; a run that is being deployed asks after its main task only."""
     verified_at: datetime | None
 
 

@@ -59,7 +59,6 @@ from .values import (
     Ticket,
     TransitionRow,
     UnknownStatus,
-    WakeTarget,
 )
 
 __all__ = [
@@ -110,6 +109,5 @@ __all__ = [
     "Ticket",
     "TransitionRow",
     "UnknownStatus",
-    "WakeTarget",
     "WorkflowDirectory",
 ]

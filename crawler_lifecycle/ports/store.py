@@ -24,6 +24,7 @@ from crawler_lifecycle.domain.run import (
 )
 from crawler_lifecycle.domain.task import TaskState, TaskStatus
 from crawler_lifecycle.domain.tidying import KeptRun, Stand
+from crawler_lifecycle.domain.waking import Standing
 
 from .values import (
     AddedTask,
@@ -47,7 +48,6 @@ from .values import (
     TaskCounts,
     TaskRow,
     TransitionRow,
-    WakeTarget,
 )
 
 
@@ -380,7 +380,7 @@ class RunStore(Protocol):
         """Runs whose recorded stop no workflow has acted on yet."""
         ...
 
-    def wake_targets(self, run_ids: Sequence[int]) -> list[WakeTarget]:
+    def wake_targets(self, run_ids: Sequence[int]) -> list[Standing]:
         """Who is to be woken for these runs, at most 500, and what their last look saw. Unknown runs are left out."""
         ...
 

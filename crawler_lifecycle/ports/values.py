@@ -106,19 +106,6 @@ class RunRow:
 
 
 @dataclass(frozen=True, slots=True)
-class WakeTarget:
-    """A run as the one who wakes it needs it."""
-
-    run_id: int
-    workflow_id: str | None
-    """The owner's, or ``None`` while no workflow owns the run."""
-    ended: bool
-    looking: bool
-    """Whether a look at once ends in ``verified_at``; a run that is being deployed asks after its main task only."""
-    verified_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
 class ObserverHealth:
     """Whether an observer sees now, and how it stands."""
 

@@ -16,7 +16,8 @@ import pytest
 
 from crawler_lifecycle import waking
 from crawler_lifecycle.domain.errors import StoreUnavailable
-from crawler_lifecycle.ports import ObserverHealth, WakeTarget
+from crawler_lifecycle.domain.waking import Standing
+from crawler_lifecycle.ports import ObserverHealth
 from crawler_lifecycle.waking import Waker
 
 Tell = Callable[[int, datetime], None]
@@ -45,7 +46,7 @@ class Outside:
 
     look_s: float | None = 0.02
     gap_s: float = 0.2
-    targets: dict[int, WakeTarget] = field(default_factory=dict)
+    targets: dict[int, Standing] = field(default_factory=dict)
     signals: Counter[str] = field(default_factory=Counter)
     closed: set[str] = field(default_factory=set)
     error: Exception | None = None
@@ -54,9 +55,9 @@ class Outside:
     wanted: set[str] = field(default_factory=set)
 
     def add(self, run_id: int, **more: Any) -> None:
-        self.targets[run_id] = replace(WakeTarget(run_id, f"crawl/{run_id}", False, True, None), **more)
+        self.targets[run_id] = replace(Standing(run_id, f"crawl/{run_id}", False, True, None), **more)
 
-    def wake_targets(self, run_ids: Sequence[int]) -> list[WakeTarget]:
+    def wake_targets(self, run_ids: Sequence[int]) -> list[Standing]:
         if self.error is not None:
             raise self.error
         self.asked.append(list(run_ids))

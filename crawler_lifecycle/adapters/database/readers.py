@@ -11,7 +11,8 @@ from sqlalchemy import Select, Table, and_, func, or_, select
 from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.run import EndedTasks, RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.task import ACTIVE, TaskState, TaskStatus
-from crawler_lifecycle.ports import Event, Resumption, RunRow, TaskCounts, TaskRow, TransitionRow, WakeTarget
+from crawler_lifecycle.domain.waking import Standing
+from crawler_lifecycle.ports import Event, Resumption, RunRow, TaskCounts, TaskRow, TransitionRow
 
 from .completion import ended_groups
 from .rows import (
@@ -63,7 +64,7 @@ class ReaderPart(StorePart):
         rows = self._rows(select(run_history).where(run_history.c.run_id == run_id))
         return whole_run(rows[0]) if rows else None
 
-    def wake_targets(self, run_ids: Sequence[int]) -> list[WakeTarget]:
+    def wake_targets(self, run_ids: Sequence[int]) -> list[Standing]:
         """By the primary key, in the order of the ids."""
         r = run_history.c
         if not run_ids:
@@ -71,7 +72,7 @@ class ReaderPart(StorePart):
         query = select(r.run_id, r.owner_workflow_id, r.status, r.stage, r.verified_at)
         rows = self._rows(query.where(r.run_id.in_(sorted(set(run_ids)))).order_by(r.run_id))
         return [
-            WakeTarget(
+            Standing(
                 row["run_id"],
                 row["owner_workflow_id"],
                 ended=RunStatus(row["status"]).terminal,
