@@ -10,6 +10,23 @@ import respx
 from cli_support import GATEWAY, NOW, Crawlctl, Result
 
 from crawler_lifecycle.cli import main, output, polling
+from tests.support.s3 import S3Server, rclone_s3, use_aws
+from tests.support.s3_faults import FaultProxy, fault_proxy
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    """Object storage."""
+    with rclone_s3() as running:
+        yield running
+
+
+@pytest.fixture
+def proxy(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+    """The only way to it, and the one that the settings of AWS name."""
+    with fault_proxy(server.url) as between:
+        use_aws(monkeypatch, between.url)
+        yield between
 
 
 @pytest.fixture

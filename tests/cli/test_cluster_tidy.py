@@ -19,8 +19,8 @@ from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports import Fence
 from tests.contracts.store.world import Clock, World
-from tests.support.s3 import Bucket, S3Server, rclone_s3, use_aws
-from tests.support.s3_faults import Fault, FaultProxy, fault_proxy
+from tests.support.s3 import Bucket, S3Server
+from tests.support.s3_faults import Fault, FaultProxy
 
 
 class Fleet:
@@ -288,19 +288,6 @@ def test_a_wrong_setting(
 
 
 # --- object storage ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with rclone_s3() as running:
-        yield running
-
-
-@pytest.fixture
-def proxy(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    with fault_proxy(server.url) as between:
-        use_aws(monkeypatch, between.url)
-        yield between
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,8 @@ from crawler_lifecycle.cli.doctor.sources import Sources
 from crawler_lifecycle.cli.doctor.verb import _checks
 from crawler_lifecycle.observability.redaction import Redactor
 from crawler_lifecycle.settings import Settings
-from tests.support.s3 import SECRET_KEY, Bucket, S3Server, rclone_s3, use_aws
-from tests.support.s3_faults import Fault, FaultProxy, fault_proxy
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with rclone_s3() as running:
-        yield running
-
-
-@pytest.fixture
-def proxy(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    with fault_proxy(server.url) as between:
-        use_aws(monkeypatch, between.url)
-        yield between
+from tests.support.s3 import SECRET_KEY, Bucket, S3Server, use_aws
+from tests.support.s3_faults import Fault, FaultProxy
 
 
 @pytest.fixture
