@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import pytest_asyncio
+from temporalio.testing import WorkflowEnvironment
 
 from tests.kubernetes.cluster import binaries, node
 from tests.kubernetes.cluster.cluster import Cluster
+from tests.support.temporal import temporal_server
 
 
 def _unable(reason: str) -> None:
@@ -41,3 +44,10 @@ def real_cluster(kube_binaries: None) -> Iterator[Cluster]:
         _unable(reason)
     with Cluster(nodes=1) as cluster:
         yield cluster
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def server() -> AsyncIterator[WorkflowEnvironment]:
+    """A Temporal server on which time passes as it does; each module has its own, and leaves it behind as it is."""
+    async with temporal_server(skipping=False) as env:
+        yield env

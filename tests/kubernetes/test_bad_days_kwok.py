@@ -15,18 +15,11 @@ from crawler_lifecycle.domain.run import RunResult
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.kube_lab import KubeLab, kube_laboratory
 from tests.kubernetes.test_lifecycle_kwok import ENDLESS, QUICKLY, SHUTDOWN, crawler, request
-from tests.support.temporal import temporal_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 #: Takes its time to leave, so that there is something to be seen meanwhile.
 SLOW_TO_LEAVE = crawler(stop_after="4s", stop_code="11", message=SHUTDOWN)
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def server() -> AsyncIterator[WorkflowEnvironment]:
-    async with temporal_server(skipping=False) as env:
-        yield env
 
 
 @pytest_asyncio.fixture(loop_scope="session", params=[True, False], ids=["observed", "unobserved"])

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.adapters.kubernetes.api import Api
@@ -22,7 +21,6 @@ from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.kube_lab import KubeLab, kube_laboratory
 from tests.kubernetes.test_deploy import crawlctl
 from tests.kubernetes.test_lifecycle_kwok import SHUTDOWN, crawler, request
-from tests.support.temporal import temporal_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -38,12 +36,6 @@ WRITE = [
 ]
 #: Long enough for looks in between; it says then what our runner would say.
 SLOW_TO_LEAVE = crawler(stop_after="5s", stop_code="11", message=SHUTDOWN)
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def server() -> AsyncIterator[WorkflowEnvironment]:
-    async with temporal_server(skipping=False) as env:
-        yield env
 
 
 class Place:

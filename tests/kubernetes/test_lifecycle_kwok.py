@@ -16,7 +16,6 @@ from crawler_lifecycle.domain.run import Resources
 from tests.contracts.cluster.kube_harness import summary
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.kube_lab import QUICK, KubeLab, kube_laboratory
-from tests.support.temporal import temporal_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -40,12 +39,6 @@ def crawler(name: str = "books", resources: Resources | None = None, **script: s
 QUICKLY = crawler(run_for="1s", message=FINISHED)
 #: Runs until it is stopped, and says then what our runner would say.
 ENDLESS = crawler(stop_code="11", message=SHUTDOWN)
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def server() -> AsyncIterator[WorkflowEnvironment]:
-    async with temporal_server(skipping=False) as env:
-        yield env
 
 
 @pytest_asyncio.fixture(loop_scope="session", params=[True, False], ids=["observed", "unobserved"])

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.adapters.kubernetes.api import Api
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.kube_lab import kube_laboratory
 from tests.kubernetes.test_lifecycle_kwok import ENDLESS, FINISHED, crawler, request
-from tests.support.temporal import temporal_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -24,12 +21,6 @@ RULES = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch", "delete"]},
     {"apiGroups": [""], "resources": ["pods/log", "events"], "verbs": ["get", "list"]},
 ]
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def server() -> AsyncIterator[WorkflowEnvironment]:
-    async with temporal_server(skipping=False) as env:
-        yield env
 
 
 class Rights:
