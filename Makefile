@@ -47,7 +47,7 @@ dev: env
 
 # The stacks of tests/e2e and tests/dev are killed and timed, so they get the machine for themselves.
 # On a starved machine a deadline may be missed: that is tried once more, and told at the end. What is untrue is not.
-RERUN = --reruns 1 -rR --only-rerun Timeout --only-rerun 'not (come )?within' --only-rerun 'Failed creating worker'
+RERUN = --reruns 1 -rR --only-rerun Timeout --only-rerun 'not (come )?within' --only-rerun 'yield within' --only-rerun 'Failed creating worker'
 TOGETHER = -n $(JOBS) --dist worksteal --ignore tests/e2e --ignore tests/dev
 
 test: lint types

@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, OtherPlace
 from crawler_lifecycle.observability.metrics import SchedulerMetrics
 from crawler_lifecycle.ports import Catalogue, Deployer
-from crawler_lifecycle.web.problems import FieldError, JsonBody, Problem, install, unavailable
+from crawler_lifecycle.web.problems import FieldError, JsonBody, Problem, install, of_error, unavailable
 from crawler_lifecycle.web.serving import Bodies, Check, Guard, bearer, no_browser, unauthorised
 
 from .schemas import CrawlerList, DeploymentAnswer, OnetimeCall, ScheduledCall, TaskAnswer, merged
@@ -141,7 +141,7 @@ class _Service:
         except DeploymentExpired as error:
             raise Problem(410, "deployment_expired", str(error)) from error
         except OtherPlace as error:
-            raise Problem(421, "other_place", str(error)) from error
+            raise of_error(error) from error
         except ClusterUnavailable as error:
             raise unavailable("cluster_unavailable", str(error), retry_after_s=error.retry_after_s) from error
         for task in deployed:

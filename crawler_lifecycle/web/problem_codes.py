@@ -294,6 +294,13 @@ CODES: Mapping[str, Kind] = {
         "`detail` names both. Set `LIFECYCLE_CLUSTER__NAMESPACE` and the kubeconfig of workers and service alike.",
         "Repeat it with growing pauses: somebody has to change a setting.",
     ),
+    "meant_elsewhere": Kind(
+        (503,),
+        "Meant elsewhere",
+        "The scheduler service creates its tasks in another place than the workers look into, so it created none.",
+        "As for `other_place`, which is what the service itself answers.",
+        _SAME_KEY,
+    ),
     "deployment_refused": Kind(
         (409,),
         "Deployment refused",

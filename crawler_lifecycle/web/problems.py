@@ -27,6 +27,7 @@ from crawler_lifecycle.domain.errors import (
     InvalidRequest,
     LifecycleError,
     NotInThisState,
+    OtherPlace,
     RowUnreadable,
     RunNotFound,
 )
@@ -122,6 +123,8 @@ def of_error(error: LifecycleError) -> Problem:
         return Problem(422, code, str(error), errors=[_field_error(str(error))])
     if isinstance(error, NotInThisState):
         return Problem(409, code, str(error))
+    if isinstance(error, OtherPlace):
+        return Problem(421, code, str(error))
     if isinstance(error, RowUnreadable):
         # A person has to mend the row; to ask again at once helps nobody.
         return Problem(500, code, str(error))
