@@ -201,7 +201,7 @@ def test_an_outage_is_an_error_and_no_observation(harness: Harness) -> None:
 
 def test_what_was_put_elsewhere_is_neither_missing_nor_gone_nor_stopped(harness: Harness) -> None:
     """Its absence where nobody put it proves nothing, not even after our own stop."""
-    elsewhere = replace(harness.missed("a uid of ours"), place="elsewhere/another/place", stopping=True)
+    elsewhere = replace(harness.missed("a-uid-of-ours"), place="elsewhere/another/place", stopping=True)
     for task in (elsewhere, replace(elsewhere, uid=None)):
         with pytest.raises(ClusterUnavailable, match="elsewhere"):
             harness.cluster.look(RUN, [task])
@@ -220,7 +220,7 @@ def test_what_was_put_here_is_looked_for_here(harness: Harness) -> None:
     running = harness.until(Phase.EXECUTING)
     ours = replace(harness.ref(), uid=running.uid, place=place)
     assert harness.cluster.look(RUN, [ours]).observations[0].phase is Phase.EXECUTING
-    gone = replace(harness.missed("a uid of ours"), place=place, index=5)
+    gone = replace(harness.missed("a-uid-of-ours"), place=place, index=5)
     assert harness.cluster.look(RUN, [gone]).observations[0].phase is Phase.GONE
 
 

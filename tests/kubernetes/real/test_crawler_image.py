@@ -12,6 +12,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -153,6 +154,15 @@ class Namespace:
         assert pod is not None
         return self.admin.text(f"{self.core}/pods/{pod['metadata']['name']}/log")
 
+    @contextmanager
+    def followed(self) -> Iterator[Future[str]]:
+        """The log to its end: a node removes the container of a deleted pod, and its log, as soon as that has ended."""
+        pod = self.pod()
+        assert pod is not None
+        path = f"{self.core}/pods/{pod['metadata']['name']}/log?follow=true"
+        with ThreadPoolExecutor(1) as threads:
+            yield threads.submit(self.admin.text, path)
+
     def stop(self) -> None:
         path = f"/apis/batch/v1/namespaces/{self.name}/jobs/crawl-7-0-1"
         self.admin.delete(path, {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"})
@@ -215,12 +225,13 @@ def test_a_stop_in_mid_crawl_reaches_scrapy_once_and_the_upload_fits_into_the_gr
         rules = Rules(files_url="s3://crawls/files")
         namespace.deploy(SERVICES, rules, way, args={"site": site}, settings=slowly)
         _until(lambda: namespace.state("running") and "Spider opened" in namespace.log())
-        namespace.stop()
-        code, summary = namespace.ended()
+        with namespace.followed() as log:
+            namespace.stop()
+            code, summary = namespace.ended()
     assert (code, summary["finish_reason"]) == (11, "shutdown")
     assert summary["files"]["uploaded"] is True
     assert list(bundles.read(7, 0, 1))
-    assert namespace.log().count("Received SIG") == 1
+    assert log.result(30).count("Received SIG") == 1
 
 
 def _python(code: str, **more: Any) -> CrawlerDefinition:

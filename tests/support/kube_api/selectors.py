@@ -16,6 +16,8 @@ _SET = re.compile(rf"({_KEY})\s+(in|notin)\s+\(([^)]*)\)")
 _EQUAL = re.compile(rf"({_KEY})\s*(=|==|!=)\s*([-A-Za-z0-9_.]*)")
 _THERE = re.compile(rf"(!?)\s*({_KEY})")
 
+_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
+
 #: What may be selected by, beside name and namespace.
 _FIELDS = {
     "pods": ("spec.nodeName", "spec.restartPolicy", "spec.serviceAccountName", "status.phase", "status.podIP"),
@@ -38,6 +40,8 @@ def _label(part: str) -> Match:
     if found := _SET.fullmatch(part):
         key, operator, inside = found.groups()
         values = {value.strip() for value in inside.split(",")}
+        if wrong := [value for value in values if not _VALUE.fullmatch(value)]:
+            raise Problem(400, f"unable to parse requirement: {wrong[0]!r} is no value of a label")
         return (lambda has: has.get(key) in values) if operator == "in" else (lambda has: has.get(key) not in values)
     if found := _EQUAL.fullmatch(part):
         key, operator, value = found.groups()
