@@ -110,9 +110,9 @@ class CompletionActivities:
 
     def _sources(self, fence: Fence, given_up: int) -> list[FileSource]:
         """What the tasks left, and that the files of attempts that are given up are gone."""
-        refs = self._all_tasks(fence)
         if given_up >= fence.attempt:
             return []
+        refs = self._all_tasks(fence)
         gone = [ref for ref in refs if ref.attempt <= given_up and ref.uid is not None]
         found = self.cluster.files(fence.run_id, [ref for ref in refs if ref.attempt > given_up])
         return [*(FileSource(files_prefix(r.index, r.attempt), missing=FILES_REMOVED) for r in gone), *found]

@@ -36,7 +36,7 @@ from .columns import JsonText, UtcTime
 from .rows import Row, correction_row, lag_ms
 from .tables import correction, status_transition, task_change, task_finding, task_history, task_observation
 from .unit import Unit
-from .wire import in_order, insert_rows
+from .wire import insert_mappings
 
 CHUNK = 500
 
@@ -67,8 +67,7 @@ class Move:
 
 def _stage(unit: Unit, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write the rows, all of the same columns, into the worktable."""
-    names = tuple(rows[0])
-    insert_rows(unit.conn, task_change, ("run_id", *names), [(unit.run_id, *in_order(row, names)) for row in rows])
+    insert_mappings(unit.conn, task_change, rows, run_id=unit.run_id)
 
 
 _SAME_TASK = "w.run_id = :run_id AND t.run_id = w.run_id AND t.task_id = w.task_id"
@@ -276,9 +275,7 @@ def stage_moves(unit: Unit, seen: Collection[int], moves: Sequence[Move]) -> Non
     for chunk in chunks(sorted(kept)):
         unit.conn.execute(delete(task_finding).where(c.run_id == unit.run_id, c.task_id.in_(chunk)))
     found = [_still(move, kept.get(move.task_id)) for move in moves if task_may_become(move.before, move.after)]
-    rows = [_staged(unit, move) for move in found]
-    if rows:
-        insert_rows(unit.conn, task_finding, tuple(rows[0]), [in_order(row, tuple(rows[0])) for row in rows])
+    insert_mappings(unit.conn, task_finding, [_staged(unit, move) for move in found])
 
 
 def _still(move: Move, earlier: Row | None) -> Move:

@@ -19,11 +19,18 @@ STATEMENT_CHARACTERS = 1024 * 1024
 """Far below what a server takes in one statement (16 MiB at least), also when every character has four bytes."""
 
 
-def in_order(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
-    """The row's values in the order of ``names``, which are all that it has; ``ValueError`` for any other row."""
-    if len(row) != len(names):
-        raise ValueError(f"a row has the columns {', '.join(row)}; expected were {', '.join(names)}")
-    return tuple(row[name] for name in names)
+def insert_mappings(conn: Connection, table: Table, rows: Sequence[Mapping[str, Any]], **same: Any) -> None:
+    """Insert rows that all have the same columns, in any order; ``same`` are columns with one value for every row.
+
+    Raises ``ValueError`` or ``KeyError`` for a row with other columns than the first.
+    """
+    if not rows:
+        return
+    names = tuple(rows[0])
+    if odd := next((row for row in rows if len(row) != len(names)), None):
+        raise ValueError(f"a row has the columns {', '.join(odd)}; expected were {', '.join(names)}")
+    values = [(*same.values(), *(row[name] for name in names)) for row in rows]
+    insert_rows(conn, table, (*same, *names), values)
 
 
 def insert_rows(conn: Connection, table: Table, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from crawler_lifecycle import compose
@@ -50,8 +51,9 @@ def bucket_lines(url: str, mine: str | None) -> list[Line]:
         try:
             probe()
         except LifecycleError as error:
-            if all(line.text != _told(level, error).text for line in wrong):
-                wrong.append(_told(level, error))
+            told = _told(level, error)
+            if all(line.text != told.text for line in wrong):
+                wrong.append(told)
             return False
         return True
 
@@ -60,7 +62,8 @@ def bucket_lines(url: str, mine: str | None) -> list[Line]:
         said.append("written to")
         if mine == SIGNS:
             # It need not be able to, and the next probe has the same name.
-            _quietly(bucket.probe_removing)
+            with suppress(LifecycleError):
+                bucket.probe_removing()
     if mine in (None, READS) and tried(bucket.probe_listing) and tried(bucket.probe_reading):
         said.append("read")
     if mine is None and tried(bucket.probe_removing, "warn"):
@@ -74,14 +77,6 @@ def _told(level: Level, error: LifecycleError) -> Line:
     """Their texts name the cure behind the last semicolon."""
     what, _, cure = str(error).rpartition("; ")
     return Line(CHECK, level, what or cure, cure if what else 'docs/kubernetes.md, "In object storage"')
-
-
-def _quietly(probe: Callable[[], None]) -> bool:
-    try:
-        probe()
-    except LifecycleError:
-        return False
-    return True
 
 
 # --- shared volume -------------------------------------------------------------------------------------------------
