@@ -68,14 +68,19 @@ class VolumeFiles:
         return found
 
 
+def is_volume(root: Path) -> bool:
+    """Whether this is the volume, and not the empty folder where it should be mounted. Raises ``OSError``."""
+    return "tasks" in os.listdir(root) or os.path.ismount(root)
+
+
 def check_mounted(root: Path) -> None:
     """Raise ``ClusterUnavailable`` for an empty folder where a volume should be mounted: it is an outage, and not a
     volume without files."""
     try:
-        names = os.listdir(root)
+        there = is_volume(root)
     except OSError as error:
         raise _unreadable(root, error) from error
-    if "tasks" not in names and not os.path.ismount(root):
+    if not there:
         raise ClusterUnavailable(
             f"LIFECYCLE_CLUSTER__VOLUME_PATH: {str(root)!r} holds no folder 'tasks' and nothing is mounted there; "
             "mount the volume that crawl pods write to"

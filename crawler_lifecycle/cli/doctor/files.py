@@ -93,11 +93,13 @@ def volume_line(path: Path | None, *, in_pod: bool) -> Line:
         cure = "kubectl exec -n crawler-lifecycle deploy/worker-export -- crawlctl doctor tells how it is there"
         return Line(CHECK, "warn", f"the shared volume is not mounted on this machine ({path})", cure)
     mount = "mount the claim there (deploy/components/shared-volume), or set LIFECYCLE_CLUSTER__VOLUME_PATH right"
+    from crawler_lifecycle.adapters.kubernetes.files import is_volume
+
     try:
-        names = os.listdir(path)
+        there = is_volume(path)
     except OSError as error:
         return Line(CHECK, "bad", f"the shared volume cannot be read at {path}: {error.strerror}", mount)
-    if "tasks" not in names and not os.path.ismount(path):
+    if not there:
         return Line(CHECK, "bad", f"{path} holds no folder 'tasks', and nothing is mounted there", mount)
     closed = _closed(path / "tasks", 5)
     if closed is not None:
