@@ -7,6 +7,14 @@ from typing import Any
 import pytest
 from local_bench import Bench
 
+from crawler_lifecycle.adapters.local import cluster
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That a starved machine takes long over a SIGKILL is for people to be told, and nothing that is claimed here."""
+    monkeypatch.setattr(cluster, "KILL_SECONDS", 60.0)
+
 
 @pytest.fixture
 def make_bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -20,7 +21,8 @@ from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask, TaskRef
 
 RUN = 5
-SLEEP = "import time; time.sleep(60)"
+#: Longer than any test may take: what ends it is the test.
+SLEEP = "import time; time.sleep(300)"
 #: Counts its SIGTERMs in files/signals, says so when its handler is there, and ends a moment after the first.
 POLITE = """
 import os, signal, time
@@ -40,7 +42,7 @@ STUBBORN = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 open(os.environ["CRAWL_FILES_DIR"] + "/ready", "w").close()
-time.sleep(60)
+time.sleep(300)
 """
 #: A grandchild in a session of its own, which ignores SIGTERM; the crawler itself ignores it too.
 DOUBLE_FORK = """
@@ -53,7 +55,7 @@ if os.fork() == 0:
         with open(files + "/daemon.tmp", "w") as file:
             file.write(str(os.getpid()))
         os.rename(files + "/daemon.tmp", files + "/daemon")
-        time.sleep(60)
+        time.sleep(300)
     os._exit(0)
 os.wait()
 while not os.path.exists(files + "/daemon"):
@@ -62,11 +64,11 @@ open(files + "/ready", "w").close()
 """
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 15.0) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Poll until the condition holds; fail after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
+        assert time.monotonic() < deadline, f"it did not come true, not within {seconds:g} s"
         time.sleep(0.01)
 
 
@@ -87,7 +89,7 @@ class Bench:
         *,
         memory: str | None = None,
         cpu: str | None = None,
-        expires_in: float = 25.0,
+        expires_in: float = 120.0,
         **limits: Any,
     ) -> Deployment:
         return Deployment(
@@ -115,11 +117,47 @@ class Bench:
         return self.cluster.look(RUN, [self.ref(index)]).observations[0]
 
     def until(self, phase: Phase, index: int = 0) -> Observation:
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while (seen := self.look(index)).phase is not phase:
-            assert time.monotonic() < deadline, seen
+            assert time.monotonic() < deadline, f"not within 60 s: {seen}"
             time.sleep(0.01)
         return seen
+
+    def until_on_file(self, index: int = 0) -> Observation:
+        """Until its supervisor wrote the end and left: a look may know the end before, from other evidence."""
+        wait_until((self.folder(index) / "end.json").exists)
+        wait_until(lambda: not self.supervisor(index).alive())
+        return self.look(index)
+
+    def fill(self, count: int) -> None:
+        """Let the first ``count`` tasks take the slots, one after the other: the queue knows the order of arrival."""
+        for index in range(count):
+            self.deploy(SLEEP, range(index, index + 1))
+            self.until(Phase.EXECUTING, index)
+
+    def queue(self, index: int, code: str = SLEEP) -> None:
+        """Deploy a task that finds no slot, and wait until its supervisor stands in the queue behind all others."""
+        self.deploy(code, range(index, index + 1))
+        wait_until(lambda: (self.look(index).reason or "").startswith("waiting: "))
+        wait_until(lambda: self._is_head() or self._sleeps_in_queue(index))
+
+    def _is_head(self) -> bool:
+        """Whether the one task that waits holds the turnstile; with more, the first of them does."""
+        if len(os.listdir(self.state / "waiting")) > 1:
+            return False
+        with open(self.state / "slots/turnstile", "a") as turnstile:
+            try:
+                fcntl.flock(turnstile, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def _sleeps_in_queue(self, index: int) -> bool:
+        """A supervisor takes signals only in the queue, where it sleeps in the kernel's list of waiters."""
+        status = Path(f"/proc/{self.supervisor(index).pid}/status").read_text()
+        told = dict(line.split(":", 1) for line in status.splitlines())
+        open_to_stops = not int(told["SigBlk"], 16) & 1 << (signal.SIGTERM - 1)
+        return open_to_stops and told["State"].strip().startswith("S")
 
     def until_over(self, index: int = 0) -> Observation:
         """Until it ended or is gone: which of them depends on whether process 1 has reaped the zombie yet."""
@@ -192,4 +230,4 @@ class Bench:
             for path in self.state.glob("tasks/*/*/*/spec.json"):
                 run, index, attempt = (int(part) for part in path.parent.parts[-3:])
                 self.cluster.kill(run, TaskRef(1000 + index, index, attempt))
-        wait_until(lambda: not self.running(), seconds=5)
+        wait_until(lambda: not self.running())

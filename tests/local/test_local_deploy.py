@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,14 @@ from crawler_lifecycle.domain.run import Resources
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import Deployed
 
+#: In a process that deploys beside others: see ``_meet``.
+together: Barrier
+
 ONCE = """
 import os, time
 with open(os.environ["CRAWL_FILES_DIR"] + "/starts", "a") as file:
     file.write("x")
-time.sleep(60)
+time.sleep(300)
 """
 ECHO = """
 import json, os
@@ -39,8 +43,9 @@ os.rename(os.environ["CRAWL_FILES_DIR"] + "/seen.tmp", os.environ["CRAWL_FILES_D
 
 
 def starts(bench: Bench, index: int = 0) -> int:
+    """How often it was started, a moment after the first time."""
     path = bench.folder(index) / "files/starts"
-    wait_until(path.exists)
+    wait_until(lambda: path.exists() and path.read_text())
     time.sleep(0.3)
     return len(path.read_text())
 
@@ -53,10 +58,10 @@ def seen_by_crawler(bench: Bench) -> dict[str, object]:
 
 def test_eight_threads_start_one_crawler(bench: Bench) -> None:
     answers: list[Deployed] = []
-    together = threading.Barrier(8)
+    barrier = threading.Barrier(8)
 
     def deploy() -> None:
-        together.wait()
+        barrier.wait()
         answers.extend(bench.deploy(ONCE))
 
     threads = [threading.Thread(target=deploy) for _ in range(8)]
@@ -69,17 +74,24 @@ def test_eight_threads_start_one_crawler(bench: Bench) -> None:
     assert starts(bench) == 1
 
 
-def _deploy_elsewhere(folder: str, gate: float) -> list[tuple[str, str | None]]:
+def _meet(barrier: Barrier) -> None:
+    """In a process of the pool: where all of them begin together."""
+    global together
+    together = barrier
+
+
+def _deploy_elsewhere(folder: str) -> list[tuple[str, str | None]]:
     bench = Bench(Path(folder), slots=3)
-    time.sleep(max(0.0, gate - time.time()))
+    together.wait()
     return [(answer.state, answer.uid) for answer in bench.deploy(ONCE, range(3))]
 
 
 def test_four_processes_start_one_crawler_each_task(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(slots=3)
-    with multiprocessing.get_context("spawn").Pool(4) as pool:
-        job = pool.starmap_async(_deploy_elsewhere, [(str(bench.state.parent), time.time() + 1.5)] * 4)
-        answers = job.get(30)
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(4, initializer=_meet, initargs=(context.Barrier(4),)) as pool:
+        job = pool.map_async(_deploy_elsewhere, [str(bench.state.parent)] * 4, chunksize=1)
+        answers = job.get(120)
         pool.close()
         pool.join()
     for index in range(3):
@@ -211,7 +223,7 @@ def test_the_crawler_sees_the_contract_and_nothing_of_ours(
         resumable=True,
     )
     deployment = replace(
-        bench.deployment(run_timeout_s=60),
+        bench.deployment(run_timeout_s=3600),
         args={"second": "-x=\n'é"},
         settings={"B": "run"},
         resources=Resources(memory="512Mi"),

@@ -8,11 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from local_bench import wait_until
 
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.ports import TaskRef
@@ -38,13 +38,13 @@ def straggler(state: Path, cluster: LocalCluster) -> Iterator[subprocess.Popen[b
     files = folder_of(state, 7, 3, 2) / "files"
     files.mkdir(parents=True)
     marks = {"CRAWL_RUN_ID": "7", "CRAWL_TASK_ID": "41", "CRAWL_FILES_DIR": str(files)}
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, **marks})
-    until = time.monotonic() + 10
-    while not cluster.inventory() and time.monotonic() < until:
-        time.sleep(0.01)
-    yield process
-    process.kill()
-    process.wait()
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], env={**os.environ, **marks})
+    try:
+        wait_until(cluster.inventory)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_process_that_outlived_its_recorded_end_is_found_and_killed(
@@ -57,7 +57,7 @@ def test_a_process_that_outlived_its_recorded_end_is_found_and_killed(
     assert (task.key, task.uid, task.task_id, task.executing) == ((7, 3, 2), "u-1", 41, True)
     assert not task.stray
     cluster.kill(7, TaskRef(41, 3, 2, "u-1"))
-    assert straggler.wait(10) == -signal.SIGKILL
+    assert straggler.wait(60) == -signal.SIGKILL
     assert cluster.inventory() == []
 
 
@@ -70,7 +70,7 @@ def test_a_process_whose_folder_was_taken_away_is_named_by_pid_and_start(
     assert (task.uid or "").startswith(f"{straggler.pid}@")
     assert task.stray, "the database knows it by its folder's uid, and it is the same task"
     cluster.kill(7, TaskRef(41, 3, 2, task.uid))
-    assert straggler.wait(10) == -signal.SIGKILL
+    assert straggler.wait(60) == -signal.SIGKILL
     assert cluster.inventory() == []
 
 

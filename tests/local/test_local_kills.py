@@ -15,6 +15,7 @@ from pathlib import Path
 
 from local_bench import RUN, SLEEP, STUBBORN, Bench, wait_until
 
+from crawler_lifecycle.adapters.local.identity import all_processes
 from crawler_lifecycle.domain.task import Observation, Phase, TaskStatus, read_end
 
 COUNTING = """
@@ -96,8 +97,8 @@ def test_all_of_them_leave_nothing_but_the_proof_that_it_is_gone(bench: Bench) -
 
 def test_a_waiting_supervisor(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(slots=1)
-    bench.deploy(SLEEP, range(2))
-    bench.until(Phase.WAITING, 1)
+    bench.fill(1)
+    bench.queue(1)
     bench.slay(bench.supervisor(1))
     assert bench.look(1).phase is Phase.GONE
     assert bench.deploy(SLEEP, range(1, 2))[0].state == "existing"
@@ -111,17 +112,27 @@ def test_the_supervisor_while_it_starts_the_crawler(bench: Bench) -> None:
         time.sleep(0.001 * index)
         supervisor = bench.supervisor(index)
         bench.slay(supervisor)
-        time.sleep(0.1)
+        # What it forked for the crawler executes, or leaves because nobody opens its gate.
+        wait_until(lambda index=index: not any(_argument(bench, index) in _told(pid, "cmdline") for pid in all_pids()))
         seen = bench.look(index)
-        runs = any(f"/{index}/1/files".encode() in _environ(pid) for pid in bench.running())
+        runs = any(f"/{index}/1/files".encode() in _told(pid, "environ") for pid in bench.running())
         assert (seen.phase is Phase.EXECUTING) == runs
         assert seen.phase in (Phase.EXECUTING, Phase.GONE, Phase.ENDED)
         bench.cluster.kill(RUN, bench.ref(index))
 
 
-def _environ(pid: int) -> bytes:
+def _argument(bench: Bench, index: int) -> bytes:
+    """In the argument vector of the task's supervisor, and of its fork until that executes the crawler."""
+    return b"\0" + os.fsencode(bench.folder(index)) + b"\0"
+
+
+def all_pids() -> list[int]:
+    return [stat.pid for stat in all_processes() if not stat.ended]
+
+
+def _told(pid: int, name: str) -> bytes:
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
             return file.read()
     except OSError:
         return b""
@@ -132,13 +143,14 @@ def test_whoever_deployed_it(bench: Bench) -> None:
     script = (
         "import sys, os; sys.path[:0] = [sys.argv[1], sys.argv[2]]\n"
         "from pathlib import Path; from local_bench import Bench\n"
-        "Bench(Path(sys.argv[3])).deploy('import time; time.sleep(0.5)'); os.kill(os.getpid(), 9)\n"
+        "Bench(Path(sys.argv[3])).deploy(sys.argv[4]); os.kill(os.getpid(), 9)\n"
     )
     here = os.path.dirname(__file__)
     root = os.path.dirname(os.path.dirname(here))
-    done = subprocess.run([sys.executable, "-c", script, root, here, str(bench.state.parent)], check=False)
+    done = subprocess.run([sys.executable, "-c", script, root, here, str(bench.state.parent), COUNTING], check=False)
     assert done.returncode == -9
-    assert bench.look().phase in (Phase.EXECUTING, Phase.WAITING)
+    bench.until(Phase.EXECUTING)
+    go(bench)
     assert how(bench.until(Phase.ENDED)) == (0, None, "Completed", "finished")
 
 
@@ -167,7 +179,7 @@ def test_a_reused_number_is_somebody_else(bench: Bench) -> None:
     supervisor, runner, crawler = bench.supervisor(), bench.runner(), bench.crawler_process()
     bench.slay(supervisor)
     bench.slay(runner, crawler)
-    with subprocess.Popen(["/bin/sleep", "60"]) as stranger:
+    with subprocess.Popen(["/bin/sleep", "300"]) as stranger:
         for name in ("process.json", "supervisor.json"):
             path = bench.folder() / name
             path.write_text(json.dumps({**json.loads(path.read_text()), "pid": stranger.pid}))

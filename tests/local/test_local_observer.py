@@ -6,7 +6,6 @@ import errno
 import os
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,6 +28,13 @@ def told(bench: Bench) -> Iterator[Told]:
     told = Told(LocalObserver(bench.state))
     with told.watching():
         yield told
+
+
+def a_whole_turn(told: Told) -> None:
+    """Until the observer has gone through a turn that began after now: it says how it is at the end of each."""
+    for _ in range(2):
+        seen = told.observer.health()
+        wait_until(lambda seen=seen: told.observer.health() is not seen)
 
 
 def marks(bench: Bench, folder: str) -> list[str]:
@@ -57,25 +63,26 @@ def test_a_killed_supervisor_is_told_and_then_the_end_of_its_crawler(bench: Benc
     told.after(lambda: bench.slay(bench.runner(), bench.crawler_process()))
     assert bench.look().phase in (Phase.ENDED, Phase.GONE)
     wait_until(lambda: marks(bench, live.LIVE) == [])
-    assert told.observer.health().watched == 0
+    wait_until(lambda: told.observer.health().watched == 0)
 
 
 def test_what_a_dead_crawler_left_running_is_watched_to_its_end(bench: Bench, told: Told) -> None:
-    bench.start(DOUBLE_FORK + "time.sleep(60)")
+    bench.start(DOUBLE_FORK + "time.sleep(300)")
     wait_until((bench.folder() / "files/daemon").exists)
     daemon = int((bench.folder() / "files/daemon").read_text())
     told.quiet()
     bench.slay(bench.supervisor())
     bench.slay(bench.crawler_process(), bench.runner())
     told.quiet()
+    a_whole_turn(told)
     assert told.observer.health().watched == 1
     told.after(lambda: os.kill(daemon, 9))
     wait_until(lambda: told.observer.health().watched == 0)
 
 
 def test_a_supervisor_that_dies_in_the_queue_is_told(bench: Bench, told: Told) -> None:
-    bench.deploy(SLEEP, range(3))
-    bench.until(Phase.WAITING, index=2)
+    bench.fill(2)
+    bench.queue(2)
     told.quiet()
     told.after(lambda: bench.slay(bench.supervisor(2)))
     assert bench.look(2).phase is Phase.GONE
@@ -106,8 +113,7 @@ def test_tasks_of_a_build_without_marks_are_found(bench: Bench) -> None:
 
 def test_a_task_that_such_a_build_deploys_while_we_watch_is_found(bench: Bench, told: Told) -> None:
     """Its only sign is the mark with which it waits."""
-    bench.deploy(SLEEP, range(2))
-    bench.until(Phase.EXECUTING, index=1)
+    bench.fill(2)
     told.quiet()
 
     def deploy() -> None:
@@ -147,6 +153,7 @@ def test_a_supervisor_that_begins_while_it_is_looked_for_is_not_over(
     with told.watching():
         wait_until(lambda: not late)
         told.quiet()
+        a_whole_turn(told)
         assert told.observer.health().watched == 1
         for name in hidden:
             (bench.folder() / name).unlink()
@@ -161,7 +168,7 @@ def test_a_supervisor_that_begins_while_it_is_looked_for_is_not_over(
 
 def test_old_ends_are_not_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.deploy("pass")
-    bench.until(Phase.ENDED)
+    bench.until_on_file()
     wait_until(lambda: marks(bench, live.ENDED) == [NAME])
     (bench.state / live.ENDED / NAME).unlink()
     told = Told(LocalObserver(bench.state))
@@ -260,7 +267,7 @@ def test_watching_is_cheap(bench: Bench, tmp_path: Path) -> None:
         told.quiet()
         shutil.rmtree(bench.state / "tasks")
         (bench.state / "tasks").write_text("unreadable as a folder")
-        time.sleep(0.3)
+        a_whole_turn(told)
         assert told.observer.health().up
     (bench.state / "tasks").unlink()
     (bench.state / "tasks").mkdir()

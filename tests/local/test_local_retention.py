@@ -28,12 +28,7 @@ def age(bench: Bench, days: float, index: int = 0) -> None:
 @pytest.fixture
 def ended(bench: Bench) -> Bench:
     bench.deploy(WRITE)
-    bench.until(Phase.ENDED)
-    # The supervisor leaves a moment after it wrote the end.
-    deadline = time.monotonic() + 10
-    while bench.supervisor().alive():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    bench.until_on_file()
     return bench
 
 
@@ -61,7 +56,7 @@ def test_a_young_one_stays(ended: Bench) -> None:
 def test_a_run_with_a_task_that_executes_or_was_lost_stays_whole(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(slots=2)
     bench.deploy(WRITE)
-    bench.until(Phase.ENDED)
+    bench.until_on_file()
     bench.deploy(SLEEP, range(1, 2))
     bench.until(Phase.EXECUTING, 1)
     age(bench, 99)

@@ -42,7 +42,7 @@ class Told:
             yield self
         finally:
             over.set()
-            thread.join(5)
+            thread.join(60)
             assert not thread.is_alive(), "it did not end when it was over"
 
     def after(self, act: Callable[[], object], run_id: int = RUN) -> datetime:
