@@ -11,7 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.domain.run import TasksAdded
 from crawler_lifecycle.domain.task import End
-from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
+from crawler_lifecycle.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from tests.support.lab import Lab
 
 SOON = {"start_check_s": 0.1}
@@ -97,32 +97,36 @@ async def test_what_cannot_be_added_is_refused_and_the_run_goes_on(
 
 async def test_under_a_stop_and_after_the_end_nothing_is_added(real_lab: Lab) -> None:
     lab = real_lab
-    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=1)
-    handle = await lab.start({"crawler": "books", "limits": SOON})
+    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
+    handle = await lab.start({"crawler": "books", "limits": {**SOON, "force_stop_after_s": None}})
     await lab.until(lambda: lab.tasks(1).get(0) == "RUNNING")
     await handle.signal("stop")
-    await lab.until(lambda: lab.store.get_run(1).stop is not None)
+    await lab.until(lambda: lab.cluster.signals(1))
     with pytest.raises(WorkflowUpdateFailedError) as error:
         await add(handle, "7")
     assert refusal(error)[0] == "NotInThisState"
+    lab.cluster.end_now(1, end=SHUTDOWN)
     assert (await handle.result()).tasks == {"CANCELLED": 1}
 
 
 async def test_what_comes_together_with_a_cancel_is_refused_or_ends_with_the_run(real_lab_without_workers: Lab) -> None:
     """In one workflow task Temporal hands updates over before a cancel: such tasks get rows, and are cancelled."""
     lab = real_lab_without_workers
-    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=1)
+    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
     async with lab.working():
-        handle = await lab.start({"crawler": "books", "limits": SOON, "poll_minutes": [600]})
+        limits = {**SOON, "force_stop_after_s": None}
+        handle = await lab.start({"crawler": "books", "limits": limits, "poll_minutes": [600]})
         await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
         # A call that dies with the workers would hold the run until it times out.
         await lab.until(lambda: [e.type for e in lab.outside.pushed] == ["run.started"])
     await handle.cancel()
     adding = asyncio.create_task(add(handle, "7"))
     await asyncio.sleep(0.5)  # nobody works: the run finds both when it goes on
-    async with lab.working(), asyncio.timeout(90):
-        result = await handle.result()
+    async with lab.working(), asyncio.timeout(120):
         (answer,) = await asyncio.gather(adding, return_exceptions=True)
+        await lab.until(lambda: lab.cluster.signals(1))
+        lab.cluster.end_now(1, end=SHUTDOWN)  # a run that is over could answer nothing
+        result = await handle.result()
     if isinstance(answer, TasksAdded):
         assert [task.index for task in answer.tasks] == [1]
     else:
@@ -160,13 +164,15 @@ async def test_added_tasks_wait_for_free_slots_and_one_that_fails_makes_the_run_
     lab.scheduler.before = count
     bad = End(exit_code=1, reason="Error")
     lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
-        executes=3 if index == 0 else 0.05, end=bad if index == 3 else FINISHED
+        executes=None if index == 0 else 0.05, end=bad if index == 3 else FINISHED
     )
     handle = await lab.start(
         {"crawler": "books", "limits": SOON, "tasks": [{}], "max_parallel_tasks": 2, "poll_minutes": [0.01]}
     )
     await lab.until(lambda: lab.tasks(1).get(0) == "RUNNING")
     await add(handle, "1", "2", "3")
+    await lab.until(lambda: lab.tasks(1) == {0: "RUNNING", 1: "SUCCEEDED", 2: "SUCCEEDED", 3: "FAILED"})
+    lab.cluster.end_now(1, end=FINISHED)
     result = await handle.result()
     assert (result.outcome, result.tasks) == ("partial", {"SUCCEEDED": 3, "FAILED": 1})
     assert most <= 2

@@ -176,8 +176,8 @@ async def test_a_refused_deployment_is_a_failed_run_with_its_reason(lab: Lab, un
 @pytest.mark.parametrize("away", ["send", "store"])
 async def test_an_export_that_fails_for_a_day_never_changes_a_verdict(lab: Lab, away: str) -> None:
     lab.outside.fail = {away: NotDelivered("no space")}
-    handle = await lab.start({"crawler": "books"})
     lab.cluster.folders[1, 0] = lab.folder
+    handle = await lab.start({"crawler": "books"})
     result = await handle.result()
     assert result.status == "COMPLETED"
     (export,) = lab.store.exports(1)
@@ -213,7 +213,7 @@ async def test_a_database_that_is_away_for_an_hour_fails_no_run(lab: Lab, monkey
     with monkeypatch.context() as patch:
         for name in ("found_state", "count_tasks", "apply_findings", "end_run"):
             patch.setattr(store, name, broken)
-        await lab.until(lambda: calls > 130)  # capped at 30 s between tries, so well over an hour of virtual time
+        await lab.until(lambda: calls > 130, 120)  # capped at 30 s between tries, so well over an hour of virtual time
     assert (await handle.result()).status == "COMPLETED"
 
 
@@ -302,7 +302,7 @@ async def test_an_update_that_hangs_holds_up_neither_looks_nor_a_stop(
 
         def hang(*args: Any) -> Any:
             begun.set()
-            over.wait(20)
+            over.wait(120)
             return add(*args)
 
         monkeypatch.setattr(lab.store, "add_tasks", hang)

@@ -43,7 +43,7 @@ async def test_a_day_on_the_ladder_stays_small(lab: Lab) -> None:
     looks = [n for n in await lab.events(handle) if n == "get_history_statuses_to_sync"]
     assert 98 <= len(looks) <= 102
     assert len(history.events) <= 2000
-    assert lab.store.corrections(result.run_id) == []
+    assert lab.corrections(result.run_id) == []
 
 
 async def test_a_scheduled_run_takes_the_scheduled_route(lab: Lab) -> None:

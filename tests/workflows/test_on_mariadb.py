@@ -11,7 +11,7 @@ import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.activities.shared import utc_now
-from crawler_lifecycle.fakes.cluster import Behaviour
+from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from tests.support.lab import Lab, laboratory
 from tests.support.mariadb import MariaDb, running_mariadb
 from tests.workflows import test_faults, test_good_path, test_resume, test_stop
@@ -47,11 +47,12 @@ async def test_the_same(mariadb_lab: Lab, chosen: Callable[[Lab], Awaitable[None
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 async def test_a_database_that_is_away_for_a_while_fails_no_run(unhurried: WorkflowEnvironment, tmp_path: Path) -> None:
     """Killed while runs are in every phase, and back after seconds: all of them go on and end by the truth."""
     with running_mariadb("--innodb-flush-log-at-trx-commit=2") as server, server.database() as url:
         async with laboratory(unhurried.client, tmp_path, database=url, clock=utc_now) as lab:
-            lab.cluster.behaviour = Behaviour(waits=0.5, executes=6)
+            lab.cluster.behaviour = Behaviour(waits=0.5, executes=None)
             quick = {"crawler": "books", "poll_minutes": [0.02], "limits": {"start_check_s": 0.3}}
             handles = [await lab.start(quick) for _ in range(4)]
             await lab.until(lambda: len(lab.store.list_runs(status=["PROCESSING"])) >= 2)
@@ -59,7 +60,12 @@ async def test_a_database_that_is_away_for_a_while_fails_no_run(unhurried: Workf
             server.kill()
             await asyncio.sleep(4)
             server.restart()
-            results = await asyncio.gather(*(handle.result() for handle in handles))
+            ends = asyncio.gather(*(lab.ended(handle, 150) for handle in handles))
+            while not ends.done():  # tasks that were still queued begin only now
+                for key in lab.cluster.alive():
+                    lab.cluster.end_now(*key, end=FINISHED)
+                await asyncio.sleep(0.1)
+            results = await ends
             assert {(r.status, r.outcome) for r in results} == {("COMPLETED", "finished")}
             assert sorted(r.tasks["SUCCEEDED"] for r in results) == [1, 1, 1, 1, 3, 3, 3, 3]
             assert len(lab.store.list_runs(status=["COMPLETED"])) == 8

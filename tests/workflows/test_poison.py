@@ -133,12 +133,12 @@ async def test_an_input_whose_key_is_lost_waits_for_the_key(lab: Lab) -> None:
     handle = await lab.client.start_workflow(
         names.LIFECYCLE_WORKFLOW, ENCRYPTED, id="lab/locked", task_queue=names.QUEUE_MAIN
     )
-    for _ in range(200):
-        history = await handle.fetch_history()
-        failures = [e for e in history.events if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED]
-        if failures:
-            break
-        await asyncio.sleep(0.05)
+    async with asyncio.timeout(60):
+        failures = []
+        while not failures:
+            history = await handle.fetch_history()
+            failures = [e for e in history.events if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED]
+            await asyncio.sleep(0.05)
     assert "LIFECYCLE_PAYLOADS__KEYS" in failures[0].workflow_task_failed_event_attributes.failure.message
     await handle.terminate("end of test")
 
@@ -266,14 +266,14 @@ class Held:
     def look(self, *args: Any) -> Any:
         if not self.entered.is_set():
             self.entered.set()
-            assert self.go_on.wait(30)
+            assert self.go_on.wait(120)
             if self.error is not None:
                 raise self.error
         return self._look(*args)
 
     async def stranger(self, handle: WorkflowHandle[Any, Any]) -> tuple[str, AsyncActivityHandle]:
         """The name of the pending activity, and a handle by which a stranger can answer in its place."""
-        assert await asyncio.to_thread(self.entered.wait, 20)
+        await self.lab.until(self.entered.is_set)
         [pending] = (await handle.describe()).raw_description.pending_activities
         ids = {"workflow_id": handle.id, "run_id": None, "activity_id": pending.activity_id}
         return pending.activity_type.name, self.lab.client.get_async_activity_handle(**ids)

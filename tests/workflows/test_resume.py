@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -65,16 +65,30 @@ async def test_a_terminated_run_goes_on_without_repeating_what_was_done(lab: Lab
 
 
 @pytest.mark.parametrize("stage", ["deployment", "reconciliation", "completion"])
-async def test_a_run_terminated_in_any_stage_reaches_its_end(lab: Lab, stage: str) -> None:
+async def test_a_run_terminated_in_any_stage_reaches_its_end(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
     behaviours = {"deployment": Behaviour(waits=1e7), "reconciliation": UNTIL_STOPPED, "completion": Behaviour()}
     lab.cluster.behaviour = behaviours[stage]
-    if stage == "completion":
-        lab.outside.fail["send"] = RuntimeError("the bus is away")
+    sending, go_on = threading.Event(), threading.Event()
+
+    def hang(_: Event) -> None:
+        sending.set()
+        go_on.wait(120)
+        raise RuntimeError("the bus is away")
+
+    monkeypatch.setattr(lab.outside, "send", hang)
+    there: dict[str, Callable[[], object]] = {
+        "deployment": lambda: lab.cluster.calls["look"],
+        "reconciliation": lambda: lab.tasks(1) == {0: "RUNNING"},
+        "completion": sending.is_set,
+    }
     handle = await lab.start({"crawler": "books"})
+    await lab.until(there[stage])
     await lab.snapshot_where(handle, lambda s: s.stage == stage)
-    await asyncio.sleep(0.1)
     await handle.terminate("by an operator")
-    lab.outside.fail.clear()
+    go_on.set()
+    monkeypatch.undo()
     row = lab.store.get_run(1)
     if stage == "completion":
         assert row.status == "COMPLETED"
@@ -197,19 +211,19 @@ async def test_a_deployment_call_of_the_former_attempt_never_makes_a_second_task
 ) -> None:
     """The worker hangs in the call, the workflow is terminated and resumed, and then the call goes through."""
     lab = real_lab
-    monkeypatch.setattr(deployment, "DEPLOYMENT_LIFE_S", 2)
+    monkeypatch.setattr(deployment, "DEPLOYMENT_LIFE_S", 3600 if in_time else 2)
     monkeypatch.setattr(deployment, "CLOCK_MARGIN_S", 0)
     under_way, go_on = threading.Event(), threading.Event()
 
     def hang(call: Deployment) -> None:
         if call.attempt == 1:
             under_way.set()
-            assert go_on.wait(30)
+            assert go_on.wait(120)
 
     lab.scheduler.before = hang
     request = {"crawler": "books", "limits": {"start_check_s": 0.1}, "poll_minutes": [0.02]}
     handle = await lab.start(request)
-    await asyncio.to_thread(under_way.wait, 10)
+    await lab.until(under_way.is_set)
     await handle.terminate("by an operator")
     again = await lab.start({"run_id": 1})
     await lab.until(lambda: lab.store.get_run(1).attempt == 2 and lab.store.get_run(1).verified_at)

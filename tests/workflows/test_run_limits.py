@@ -47,7 +47,7 @@ def ended_by_limit(lab: Lab, result: RunResult, outcome: str, tasks: int = 1, on
     assert len([key for key in lab.cluster._tasks if key[0] == run_id]) == on_cluster, "queued ones never start"
     assert [e.body["outcome"] for e in lab.outside.pushed if e.type == "run.stopped"] == [outcome]
     assert [(e.body["status"], e.body["outcome"]) for e in lab.outside.sent] == [("FAILED", outcome)]
-    assert lab.store.corrections(run_id) == []
+    assert lab.corrections(run_id) == []
 
 
 @pytest.mark.parametrize(("limits", "behaviour", "outcome"), LIMITS, ids=IDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import threading
 from collections.abc import Callable, Coroutine
@@ -15,7 +14,7 @@ from temporalio.common import RawValue
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable, SchedulerUnavailable
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
-from crawler_lifecycle.fakes.cluster import Behaviour
+from crawler_lifecycle.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from crawler_lifecycle.ports import Deployment
 from tests.support.lab import Lab
 
@@ -55,7 +54,7 @@ def _checked(lab: Lab, result: Any, tasks: dict[str, int] | None = None) -> None
     assert logged[0]["acted_at"] is not None
     assert [e.body["status"] for e in lab.outside.sent if e.run_id == result.run_id] == ["FAILED"]
     assert "run.stopped" in [e.type for e in lab.outside.pushed if e.run_id == result.run_id]
-    assert lab.store.corrections(result.run_id) == []
+    assert lab.corrections(result.run_id) == []
 
 
 @pytest.mark.parametrize("stop", KINDS, ids=lambda k: k.__name__)
@@ -102,12 +101,12 @@ async def test_while_a_deployment_is_on_its_way(lab: Lab, stop: Stopper) -> None
 
     def late(_: Deployment) -> None:
         under_way.set()
-        assert go_on.wait(30)
+        assert go_on.wait(120)
 
     lab.scheduler.before = late
     lab.cluster.behaviour = UNTIL_STOPPED
     handle = await lab.start({"crawler": "books"})
-    await asyncio.to_thread(under_way.wait, 10)
+    await lab.until(under_way.is_set)
     await stop(handle)
     await lab.until(lambda: lab.store.get_run(1).status == "STOPPING")
     go_on.set()
@@ -134,13 +133,13 @@ async def test_while_the_archive_is_written_it_comes_too_late(lab: Lab) -> None:
 
     def slow(*_: Any, **__: Any) -> Any:
         writing.set()
-        assert go_on.wait(30)
+        assert go_on.wait(120)
         return None
 
     lab.outside.store = slow  # type: ignore[method-assign]
-    handle = await lab.start({"crawler": "books"})
     lab.cluster.folders[1, 0] = lab.folder
-    await asyncio.to_thread(writing.wait, 20)
+    handle = await lab.start({"crawler": "books"})
+    await lab.until(writing.is_set)
     await handle.signal("stop")
     go_on.set()
     result = await handle.result()
@@ -160,14 +159,16 @@ async def test_every_task_of_a_multi_process_run_is_stopped_and_the_queued_ones_
 
 
 async def test_many_stops_are_one_stop_with_one_row_each(lab: Lab) -> None:
-    lab.cluster.behaviour = UNTIL_STOPPED
-    handle = await lab.start({"crawler": "books"})
+    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
+    handle = await lab.start({"crawler": "books", "limits": {"force_stop_after_s": None}})
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
     for n in range(40):
         await handle.signal("stop", {"request_id": f"r{n % 4}"})
+    await lab.until(lambda: lab.cluster.signals(1))
+    lab.cluster.end_now(1, end=SHUTDOWN)  # not before all of them were sent
     result = await handle.result()
     assert result.outcome == "cancelled"
-    assert len(lab.store.cancellations(result.run_id)) <= 4
+    assert sorted(c["request_id"] for c in lab.store.cancellations(result.run_id)) == ["r0", "r1", "r2", "r3"]
     assert lab.cluster.signals(result.run_id) == 1
 
 
@@ -218,8 +219,6 @@ async def test_the_end_that_was_its_own_wins_over_a_late_stop(lab: Lab) -> None:
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
     lab.cluster.fail_with(ClusterUnavailable("503"), "look")
     lab.cluster.behaviour = Behaviour()
-    from crawler_lifecycle.fakes.cluster import FINISHED
-
     lab.cluster.end_now(1, end=FINISHED)
     await handle.signal("stop")
     lab.cluster.fail_with(None)
@@ -302,7 +301,7 @@ async def test_a_stop_does_not_wait_for_a_push(lab: Lab) -> None:
     def hang(event: Any) -> None:
         if event.type == "run.started":
             begun.set()
-            over.wait(20)
+            over.wait(120)
         push(event)
 
     lab.outside.push = hang  # type: ignore[method-assign]

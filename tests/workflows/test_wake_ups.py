@@ -135,7 +135,7 @@ async def test_with_wake_ups_nobody_waits_for_the_ladder(real_lab: Lab) -> None:
     ends = [t for t in lab.store.transitions(result.run_id) if t.task_id and t.to_status == "SUCCEEDED"]
     assert {t.source for t in ends} <= {"wake", "look"}
     assert any(t.source == "wake" for t in ends)
-    assert lab.store.corrections(result.run_id) == []
+    assert lab.corrections(result.run_id) == []
 
 
 async def _storm(handle: Any, seconds: float) -> None:
