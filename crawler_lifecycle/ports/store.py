@@ -230,7 +230,7 @@ class RunStore(Protocol):
     def mark_stopping(self, fence: Fence, task_ids: Sequence[int]) -> None: ...
 
     def acted_on_stop(self, fence: Fence, at: datetime) -> None:
-        """Fill ``acted_at`` of the attempt's cancellation log rows that have none."""
+        """Fill ``acted_at`` of the intent's cancellation log rows without one, also of those of an earlier attempt."""
         ...
 
     # completion

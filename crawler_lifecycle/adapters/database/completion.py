@@ -16,6 +16,7 @@ from crawler_lifecycle.ports import Event, Fence, RunRow, TaskCounts
 from .bulk import chunks, forget_staged, update_tasks
 from .readable import Fault, unreadable
 from .rows import event_row, run_row
+from .stops import note_acted
 from .tables import (
     export_record,
     outbox_delivery,
@@ -84,6 +85,8 @@ class CompletionPart(StorePart):
                 waiting_for=None,
                 next_look_at=None,
             )
+            if unit.stop is not None:
+                note_acted(unit, unit.now)  # nothing is left to be done about one that nobody heard of any more
             forget_staged(unit)
             key = event_key(unit.run_id, unit.attempt, EVENT_RUN_ENDED)
             unit.append_event(EVENT_RUN_ENDED, key, _ended_body(unit, counts))

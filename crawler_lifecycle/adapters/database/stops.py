@@ -82,16 +82,27 @@ class StopPart(StorePart):
             move_tasks(unit, moves, "stop")
 
     def acted_on_stop(self, fence: Fence, at: datetime) -> None:
-        """Fill ``acted_at`` of the attempt's log rows that have none, and note that the stop was heard."""
+        """Fill ``acted_at`` of the intent's log rows that have none, and note that the stop was heard."""
         with self._unit(fence.run_id, fence) as unit:
-            c = cancellation_log.c
-            unit.conn.execute(
-                update(cancellation_log)
-                .where(c.run_id == unit.run_id, c.attempt == unit.attempt, c.acted_at.is_(None))
-                .values(acted_at=at)
-            )
-            if unit.stop is not None and unit.run["stop_acted_at"] is None:
-                unit.update_run(stop_acted_at=at)
+            note_acted(unit, at)
+
+
+def note_acted(unit: Unit, at: datetime) -> None:
+    """Write down when the stop was acted on: in the log, too, also of requests that an earlier attempt was sent.
+
+    An attempt that takes over a run under a stop carries out what its predecessor was asked.
+    """
+    c, stop = cancellation_log.c, unit.stop
+    of_this_intent = c.attempt == unit.attempt
+    if stop is not None:
+        of_this_intent = or_(of_this_intent, c.requested_at >= stop.requested_at)
+    unit.conn.execute(
+        update(cancellation_log)
+        .where(c.run_id == unit.run_id, of_this_intent, c.acted_at.is_(None))
+        .values(acted_at=at)
+    )
+    if stop is not None and unit.run["stop_acted_at"] is None:
+        unit.update_run(stop_acted_at=at)
 
 
 def _merged(before: StopIntent | None, stop: StopIntent) -> dict[str, Any]:

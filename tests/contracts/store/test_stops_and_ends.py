@@ -9,9 +9,9 @@ import pytest
 
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, RunNotFound
 from crawler_lifecycle.domain.names import WAITING_FOR_START
-from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, StopIntent, Verdict
+from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunRequest, RunStatus, StopIntent, Verdict
 from crawler_lifecycle.domain.task import End, Phase, TaskStatus
-from crawler_lifecycle.ports import Details
+from crawler_lifecycle.ports import Details, Fence, Owner
 from tests.contracts.store.world import START, World, good_end, seen
 
 # --- stops ------------------------------------------------------------------------------------------------------
@@ -127,6 +127,36 @@ def test_stops_that_nobody_heard(world: World) -> None:
     assert world.store.unheard_stops(later) == []
     world.store.record_stop(fence.run_id, world.stop(force=True), "s2")
     assert [r.run_id for r in world.store.unheard_stops(later)] == [fence.run_id]
+
+
+def test_a_stop_that_a_later_attempt_carries_out_was_acted_on(world: World) -> None:
+    """The workflow that was asked is gone; who takes the run over does what it was asked, and the log says so."""
+    fence = world.deployed()
+    world.store.record_stop(fence.run_id, world.stop(), "s1")
+    later = world.clock.forward(30)
+    owner = Owner("crawl/books/other", "other")
+    handle = world.store.claim_run(RunRequest(run_id=fence.run_id), owner, lambda former: False)
+    world.store.acted_on_stop(Fence(fence.run_id, handle.attempt, owner.first_run_id), later)
+    (logged,) = world.store.cancellations(fence.run_id)
+    assert (logged["attempt"], logged["acted_at"]) == (1, later)
+
+
+def test_a_stop_that_nobody_heard_before_the_verdict_is_over_with_it(world: World) -> None:
+    fence = world.deployed()
+    world.execute(fence)
+    world.store.record_stop(fence.run_id, world.stop(), "s1")
+    world.clock.forward(10)
+    world.finish(fence)
+    (logged,) = world.store.cancellations(fence.run_id)
+    assert logged["acted_at"] is not None
+    # It belongs to that life of the run: a stop of the next one does not touch it.
+    owner = Owner("crawl/books/other", "other")
+    request = RunRequest(run_id=fence.run_id, rerun=True)
+    handle = world.store.claim_run(request, owner, lambda former: False)
+    world.store.record_stop(fence.run_id, world.stop(), "s2")
+    second = Fence(fence.run_id, handle.attempt, owner.first_run_id)
+    world.store.acted_on_stop(second, world.clock.forward(10))
+    assert world.store.cancellations(fence.run_id)[0] == logged
 
 
 # --- verdict ----------------------------------------------------------------------------------------------------
