@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 from local_bench import Bench, wait_until
 
-from crawler_lifecycle.adapters.local import cgroup
+from crawler_lifecycle.adapters.local import cgroup, identity
 from crawler_lifecycle.domain.task import Phase, read_end
 
 GROW = "import time\nheld = []\nwhile True:\n    held.append(bytearray(b'x' * 2**22)); time.sleep(0.02)\n"
@@ -106,6 +109,83 @@ def test_over_the_limit_is_out_of_memory(bench: Bench, code: str) -> None:
     assert (seen.end.exit_code, seen.end.signal) in ((137, 9), (1, None))
     assert read_end(seen.end).outcome == "killed by oom"
     assert read_end(seen.end).cause.startswith("Out of memory (limit 80Mi), ")
+
+
+def test_processes_that_go_while_memory_is_read_are_not_counted_for_those_they_shared_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four share 60: each is asked after another has ended, and has the larger part of it."""
+    mebi = 2**20
+    shares, alive = iter([15 * mebi, 20 * mebi, 30 * mebi, 60 * mebi]), [1, 2, 3, 4]
+
+    def ask(pid: int) -> int:
+        if len(alive) > 1:
+            alive.remove(pid)
+        return next(shares)
+
+    monkeypatch.setattr(identity, "descendants", lambda pid: list(alive))
+    monkeypatch.setattr(identity, "resident", lambda pid: 60 * mebi)
+    monkeypatch.setattr(identity, "proportional", ask)
+    assert identity.memory_of(1, 110 * mebi) == 60 * mebi
+
+
+def test_a_family_that_never_keeps_still_is_not_over_the_limit_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But a single process that never changes is, and so is a family of which the exact sum is over it."""
+    born = iter(range(100))
+    monkeypatch.setattr(identity, "descendants", lambda pid: [pid, next(born)])
+    monkeypatch.setattr(identity, "resident", lambda pid: 60)
+    monkeypatch.setattr(identity, "proportional", lambda pid: 60)
+    assert identity.memory_of(7, 110) == 109
+    monkeypatch.setattr(identity, "descendants", lambda pid: [pid, 8])
+    assert identity.memory_of(7, 110) == 120
+
+
+def test_a_slow_supervisor_hides_no_kill_for_memory(make_bench: Callable[..., Bench]) -> None:
+    """It says why before it kills; a look that comes before the end is on file reads that."""
+    bench = make_bench(cgroup_setting="off")
+    bench.start(UNTIL_GO + GROW, memory="80Mi")
+    bench.supervisor().send(signal.SIGSTOP)
+    oom = {"message": "It held 1 bytes, the limit is 0 bytes", "peak_memory": 81 * 2**20}
+    (bench.folder() / "oom.json").write_text(json.dumps(oom))
+    bench.slay(bench.runner(), bench.crawler_process())
+    seen = bench.until(Phase.ENDED)
+    assert seen.end is not None
+    assert (seen.end.reason, seen.end.exit_code, seen.end.signal) == ("OOMKilled", 137, 9)
+    assert seen.end.message == "Its supervisor did not write the end. It held 1 bytes, the limit is 0 bytes"
+    assert seen.peak_memory == 81 * 2**20
+
+
+@needs_cgroup
+def test_a_slow_supervisor_hides_no_kill_of_the_kernel(kernel: Bench) -> None:
+    kernel.start(UNTIL_GO + GROW, memory="80Mi")
+    supervisor = kernel.supervisor()
+    supervisor.send(signal.SIGSTOP)
+    (kernel.folder() / "files/go").touch()
+    seen = kernel.until(Phase.ENDED)
+    assert not (kernel.folder() / "end.json").exists()
+    assert seen.end is not None
+    assert seen.end.reason == "OOMKilled"
+    supervisor.send(signal.SIGCONT)
+    assert kernel.until_on_file().end == replace(seen.end, message=ANY, finished_at=ANY)
+
+
+@pytest.mark.parametrize("supervised", [True, False])
+def test_who_fails_at_the_limit_is_out_of_memory_without_its_supervisor_too(
+    make_bench: Callable[..., Bench], supervised: bool
+) -> None:
+    bench = make_bench(cgroup_setting="off")
+    bench.start(UNTIL_GO + FAST, memory="80Mi")
+    supervisor = bench.supervisor()
+    if supervised:
+        supervisor.send(signal.SIGSTOP)
+    else:
+        bench.slay(supervisor)
+    (bench.folder() / "files/go").touch()
+    seen = bench.until(Phase.ENDED)
+    assert seen.end is not None
+    assert (seen.end.reason, seen.end.exit_code) == ("OOMKilled", 1)
+    assert "It failed after holding " in (seen.end.message or "")
+    supervisor.send(signal.SIGCONT)
 
 
 def test_shared_pages_count_once(bench: Bench) -> None:

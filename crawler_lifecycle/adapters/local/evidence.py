@@ -6,6 +6,7 @@ observation's reason (or the end's message) and its contents are not believed.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
@@ -20,10 +21,12 @@ from crawler_lifecycle.ports import TaskRef
 from . import folder as files
 from .cgroup import Group
 from .identity import Identity, Stat, members, memory_of, read_stat
-from .limits import KILLED, left_behind, settle
+from .limits import KILLED, failed_at_limit, left_behind, settle
 
 #: A supervisor that lives writes the end within this time after its crawler died, or it hangs.
 END_SECONDS = 1.0
+NOT_WRITTEN = "Its supervisor did not write the end"
+ONLY_SUMMARY = "; this is the runner's own summary"
 _BIG = 2**63
 #: Characters of a note on resumption that are kept.
 RESUME_NOTE_MAX = 200
@@ -153,9 +156,28 @@ class TaskFolder:
             if group is not None:
                 settle(str(self.path), group)
 
-    def _oom_killed(self) -> bool:
-        """Whether the kernel killed something of it for its memory limit, as far as a dead supervisor left it to us."""
-        return self.has(files.OOM)
+    def _oom(self) -> str | None:
+        """What is known of a kill for the memory limit before the end is on file; ``None`` if there was none.
+
+        Raises ``OSError``.
+        """
+        if self.has(files.OOM):
+            return self.text(self.read(files.OOM) or {}, "message", files.OOM) or KILLED
+        group = self._group()
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            return KILLED if group is not None and group.oom_kills() else None
+        return None
+
+    def _failed_at_limit(self, summary: Mapping[str, object]) -> str | None:
+        """Whether it failed, without a reason of its own, after it had held all that it may; as the supervisor says it.
+
+        What the kernel limits is killed, and cannot get that far.
+        """
+        limit = self.count(self.read(files.SPEC) or {}, "memory_limit", files.SPEC)
+        peak = self.peak_memory()
+        if self.has(files.CGROUP) or not limit or peak is None or peak < limit or summary.get("finish_reason"):
+            return None
+        return failed_at_limit(peak, limit)
 
     def uid(self) -> str | None:
         """The identity of the object under this name; ``None`` when there is none, or garbage hides it."""
@@ -241,16 +263,17 @@ class TaskFolder:
         if stat is not None and stat.exit_status:
             # A zombie that nobody reaps. A status of 0 proves nothing: the kernel shows 0 to whom it trusts not.
             code = os.waitstatus_to_exitcode(stat.exit_status)
+            oom = self._oom()
             end = End(
                 exit_code=code if code >= 0 else 128 - code,
                 signal=-code if code < 0 else None,
-                reason="OOMKilled" if self._oom_killed() else "Error",
-                message=self._message("Its supervisor did not write the end; this is what the kernel kept"),
+                reason="OOMKilled" if oom else "Error",
+                message=self._message(f"{NOT_WRITTEN}{f'. {oom}' if oom else '; this is what the kernel kept'}"),
                 memory_limit=self._memory_limit(),
             )
             return self._with_end(now, node, end)
-        if self._oom_killed() and not supervised:
-            message = self._message(f"Its supervisor did not write the end. {KILLED}")
+        if not supervised and (oom := self._oom()):
+            message = self._message(f"{NOT_WRITTEN}. {oom}")
             end = End(exit_code=137, signal=9, reason="OOMKilled", message=message, memory_limit=self._memory_limit())
             return self._with_end(now, node, end)
         if supervised:
@@ -302,12 +325,13 @@ class TaskFolder:
     def _ended_by_summary(self, now: datetime, node: str, summary: Mapping[str, object]) -> Observation:
         code = self.count(summary, "exit", files.SUMMARY)
         number = self.count(summary, "signal", files.SUMMARY)
-        reason = "Completed" if code == 0 else "OOMKilled" if self._oom_killed() else "Error"
+        oom = None if code == 0 else self._oom() or self._failed_at_limit(summary)
+        reason = "Completed" if code == 0 else "OOMKilled" if oom else "Error"
         end = End(
             exit_code=code,
             signal=number if number is not None and code == 128 + number else None,
             reason=reason,
-            message=self._message("Its supervisor did not write the end; this is the runner's own summary"),
+            message=self._message(f"{NOT_WRITTEN}{f'. {oom}' if oom else ONLY_SUMMARY}"),
             finished_at=self.time(summary, "finished_at", files.SUMMARY) or self._modified(files.SUMMARY),
             finish_reason=self.text(summary, "finish_reason", files.SUMMARY),
             memory_limit=self._memory_limit(),

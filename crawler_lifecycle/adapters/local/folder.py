@@ -27,7 +27,8 @@ STOP = "stop.json"
 SIGNALLED = "signalled.json"
 #: The control group of the crawler; written before it is made, gone when it is removed.
 CGROUP = "cgroup.json"
-#: The kernel killed something of the crawler for its memory limit; written when no supervisor is there to say so.
+#: Something of the crawler was killed for its memory limit. Written by the supervisor before it kills, and by a look
+#: that finds a kill of the kernel when no supervisor is there to say so.
 OOM = "oom.json"
 #: How it ended; created exactly once.
 END = "end.json"

@@ -213,10 +213,19 @@ def memory_of(pid: int, limit: int | None) -> int:
     """Bytes held by the process and its descendants.
 
     Forked children count shared pages twice; only when that sum reaches the limit is it worth the exact reading.
+    Processes that come or go between two readings shift what others share: then nothing exact was read, and it is
+    read again, or left to the next time.
     """
     family = descendants(pid)
     total = sum(resident(member) for member in family)
-    if limit is not None and total >= limit:
+    if limit is None:
+        return total
+    for _ in range(3):
+        if total < limit:
+            return total
         exact = sum(proportional(member) for member in family)
-        return exact or total
-    return total
+        before, family = family, descendants(pid)
+        if sorted(family) == sorted(before):
+            return exact or total
+        total = sum(resident(member) for member in family)
+    return min(total, limit - 1)

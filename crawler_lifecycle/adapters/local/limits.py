@@ -16,6 +16,11 @@ from .cgroup import Group, Parents, group_name
 KILLED = "The kernel killed a process of it for the memory limit of its cgroup"
 
 
+def failed_at_limit(peak: int, limit: int) -> str:
+    """What is said of a crawler that no kernel limited, and that failed without a reason of its own."""
+    return f"It failed after holding {peak} bytes, the limit is {limit} bytes"
+
+
 class KernelLimits:
     """The control group of one task while its supervisor lives; nothing in it when there is none."""
 

@@ -19,7 +19,7 @@ import time
 from . import folder as files
 from . import live
 from .identity import Identity, boot_id, kill_all, members, memory_of
-from .limits import KILLED, KernelLimits
+from .limits import KILLED, KernelLimits, failed_at_limit
 from .turnstile import WAKERS, Woken, alarm, free_slot, prepare_signals, try_lock
 
 TOOK_CHARGE = 0
@@ -277,6 +277,9 @@ class Supervisor:
         if held >= self._limit and not self._oom:
             self._oom = True
             self._message = f"It held {held} bytes, the limit is {self._limit} bytes"
+            # First the reason, then the act: a look that comes before our end is on file must not guess.
+            with contextlib.suppress(OSError):
+                files.create(self._path(files.OOM), {"message": self._message, "peak_memory": held})
             self._kill_group(pid)
 
     def _cap_log(self) -> None:
@@ -333,7 +336,7 @@ class Supervisor:
             and self._peak >= self._limit
             and self._summary().get("finish_reason") is None
         ):
-            return "OOMKilled", f"It failed after holding {self._peak} bytes, the limit is {self._limit} bytes"
+            return "OOMKilled", failed_at_limit(self._peak, self._limit)
         return "Error", self._message
 
     def _summary(self) -> dict[str, object]:
