@@ -1,0 +1,96 @@
+"""A crawler that does what it is told and keeps its own journal: the ground truth of a soak.
+
+Every process writes one file of JSON lines, outside of the service's folders: its ``begin``, a ``beat`` five times a
+second for as long as it executes, every stop ``signal``, and its ``end`` just before it ends as its arguments say. What
+is killed has no ``end``; its last beat tells until when it executed. Standard library only.
+
+Arguments: ``journal`` (folder), ``seconds``, ``how`` (see ``finish``), ``deaf`` (goes on after SIGTERM).
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+BEAT_S = 0.2
+
+
+class Journal:
+    """One file, appended by single writes."""
+
+    def __init__(self, folder, args):
+        with open("/proc/self/stat") as file:
+            start = int(file.read().rpartition(")")[2].split()[19])
+        me = {name: int(os.environ[f"CRAWL_{name.upper()}"]) for name in ("run_id", "task_index", "attempt", "task_id")}
+        name = f"{me['run_id']}-{me['task_index']}-{me['attempt']}-{os.getpid()}-{start}.jsonl"
+        self.file = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self.say("begin", pid=os.getpid(), start=start, runner=os.getppid(), args=args, **me)
+
+    def say(self, what, **more):
+        line = json.dumps({"at": time.time(), "what": what, **more}) + "\n"
+        os.write(self.file, line.encode())
+
+
+class Crawl:
+    def __init__(self, args):
+        self.args = args
+        self.journal = Journal(args["journal"], args)
+        self.pages = 0
+        self.heard = False
+        self.told = 0.0
+        self.files = os.environ["CRAWL_FILES_DIR"]
+        signal.signal(signal.SIGTERM, self.hear)
+
+    def hear(self, number, frame):
+        self.journal.say("signal", number=number)
+        self.heard = True
+
+    def run(self):
+        end = time.monotonic() + float(self.args["seconds"])
+        while time.monotonic() < end:
+            if self.heard and not self.args.get("deaf"):
+                time.sleep(0.1)  # so that a second signal would be seen
+                self.tell(finish_reason="shutdown")
+                self.journal.say("end", code=11, reason="shutdown", pages=self.pages)
+                return 11
+            self.journal.say("beat")
+            with open(os.path.join(self.files, "items.jsonl"), "a") as items:
+                items.write('{"item": 1}\n')
+            self.pages += 1
+            if time.monotonic() - self.told > 0.7:
+                self.tell()
+            time.sleep(min(BEAT_S, max(0.0, end - time.monotonic())))
+        return self.finish(*self.args["how"].split(":"))
+
+    def finish(self, kind, value=""):
+        """``finished``; ``exit:N``; ``silent:N`` (no word about it); ``reason:WORD``; ``signal:N``; ``lost``."""
+        if kind == "lost":  # the runner dies before it can sum up
+            self.journal.say("lost")
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(0.5)
+            return 0
+        if kind == "signal":
+            self.journal.say("end", signal=int(value), pages=None)
+            signal.signal(int(value), signal.SIG_DFL) if int(value) != signal.SIGKILL else None
+            os.kill(os.getpid(), int(value))
+            time.sleep(5)
+        reason = {"finished": "finished", "reason": value}.get(kind)
+        code = int(value) if kind in ("exit", "silent") else 0
+        if kind != "silent":
+            self.tell(**({"finish_reason": reason} if reason else {}))
+        self.journal.say("end", code=code, reason=reason, pages=None if kind == "silent" else self.pages)
+        return code
+
+    def tell(self, **more):
+        stats = os.environ["CRAWL_STATS_FILE"]
+        with open(stats + ".new", "w") as file:
+            json.dump({"pages": self.pages, "items": self.pages, "errors": 0, **more}, file)
+        os.replace(stats + ".new", stats)
+        self.told = time.monotonic()
+
+
+if __name__ == "__main__":
+    code = Crawl(json.loads(os.environ["CRAWL_ARGS"])).run()
+    sys.stdout.flush()
+    os._exit(code)

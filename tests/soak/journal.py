@@ -1,0 +1,158 @@
+"""What really happened: the journals of the crawlers, and the soak's own of what it did to them."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Line = dict[str, Any]
+#: Run, index, attempt: the name of one task on the cluster.
+Name = tuple[int, int, int]
+
+
+@dataclass
+class Process:
+    """One process of a crawler, by its own words."""
+
+    run_id: int
+    index: int
+    attempt: int
+    task_id: int
+    pid: int
+    start: int
+    runner: int
+    args: dict[str, str]
+    begin: float
+    last: float
+    """When it last said anything: it executed until then at the least."""
+    end: Line | None
+    lost: float | None
+    """When it killed its own runner."""
+    signals: list[float]
+
+    @property
+    def name(self) -> Name:
+        return self.run_id, self.index, self.attempt
+
+    def __str__(self) -> str:
+        how = json.dumps({k: v for k, v in self.end.items() if k not in ("what", "at")}) if self.end else "no end"
+        said = f"signals {[round(at - self.begin, 2) for at in self.signals]}" if self.signals else "no signal"
+        lived = f"{clock(self.begin)} to {clock(self.last)}"
+        return f"process {self.pid} of {self.index}/{self.attempt} ({self.args.get('how')}): {lived}, {said}, {how}"
+
+
+def clock(at: float) -> str:
+    """A moment, as people of one hour read it."""
+    return time.strftime("%H:%M:%S", time.gmtime(at)) + f"{at % 1:.3f}"[1:]
+
+
+def read_process(file: Path) -> Process | None:
+    """The journal in this file; ``None`` when its process died before it wrote anything."""
+    lines: list[Line] = []
+    for text in file.read_text().splitlines():
+        try:
+            lines.append(json.loads(text))
+        except ValueError:  # killed in the middle of a line
+            break
+    if not lines:
+        return None
+    first = lines[0]
+    ends = [line for line in lines if line["what"] == "end"]
+    losses = [line["at"] for line in lines if line["what"] == "lost"]
+    return Process(
+        run_id=first["run_id"],
+        index=first["task_index"],
+        attempt=first["attempt"],
+        task_id=first["task_id"],
+        pid=first["pid"],
+        start=first["start"],
+        runner=first["runner"],
+        args=first["args"],
+        begin=first["at"],
+        last=lines[-1]["at"],
+        end=ends[0] if ends else None,
+        lost=losses[0] if losses else None,
+        signals=[line["at"] for line in lines if line["what"] == "signal"],
+    )
+
+
+def read_journals(folder: Path, run_id: int | None = None) -> list[Process]:
+    """Every process that ever executed, in the order in which they began."""
+    pattern = "*.jsonl" if run_id is None else f"{run_id}-*.jsonl"
+    found = (read_process(file) for file in folder.glob(pattern))
+    return sorted((process for process in found if process is not None), key=lambda process: process.begin)
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A death that the soak caused: what of this task, and when."""
+
+    name: Name
+    whom: str
+    at: float
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Somebody asked for something: sent, answered, and with what."""
+
+    step: int
+    run: int
+    kind: str
+    sent: float
+    answered: float
+    answer: str
+    """``ok``: it was promised. ``no``: refused. ``unknown``: nobody answered, and it may have happened."""
+    detail: str = ""
+    force: bool = False
+    key: str = ""
+    way: str = ""
+    tasks: int = 0
+
+
+@dataclass
+class Deeds:
+    """What the soak did, written down as it did it. Steps work at the same time."""
+
+    kills: list[Kill] = field(default_factory=list)
+    asks: list[Ask] = field(default_factory=list)
+    log: list[tuple[float, int, str]] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def killed(self, name: Name, whom: str, at: float) -> None:
+        with self._lock:
+            self.kills.append(Kill(name, whom, at))
+
+    def asked(self, ask: Ask) -> None:
+        with self._lock:
+            self.asks.append(ask)
+
+    def note(self, step: int, text: str) -> None:
+        with self._lock:
+            self.log.append((time.time(), step, text))
+
+    def of(self, run: int, *kinds: str) -> list[Ask]:
+        return [ask for ask in self.asks if ask.run == run and ask.kind in kinds]
+
+    def kills_of(self, name: Name) -> list[Kill]:
+        return [kill for kill in self.kills if kill.name == name]
+
+    def steps_of(self, run: int, run_id: int | None) -> set[int]:
+        """The steps that touched a run."""
+        found = {ask.step for ask in self.asks if ask.run == run}
+        word = re.compile(rf"\b{run_id}/\d+/\d+\b")
+        return found | {step for _, step, text in self.log if run_id is not None and word.search(text)}
+
+
+def overlaps(processes: Iterable[Process]) -> list[tuple[Process, Process]]:
+    """Pairs of processes that executed at one time."""
+    found, ordered = [], sorted(processes, key=lambda process: process.begin)
+    for n, one in enumerate(ordered):
+        found += [(one, other) for other in ordered[n + 1 :] if other.begin < one.last]
+    return found

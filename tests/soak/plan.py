@@ -1,0 +1,219 @@
+"""The plan of a soak: what is done when, drawn from a seed and nothing else.
+
+A plan knows nothing of what will happen. It names runs by the order in which it starts them (``R1``, ``R2`` …) and
+moments by seconds since the beginning, so the same seed is the same plan, on any machine.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Mean seconds between two steps; bursts come closer.
+PACE_S = 0.9
+#: A crawl that only a stop, or a signal, ends within the time of a soak.
+ENDLESS = 3600.0
+#: Seconds after the last step in which nothing new is started, for what a plan ends with.
+EXITS = (1, 3, 4, 11, 13, 14, 15, 17, 18, 77, 143)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to do. ``run`` is the number of a run of this plan; ``more`` belongs to the kind."""
+
+    number: int
+    at: float
+    kind: str
+    run: int | None = None
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        words = [f"{self.number:4}", f"{self.at:7.2f} s", self.kind]
+        if self.run is not None:
+            words.append(f"R{self.run}")
+        return " ".join(words + [f"{name}={value}" for name, value in self.more.items()])
+
+
+@dataclass(frozen=True)
+class Plan:
+    seed: int
+    minutes: float
+    runs: int
+    steps: Sequence[Step]
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [f"plan: seed {self.seed}, {self.minutes:g} min, at most {self.runs} runs", *map(str, self.steps)]
+        )
+
+
+class _Author:
+    """Draws step after step."""
+
+    def __init__(self, seed: int, minutes: float, runs: int) -> None:
+        self.dice = random.Random(seed)
+        self.end, self.most = minutes * 60, runs
+        self.at, self.runs = 0.0, 0
+        self.steps: list[Step] = []
+        #: Until when a part is away, so that outages do not pile up to a stack that is never there.
+        self.busy: dict[str, float] = {}
+
+    def write(self) -> list[Step]:
+        for _ in range(min(3, self.most)):
+            self.start()
+        kinds: list[tuple[int, Callable[[], None]]] = [
+            (26, self.start),
+            (8, self.add),
+            (10, self.stop),
+            (4, self.stop_unseen),
+            (5, self.cancel),
+            (7, self.terminate),
+            (12, self.resume),
+            (5, self.wake),
+            (6, self.audit),
+            (13, self.kill_task),
+            (9, self.kill_part),
+            (4, self.freeze),
+            (4, self.burst),
+        ]
+        weights, actions = [weight for weight, _ in kinds], [action for _, action in kinds]
+        while self.at < self.end:
+            self.at += min(self.dice.expovariate(1 / PACE_S), 4.0)
+            self.dice.choices(actions, weights)[0]()
+        self.steps.sort(key=lambda step: step.at)
+        return [Step(n, s.at, s.kind, s.run, s.more) for n, s in enumerate(self.steps, 1)]
+
+    def add_step(self, kind: str, run: int | None = None, after: float = 0.0, **more: Any) -> None:
+        self.steps.append(Step(0, round(self.at + after, 2), kind, run, more))
+
+    def some_run(self) -> int:
+        """Mostly one of the latest."""
+        return max(1, self.runs - min(int(self.dice.expovariate(1 / 3.0)), self.runs - 1))
+
+    # --- runs
+
+    def seconds(self) -> float:
+        if self.dice.random() < 0.12:
+            return ENDLESS
+        return round(self.dice.choice([0.0, self.dice.uniform(0.1, 3), self.dice.uniform(2, 15)]), 2)
+
+    def how(self) -> str:
+        kinds = ["finished"] * 9 + ["exit", "silent", "reason:closespider_itemcount", "signal", "lost"]
+        kind = self.dice.choice(kinds)
+        if kind == "exit":
+            return f"exit:{self.dice.choice(EXITS)}"
+        if kind == "silent":
+            return f"silent:{self.dice.choice((0, 0, 1))}"
+        return f"signal:{self.dice.choice((9, 11, 15))}" if kind == "signal" else kind
+
+    def args(self) -> dict[str, str]:
+        args = {"seconds": str(self.seconds()), "how": self.how()}
+        return args | ({"deaf": "1"} if self.dice.random() < 0.15 else {})
+
+    def start(self) -> None:
+        if self.runs >= self.most:
+            return
+        self.runs += 1
+        request: dict[str, Any] = {"args": self.args()}
+        if self.dice.random() < 0.5:
+            request["tasks"] = [{"args": self.args()} for _ in range(self.dice.randint(1, 4))]
+            if self.dice.random() < 0.6:
+                request["max_parallel_tasks"] = self.dice.randint(1, 2)
+        request["poll_minutes"] = self.dice.choice([[0.02, 0.03], [0.02, 0.03], [0.05], [0.4]])
+        limits: dict[str, Any] = {"start_check_s": self.dice.choice([0.1, 0.3, 2]), "stop_grace_s": 3}
+        if self.dice.random() < 0.3:
+            limits["force_stop_after_s"] = self.dice.choice([1, 6])
+        if self.dice.random() < 0.08:
+            limits["run_timeout_s"] = self.dice.choice([3, 8])
+        way = "temporal" if self.dice.random() < 0.2 else "gateway"
+        self.add_step("start", self.runs, way=way, request={**request, "limits": limits})
+
+    def add(self) -> None:
+        tasks = [{"args": self.args()} for _ in range(self.dice.randint(1, 3))]
+        self.add_step("add", self.some_run(), tasks=tasks, twice=self.dice.random() < 0.3)
+
+    # --- ends
+
+    def stop(self) -> None:
+        way = self.dice.choice(["gateway", "gateway", "signal"])
+        times, force = self.dice.choice([1, 1, 2]), self.dice.random() < 0.3
+        run = self.some_run()
+        self.add_step("stop", run, way=way, force=force, times=times)
+        if not force and self.dice.random() < 0.3:
+            self.add_step("stop", run, self.dice.uniform(0, 3), way=way, force=True, times=1)
+
+    def stop_unseen(self) -> None:
+        """Through the gateway while no worker is up."""
+        if self.is_busy("worker"):
+            return
+        away = round(self.dice.uniform(1, 5), 2)
+        self.add_step("away", part="worker", seconds=away)
+        self.busy["worker"] = self.at + away + 4
+        for _ in range(self.dice.randint(1, 2)):
+            self.add_step("stop", self.some_run(), 0.3, way="gateway", force=self.dice.random() < 0.3, times=1)
+
+    def cancel(self) -> None:
+        self.add_step("cancel", self.some_run())
+
+    def terminate(self) -> None:
+        run = self.some_run()
+        self.add_step("terminate", run)
+        if self.dice.random() < 0.5:
+            self.add_step("resume", run, self.dice.uniform(0.1, 4), way="gateway", times=1, rerun=False)
+
+    def resume(self) -> None:
+        way, times = self.dice.choice(["gateway", "gateway", "temporal"]), self.dice.choice([1, 1, 2])
+        self.add_step("resume", self.some_run(), way=way, times=times, rerun=self.dice.random() < 0.15)
+
+    def wake(self) -> None:
+        self.add_step("wake", self.some_run(), times=self.dice.choice([1, 3, 20]))
+
+    def audit(self) -> None:
+        self.add_step("audit", repair=self.dice.random() < 0.7)
+
+    # --- deaths
+
+    def kill_task(self) -> None:
+        whom = self.dice.choice(["crawler", "runner", "supervisor", "runner+crawler", "supervisor+runner+crawler"])
+        self.add_step("kill", self.some_run(), whom=whom, pick=round(self.dice.random(), 3))
+
+    def is_busy(self, part: str) -> bool:
+        return self.at < self.busy.get(part, 0.0)
+
+    def kill_part(self) -> None:
+        part = self.dice.choice(["worker", "worker", "gateway", "scheduler", "temporal"])
+        if not self.is_busy(part):
+            self.add_step("kill part", part=part)
+            self.busy[part] = self.at + 5
+
+    def freeze(self) -> None:
+        if self.is_busy("worker"):
+            return
+        seconds = round(self.dice.choice([self.dice.uniform(0.5, 4), self.dice.uniform(8, 14)]), 2)
+        self.add_step("freeze", part="worker", seconds=seconds)
+        self.busy["worker"] = self.at + seconds + 4
+
+    def burst(self) -> None:
+        """Several things to one run at nearly the same moment."""
+        run = self.some_run()
+        for _ in range(self.dice.randint(2, 4)):
+            after, what = self.dice.uniform(0, 0.6), self.dice.randrange(6)
+            if what == 0:
+                self.add_step("stop", run, after, way="gateway", force=self.dice.random() < 0.4, times=2)
+            elif what == 1:
+                self.add_step("cancel", run, after)
+            elif what == 2:
+                self.add_step("terminate", run, after)
+            elif what == 3:
+                self.add_step("resume", run, after, way="gateway", times=2, rerun=self.dice.random() < 0.3)
+            elif what == 4:
+                self.add_step("add", run, after, tasks=[{"args": self.args()}], twice=True)
+            else:
+                self.add_step("kill", run, after, whom=self.dice.choice(["crawler", "runner"]), pick=0.0)
+
+
+def write_plan(seed: int, minutes: float, runs: int) -> Plan:
+    """The plan of this seed."""
+    return Plan(seed, minutes, runs, _Author(seed, minutes, runs).write())
