@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-deps test-all kube-binaries test-kubernetes test-kubernetes-37 lint fmt types image-lint lock lock-check wheel image crawler-image openapi bench clean
+.PHONY: help env run run-kubernetes dev test test-deps test-all kube-binaries test-kubernetes test-kubernetes-37 soak lint fmt types image-lint lock lock-check wheel image crawler-image openapi bench clean
 
 PY := .venv/bin/python
 STAMP := .venv/.made-from-lock
@@ -15,6 +15,7 @@ help:
 	@echo "make test-all   everything, large matrices included"
 	@echo "make test-kubernetes-37  what we ask of the Kubernetes API, on the client's next major release; it may lag"
 	@echo "make test-kubernetes  the tests on a real Kubernetes; make kube-binaries builds it first (Go; minutes, once)"
+	@echo "make soak       a random plan against the whole stack (MINUTES=10 SEED=1): is anything untrue on record then?"
 	@echo "make bench      the figures, each beside its baseline"
 	@echo "make wheel      dist/*.whl; make image builds the container image from it (docker or podman)"
 	@echo "make lock       renew both lock files; make lock-check tells whether they fit pyproject.toml"
@@ -88,6 +89,13 @@ test-kubernetes: env
 	@if [ "$$(id -u)" = 0 ]; then $(MAKE) --no-print-directory test-deps; fi
 	@$(MAKE) --no-print-directory kube-binaries
 	@$(PY) -m pytest -q -m "slow or not slow" $(RERUN) tests/kubernetes
+
+# Has it ever lied to us? The same seed is the same plan; RUNS limits how many runs it starts.
+MINUTES ?= 10
+SEED ?= 1
+RUNS ?= 500
+soak: env
+	@$(PY) -m tests.soak --minutes $(MINUTES) --seed $(SEED) --runs $(RUNS)
 
 # The pin stays below 37 until those we share clusters with have moved. This tells early what will break, and a failure
 # of it holds up nothing. Its environment is beside the cache of the cluster's programs: ours, with another client first.
