@@ -23,6 +23,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from temporalio import activity
 from temporalio.client import (
     WorkflowFailureError,
     WorkflowHandle,
@@ -156,16 +157,17 @@ async def exported(lab: Lab) -> WorkflowHandle[Any, Any]:
 
 
 class HeldLooks:
-    """Looks at the cluster that wait until they may go on."""
+    """Looks at the cluster that wait until they may go on: all, or only those that one activity takes."""
 
-    def __init__(self, lab: Lab) -> None:
-        self._lab, self._look = lab, lab.cluster.look
+    def __init__(self, lab: Lab, only: str | None = None) -> None:
+        self._lab, self._look, self._only = lab, lab.cluster.look, only
         self._entered, self._gate = threading.Event(), threading.Event()
         lab.cluster.look = self._held  # type: ignore[method-assign]
 
     def _held(self, run_id: int, tasks: Sequence[TaskRef]) -> Look:
-        self._entered.set()
-        self._gate.wait(20)
+        if self._only is None or activity.info().activity_type == self._only:
+            self._entered.set()
+            assert self._gate.wait(120)
         return self._look(run_id, tasks)
 
     def let_go(self) -> None:
@@ -176,10 +178,18 @@ class HeldLooks:
         """Hold the next look, wake the run in the middle of it, and let all go on."""
         self._gate.clear()
         self._entered.clear()
-        await self._lab.until(self._entered.is_set)
+        await self.inside()
+        await self.wake(handle)
+
+    async def wake(self, handle: Handle) -> None:
+        """Wake the run in the middle of a look that is held, and let all go on."""
         await handle.signal("look_now")
-        await asyncio.sleep(0.3)
+        await handle.query(names.QUERY_STATUS)  # is answered by a workflow that knows of the signal
         self.let_go()
+
+    async def inside(self) -> None:
+        """Wait until a look is held."""
+        await self._lab.until(self._entered.is_set)
 
 
 async def woken(lab: Lab) -> Handle:
@@ -285,7 +295,7 @@ async def stopped_pushing(lab: Lab) -> Handle:
 
     def hang(event: Event) -> None:
         if event.type == names.EVENT_RUN_STARTED:
-            over.wait(20)
+            over.wait(120)
         push(event)
 
     lab.outside.push = hang  # type: ignore[method-assign]
@@ -305,7 +315,7 @@ async def updated_for_long(lab: Lab) -> Handle:
 
     def hang(*args: Any) -> Any:
         begun.set()
-        over.wait(20)
+        over.wait(120)
         return add(*args)
 
     lab.store.add_tasks = hang
