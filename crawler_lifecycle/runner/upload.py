@@ -139,7 +139,7 @@ class Upload:
         """Status, beginning of the answer, and how long to wait before another. Raises ``_Later`` and ``_Never``."""
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise _Later("it took too long")
+            raise _Later(self._trouble or "it took too long")
         who = "the gateway" if method == "POST" else "object storage"
         if not url.startswith(("http://", "https://")):
             raise _Never(f"the address of {who} cannot be used: {url[:60]!r} is none of HTTP")

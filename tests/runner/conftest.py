@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from runner_bench import RunnerBench
-from scrapy_project import ScrapyBench, write_project
+from scrapy_project import ScrapyBench, Site, write_project
 
 
 @pytest.fixture
@@ -18,10 +18,12 @@ def bench(tmp_path: Path) -> Iterator[RunnerBench]:
 
 
 class _Page(BaseHTTPRequestHandler):
-    """Any path is a small page; paths are remembered."""
+    """Any path is a small page; paths are remembered, and answered in the order in which they came."""
+
+    site: Site
 
     def do_GET(self) -> None:
-        self.server.paths.append(self.path)  # type: ignore[attr-defined]
+        self.site.come(self.path)
         self.send_response(200)
         self.send_header("Content-Type", "text/html")
         self.send_header("Content-Length", "11")
@@ -34,14 +36,15 @@ class _Page(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def scrapy_bench(tmp_path: Path) -> Iterator[ScrapyBench]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Page)
-    server.paths = []  # type: ignore[attr-defined]
+    site = Site()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Page", (_Page,), {"site": site}))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     project = write_project(tmp_path / "project")
-    made = ScrapyBench(tmp_path, project, server.server_address[1], server.paths)  # type: ignore[attr-defined]
+    made = ScrapyBench(tmp_path, project, server.server_address[1], site)
     yield made
     made.close()
+    site.answer_all()
     server.shutdown()
     thread.join()
     server.server_close()

@@ -16,13 +16,24 @@ from typing import Any
 import crawler_lifecycle.runner
 
 RUNNER = Path(crawler_lifecycle.runner.__file__).parent
+#: The runner, whose clock for deadlines and graces stands still until a file appears.
+PATIENT = f"""
+import os, sys
+sys.path.insert(0, {str(RUNNER.parents[1])!r})
+from crawler_lifecycle.runner import main
+gate, keep = sys.argv.pop(1), main.Runner._keep_deadline
+main.Runner._keep_deadline = lambda self, child: keep(self, child) if os.path.exists(gate) else None
+main.main(sys.argv[1:])
+"""
+#: The signals that the runner takes when it is ready for them, as a mask.
+_BLOCKED = sum(1 << (number - 1) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD))
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Poll until the condition holds; fail after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
+        assert time.monotonic() < deadline, f"it did not come true, not within {seconds:g} s"
         time.sleep(0.01)
 
 
@@ -50,10 +61,14 @@ class RunnerBench:
             **more,
         }
 
-    def start(self, *argv: str, args: Mapping[str, str] | None = None, **more: str) -> subprocess.Popen[bytes]:
+    def start(
+        self, *argv: str, args: Mapping[str, str] | None = None, patient_until: str | None = None, **more: str
+    ) -> subprocess.Popen[bytes]:
+        """Start the runner; ``patient_until`` names one of the crawler's files before which no time is up."""
         self.summary_file.unlink(missing_ok=True)
+        runner = [str(RUNNER)] if patient_until is None else ["-c", PATIENT, str(self.files / patient_until)]
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(RUNNER), *argv],
+            [sys.executable, "-I", "-S", *runner, *argv],
             env=self.environment(args or {}, more),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -63,17 +78,23 @@ class RunnerBench:
         self._started.append(process)
         return process
 
-    def finish(self, process: subprocess.Popen[bytes], seconds: float = 30.0) -> int:
+    def finish(self, process: subprocess.Popen[bytes], seconds: float = 120.0) -> int:
         self.output, _ = process.communicate(timeout=seconds)
         return process.returncode
 
-    def run(self, *argv: str, args: Mapping[str, str] | None = None, **more: str) -> int:
+    def run(self, *argv: str, args: Mapping[str, str] | None = None, **more: Any) -> int:
         return self.finish(self.start(*argv, args=args, **more))
 
-    def python(self, code: str, **more: str) -> int:
+    @staticmethod
+    def listens(process: subprocess.Popen[bytes]) -> bool:
+        """Whether the runner has begun to keep the signals for itself; before, any of them ends its interpreter."""
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        return int(status.split("SigBlk:")[1].split()[0], 16) == _BLOCKED
+
+    def python(self, code: str, **more: Any) -> int:
         return self.run("command", "--", sys.executable, "-I", "-S", "-c", code, **more)
 
-    def start_python(self, code: str, **more: str) -> subprocess.Popen[bytes]:
+    def start_python(self, code: str, **more: Any) -> subprocess.Popen[bytes]:
         process = self.start("command", "--", sys.executable, "-I", "-S", "-c", code, **more)
         wait_until((self.files / "ready").exists)
         return process

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -131,13 +133,39 @@ def write_project(folder: Path) -> Path:
     return folder
 
 
+class Site:
+    """Which pages were asked for, and how many of them are answered: as many as come, until somebody says a number."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self._changed = threading.Condition()
+        self._most: float = math.inf
+
+    def come(self, path: str) -> None:
+        """A page is asked for; returns when it may be answered."""
+        with self._changed:
+            self.paths.append(path)
+            number = len(self.paths)
+            self._changed.wait_for(lambda: number <= self._most)
+
+    def answer(self, most: float) -> None:
+        """From now on let all but the first so many wait."""
+        with self._changed:
+            self._most = most
+            self._changed.notify_all()
+
+    def answer_all(self) -> None:
+        self.answer(math.inf)
+
+
 class ScrapyBench(RunnerBench):
     """Spiders of one project against one local site."""
 
-    def __init__(self, folder: Path, project: Path, port: int, paths: list[str]) -> None:
+    def __init__(self, folder: Path, project: Path, port: int, site: Site) -> None:
         super().__init__(folder)
         self.project = project
-        self.paths = paths
+        self.site = site
+        self.paths = site.paths
         self._port = str(port)
 
     def start_spider(self, name: str, args: dict[str, str] | None = None, **more: str) -> subprocess.Popen[bytes]:

@@ -61,7 +61,7 @@ def test_its_own_stats_are_passed_on(bench: RunnerBench) -> None:
 
 
 def test_stats_are_passed_on_while_it_runs(bench: RunnerBench) -> None:
-    process = bench.start_python(STATS + "write({'pages': 3})\n" + READY + "import time; time.sleep(60)")
+    process = bench.start_python(STATS + "write({'pages': 3})\n" + READY + "import time; time.sleep(300)")
     wait_until(bench.stats_file.exists)
     assert bench.stats()["pages"] == 3
     first = bench.stats()["updated_at"]
@@ -114,7 +114,7 @@ def test_the_stop_signal_is_the_crawlers_own(bench: RunnerBench) -> None:
 
 
 def test_a_crawler_without_a_handler_dies_of_the_stop(bench: RunnerBench) -> None:
-    process = bench.start_python(READY + "import time; time.sleep(60)")
+    process = bench.start_python(READY + "import time; time.sleep(300)")
     process.terminate()
     assert bench.finish(process) == 13
     assert bench.summary()["signal"] == 15
@@ -137,7 +137,7 @@ def test_it_reaps_orphans(bench: RunnerBench) -> None:
         "            time.sleep(0.1); os._exit(0)\n"
         "        os._exit(0)\n"
         "    os.wait()\n"
-        "time.sleep(0.5)\n" + READY + "time.sleep(60)"
+        "time.sleep(0.5)\n" + READY + "time.sleep(300)"
     )
     process = bench.start_python(code)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
@@ -231,22 +231,23 @@ def test_arguments_arrive_byte_by_byte(args: dict[str, str]) -> None:
 POLITE = READY.replace(
     "open(", "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); open("
 )
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 LONG_AGO = "2020-01-01T00:00:00+00:00"
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "grace_s", "told"),
     [
-        (POLITE + "time.sleep(60)", {"exit_code": 0}),
-        (READY + "import time; time.sleep(60)", {"signal": 15}),
-        (READY + "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)", {"signal": 9}),
+        (POLITE + "time.sleep(300)", "60", {"exit_code": 0}),
+        ("import time\n" + READY + "time.sleep(300)", "60", {"signal": 15}),
+        (DEAF + READY + "time.sleep(300)", "0.5", {"signal": 9}),
     ],
     ids=["in order", "by the signal", "stubborn"],
 )
 def test_long_after_its_deadline_it_is_stopped_as_timed_out(
-    bench: RunnerBench, code: str, told: dict[str, object]
+    bench: RunnerBench, code: str, grace_s: str, told: dict[str, object]
 ) -> None:
-    assert bench.python(code, CRAWL_DEADLINE=LONG_AGO, CRAWL_STOP_GRACE_S="0.5") == 1
+    assert bench.python(code, patient_until="ready", CRAWL_DEADLINE=LONG_AGO, CRAWL_STOP_GRACE_S=grace_s) == 1
     summary = bench.summary()
     assert (summary["exit"], summary["finish_reason"]) == (1, "timed_out")
     assert summary["message"] == "Stopped by the runner: it still ran 60 s after its deadline"
@@ -260,9 +261,16 @@ def test_the_service_has_a_minute_to_keep_the_deadline_itself(bench: RunnerBench
 
 
 def test_a_stop_that_came_before_the_backstop_stays_a_stop(bench: RunnerBench) -> None:
-    soon = (datetime.now(UTC) - timedelta(seconds=57)).isoformat()
-    slow = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(5), sys.exit(11)))\n"
-    process = bench.start_python(slow + READY + "time.sleep(60)", CRAWL_DEADLINE=soon)
+    """The time for the backstop comes while the crawler is busy with its end."""
+    slow = """
+import os, signal, sys, time
+def stop(*_):
+    open(os.environ["CRAWL_FILES_DIR"] + "/ending", "w").close()
+    time.sleep(2.5)
+    sys.exit(11)
+signal.signal(signal.SIGTERM, stop)
+"""
+    process = bench.start_python(slow + READY + "time.sleep(300)", patient_until="ending", CRAWL_DEADLINE=LONG_AGO)
     process.send_signal(signal.SIGTERM)
     assert bench.finish(process) == 11
     assert bench.summary()["finish_reason"] == "shutdown"
@@ -271,8 +279,8 @@ def test_a_stop_that_came_before_the_backstop_stays_a_stop(bench: RunnerBench) -
 def test_one_that_finishes_although_it_was_stopped_has_finished(bench: RunnerBench) -> None:
     late = STATS + "import signal, sys, time\n"
     late += "def end(*_):\n    write({'pages': 1, 'finish_reason': 'finished'})\n    sys.exit(0)\n"
-    late += "signal.signal(signal.SIGTERM, end)\ntime.sleep(60)"
-    assert bench.python(late, CRAWL_DEADLINE=LONG_AGO) == 0
+    late += "signal.signal(signal.SIGTERM, end)\n" + READY + "time.sleep(300)"
+    assert bench.python(late, patient_until="ready", CRAWL_DEADLINE=LONG_AGO) == 0
     assert bench.summary()["finish_reason"] == "finished"
 
 

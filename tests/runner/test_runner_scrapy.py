@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from scrapy_project import ScrapyBench
 
 from crawler_lifecycle.runner.state import NOT_ASKED, NOT_CLEAN, WENT_ON
 from crawler_lifecycle.runner.verdict import BEFORE_START
+
+#: More pages than the slow spider can ask for while a test lasts.
+ENDLESS = "2000"
 
 
 def test_a_spider_that_finishes(scrapy_bench: ScrapyBench) -> None:
@@ -35,7 +39,7 @@ def test_a_spider_that_finishes(scrapy_bench: ScrapyBench) -> None:
 def test_one_stop_then_resumption_then_an_unclean_end(scrapy_bench: ScrapyBench) -> None:
     bench = scrapy_bench
     # Stopped: everybody shouts, Scrapy hears it once.
-    process = bench.start_spider("slow", {"n": "12"})
+    process = bench.start_spider("slow", {"n": ENDLESS})
     wait_until(lambda: len(bench.paths) >= 2)
     for _ in range(4):
         os.kill(process.pid, signal.SIGTERM)
@@ -45,9 +49,9 @@ def test_one_stop_then_resumption_then_an_unclean_end(scrapy_bench: ScrapyBench)
     first = bench.summary()
     assert (first["finish_reason"], first["resumable"], first["exit_code"]) == ("shutdown", True, 0)
     assert bench.signals() == 1
-    assert 0 < first["pages"] < 12
+    assert 0 < first["pages"] < int(ENDLESS)
     # Resumed: the rest and nothing else.
-    process = bench.start_spider("slow", {"n": "12"}, CRAWL_RESUME="1", CRAWL_ATTEMPT="2")
+    process = bench.start_spider("slow", {"n": ENDLESS}, CRAWL_RESUME="1", CRAWL_ATTEMPT="2")
     wait_until(lambda: len(bench.paths) >= first["pages"] + 2)
     assert (bench.stats()["resumed"], bench.stats()["resume_note"]) == (True, WENT_ON)
     # Killed in the middle of it: the state is no longer to be trusted.
@@ -71,28 +75,37 @@ def test_one_stop_then_resumption_then_an_unclean_end(scrapy_bench: ScrapyBench)
 
 def test_a_clean_stop_is_resumed_to_the_end(scrapy_bench: ScrapyBench) -> None:
     bench = scrapy_bench
-    process = bench.start_spider("slow", {"n": "8"})
-    wait_until(lambda: len(bench.paths) >= 2)
-    process.terminate()
-    assert bench.finish(process) == 11
-    process = bench.start_spider("slow", {"n": "8"}, CRAWL_RESUME="1")
-    time.sleep(0.1)
-    process.terminate()
-    assert bench.finish(process) == 11  # stopped again before it began: nothing is lost by that
+
+    def stop(process: subprocess.Popen[bytes]) -> int:
+        """No page more is answered before it has heard the stop, so it cannot finish instead."""
+        heard = bench.signals()
+        process.terminate()
+        wait_until(lambda: bench.signals() > heard or process.poll() is not None)
+        bench.site.answer_all()
+        return bench.finish(process)
+
+    bench.site.answer(2)
+    process = bench.start_spider("slow", {"n": "30"})
+    wait_until(lambda: len(bench.paths) > 2)
+    assert stop(process) == 11
+    bench.site.answer(len(bench.paths))
+    process = bench.start_spider("slow", {"n": "30"}, CRAWL_RESUME="1")
+    wait_until(lambda: bench.listens(process))
+    assert stop(process) == 11  # stopped again before it began, or hardly had: nothing is lost by that
     assert bench.summary()["resumable"] is True
-    assert bench.crawl("slow", {"n": "8"}, CRAWL_RESUME="1") == 0
+    quick = json.dumps({"DOWNLOAD_DELAY": 0})
+    assert bench.crawl("slow", {"n": "30"}, CRAWL_RESUME="1", CRAWL_SETTINGS=quick) == 0
     assert bench.summary()["finish_reason"] == "finished"
-    assert sorted(bench.paths) == sorted(f"/{n}" for n in range(8))
+    assert sorted(bench.paths) == sorted(f"/{n}" for n in range(30))
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.05, 0.12, 0.17, 0.22, 0.27, 0.4])
 def test_a_stop_before_scrapy_listens(scrapy_bench: ScrapyBench, delay: float) -> None:
-    process = scrapy_bench.start_spider("slow", {"n": "60"})
-    time.sleep(0.1 + delay)  # the interpreter of the runner itself needs a moment to block the signals
-    began = time.monotonic()
+    process = scrapy_bench.start_spider("slow", {"n": ENDLESS})
+    wait_until(lambda: scrapy_bench.listens(process))
+    time.sleep(delay)
     process.terminate()
     assert scrapy_bench.finish(process) == 11
-    assert time.monotonic() - began < 6
     assert scrapy_bench.summary()["finish_reason"] in (BEFORE_START, "shutdown")
 
 
@@ -166,7 +179,7 @@ def test_arguments_arrive_as_they_are(scrapy_bench: ScrapyBench) -> None:
 
 
 def test_the_crawler_alone_is_killed(scrapy_bench: ScrapyBench) -> None:
-    process = scrapy_bench.start_spider("slow", {"n": "60"})
+    process = scrapy_bench.start_spider("slow", {"n": ENDLESS})
     wait_until(lambda: scrapy_bench.pages_so_far() >= 1)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
     os.kill(int(children.split()[0]), signal.SIGKILL)

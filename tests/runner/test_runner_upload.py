@@ -23,6 +23,7 @@ from crawler_lifecycle.adapters.archive.bundles import NOTHING, UNFINISHED, S3Bu
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.ports import FilesMissing, FileSource
 from crawler_lifecycle.runner.bundle import PART_BYTES
+from crawler_lifecycle.runner.upload import Upload
 from tests.support.faulty_http import Answer, FaultyServer, serving
 from tests.support.s3 import Bucket, S3Server, rclone_s3, use_aws
 from tests.support.s3_faults import Fault, FaultProxy, fault_proxy
@@ -68,7 +69,7 @@ class Way:
 
     def environment(self, **more: str) -> dict[str, str]:
         url = f"{self.door.url}/v1/runs/7/tasks/3/attempts/2/files"
-        return {"CRAWL_UPLOAD_URL": url, "CRAWL_UPLOAD_TOKEN": TOKEN, "CRAWL_END_GRACE_S": "20", **more}
+        return {"CRAWL_UPLOAD_URL": url, "CRAWL_UPLOAD_TOKEN": TOKEN, "CRAWL_END_GRACE_S": "120", **more}
 
     def contents(self) -> dict[str, bytes]:
         """The files of the bundle, by what any tar reads."""
@@ -175,18 +176,33 @@ def test_whatever_lies_there_is_taken_and_no_link_is_followed(bench: RunnerBench
     ("fault", "told"),
     [
         (Answer(403, b'{"detail": "no such leave"}'), "the gateway answered 403: no such leave"),
-        (Answer(200, b"[]"), "the gateway's answer cannot be read"),
         (Answer(200, b'{"url": "ftp://x/y", "headers": {}}'), "'ftp://x/y' is none of HTTP"),
     ],
 )
 def test_a_gateway_that_gives_no_leave_changes_nothing_but_the_words(
     bench: RunnerBench, way: Way, fault: Answer, told: str, code: int
 ) -> None:
-    way.door.faults.extend([fault] * 1000)
-    stopping = {"CRAWL_STOP_GRACE_S": "3", "CRAWL_END_GRACE_S": "1"}
+    way.door.faults.append(fault)
+    stopping = {"CRAWL_STOP_GRACE_S": "120"}
     process = bench.start_python(STUBBORN.replace("sys.exit(0)", f"sys.exit({code})"), **way.environment(**stopping))
     process.send_signal(signal.SIGTERM)
     assert bench.finish(process) == (11 if code == 0 else code if code == 18 else 13)
+    _nothing_was_uploaded(bench, way, told)
+
+
+@pytest.mark.parametrize("code", [0, 1, 18])
+def test_a_gateway_that_says_nonsense_is_asked_until_time_is_up(bench: RunnerBench, way: Way, code: int) -> None:
+    way.door.faults.extend([Answer(200, b"[]")] * 1000)
+    grace = {"CRAWL_STOP_GRACE_S": "0.1", "CRAWL_END_GRACE_S": "0.1"}
+    argv = ["command", "--", sys.executable, "-c", f"raise SystemExit({code})"]
+    process = bench.start(*argv, **way.environment(**grace))
+    wait_until(lambda: way.door.requests >= 2)  # so the answer to the first was read
+    process.send_signal(signal.SIGTERM)
+    assert bench.finish(process) == code
+    _nothing_was_uploaded(bench, way, "there was no time left: the gateway's answer cannot be read")
+
+
+def _nothing_was_uploaded(bench: RunnerBench, way: Way, told: str) -> None:
     assert told in _uploaded(bench.summary())["why"]
     assert f"were not uploaded: {_uploaded(bench.summary())['why']}".encode() in bench.output
     with pytest.raises(FilesMissing) as missing:
@@ -200,19 +216,32 @@ def stop(*_):
     sys.exit(0)
 signal.signal(signal.SIGTERM, stop)
 open(os.environ["CRAWL_FILES_DIR"] + "/ready", "w").write("there")
-time.sleep(60)
+time.sleep(300)
 """
 
 
-def test_nobody_there_is_told_and_costs_nothing_else(bench: RunnerBench) -> None:
-    nowhere = {"CRAWL_UPLOAD_URL": "http://127.0.0.1:9/v1/x", "CRAWL_UPLOAD_TOKEN": "t"}
-    stopping = {"CRAWL_STOP_GRACE_S": "0.5", "CRAWL_END_GRACE_S": "1"}
-    process = bench.start_python(STUBBORN, **nowhere, **stopping)
+NOWHERE = "http://127.0.0.1:9/v1/x"
+
+
+def test_nobody_there_costs_nothing_else(bench: RunnerBench) -> None:
+    nowhere = {"CRAWL_UPLOAD_URL": NOWHERE, "CRAWL_UPLOAD_TOKEN": "t"}
+    stopping = {"CRAWL_STOP_GRACE_S": "0.1", "CRAWL_END_GRACE_S": "0.1"}
+    process = bench.start("command", "--", sys.executable, "-c", "", **nowhere, **stopping)
+    wait_until(bench.summary_file.exists)
     process.send_signal(signal.SIGTERM)
-    assert bench.finish(process) == 11
-    assert "the gateway cannot be reached" in _uploaded(bench.summary())["why"]
+    assert bench.finish(process) == 0
+    assert _uploaded(bench.summary())["why"].startswith("there was no time left")
     assert bench.python("", CRAWL_UPLOAD_URL="nonsense", CRAWL_UPLOAD_TOKEN="t") == 0
     assert "the address of the gateway cannot be used" in _uploaded(bench.summary())["why"]
+
+
+def test_nobody_there_is_told(tmp_path: Path) -> None:
+    upload = Upload(str(tmp_path), NOWHERE, "t")
+    upload.start(time.monotonic() + 600)
+    wait_until(lambda: "the gateway cannot be reached" in upload.result()["why"])
+    upload.hurry(time.monotonic())
+    wait_until(upload.over)
+    assert upload.result()["why"].startswith("there was no time left: the gateway cannot be reached: ")
 
 
 def test_a_lost_answer_is_asked_for_again_and_nothing_is_there_twice(bench: RunnerBench, way: Way) -> None:
@@ -256,9 +285,9 @@ def test_storage_that_refuses_is_told_with_its_own_code(bench: RunnerBench, way:
 
 def test_an_upload_that_hangs_ends_with_the_grace_and_says_so(bench: RunnerBench, way: Way) -> None:
     way.proxy.faults = [Fault("hang", "PutObject", times=99)]
-    process = bench.start_python(
-        STUBBORN, **way.environment(CRAWL_STOP_GRACE_S="1", CRAWL_END_GRACE_S="1.5", CRAWL_RUN_ID="7")
-    )
+    grace = {"CRAWL_STOP_GRACE_S": "1", "CRAWL_END_GRACE_S": "1.5"}
+    # However long the crawler itself takes over its end, which is another matter.
+    process = bench.start_python(STUBBORN, patient_until="never", **way.environment(**grace))
     process.send_signal(signal.SIGTERM)
     assert bench.finish(process) == 11
     assert _uploaded(bench.summary())["uploaded"] is False
@@ -301,7 +330,7 @@ def test_killed_outright_it_has_uploaded_nothing_and_the_end_says_which_part_is_
 
 
 def test_a_crawler_that_ignores_the_stop_is_killed_in_time_for_its_files(bench: RunnerBench, way: Way) -> None:
-    deaf = STUBBORN.replace("sys.exit(0)", "pass").replace("time.sleep(60)", "\nwhile True: time.sleep(1)")
+    deaf = STUBBORN.replace("sys.exit(0)", "pass").replace("time.sleep(300)", "\nwhile True: time.sleep(1)")
     process = bench.start_python(deaf, **way.environment(CRAWL_STOP_GRACE_S="0.5"))
     process.send_signal(signal.SIGTERM)
     assert bench.finish(process) == 13
@@ -327,7 +356,7 @@ def test_leave_for_one_part_writes_nothing_else(way: Way) -> None:
     def put(url: str, body: bytes, headers: dict[str, str]) -> int:
         request = Request(url, data=body, method="PUT", headers={"Content-Type": "x/y", **headers})
         try:
-            with urlopen(request, timeout=10) as answer:
+            with urlopen(request, timeout=60) as answer:
                 return int(answer.status)
         except HTTPError as error:
             with error:
