@@ -197,7 +197,7 @@ class Wire:
 
     def _trouble(self, call: Call, error: Exception | None) -> str:
         where = self._access.host
-        if call.overdue:
+        if call.overdue or time.monotonic() >= call.until:  # by the clock: the cutting thread may be late
             return f"no whole answer of {where} within the time allowed, though some of it came"
         if call.over:
             return "we closed the connection"

@@ -7,9 +7,7 @@ import pytest
 
 from crawler_lifecycle.adapters.kubernetes.api import Api
 from tests.support.kube_api import FakeApiServer
-
-#: Seconds of silence after which these tests' clients give up. Nothing but a scripted fault is ever silent.
-READ_S = 1.0
+from tests.support.kube_api.clients import patient
 
 
 @pytest.fixture
@@ -20,6 +18,6 @@ def server(tmp_path: Path) -> Iterator[FakeApiServer]:
 
 @pytest.fixture
 def api(server: FakeApiServer) -> Iterator[Api]:
-    api = Api.connect(kubeconfig=server.kubeconfig(), namespace="crawls", connect_s=1.0, read_s=READ_S)
+    api = patient(server)
     yield api
     api.close()

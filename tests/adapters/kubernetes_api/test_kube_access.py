@@ -19,6 +19,8 @@ from crawler_lifecycle.adapters.kubernetes.errors import NoAnswer, Unauthorised
 from crawler_lifecycle.adapters.kubernetes.objects import Job
 from crawler_lifecycle.domain.errors import InvalidRequest
 from tests.support.kube_api import FakeApiServer
+from tests.support.kube_api.clients import patient
+from tests.support.ports import deaf_port
 
 
 def _listed(api: Api) -> int:
@@ -97,7 +99,7 @@ def test_the_context_is_followed(server: FakeApiServer, tmp_path: Path) -> None:
     config["contexts"].append({"name": "second", "context": {"cluster": "fake", "user": "second"}})
     config["users"].append({"name": "second", "user": {"token": "two"}})
     path.write_text(json.dumps(config))
-    _listed(Api.connect(kubeconfig=path, context="second", namespace="crawls"))
+    _listed(patient(server, kubeconfig=path, context="second"))
     assert server.requests[-1].headers["authorization"] == "Bearer two"
 
 
@@ -108,7 +110,7 @@ def test_the_file_of_a_token_is_read_again_as_soon_as_it_changes(server: FakeApi
     token = tmp_path / "token"
     token.write_text("one\n")
     path = _rewrite(server.kubeconfig(), tokenFile="token")  # relative to the kubeconfig
-    api = Api.connect(kubeconfig=path, namespace="crawls")
+    api = patient(server, kubeconfig=path)
     api.listing(api.jobs_path(), Job)
     token.write_text("second\n")
     api.listing(api.jobs_path(), Job)
@@ -121,7 +123,7 @@ def test_the_file_of_a_token_is_read_again_as_soon_as_it_changes(server: FakeApi
 def test_why_an_old_token_is_shown_is_told_with_the_refusal(server: FakeApiServer, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("one")
-    api = Api.connect(kubeconfig=_rewrite(server.kubeconfig(), tokenFile="token"), namespace="crawls")
+    api = patient(server, kubeconfig=_rewrite(server.kubeconfig(), tokenFile="token"))
     api.listing(api.jobs_path(), Job)
     token.write_text(" ")
     server.tokens = set()
@@ -132,7 +134,7 @@ def test_why_an_old_token_is_shown_is_told_with_the_refusal(server: FakeApiServe
 def test_in_a_pod_the_rotated_token_is_shown_at_once(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     with _tls_server(tmp_path) as server:
         token = _pod_of(server, tmp_path, request)
-        api = Api.connect(namespace="crawls")
+        api = patient(server, kubeconfig=None)
         api.listing(api.jobs_path(), Job)
         server.tokens = {"second"}
         # As the kubelet does it: another file is moved into its place.
@@ -175,7 +177,7 @@ def test_a_plugins_token_is_shown_and_renewed_after_a_refusal(server: FakeApiSer
     plugin.chmod(0o755)
     answer.write_text(json.dumps({**told, "status": {"token": "one"}}))
     command = {"apiVersion": told["apiVersion"], "command": str(plugin), "interactiveMode": "Never"}
-    api = Api.connect(kubeconfig=_rewrite(server.kubeconfig(), exec=command), namespace="crawls")
+    api = patient(server, kubeconfig=_rewrite(server.kubeconfig(), exec=command))
     api.listing(api.jobs_path(), Job)
     answer.write_text(json.dumps({**told, "status": {"token": "two"}}))
     server.tokens = {"two"}
@@ -236,14 +238,14 @@ def _tls_server(folder: Path, *, client: bool = False) -> FakeApiServer:
 def test_the_server_is_checked_by_the_authority_of_the_kubeconfig(tmp_path: Path) -> None:
     with _tls_server(tmp_path) as server:
         good = server.kubeconfig(**{"certificate-authority": "ca.pem"})
-        assert _listed(Api.connect(kubeconfig=good, namespace="crawls")) == 0
+        assert _listed(patient(server, kubeconfig=good)) == 0
         other = tmp_path / "other"
         other.mkdir()
         _certificate(other, "ca")
         for bad in ({}, {"certificate-authority": "other/ca.pem"}):
             path = server.kubeconfig(name="bad", **bad)
             with pytest.raises(NoAnswer, match=r"TLS with https://127.0.0.1:.* failed: .*CERTIFICATE_VERIFY_FAILED"):
-                _listed(Api.connect(kubeconfig=path, namespace="crawls"))
+                _listed(patient(server, kubeconfig=path))
         assert len(server.requests) == 1  # neither the token nor anything else was shown to a stranger
 
 
@@ -251,10 +253,10 @@ def test_the_name_of_the_server_may_be_another(tmp_path: Path) -> None:
     with _tls_server(tmp_path) as server:
         keys = {"certificate-authority": "ca.pem"}
         good = server.kubeconfig(**keys, **{"tls-server-name": "api.crawl.test"})
-        assert _listed(Api.connect(kubeconfig=good, namespace="crawls")) == 0
+        assert _listed(patient(server, kubeconfig=good)) == 0
         bad = server.kubeconfig(**keys, **{"tls-server-name": "other.crawl.test"})
         with pytest.raises(NoAnswer, match="TLS with"):
-            _listed(Api.connect(kubeconfig=bad, namespace="crawls"))
+            _listed(patient(server, kubeconfig=bad))
 
 
 def test_nobody_is_checked_only_where_the_kubeconfig_says_so_and_that_is_logged(
@@ -262,7 +264,7 @@ def test_nobody_is_checked_only_where_the_kubeconfig_says_so_and_that_is_logged(
 ) -> None:
     with _tls_server(tmp_path) as server, warnings.catch_warnings():
         path = server.kubeconfig(**{"insecure-skip-tls-verify": True})
-        assert _listed(Api.connect(kubeconfig=path, namespace="crawls")) == 0
+        assert _listed(patient(server, kubeconfig=path)) == 0
     assert "insecure-skip-tls-verify is set" in caplog.text
 
 
@@ -270,7 +272,7 @@ def test_a_renewed_client_certificate_is_used_after_a_refusal(tmp_path: Path) ->
     with _tls_server(tmp_path, client=True) as server:
         path = server.kubeconfig(**{"certificate-authority": "ca.pem"})
         _rewrite(path, **{"client-certificate": "client.pem", "client-key": "client.key"})
-        api = Api.connect(kubeconfig=path, namespace="crawls")
+        api = patient(server, kubeconfig=path)
         api.listing(api.jobs_path(), Job)
         before = api._access.current()[0].certificates
         server.tokens = set()  # whoever shows no token is refused now: a certificate that ran out
@@ -293,35 +295,29 @@ def test_a_renewed_client_certificate_is_used_after_a_refusal(tmp_path: Path) ->
 # --- proxies ----------------------------------------------------------------------------------------------------------
 
 
-def _closed_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 def test_a_variable_of_the_environment_leads_nobody_astray(
     server: FakeApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, f"http://127.0.0.1:{_closed_port()}")
-    assert _listed(Api.connect(kubeconfig=server.kubeconfig(), namespace="crawls")) == 0
+    with deaf_port() as port:
+        for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
+        assert _listed(patient(server)) == 0
 
 
 def test_the_proxy_of_a_kubeconfig_is_used(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "*")  # which is about other proxies
     there = server.kubeconfig(**{"proxy-url": server.url})
-    assert _listed(Api.connect(kubeconfig=there, namespace="crawls")) == 0
+    assert _listed(patient(server, kubeconfig=there)) == 0
     assert server.requests[0].target.startswith("http://127.0.0.1")  # the form that proxies are asked in
-    none = server.kubeconfig(**{"proxy-url": f"http://127.0.0.1:{_closed_port()}"})
-    with pytest.raises(NoAnswer):
-        _listed(Api.connect(kubeconfig=none, namespace="crawls", connect_s=1))
+    with deaf_port() as port, pytest.raises(NoAnswer):
+        _listed(patient(server, kubeconfig=server.kubeconfig(**{"proxy-url": f"http://127.0.0.1:{port}"})))
 
 
 # --- connections ------------------------------------------------------------------------------------------------------
 
 
 def test_connections_are_watched_over_by_the_kernel(server: FakeApiServer) -> None:
-    api = Api.connect(kubeconfig=server.kubeconfig(), namespace="crawls")
+    api = patient(server)
     options = api._access.current()[0].configuration.socket_options
     with socket.socket() as sock:
         for level, name, value in options:
@@ -331,7 +327,7 @@ def test_connections_are_watched_over_by_the_kernel(server: FakeApiServer) -> No
 
 
 def test_one_connection_serves_one_call_after_the_other(server: FakeApiServer) -> None:
-    api = Api.connect(kubeconfig=server.kubeconfig(), namespace="crawls")
+    api = patient(server)
     for _ in range(5):
         api.listing(api.jobs_path(), Job)
     assert len(server._sockets) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from crawler_lifecycle.adapters.kubernetes.errors import (
 )
 from crawler_lifecycle.adapters.kubernetes.objects import Job, Pod, decode_job
 from crawler_lifecycle.domain.errors import ClusterUnavailable
+from tests.local.local_bench import wait_until
 from tests.support.kube_api import (
     Answer,
     Cut,
@@ -37,7 +38,9 @@ from tests.support.kube_api import (
     Truncated,
     throttled,
 )
+from tests.support.kube_api.clients import hurried, impatient, kept_are_dead, patient
 from tests.support.kube_objects import job
+from tests.support.ports import deaf_port
 
 RIGHT = 'pods is forbidden: User "system:serviceaccount:crawls:worker" cannot list resource "pods" in API group ""'
 QUOTA = 'jobs.batch "a" is forbidden: exceeded quota: crawls, requested: count/jobs.batch=1, used: 1, limited: 1'
@@ -80,13 +83,21 @@ FAULTS: list[tuple[str, Fault, type[ApiError], str]] = [
 ]
 
 
+def _until_given_up(api: Api, fault: Fault) -> AbstractContextManager[None]:
+    """The limit that the fault runs into, and none where it is told at once."""
+    if isinstance(fault, Silence):
+        return impatient(api)
+    return hurried(api) if isinstance(fault, Drip) else nullcontext()
+
+
 @pytest.mark.parametrize(("fault", "kind", "words"), [row[1:] for row in FAULTS], ids=[row[0] for row in FAULTS])
 def test_a_list_that_goes_wrong(
     api: Api, server: FakeApiServer, fault: Fault, kind: type[ApiError], words: str
 ) -> None:
     server.faults.add("GET", r"/pods\?", fault, times=None)
-    with pytest.raises(ClusterUnavailable) as caught:
+    with _until_given_up(api, fault), pytest.raises(ClusterUnavailable) as caught:
         api.listing(api.pods_path(), Pod)
+    wait_until(lambda: server.requests)
     assert type(caught.value) is kind
     assert words in str(caught.value)
     assert "pods" in str(caught.value)
@@ -114,11 +125,13 @@ def test_a_create_whose_answer_is_lost_may_have_taken_effect(
     api: Api, server: FakeApiServer, fault: Fault, unknown: bool, made: bool
 ) -> None:
     server.faults.add("POST", r"/jobs", fault)
-    with pytest.raises(ApiError) as caught:
+    with _until_given_up(api, fault), pytest.raises(ApiError) as caught:
         api.post(api.jobs_path(), job("a"))
     assert caught.value.effect_unknown is unknown
+    wait_until(lambda: server.requests)
     assert server.count("POST") == 1
     if made:
+        wait_until(lambda: server.store.find(_jobs()))
         assert decode_job(api.get(api.jobs_path("a"))).metadata.name == "a"
     else:
         with pytest.raises(NotFound):
@@ -126,8 +139,14 @@ def test_a_create_whose_answer_is_lost_may_have_taken_effect(
 
 
 def test_a_server_that_is_not_there_has_changed_nothing(server: FakeApiServer) -> None:
-    api = Api.connect(kubeconfig=server.kubeconfig(), namespace="crawls", connect_s=0.5, read_s=0.5)
-    server.close()
+    with deaf_port() as port:
+        server.url = f"http://127.0.0.1:{port}"
+        api = patient(server)
+        _nobody_is_there(api)
+        api.close()
+
+
+def _nobody_is_there(api: Api) -> None:
     with pytest.raises(
         NoAnswer, match=r"create jobs in namespace crawls: no connection to http://127.0.0.1:\d+: "
     ) as caught:
@@ -139,7 +158,7 @@ def test_a_server_that_is_not_there_has_changed_nothing(server: FakeApiServer) -
 def test_a_restarted_server_is_found_again(api: Api, server: FakeApiServer) -> None:
     api.listing(api.jobs_path(), Job)
     server.drop_connections()
-    time.sleep(0.1)  # the end of the old connection has arrived by now
+    wait_until(lambda: kept_are_dead(api))
     assert api.listing(api.jobs_path(), Job).items == []
     assert len(server.requests) == 2
 
@@ -277,10 +296,22 @@ def test_a_list_that_says_more_remains_and_ends_is_cut(api: Api, five: FakeApiSe
     "fault", [Cut(50), Truncated(2), Silence(), Answer(500), throttled(), Answer(403), Garbage(b"{}")],
     ids=lambda fault: type(fault).__name__,
 )  # fmt: skip
-def test_a_page_that_goes_wrong_takes_the_list_with_it(api: Api, five: FakeApiServer, fault: Fault) -> None:
+def test_a_page_that_goes_wrong_takes_the_list_with_it(
+    api: Api, five: FakeApiServer, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
     five.faults.add("GET", "continue=", fault, nth=2)
+    if isinstance(fault, Silence):  # the pages before it may take their time
+        page = api._wire.call
+        last = iter([False, False, True])
+
+        def call(*args: Any, **more: Any) -> bytes:
+            with impatient(api) if next(last) else nullcontext():
+                return page(*args, **more)
+
+        monkeypatch.setattr(api._wire, "call", call)
     with pytest.raises(ApiError):
         _names(api)
+    wait_until(lambda: len(five.requests) >= 3)
     assert len(five.requests) == 3
 
 
@@ -363,7 +394,7 @@ def test_many_threads_with_one_refusal_read_once(api: Api, server: FakeApiServer
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join()
     assert len(wrong) == 8
     server.kubeconfig(token="new")
     wrong.clear()
@@ -371,7 +402,7 @@ def test_many_threads_with_one_refusal_read_once(api: Api, server: FakeApiServer
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join()
     assert wrong == []
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from crawler_lifecycle.adapters.kubernetes import calls
 from crawler_lifecycle.adapters.kubernetes.api import Api
 from crawler_lifecycle.adapters.kubernetes.errors import ApiError
 from crawler_lifecycle.adapters.kubernetes.objects import Job
+from tests.local.local_bench import wait_until
 from tests.support.kube_api import (
     Answer,
     Cut,
@@ -26,6 +26,7 @@ from tests.support.kube_api import (
     Truncated,
     throttled,
 )
+from tests.support.kube_api.clients import patient
 
 FAULTS: list[Fault] = [
     *(Cut(10), Cut(10, chunked=True), Truncated(3), LostAnswer(), Reset(), Answer(500), Answer(403), throttled()),
@@ -46,19 +47,16 @@ def _sockets() -> int:
     return found
 
 
-def _settled(what: int, server: FakeApiServer) -> int:
-    """The sockets that stay; the server's side of a closed connection needs a moment to notice."""
-    until = time.monotonic() + 10
-    while _sockets() > what and time.monotonic() < until:
-        time.sleep(0.02)
-    return _sockets()
+def _settled(server: FakeApiServer) -> None:
+    """Until the server's side of all connections but the kept one has noticed that it was closed."""
+    wait_until(lambda: len(server._sockets) <= 1)
 
 
 def _threads_end() -> bool:
     """Whether those that watch over calls are gone, a moment later."""
     mine = [thread for thread in threading.enumerate() if thread.name == "kubernetes-calls"]
     for thread in mine:
-        thread.join(12)  # above the idle time of those that earlier tests left
+        thread.join(60)  # far above the idle time of those that earlier tests left
     return not any(thread.is_alive() for thread in mine)
 
 
@@ -84,13 +82,15 @@ def _go_wrong(api: Api, server: FakeApiServer, rounds: int) -> int:
 
 def test_no_fault_leaves_a_socket_or_a_thread(tmp_path: Path) -> None:
     with FakeApiServer(tmp_path) as server:
-        api = Api.connect(kubeconfig=server.kubeconfig(), namespace="crawls", read_s=5)
+        api = patient(server)
         _go_wrong(api, server, 10)  # whatever is made once is made now
-        before = _settled(0, server)
+        _settled(server)
+        before = _sockets()
         assert _go_wrong(api, server, 100) == 100 + 80  # an ended stream is no error
         assert api.listing(api.jobs_path(), Job).items == []
+        _settled(server)
         # One connection is kept: this side of it and, in the same process, the server's.
-        assert _settled(before, server) <= before + 2
+        wait_until(lambda: _sockets() <= before + 2)
         api.close()
         assert _threads_end()
 
@@ -98,7 +98,7 @@ def test_no_fault_leaves_a_socket_or_a_thread(tmp_path: Path) -> None:
 def test_the_thread_is_there_only_while_calls_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "_IDLE_S", 0.1)
     with FakeApiServer(tmp_path) as server:
-        api = Api.connect(kubeconfig=server.kubeconfig(), namespace="crawls")
+        api = patient(server)
         api.listing(api.jobs_path(), Job)
         assert _threads_end()
         assert api.listing(api.jobs_path(), Job).items == []
@@ -107,7 +107,7 @@ def test_the_thread_is_there_only_while_calls_are(tmp_path: Path, monkeypatch: p
 
 def test_many_threads_share_one_client(tmp_path: Path) -> None:
     with FakeApiServer(tmp_path) as server:
-        api = Api.connect(kubeconfig=server.kubeconfig(), namespace="crawls")
+        api = patient(server)
         wrong: list[Exception] = []
 
         def ask() -> None:
@@ -121,7 +121,7 @@ def test_many_threads_share_one_client(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join()
         assert wrong == []
         assert len(server.requests) == 160
         assert len(server._sockets) <= 8

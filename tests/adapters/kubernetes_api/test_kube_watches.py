@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from crawler_lifecycle.adapters.kubernetes.api import Api, Watch, WatchEvent
 from crawler_lifecycle.adapters.kubernetes.errors import ApiError, Expired, NoAnswer, Refused, Throttled, Unreadable
 from crawler_lifecycle.adapters.kubernetes.objects import Job, Pod, decode
+from tests.local.local_bench import wait_until
 from tests.support.kube_api import (
     Answer,
     FakeApiServer,
@@ -22,6 +22,7 @@ from tests.support.kube_api import (
     StreamError,
     throttled,
 )
+from tests.support.kube_api.clients import PATIENT_S
 from tests.support.kube_objects import job
 
 
@@ -74,8 +75,7 @@ def test_what_stops_matching_is_deleted_and_what_begins_to_is_added(api: Api, jo
 def test_bookmarks_move_the_place_without_a_change(api: Api, server: FakeApiServer, jobs: Callable[..., Watch]) -> None:
     stream = jobs(labels="run=1")
     api.post(api.jobs_path(), job("other"))
-    while not server.watching:
-        time.sleep(0.01)
+    wait_until(lambda: server.watching)
     server.bookmark()
     event = next(stream)
     assert (event.type, event.resource_version) == ("BOOKMARK", str(server.store.version))
@@ -120,7 +120,8 @@ def test_a_watch_that_does_not_begin(
 ) -> None:
     server.faults.add("GET", "watch=true", fault)
     with pytest.raises(kind):
-        jobs(silence_s=1.0)
+        jobs(silence_s=0.3 if isinstance(fault, Silence) else PATIENT_S)
+    wait_until(lambda: server.count("GET", "watch=true"))
     assert server.count("GET", "watch=true") == 1
 
 
@@ -162,7 +163,9 @@ def test_events_before_the_end_are_not_lost_by_it(api: Api, server: FakeApiServe
 
 
 def test_silence_is_noticed(server: FakeApiServer, jobs: Callable[..., Watch]) -> None:
-    stream = jobs(silence_s=0.3)
+    stream = jobs(silence_s=PATIENT_S)
+    assert stream._call._socket is not None
+    stream._call._socket.settimeout(0.3)  # as with a shorter limit, but for the head, which may take its time
     with pytest.raises(NoAnswer, match="fell silent"):
         next(stream)
     assert server.count("GET", "watch=true") == 1
@@ -188,11 +191,10 @@ def test_another_thread_ends_it_at_once(server: FakeApiServer, jobs: Callable[..
 
     reader = threading.Thread(target=read)
     reader.start()
-    while not server.watching:
-        time.sleep(0.01)
+    wait_until(lambda: server.watching)
     for _ in range(times):
         stream.close()
-    reader.join(5)
+    reader.join(60)
     assert not reader.is_alive()
     assert seen == []
     assert list(stream) == []
@@ -219,11 +221,10 @@ def test_the_client_ends_its_watches_when_it_closes(
 
     reader = threading.Thread(target=read)
     reader.start()
-    while not server.watching:
-        time.sleep(0.01)
+    wait_until(lambda: server.watching)
     api.close()
-    assert ended.wait(5)
-    reader.join(5)
+    assert ended.wait(60)
+    reader.join(60)
 
 
 def test_an_event_in_many_pieces_is_one(api: Api, server: FakeApiServer, jobs: Callable[..., Watch]) -> None:

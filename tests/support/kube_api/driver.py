@@ -31,7 +31,8 @@ class Driver:
 
     def pod(self, job: str | Object) -> Object:
         """The newest pod of a Job."""
-        found = sorted(self.pods(job), key=lambda pod: pod["metadata"]["creationTimestamp"])
+        born = self.store.born
+        found = sorted(self.pods(job), key=lambda p: (p["metadata"]["creationTimestamp"], born[p["metadata"]["uid"]]))
         assert found, f"the Job {job if isinstance(job, str) else job['metadata']['name']} has no pod"
         return found[-1]
 

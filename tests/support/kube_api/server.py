@@ -318,14 +318,21 @@ class _Streaming:
         handler.send_response(200)
         handler.send_header("Content-Type", "application/json")
         handler.send_header("Transfer-Encoding", "chunked")
-        handler.wfile.write(handler._head())
         self.bookmark_at = time.monotonic() + api.bookmark_s
-        api._streams.add(self)
+        api._streams.add(self)  # before the head: whoever has seen that may end the watch
         try:
+            self._begin(api, handler._head())
             self._events(api)
         finally:
             api._streams.discard(self)
         handler.wfile.write(b"0\r\n\r\n")
+
+    def _begin(self, api: FakeApiServer, head: bytes) -> None:
+        drips = isinstance(self.fault, f.Drip) and self.fault.head
+        if drips:
+            self.handler._drip(self.fault, api, head, b"")  # type: ignore[arg-type]
+        else:
+            self.handler.wfile.write(head)
 
     def _events(self, api: FakeApiServer) -> None:
         store, stream = api.store, self.stream
@@ -339,19 +346,23 @@ class _Streaming:
         if version < store.compacted:
             self._error(410, "Expired", f"too old resource version: {version} ({store.compacted})")
             return
-        while time.monotonic() < self.until and not api.over.is_set():
+        while True:
             self._maybe_ends()
-            for change in store.since(stream.kind, version):
+            with store.changed:  # what ends a watch and what it shows before that are decided at one moment
+                if time.monotonic() >= self.until or api.over.is_set():
+                    break
+                changes, upto = list(store.since(stream.kind, version)), store.version
+            for change in changes:
                 version = change.version
                 for kind, found in _as_seen(change, stream):
                     self._send(kind, found)
                     self._maybe_ends()
             now = time.monotonic()
             if stream.bookmarks and now >= self.bookmark_at:
-                version = max(version, store.version)
+                version = max(version, upto)  # no further than what was sent, whatever happened since
                 self._bookmark(version)
                 self.bookmark_at = now + api.bookmark_s
-            store.wait(version, max(0.0, min(self.until, self.bookmark_at, now + 0.5) - now))
+            store.wait(max(version, upto), max(0.0, min(self.until, self.bookmark_at, now + 0.5) - now))
         if stream.bookmarks and not api.over.is_set():
             self._bookmark(version)  # no further than what was sent
 

@@ -78,6 +78,8 @@ class Store:
         self.changes: list[Change] = []
         self._objects: dict[Kind, dict[Key, Object]] = {kind: {} for kind in KINDS}
         self._past: tuple[Kind, int, dict[Key, Object]] | None = None
+        self.born: dict[str, int] = {}
+        """The version at which an object was made, by its uid: times have whole seconds."""
         self.after_write: list[Callable[[Change], None]] = []
         """What controllers do about a change; called with the lock held."""
 
@@ -140,6 +142,7 @@ class Store:
             meta.update(name=key[1], uid=meta.get("uid") or str(uuid.uuid4()), creationTimestamp=stamp())
             if kind.namespaced:
                 meta["namespace"] = key[0]
+            self.born[meta["uid"]] = self.version + 1
             return self._put(kind, key, None, obj)
 
     def update(self, kind: Kind, key: Key, change: Callable[[Object], Any]) -> Object:
