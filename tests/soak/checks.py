@@ -41,7 +41,8 @@ class Case:
     def stops(self, at: float, begun: float | None = None) -> Stops:
         """The stops in force at this moment, for a task that began then."""
         since, former = max(era for era in self.book.eras() if era[0] <= (begun if begun is not None else at))
-        return stops_at(at, self.deeds.of(self.number, "stop", "cancel"), Era(since, former), self.limit(at))
+        asks, escalates = self.deeds.of(self.number, "stop", "cancel"), "force_stop_after_s" in self.request["limits"]
+        return stops_at(at, asks, Era(since, former), self.limit(at), escalates=escalates)
 
     def limit(self, at: float) -> str | None:
         """``timed_out`` where the run may have run for so long by then."""

@@ -75,7 +75,8 @@ class _Author:
             (6, self.audit),
             (13, self.kill_task),
             (9, self.kill_part),
-            (4, self.freeze),
+            (5, self.freeze),
+            (2, self.lock),
             (4, self.burst),
         ]
         weights, actions = [weight for weight, _ in kinds], [action for _, action in kinds]
@@ -189,11 +190,20 @@ class _Author:
             self.busy[part] = self.at + 5
 
     def freeze(self) -> None:
-        if self.is_busy("worker"):
+        part = self.dice.choice(["worker", "worker", "gateway", "scheduler", "temporal"])
+        if self.is_busy(part):
             return
         seconds = round(self.dice.choice([self.dice.uniform(0.5, 4), self.dice.uniform(8, 14)]), 2)
-        self.add_step("freeze", part="worker", seconds=seconds)
-        self.busy["worker"] = self.at + seconds + 4
+        self.add_step("freeze", part=part, seconds=seconds)
+        self.busy[part] = self.at + seconds + 4
+
+    def lock(self) -> None:
+        """Somebody holds the database, so that nobody else can write to it."""
+        if self.is_busy("database"):
+            return
+        seconds = round(self.dice.uniform(0.5, 9), 2)
+        self.add_step("lock", part="database", seconds=seconds)
+        self.busy["database"] = self.at + seconds + 4
 
     def burst(self) -> None:
         """Several things to one run at nearly the same moment."""

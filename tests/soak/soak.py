@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,7 +47,32 @@ class Soak:
         self.settle("the rest", lambda run_id: False)
         self.compare("at the end", lambda run_id: False)
         self.final_audit()
+        self.say(self.summary())
         return self.violations
+
+    def summary(self) -> str:
+        """What there was to be wrong about: a soak in which nothing happened proves nothing."""
+        world, deeds = self.world, self.world.deeds
+
+        def counted(values: Iterable[object]) -> str:
+            return (
+                ", ".join(f"{number} {value}" for value, number in sorted(Counter(map(str, values)).items())) or "none"
+            )
+
+        rows = world.query("SELECT attempt, status || '/' || outcome FROM run_history")
+        tasks = world.query("SELECT status || '/' || outcome FROM task_history")
+        kinds = world.query("SELECT kind FROM correction")
+        findings = world.query("SELECT kind FROM audit_finding")
+        ran = len(read_journals(world.journals))
+        return "\n".join(
+            [
+                f"runs: {counted(status for _, status in rows)}; attempts {sum(attempt for attempt, _ in rows)}",
+                f"tasks: {counted(status for (status,) in tasks)}",
+                f"processes: {ran}; killed: {counted(kill.whom for kill in deeds.kills)}",
+                f"asked: {counted(f'{ask.kind} {ask.answer}' for ask in deeds.asks)}",
+                f"corrections: {counted(kind for (kind,) in kinds)}; findings: {counted(kind for (kind,) in findings)}",
+            ]
+        )
 
     # --- the plan ----------------------------------------------------------------------------------------------------
 

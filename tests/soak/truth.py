@@ -39,6 +39,8 @@ class Stops:
     must: bool
     limit: str | None = None
     """The outcome of a limit that may have been reached by then."""
+    force: bool = False
+    """Whether one of them may have been a forced one, or have become one."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +52,17 @@ class Era:
     """The end before it; a stop that was answered before that is history."""
 
 
-def stops_at(end: float, asks: Iterable[Ask], era: Era, limit: str | None = None) -> Stops:
+def stops_at(end: float, asks: Iterable[Ask], era: Era, limit: str | None = None, *, escalates: bool = False) -> Stops:
     """Which stops by a person were in force at this moment."""
-    may = must = False
+    may = must = force = False
     for ask in asks:
         if ask.answer == "no" or ask.sent > end + CLOSE_S or ask.answered < era.former_end:
             continue
-        may = True
+        may, force = True, force or ask.force or escalates
         # A signal is an order on its way; what the gateway answers for is on record.
         recorded = ask.way == "gateway" and ask.answer == "ok" and ask.detail.startswith("202")
         must = must or (recorded and ask.sent > era.since and ask.answered < end)
-    return Stops(may, must, limit)
+    return Stops(may, must, limit, force)
 
 
 def own_end(process: Process) -> set[End]:
@@ -97,17 +99,13 @@ def allowed(process: Process, kills: Sequence[Kill], stops: Stops) -> set[End]:
         found.add(FAILED)
         if any(kill.whom == "supervisor" for kill in kills):
             found.add(LOST)
-    if stops.may and not (finished(process) and not deadly and not _forced_at_the_end(process)):
+    # A kill by the service may come between the last word and the exit; nobody can tell from outside.
+    if stops.may and (not finished(process) or deadly or stops.force or process.signals):
         sure = stops.must and not finished(process)
         found = CANCELLED | (set() if sure else found)
     if stops.limit is not None and not stops.must:
         found |= {("FAILED", stops.limit), *((("CANCELLED", stops.limit),) if process.end is None else ())}
     return found
-
-
-def _forced_at_the_end(process: Process) -> bool:
-    """A kill by the service may come between the last word and the exit; nobody can tell from outside."""
-    return process.end is not None
 
 
 def never_executed(kills: Sequence[Kill], stops: Stops) -> set[End]:

@@ -272,6 +272,13 @@ class SoakWorld(World):
         if processes.start_time(pid) == start:
             os.kill(pid, signal.SIGCONT)
 
+    def _lock(self, step: Step) -> None:
+        file = self.places.path("database")
+        with contextlib.closing(sqlite3.connect(file, timeout=20, isolation_level=None)) as db:
+            db.execute("BEGIN EXCLUSIVE")
+            time.sleep(step.more["seconds"])
+            db.execute("ROLLBACK")
+
     def _kill(self, step: Step) -> None:
         """Of one task that waits or executes: its crawler, its runner, its supervisor, or several at once."""
         if (run_id := self._of_run(step)) is None:

@@ -1,0 +1,203 @@
+"""The auditor of the soak itself: an honest record passes, and every lie is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.soak.book import Book
+from tests.soak.checks import Case, check
+from tests.soak.journal import Ask, Deeds, Kill, Process
+from tests.soak.plan import write_plan
+from tests.soak.truth import Stops, allowed, verdicts
+
+T = 1_000_000.0
+NO_STOP = Stops(may=False, must=False)
+
+
+def process(index: int = 0, attempt: int = 1, *, begin: float = T + 2, last: float = T + 5, **more: Any) -> Process:
+    end = more.pop("end", {"at": last, "code": 0, "reason": "finished", "pages": 7})
+    base: dict[str, Any] = {"run_id": 1, "task_id": 10 * attempt + index, "pid": 100 + index, "start": 1, "runner": 99}
+    base |= {"args": {"how": "finished", "seconds": "3"}, "lost": None, "signals": [], "begin": begin, "last": last}
+    return Process(index=index, attempt=attempt, end=end, **{**base, **more})
+
+
+def moved(task: int | None, before: str | None, after: str, at: float, **more: Any) -> dict[str, Any]:
+    row: dict[str, Any] = {"seq": int(at * 10), "task_id": task, "attempt": 1, "from_status": before}
+    row |= {"to_status": after, "cluster_time": None, "committed_at": at, "lag_ms": None, "source": "look"}
+    return row | more
+
+
+def honest() -> Case:
+    """One run of one task that finished, as it should be on record."""
+    run = {"run_id": 1, "status": "COMPLETED", "outcome": "finished", "attempt": 1, "items": 7, "stage": "completion"}
+    task: dict[str, Any] = {"task_id": 10, "task_index": 0, "attempt": 1, "superseded_by": None, "status": "SUCCEEDED"}
+    task |= {"outcome": "finished", "cause": "", "cluster_uid": "u", "exit_code": 0, "exit_signal": None, "pages": 7}
+    task |= {"items": 7, "started_at": T + 2, "ended_at": T + 5.1}
+    transitions = [
+        moved(None, None, "INITIALIZING", T),
+        moved(10, "QUEUED", "PENDING", T + 1),
+        moved(10, "PENDING", "RUNNING", T + 3),
+        moved(None, "INITIALIZING", "PROCESSING", T + 3.5),
+        moved(10, "RUNNING", "SUCCEEDED", T + 6, lag_ms=900, cluster_time=T + 5.1),
+        moved(None, "PROCESSING", "COMPLETED", T + 6.5, lag_ms=1400, cluster_time=T + 5.1),
+    ]
+    book = Book(run, [task], transitions, [], [], [], [], [], shown={**run, "tasks": {"SUCCEEDED": 1}})
+    return Case(1, book, [process()], Deeds(), {"limits": {}})
+
+
+def violations(case: Case) -> str:
+    return "\n".join(check(case))
+
+
+def test_an_honest_record_passes() -> None:
+    assert violations(honest()) == ""
+
+
+def a_success_that_never_was(case: Case) -> None:
+    case.processes[0] = process(end={"at": T + 5, "code": 1, "reason": None, "pages": 7})
+
+
+def a_success_that_never_executed(case: Case) -> None:
+    case.processes.clear()
+
+
+def a_second_process_at_one_time(case: Case) -> None:
+    case.processes.append(process(pid=200, begin=T + 4))
+
+
+def executed_again_after_its_success(case: Case) -> None:
+    case.processes.append(process(attempt=2, begin=T + 9, last=T + 10))
+
+
+def two_stop_signals(case: Case) -> None:
+    case.processes[0] = process(signals=[T + 3, T + 4])
+
+
+def a_process_that_no_row_knows(case: Case) -> None:
+    case.processes.append(process(index=3, begin=T + 1))
+
+
+def executes_after_its_end(case: Case) -> None:
+    case.processes[0] = process(last=T + 8)
+
+
+def a_counter_that_is_wrong(case: Case) -> None:
+    case.book.tasks[0]["pages"] = 6
+
+
+def a_broken_chain(case: Case) -> None:
+    case.book.transitions[2]["from_status"] = "QUEUED"
+
+
+def a_step_back(case: Case) -> None:
+    case.book.transitions.insert(3, moved(10, "RUNNING", "PENDING", T + 3.2))
+    case.book.transitions.insert(4, moved(10, "PENDING", "RUNNING", T + 3.3))
+
+
+def commits_out_of_order(case: Case) -> None:
+    case.book.transitions[1]["committed_at"] = T + 3.2
+
+
+def a_verdict_over_other_tasks(case: Case) -> None:
+    case.book.run |= {"status": "FAILED", "outcome": "cancelled"}
+
+
+def a_correction_that_nobody_caused(case: Case) -> None:
+    row = {"kind": "killed", "task_id": 10, "lag_ms": 10, "created_at": T + 6, "believed": "RUNNING"}
+    case.book.corrections.append(row)
+
+
+def an_end_that_was_none(case: Case) -> None:
+    case.book.corrections.append({"kind": "still_alive", "task_id": 10, "lag_ms": 10, "created_at": T + 6})
+
+
+def a_stop_that_was_forgotten(case: Case) -> None:
+    case.deeds.asked(Ask(3, 1, "stop", T + 3, T + 3.1, "ok", "202 …", key="s", way="gateway"))
+
+
+def a_stop_that_nobody_asked_for(case: Case) -> None:
+    case.book.cancellations.append({"request_id": "x", "attempt": 1, "acted_at": "then"})
+
+
+def one_request_twice(case: Case) -> None:
+    case.deeds.asked(Ask(3, 1, "stop", T + 3, T + 3.1, "ok", "202 …", key="s", way="gateway"))
+    case.book.cancellations += [{"request_id": "s", "attempt": n, "acted_at": "then"} for n in (1, 2)]
+
+
+def a_task_too_many(case: Case) -> None:
+    case.request["tasks"] = [{}, {}]
+
+
+def a_gateway_that_says_something_else(case: Case) -> None:
+    case.book.shown["status"] = "PROCESSING"
+
+
+def dated_before_its_end(case: Case) -> None:
+    case.book.tasks[0]["ended_at"] = T + 4
+
+
+LIES = [
+    (a_success_that_never_was, "right would be"),
+    (a_success_that_never_executed, "never executed"),
+    (a_second_process_at_one_time, "executed twice at one time"),
+    (executed_again_after_its_success, "was executed again"),
+    (two_stop_signals, "got 2 stop signals"),
+    (a_process_that_no_row_knows, "no row knows"),
+    (executes_after_its_end, "recorded as ended"),
+    (a_counter_that_is_wrong, "counted 7 pages"),
+    (a_broken_chain, "where PENDING was on record"),
+    (a_step_back, "cannot become"),
+    (commits_out_of_order, "do not grow"),
+    (a_verdict_over_other_tasks, "the run is"),
+    (a_correction_that_nobody_caused, "nobody touched"),
+    (an_end_that_was_none, "still_alive"),
+    (a_stop_that_was_forgotten, "is not logged"),
+    (a_stop_that_nobody_asked_for, "nobody asked for it"),
+    (one_request_twice, "logged 2 times"),
+    (a_task_too_many, "2 tasks"),
+    (a_gateway_that_says_something_else, "the gateway says status"),
+    (dated_before_its_end, "is dated to have ended"),
+]
+
+
+@pytest.mark.parametrize(("lie", "found"), [pytest.param(*case, id=case[0].__name__) for case in LIES])
+def test_every_lie_is_found(lie: Callable[[Case], None], found: str) -> None:
+    case = honest()
+    lie(case)
+    assert found in violations(case)
+
+
+def test_what_happens_at_the_same_time_may_come_first_or_last() -> None:
+    kill = Kill((1, 0, 1), "crawler", T + 4)
+    killed = process(end=None)
+    assert allowed(killed, [kill], NO_STOP) == {("FAILED", "failed")}
+    assert allowed(killed, [], NO_STOP) == set(), "what died by itself without a word is explained by nothing"
+    lost = [kill, Kill((1, 0, 1), "supervisor", T + 4)]
+    assert allowed(killed, lost, NO_STOP) == {("FAILED", "failed"), ("LOST", "lost")}
+    surely, perhaps = Stops(may=True, must=True), Stops(may=True, must=False)
+    assert {status for status, _ in allowed(killed, [kill], surely)} == {"CANCELLED"}
+    assert {status for status, _ in allowed(killed, [kill], perhaps)} == {"CANCELLED", "FAILED"}
+    assert allowed(process(), [], surely) == {("SUCCEEDED", "finished")}, "a stop that comes too late"
+    forced = Stops(may=True, must=True, force=True)
+    assert {status for status, _ in allowed(process(), [], forced)} == {"SUCCEEDED", "CANCELLED"}
+    told = process(end={"at": T + 5, "code": 0, "reason": "closespider_x", "pages": 7})
+    assert allowed(told, [], NO_STOP) == {("SUCCEEDED", "closespider_x")}
+    assert {status for status, _ in allowed(told, [], surely)} == {"CANCELLED"}
+
+
+def test_verdicts() -> None:
+    good, bad = ("SUCCEEDED", "finished"), ("FAILED", "banned")
+    assert verdicts([good, good], NO_STOP, None) == {("COMPLETED", "finished")}
+    assert verdicts([good, bad], NO_STOP, None) == {("FAILED", "partial")}
+    assert verdicts([bad, bad], NO_STOP, None) == {("FAILED", "banned")}
+    assert verdicts([good, bad], Stops(may=True, must=True), None) == {("FAILED", "cancelled")}
+
+
+def test_a_seed_is_a_plan() -> None:
+    assert str(write_plan(7, 2, 50)) == str(write_plan(7, 2, 50)) != str(write_plan(8, 2, 50))
+    steps = write_plan(7, 5, 50).steps
+    assert [step.at for step in steps] == sorted(step.at for step in steps)
+    assert max(step.run or 0 for step in steps) == sum(step.kind == "start" for step in steps) <= 50
