@@ -17,13 +17,13 @@ from crawler_lifecycle.fakes.cluster import Behaviour
 from tests.support import stop_table
 from tests.support.lab import laboratory
 from tests.support.stop_table import KINDS, PHASES, STATES, Cell, cells, pairwise
-from tests.support.stop_world import World, play
+from tests.support.stop_world import MISSED, World, play
 
 #: What `make test` plays; the other cells are marked slow.
 SAMPLE = pairwise(56)
 REST = [cell for cell in cells() if cell not in SAMPLE]
 #: How long the cells of one test may take, in seconds: less than pytest allows, which ends no worker.
-ALL_S = 150.0
+ALL_S = 540.0
 
 
 def of_phase(chosen: Sequence[Cell], phase: str) -> list[Cell]:
@@ -38,9 +38,12 @@ async def matches_the_table(skipping: WorkflowEnvironment, folder: Path, chosen:
     async with laboratory(skipping.client, folder, workers=False) as lab:
         async with asyncio.timeout(ALL_S):
             problems = await play(World(lab, skipping, chosen))
-    assert not problems, "\n".join([f"{len(problems)} differences from docs/stopping.md:", *problems])
+    # What is untrue is told alone: a deadline that was missed beside it excuses nothing.
+    told = [problem for problem in problems if MISSED not in problem] or problems
+    assert not problems, "\n".join([f"{len(problems)} differences from docs/stopping.md:", *told])
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("phase", PHASES)
 async def test_a_sample_of_every_phase_ends_as_the_table_says(
@@ -49,6 +52,7 @@ async def test_a_sample_of_every_phase_ends_as_the_table_says(
     await matches_the_table(skipping, tmp_path, of_phase(SAMPLE, phase))
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.asyncio(loop_scope="session")
 async def test_time_is_skipped_for_the_tests_that_come_after_several_cells(
     skipping: WorkflowEnvironment, tmp_path: Path
@@ -62,6 +66,7 @@ async def test_time_is_skipped_for_the_tests_that_come_after_several_cells(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("phase", PHASES)
