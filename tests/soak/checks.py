@@ -241,9 +241,11 @@ def _confessed(case: Case, task: Row) -> Iterator[str]:
     if task["status"] not in ENDED:
         return
     last = [row for row in case.book.of_task(task["task_id"]) if row["to_status"] in ENDED]
-    if case.of(task) and last and last[0]["lag_ms"] is None and task["status"] != "LOST":
+    corrections = [row for row in case.book.corrections if row["task_id"] == task["task_id"]]
+    lags = [row["lag_ms"] for row in (*last, *corrections)]
+    if case.of(task) and last and all(lag is None for lag in lags):
         yield f"{name} executed, and nobody says how late its end was recorded"
-    kinds = {row["kind"] for row in case.book.corrections if row["task_id"] == task["task_id"]}
+    kinds = {row["kind"] for row in corrections}
     if task["status"] == "LOST" and not kinds & set(BEHIND_OUR_BACK):
         yield f"{name} is LOST without a correction"
     if task["status"] == "FAILED" and task["exit_signal"] and task["outcome"] == "failed" and "killed" not in kinds:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 #: Mean seconds between two steps; bursts come closer.
-PACE_S = 0.9
+PACE_S = 0.75
 #: A crawl that only a stop, or a signal, ends within the time of a soak.
 ENDLESS = 3600.0
-#: Seconds after the last step in which nothing new is started, for what a plan ends with.
+#: Every exit code that means something, and some that do not.
 EXITS = (1, 3, 4, 11, 13, 14, 15, 17, 18, 77, 143)
 
 
@@ -77,7 +77,7 @@ class _Author:
             (9, self.kill_part),
             (5, self.freeze),
             (2, self.lock),
-            (4, self.burst),
+            (8, self.burst),
         ]
         weights, actions = [weight for weight, _ in kinds], [action for _, action in kinds]
         while self.at < self.end:

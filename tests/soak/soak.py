@@ -36,6 +36,7 @@ class Soak:
     plan: Plan
     say: Callable[[str], None] = print
     violations: list[str] = field(default_factory=list)
+    told: set[tuple[int, str]] = field(default_factory=set)
 
     def run(self) -> list[str]:
         self.act()
@@ -183,8 +184,10 @@ class Soak:
                 found += [*check_events(world, case.book), *check_archive(world, case.book)]
             elif not may_go_on(run_id):
                 found.append(f"the run is {case.book.run['status']} and nothing of it executes for ever")
-            if found:
-                self.violate(case, *(f"{when}: {text}" for text in found))
+            new = [text for text in found if (number, text) not in self.told]
+            self.told |= {(number, text) for text in new}
+            if new:
+                self.violate(case, *(f"{when}: {text}" for text in new))
         for text in check_workflows(world):
             self.violate(None, f"{when}: {text}")
         self.say(f"{clock(time.time())} compared {when}: {len(runs)} runs, {len(self.violations)} violations")
