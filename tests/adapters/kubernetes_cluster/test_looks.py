@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import Future, wait
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +17,7 @@ from crawler_lifecycle.adapters.kubernetes.errors import ApiError, Refused, Thro
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import Phase
 from tests.adapters.kubernetes_cluster.world import RUN, World
+from tests.local.local_bench import wait_until
 from tests.support.kube_api import (
     Answer,
     Cut,
@@ -26,6 +30,7 @@ from tests.support.kube_api import (
     Truncated,
     throttled,
 )
+from tests.support.kube_api.clients import impatient, kept_are_dead
 from tests.support.kube_api.controllers import key_of
 from tests.support.kube_api.store import JOBS, PODS
 
@@ -53,14 +58,14 @@ FAULTS: dict[str, Fault] = {
 @pytest.mark.parametrize("resource", ["jobs", "pods"])
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_no_fault_is_an_observation(tmp_path: Path, resource: str, fault: Fault) -> None:
-    world = World(tmp_path, read_s=0.3)
+    world = World(tmp_path)
     try:
         world.deploy(2)
         world.server.faults.add("GET", rf"/{resource}\?", fault, times=None)
-        with pytest.raises(ClusterUnavailable):
-            world.look()
-        with pytest.raises(ClusterUnavailable):
-            world.cluster.inventory()
+        for ask in (world.look, world.cluster.inventory):
+            limit = impatient(world.api) if isinstance(fault, Silence) else nullcontext()
+            with limit, pytest.raises(ClusterUnavailable):
+                ask()
         world.server.faults.clear()
         assert [seen.phase for seen in world.look().observations] == [Phase.EXECUTING] * 2
     finally:
@@ -106,6 +111,7 @@ def test_stale_pods_change_nothing_that_is_known(world: World) -> None:
 
 
 def test_absence_is_proved_by_two_looks(world: World) -> None:
+    world.stand_still()
     world.deploy()
     world.server.delete_behind(world.name())
     look = world.look()
@@ -113,7 +119,7 @@ def test_absence_is_proved_by_two_looks(world: World) -> None:
     assert look.again_s == pytest.approx(30.1)
     later = world.look(world.ref(missed_s=12))
     assert later.observations[0].phase is Phase.ABSENT
-    assert later.again_s == pytest.approx(18.1, abs=0.1)
+    assert later.again_s == pytest.approx(18.1)
     proof = world.look(world.ref(missed_s=30))
     assert (proof.observations[0].phase, proof.again_s) == (Phase.GONE, None)
 
@@ -334,12 +340,7 @@ def test_a_server_that_is_restarted(world: World) -> None:
     world.deploy()
     assert world.see().phase is Phase.EXECUTING
     world.server.drop_connections()
-    for _ in range(2):  # the first call may meet the dead connection, and is then an error
-        try:
-            seen = world.see()
-        except ClusterUnavailable:
-            continue
-        assert seen.phase is Phase.EXECUTING
+    wait_until(lambda: kept_are_dead(world.api))  # a call that meets a connection as it dies is an error
     assert world.see().phase is Phase.EXECUTING
 
 
@@ -381,7 +382,12 @@ def test_logs_of_at_most_fifty_in_turn(world: World, monkeypatch: pytest.MonkeyP
 def test_a_log_that_cannot_be_read_is_no_failing_look(
     world: World, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tails, "LOOK_S", 0.3)
+    def until_one_is_left(calls: Sequence[Future[bytes | None]], _: float) -> object:
+        wait(calls[1:])
+        return wait(calls, 0)
+
+    if isinstance(fault, Silence):  # the time is over when only the silent node has not answered
+        monkeypatch.setattr(tails, "wait", until_one_is_left)
     world.deploy(2)
     for index in range(2):
         world.server.pod_prints(world.name(index), b'{"crawl_progress": {"pages": 4}}\n')

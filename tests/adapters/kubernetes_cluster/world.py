@@ -7,7 +7,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from crawler_lifecycle.adapters.kubernetes.api import Api
+import pytest
+
+from crawler_lifecycle.adapters.kubernetes import tails
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
@@ -16,21 +18,24 @@ from crawler_lifecycle.domain.task import Observation
 from crawler_lifecycle.ports import Deployment, Look, QueuedTask, TaskRef
 from crawler_lifecycle.settings import ClusterSettings
 from tests.support.kube_api import FakeApiServer
+from tests.support.kube_api.clients import PATIENT_S, patient
 
 RUN = 7
 CRAWLER = CrawlerDefinition("demo", CrawlerKind.COMMAND, image="crawl.test/crawler:1", command=["crawl"])
 
 
 class World:
-    """A namespace, its server, and a clock that can be put forward."""
+    """A namespace, its server, and a clock that can be put forward. Nothing but a fault takes too long in it."""
 
-    def __init__(self, folder: Path, read_s: float = 2.0) -> None:
+    def __init__(self, folder: Path) -> None:
+        self._patch = pytest.MonkeyPatch()
+        for limit in ("LOOK_S", "KEPT_S"):
+            self._patch.setattr(tails, limit, PATIENT_S)
         self.server = FakeApiServer(folder)
         self.server.controllers.kubelet_stops = None
-        self.api = Api.connect(
-            kubeconfig=self.server.kubeconfig(), namespace=self.server.namespace, connect_s=1.0, read_s=read_s
-        )
+        self.api = patient(self.server)
         self.later = timedelta()
+        self._stands_at: datetime | None = None
         self.cluster = KubernetesCluster(self.api, clock=self.now)
         self._deployer = KubernetesDeployer(self.api, ClusterSettings(kind="kubernetes"))
         self.uids: dict[int, str | None] = {}
@@ -39,9 +44,14 @@ class World:
         self._deployer.close()
         self.api.close()
         self.server.close()
+        self._patch.undo()
+
+    def stand_still(self) -> None:
+        """From now on the clock moves only when it is put forward."""
+        self._stands_at = datetime.now(UTC)
 
     def now(self) -> datetime:
-        return datetime.now(UTC) + self.later
+        return (self._stands_at or datetime.now(UTC)) + self.later
 
     def deploy_more(self, index: int, *, started: bool = True) -> None:
         """One more task of the run."""
@@ -52,7 +62,7 @@ class World:
         self._deploy(list(range(tasks)), run_id, started)
 
     def _deploy(self, indexes: Sequence[int], run_id: int, started: bool) -> None:
-        expires = datetime.now(UTC) + timedelta(seconds=25)
+        expires = datetime.now(UTC) + timedelta(minutes=5)
         queued = [QueuedTask(100 + index, index, {}) for index in indexes]
         deployment = Deployment(run_id, 1, "demo", {}, {}, queued, Resources(), Limits(), expires)
         for answer in self._deployer.deploy(deployment, CRAWLER):

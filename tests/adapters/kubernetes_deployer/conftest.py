@@ -12,8 +12,10 @@ from crawler_lifecycle.adapters.kubernetes.api import Api
 from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.ports import Deployed, QueuedTask
+from tests.local.local_bench import wait_until
 from tests.support.job_cases import Rules, crawler, deployment
-from tests.support.kube_api import FakeApiServer
+from tests.support.kube_api import FakeApiServer, Silence
+from tests.support.kube_api.clients import patient
 from tests.support.kube_api.store import JOBS
 
 
@@ -27,10 +29,21 @@ class Bench:
     crawler: CrawlerDefinition = field(default_factory=crawler)
     made: list[KubernetesDeployer] = field(default_factory=list)
 
-    def impatient(self) -> None:
-        """From now on half a second of silence is no answer."""
-        self.api.close()
-        self.api = connect(self.server, 0.5)
+    def without_answer(self, fault: Silence, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The next creation of a Job falls silent, before or after its effect, and is given up then."""
+        self.server.faults.add("POST", r"/jobs(\?|$)", fault)
+        send, silent = self.api._wire._send, iter([True])
+
+        def sent(*args: Any, **more: Any) -> Any:
+            if args[0].method != "POST" or not next(silent, False):
+                return send(*args, **more)
+            asked, who, target, payload, headers, _, whole_s, left_s = args
+            try:
+                return send(asked, who, target, payload, headers, 0.3, whole_s, left_s)
+            finally:  # nobody knows that the server has come so far, but it has
+                wait_until(lambda: self.server.store.find(JOBS) if fault.after_effect else self.server.requests)
+
+        monkeypatch.setattr(self.api._wire, "_send", sent)
 
     def deployer(self, **more: Any) -> KubernetesDeployer:
         deployer = KubernetesDeployer(self.api, Rules(), **{"clock": lambda: self.now, **more})
@@ -51,14 +64,10 @@ class Bench:
         return sorted(job["metadata"]["name"] for job in self.server.store.find(JOBS))
 
 
-def connect(server: FakeApiServer, read_s: float) -> Api:
-    return Api.connect(kubeconfig=server.kubeconfig(), namespace="crawls", connect_s=5.0, read_s=read_s)
-
-
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     with FakeApiServer(tmp_path) as server:
-        bench = Bench(server, connect(server, 10.0))
+        bench = Bench(server, patient(server))
         yield bench
         for deployer in bench.made:
             deployer.close()
