@@ -50,6 +50,7 @@ DB = {
     "upgrade": ("services:db_upgrade", "Bring the database's schema to this version."),
     "current": ("services:db_current", "Show the schema version of the database."),
     "check": ("services:db_check", "Fail unless the database has the schema of this version."),
+    "prune": ("db_prune:prune", "Remove what runs that ended long ago left and nobody needs; the record stays."),
 }
 CLUSTER = {
     "release": ("cluster:release", "Take our finalizer from pods that nobody will record any more."),

@@ -51,6 +51,8 @@ SEARCH_ATTRIBUTES: dict[str, str] = {
 PROPERTY_WORKFLOW_ID = "workflow_id"
 #: The one that says since when an attempt's files are given up or gone (``crawlctl cluster tidy``).
 PROPERTY_FILES_REMOVED = "files_removed"
+#: The one that says up to which event, and when, rows of an attempt were removed (``crawlctl db prune``).
+PROPERTY_PRUNED = "pruned"
 
 EVENT_RUN_STARTED = "run.started"
 EVENT_RUN_CHANGED = "run.changed"

@@ -2,7 +2,8 @@
 
 Readers have no queues. The feed keeps the newest events once, encoded, and each reader keeps only its place: the number
 of the last event it was given. Whoever falls behind what is kept is fed from the database until it has caught up, so
-memory does not grow with the number of readers or with their slowness, and no event is ever left out.
+memory does not grow with the number of readers or with their slowness, and no event is ever left out in silence: events
+of runs that ended long ago may have been removed (``crawlctl db prune``), and who would miss one of them is told so.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from pydantic_core import to_json
 
 from crawler_lifecycle.domain.errors import StoreUnavailable
+from crawler_lifecycle.domain.pruning import pruned_through
 from crawler_lifecycle.ports import Event, RunStore
 
 from .metrics import Metrics
@@ -47,6 +49,10 @@ OUTAGE_S = 1.0
 _WAITING = format_sse_event(comment="the database does not answer, waiting for it")
 
 T = TypeVar("T")
+
+
+class Gone(Exception):
+    """What follows a reader's place is not on record any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +151,16 @@ class Feed:
     async def stream(self, after: int | None, run_id: int | None) -> AsyncGenerator[bytes, None]:
         """The wire: ``hello``, then every event with a number greater than ``after`` (default: from now on).
 
-        It goes on through outages of the database, with comments, and ends only when the feed closes.
+        It goes on through outages of the database, with comments, and ends only when the feed closes. Who comes back
+        to a place behind which events were removed is sent to the end, with ``reset``. 0 is nobody's place: from there
+        on everything is told that is on record.
         """
         place, reset = None, False
+        whole = after != 0
         while place is None and not self._closed:
             try:
                 if self._head is not None:
-                    place, reset = await self._place(after)
+                    place, reset = await self._place(after, run_id)
                 elif not await self._heard(self._news, self._ping_s):
                     yield _WAITING
             except StoreUnavailable:
@@ -164,7 +173,10 @@ class Feed:
         while not self._closed:
             news = self._news
             try:
-                chunk, place = await self._next(place, run_id)
+                chunk, place = await self._next(place, run_id, whole)
+            except Gone:
+                place = place if self._head is None else self._head
+                chunk = self._hello(place, True)
             except StoreUnavailable:
                 chunk = _WAITING
                 await asyncio.sleep(OUTAGE_S)
@@ -177,25 +189,42 @@ class Feed:
             elif self._head is None or place >= self._head:
                 await self._heard(news, told_at + self._ping_s - self._now())
 
-    async def _place(self, after: int | None) -> tuple[int, bool]:
-        """Where a reader begins, and whether that is not where it left off: the database is another one by now."""
+    async def _place(self, after: int | None, run_id: int | None) -> tuple[int, bool]:
+        """Where a reader begins, and whether that is not where it left off: what follows is gone, or never was here."""
         assert self._head is not None, "the database has answered"
-        if after is None or after <= self._head:
-            return (self._head if after is None else after), False
-        newest = await self._ask(self._store.last_event_seq, limiter=self._catch_up_threads)
-        return (after, False) if after <= newest else (self._head, True)
+        if after is None:
+            return self._head, False
+        if after > self._head:
+            # It may have read elsewhere what we have not read yet; else the database is another one by now.
+            newest = await self._ask(self._store.last_event_seq, limiter=self._catch_up_threads)
+            return (after, False) if after <= newest else (self._head, True)
+        gone = 0 < after < self._since and await self._is_gone(after, run_id)
+        return (self._head, True) if gone else (after, False)
+
+    async def _is_gone(self, place: int, run_id: int | None) -> bool:
+        """Whether anything of what followed ``place`` was removed: of the run, or the very next event of all."""
+        limiter = self._catch_up_threads
+        if run_id is None:
+            # Every number was given to an event, so one that is missing was removed.
+            following = await self._ask(self._store.events_after, place, 1, None, limiter=limiter)
+            return not following or following[0].seq != place + 1
+        through = pruned_through(await self._ask(self._store.properties, run_id, limiter=limiter))
+        return through is not None and place < through
 
     def _hello(self, place: int, reset: bool) -> bytes:
         data = {"server_time": self._clock(), "version": self._build, "seq": place, "reset": reset}
         return format_sse_event(data_str=to_json(data).decode(), event="hello", id=str(place), retry=RETRY_MS)
 
-    async def _next(self, place: int, run_id: int | None) -> tuple[bytes, int]:
-        """What follows ``place``, at most about ``CHUNK`` bytes, and the place after it."""
+    async def _next(self, place: int, run_id: int | None, whole: bool) -> tuple[bytes, int]:
+        """What follows ``place``, at most about ``CHUNK`` bytes, and the place after it.
+
+        Raises ``Gone`` when it has to be ``whole`` and is not.
+        """
         head = self._head
         if head is None or place >= head:
             return b"", place
         if place < self._since:
-            return await self._catch_up(place, head, run_id)
+            return await self._catch_up(place, head, run_id, whole)
         known = self._given.get((place, run_id))
         if known is None:
             if len(self._given) >= GIVEN:
@@ -204,13 +233,22 @@ class Feed:
             known = self._given[place, run_id] = _cut(self._ring, first, run_id, head)
         return known
 
-    async def _catch_up(self, place: int, head: int, run_id: int | None) -> tuple[bytes, int]:
+    async def _catch_up(self, place: int, head: int, run_id: int | None, whole: bool) -> tuple[bytes, int]:
         limiter = self._catch_up_threads
         found = await self._ask(self._store.events_after, place, CATCH_UP_PAGE, run_id, limiter=limiter)
+        full = len(found) == CATCH_UP_PAGE
+        if whole and run_id is None:
+            found = [event for number, event in enumerate(found, place + 1) if event.seq == number]
+            full = True  # up to the last of them, and no further
+            if not found:
+                raise Gone
+        # Asked after the reading: what was removed in between is marked by now.
+        elif whole and await self._is_gone(place, run_id):
+            raise Gone
         frames = [encode(event) for event in found]
         # A page that is not full holds everything up to the event that was known to be there before it was read.
         end = max(head, frames[-1].seq) if frames else head
-        return _cut(frames, 0, None, frames[-1].seq if len(frames) == CATCH_UP_PAGE else end)
+        return _cut(frames, 0, None, frames[-1].seq if full else end)
 
     # --- the reading
 

@@ -46,7 +46,9 @@ def add_stream(app: FastAPI, feed: Feed, store: RunStore) -> None:
 
         ``id`` is the event's number, ``event`` its type, ``data`` the whole of it as JSON. Nothing is left out or
         repeated when a client comes back with the last id it saw. ``run_id`` keeps to one run. ``hello`` tells where
-        the stream begins; with ``reset`` it is not where the client left off, which should read everything anew.
+        the stream begins; with ``reset`` it is not where the client left off, because what followed was removed or
+        belongs to another database: it should read everything anew. Such a ``hello`` may come later, too. ``after=0``
+        begins with the oldest event that is on record.
         """
         after = _last(last_event_id) if last_event_id else choice.after
         if choice.run_id is not None:

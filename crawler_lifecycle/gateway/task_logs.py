@@ -10,6 +10,7 @@ from typing import TypeVar
 from anyio import CapacityLimiter, to_thread
 
 from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable
+from crawler_lifecycle.domain.pruning import pruned_through
 from crawler_lifecycle.domain.task import TERMINAL, TaskStatus
 from crawler_lifecycle.ports import LogPart, RunStore, TaskLogs, TaskRef
 from crawler_lifecycle.web.problems import Problem
@@ -91,16 +92,22 @@ class LogReader:
             return self._follow(task, 0, seen=False)
         kept = await self._ask(self._store.log_tail, task.ref.task_id)
         if kept is None:
-            raise self._missing(task, follow)
+            raise self._missing(task, follow, await self._pruned(task))
         return _once(_last_lines(kept.encode(), lines))
 
     def _may_come(self, task: LoggedTask) -> bool:
         """Whether a log that is not here may come: the task has not begun, or nobody can say that it has."""
         return self._source is not None and task.status in (TaskStatus.QUEUED, TaskStatus.PENDING)
 
-    def _missing(self, task: LoggedTask, follow: bool) -> Problem:
+    async def _pruned(self, task: LoggedTask) -> bool:
+        """Whether ends of logs were removed of the run."""
+        return task.status.terminal and pruned_through(await self._ask(self._store.properties, task.run_id)) is not None
+
+    def _missing(self, task: LoggedTask, follow: bool, pruned: bool) -> Problem:
         where = f"task {task.ref.task_id} is {task.status}, its log is not here; "
-        if task.status.terminal:
+        if pruned:
+            why = "what was kept of it was removed, because its run ended long ago (crawlctl db prune)"
+        elif task.status.terminal:
             why = "none was kept"
         elif self._may_come(task):
             why = "it prints nothing before it executes; follow=true waits for that"

@@ -8,7 +8,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
@@ -296,6 +296,10 @@ class Outbox:
     def events_after(self, seq: int, limit: int = 500, run_id: int | None = None) -> list[Event]:
         self._reach()
         return [event for event in self.told if event.seq > seq and run_id in (None, event.run_id)][:limit]
+
+    def properties(self, run_id: int) -> list[Mapping[str, object]]:
+        self._reach()
+        return []
 
     def _reach(self) -> None:
         if self.down:

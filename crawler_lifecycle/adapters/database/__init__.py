@@ -2,17 +2,21 @@
 
 from .diagnosis import Diagnosis, diagnose, sqlite_file, try_writing
 from .engine import masked
+from .pruning import Place, Pruner, open_pruner
 from .schema import Schema, current_version, head_version, read_schema, upgrade
 from .store import SqlRunStore, open_store
 
 __all__ = [
     "Diagnosis",
+    "Place",
+    "Pruner",
     "Schema",
     "SqlRunStore",
     "current_version",
     "diagnose",
     "head_version",
     "masked",
+    "open_pruner",
     "open_store",
     "read_schema",
     "sqlite_file",

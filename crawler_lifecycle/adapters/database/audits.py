@@ -154,17 +154,18 @@ class AuditPart(StorePart):
         a, now = audit_finding.c, self._clock()
         found = conn.execute(select(audit_finding).where(a.subject == one.subject)).mappings().one_or_none()
         told: dict[str, Any] = {"detail": storable(one.detail, 4000), "evidence": one.evidence, "last_seen": now}
-        if found is None:
-            row = {"subject": one.subject, "kind": one.kind.value, "status": "open", "first_seen": now, **told}
-            row |= {"run_id": one.run_id, "task_id": one.task_id, "workflow_id": one.workflow_id}
-            conn.execute(insert(audit_finding).values(**row))
-            return Noted(now)
-        if found["status"] == "repaired" and one.kind is FindingKind.LATE_EVIDENCE:
-            return Noted(found["first_seen"], found["repaired_at"], settled=True)
-        if found["status"] != "open":  # it is back
-            told |= {"status": "open", "first_seen": now}
-        conn.execute(update(audit_finding).where(a.id == found["id"]).values(**told))
-        return Noted(told.get("first_seen", found["first_seen"]), found["repaired_at"])
+        if found is not None:
+            if found["status"] == "repaired" and one.kind is FindingKind.LATE_EVIDENCE:
+                return Noted(found["first_seen"], found["repaired_at"], settled=True)
+            if found["status"] != "open":  # it is back
+                told |= {"status": "open", "first_seen": now}
+            # A closed finding of long ago may be removed in this moment; then this is the first sight.
+            if conn.execute(update(audit_finding).where(a.id == found["id"]).values(**told)).rowcount:
+                return Noted(told.get("first_seen", found["first_seen"]), found["repaired_at"])
+        row = {"subject": one.subject, "kind": one.kind.value, "status": "open", "first_seen": now, **told}
+        row |= {"run_id": one.run_id, "task_id": one.task_id, "workflow_id": one.workflow_id}
+        conn.execute(insert(audit_finding).values(**row))
+        return Noted(now)
 
     def note_repair(self, subject: str, text: str, *, done: bool = True) -> None:
         """What was done about a finding. Unless it is ``done`` it stays open."""

@@ -176,13 +176,22 @@ def _apply(
     return done.rowcount
 
 
-def delete_rows(conn: Connection, column: Column[int], index: str, values: Sequence[int]) -> None:
-    """Delete the rows whose ``column``, the first one of ``index``, has one of these values."""
-    table, name = column.table.name, column.name
+def delete_rows(
+    conn: Connection, column: Column[int], index: str, values: Sequence[int], *, run_id: int | None = None
+) -> int:
+    """Delete the rows whose ``column``, the first one of ``index``, has one of these values; how many there were.
+
+    With ``run_id`` only those of this run, and ``column`` is the one behind it in ``index``.
+    """
+    table, name, gone = column.table.name, column.name, 0
+    of_run = "" if run_id is None else "x.run_id = :run_id AND "
     for chunk in chunks(values):
         hint = f"x FROM {table} AS x FORCE INDEX ({index})" if conn.dialect.name == "mysql" else f"FROM {table} AS x"
-        statement = text(f"DELETE {hint} WHERE x.{name} IN :chosen")
-        conn.execute(statement.bindparams(bindparam("chosen", expanding=True)), {"chosen": list(chunk)})
+        statement = text(f"DELETE {hint} WHERE {of_run}x.{name} IN :chosen")
+        statement = statement.bindparams(bindparam("chosen", expanding=True))
+        told = {"chosen": list(chunk)} if run_id is None else {"chosen": list(chunk), "run_id": run_id}
+        gone += conn.execute(statement, told).rowcount
+    return gone
 
 
 def forget_staged(unit: Unit) -> None:
