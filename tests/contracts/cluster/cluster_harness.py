@@ -15,11 +15,13 @@ from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, Crawle
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase
-from crawler_lifecycle.fakes.cluster import Behaviour, FakeCluster
+from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour, FakeCluster
 from crawler_lifecycle.ports import Cluster, Deployed, Deployer, Deployment, QueuedTask, TaskRef
 
 RUN = 7
-LONG = 60.0
+LONG = 3600.0
+"""A task that is not to end by itself."""
+WAIT_S = 60.0
 
 _CRAWLER = """
 import json, os, signal, sys, time
@@ -33,7 +35,8 @@ with open(os.environ["CRAWL_STATS_FILE"], "w") as file:
     json.dump(stats, file)
 print("a line of log", flush=True)
 until = time.monotonic() + float(sys.argv[1])
-while time.monotonic() < until and not stopped:
+told = os.environ["CRAWL_FILES_DIR"] + "/end"
+while time.monotonic() < until and not stopped and not os.path.exists(told):
     time.sleep(0.01)
 """
 
@@ -66,6 +69,10 @@ class Harness:
         """Let a moment pass."""
         raise NotImplementedError
 
+    def finish(self, index: int = 0) -> None:
+        """Let a task that executes come to its own good end."""
+        raise NotImplementedError
+
     def break_it(self) -> None:
         """Make the cluster unreadable."""
         raise NotImplementedError
@@ -73,7 +80,7 @@ class Harness:
     def signals(self, index: int = 0) -> int:
         raise NotImplementedError
 
-    def deployment(self, tasks: int = 1, attempt: int = 1, expires_in: float = 25.0, **args: str) -> Deployment:
+    def deployment(self, tasks: int = 1, attempt: int = 1, expires_in: float = 60.0, **args: str) -> Deployment:
         return Deployment(
             run_id=RUN,
             attempt=attempt,
@@ -82,7 +89,7 @@ class Harness:
             settings={},
             tasks=[QueuedTask(100 * attempt + index, index, {}) for index in range(tasks)],
             resources=Resources(),
-            limits=Limits(stop_grace_s=5),
+            limits=Limits(stop_grace_s=60),
             expires_at=self.now() + timedelta(seconds=expires_in),
         )
 
@@ -105,26 +112,26 @@ class Harness:
 
     def until_saturated(self, index: int) -> None:
         """Look until the task says that it waits for room; at first it may not have come to the queue yet."""
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + WAIT_S
         while not re.search(self.saturated, (seen := self.until(Phase.WAITING, index)).reason or ""):
-            assert time.monotonic() < deadline, seen
+            assert time.monotonic() < deadline, f"not within {WAIT_S:g} s: {seen}"
             self.settle()
 
     def until_nothing_lives(self) -> None:
         """Look until the inventory is empty."""
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + WAIT_S
         while found := self.cluster.inventory():
-            assert time.monotonic() < deadline, found
+            assert time.monotonic() < deadline, f"not within {WAIT_S:g} s: {found}"
             self.settle()
 
     def look(self, index: int = 0, attempt: int = 1) -> Observation:
         return self.cluster.look(RUN, [self.ref(index, attempt)]).observations[0]
 
     def until(self, phase: Phase, index: int = 0, attempt: int = 1) -> Observation:
-        """Look until the task is in this phase; fail after 15 s."""
-        deadline = time.monotonic() + 15
+        """Look until the task is in this phase; fail after a minute."""
+        deadline = time.monotonic() + WAIT_S
         while (seen := self.look(index, attempt)).phase is not phase:
-            assert time.monotonic() < deadline, seen
+            assert time.monotonic() < deadline, f"not within {WAIT_S:g} s: {seen}"
             self.settle()
         return seen
 
@@ -133,9 +140,9 @@ class Harness:
         if not self.logs:
             self.until(Phase.EXECUTING, index)
             return
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + WAIT_S
         while not self.look(index).counters.pages:
-            assert time.monotonic() < deadline
+            assert time.monotonic() < deadline, f"not within {WAIT_S:g} s"
             self.settle()
 
 
@@ -158,6 +165,9 @@ class LocalHarness(Harness):
 
     def break_it(self) -> None:
         (self.folder / "state").rename(self.folder / "elsewhere")
+
+    def finish(self, index: int = 0) -> None:
+        (self.folder / "state/tasks" / str(RUN) / str(index) / "1/files/end").touch()
 
     def mend(self) -> None:
         if (self.folder / "elsewhere").exists():
@@ -198,6 +208,9 @@ class FakeHarness(Harness):
 
     def settle(self) -> None:
         self._now += timedelta(seconds=0.2)
+
+    def finish(self, index: int = 0) -> None:
+        self.fake.end_now(RUN, index, end=FINISHED)
 
     def break_it(self) -> None:
         self.fake.fail_with(ClusterUnavailable("down"))

@@ -7,12 +7,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from crawler_lifecycle.adapters.kubernetes.api import Api
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.task import Observation
-from tests.contracts.cluster.cluster_harness import LONG
+from tests.contracts.cluster.cluster_harness import LONG, RUN
 from tests.contracts.cluster.kube_harness import KubernetesHarness, summary
 from tests.support.kube_api import Answer, FakeApiServer
+from tests.support.kube_api.clients import patient
 
 LINES = b'a line of log\n{"crawl_progress": {"pages": 3, "items": 2, "errors": 0}}\n'
 
@@ -24,7 +25,7 @@ class FakeKubernetesHarness(KubernetesHarness):
         self.server = FakeApiServer(folder)
         self.server.controllers.kubelet_stops = None
         self._seconds = LONG
-        super().__init__(Api.connect(kubeconfig=self.server.kubeconfig(), namespace=self.server.namespace), folder)
+        super().__init__(patient(self.server), folder)
 
     def close(self) -> None:
         self.cluster.api.close()
@@ -36,6 +37,10 @@ class FakeKubernetesHarness(KubernetesHarness):
 
     def break_it(self) -> None:
         self.server.faults.add("*", "", Answer(503, "etcdserver: request timed out"), times=None)
+
+    def finish(self, index: int = 0) -> None:
+        pod = self.server.pod(cluster_name(RUN, index, 1))
+        self.server.controllers.end_pod(pod, 0, message=summary("finished", 0))
 
     def settle(self) -> None:
         time.sleep(0.02)

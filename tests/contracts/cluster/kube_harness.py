@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.api import Api
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
@@ -18,7 +19,7 @@ from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, Crawle
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import Deployed, Deployment, TaskRef
 from crawler_lifecycle.settings import ClusterSettings
-from tests.contracts.cluster.cluster_harness import LONG, RUN, Harness
+from tests.contracts.cluster.cluster_harness import LONG, RUN, WAIT_S, Harness
 
 
 class Both(KubernetesCluster):
@@ -83,13 +84,24 @@ class KubernetesHarness(Harness):
     def settle(self) -> None:
         time.sleep(0.1)
 
+    def finish(self, index: int = 0) -> None:
+        """The node's word that the container came to a good end."""
+        now = self.now().isoformat(timespec="seconds").replace("+00:00", "Z")
+        ended = {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}
+        terminated = {"terminated": {**ended, "message": summary("finished", 0)}, "running": None}
+        state = {"name": labels.CONTAINER, "state": terminated}
+        body = {"status": {"phase": "Succeeded", "containerStatuses": [state]}}
+        api = self.cluster.api
+        for pod in json.loads(api.get(api.pods_path(), labelSelector=f"{labels.TASK}={index}"))["items"]:
+            api.patch(api.pods_path(pod["metadata"]["name"], "status"), body, kind="strategic")
+
     def missed(self, uid: str) -> TaskRef:
         return replace(self.ref(), uid=uid, missed_at=self.now() - timedelta(seconds=31))
 
     def never_ran(self, index: int) -> None:
         """A Job without a pod is gone for good when it was deleted, and there is nothing that could have ended."""
         uid = self._uids[index]
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + WAIT_S
         while True:
             ref = replace(self.ref(index), uid=uid, stopping=True)
             seen = self.cluster.look(RUN, [ref]).observations[0]
@@ -99,7 +111,7 @@ class KubernetesHarness(Harness):
                 assert seen.end is not None
                 assert (seen.end.exit_code, seen.end.signal, seen.started_at) == (None, None, None)
                 return
-            assert time.monotonic() < deadline, seen
+            assert time.monotonic() < deadline, f"not within {WAIT_S:g} s: {seen}"
             self.settle()
 
     def deploy(self, seconds: float = LONG, tasks: int = 1, attempt: int = 1) -> list[Deployed]:
@@ -113,10 +125,10 @@ class KubernetesHarness(Harness):
 
     def _taken_up(self, index: int, attempt: int) -> None:
         """Wait until the Job has its pod, or was told that it may not have one."""
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + WAIT_S
         waits = ("Waiting for the Job controller", "Waiting for the Job's pod")
         while (seen := self.look(index, attempt)).phase is Phase.WAITING and seen.reason in waits:
-            assert time.monotonic() < deadline, seen
+            assert time.monotonic() < deadline, f"not within {WAIT_S:g} s: {seen}"
             self.settle()
 
     def signals(self, index: int = 0) -> int:

@@ -13,12 +13,13 @@ from tests.contracts.cluster.cluster_harness import RUN, Harness
 
 
 def test_a_task_runs_to_its_end(harness: Harness) -> None:
-    [answer] = harness.deploy(seconds=0.5)
+    [answer] = harness.deploy()
     assert (answer.state, answer.index, answer.name) == ("created", 0, f"crawl-{RUN}-0-1")
     running = harness.until(Phase.EXECUTING)
     assert running.uid == answer.uid
     assert running.started_at == running.changed_at is not None
     assert running.node
+    harness.finish()
     seen = harness.until(Phase.ENDED)
     assert seen.end is not None
     assert (seen.end.exit_code, seen.end.reason, seen.end.finish_reason) == (0, "Completed", "finished")

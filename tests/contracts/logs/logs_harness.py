@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.api import Api
 from crawler_lifecycle.adapters.kubernetes.logs import PodLogs
 from crawler_lifecycle.adapters.local.logs import LocalLogs
 from crawler_lifecycle.fakes.logs import FakeLogs
 from crawler_lifecycle.ports import LogPart, TaskLogs, TaskRef
 from tests.support.kube_api import FakeApiServer
+from tests.support.kube_api.clients import patient
 
 RUN = 7
 
@@ -79,7 +79,7 @@ class PodHarness(Harness):
 
     def __init__(self, folder: Path, *, step_s: float = 0.4) -> None:
         self.server = FakeApiServer(folder)
-        self.api = Api.connect(kubeconfig=self.server.kubeconfig(), namespace=self.server.namespace)
+        self.api = patient(self.server)
         self.logs = PodLogs(self.api)
         self._node_time, self._step = datetime(2030, 1, 1, tzinfo=UTC), timedelta(seconds=step_s)
 

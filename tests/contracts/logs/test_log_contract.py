@@ -62,6 +62,7 @@ def _new(kind: str, folder: Path) -> Harness:
     return FakeHarness() if kind == "fake" else LocalHarness(folder)
 
 
+@pytest.mark.timeout(900)  # a hundred servers, or three hundred
 @pytest.mark.parametrize("kind", ["fake", "local", "kubernetes"])
 @given(steps=st.lists(st.one_of(st.binary(min_size=1, max_size=30), st.integers(1, 12)), max_size=30))
 def test_reading_on_and_on_gives_every_byte_once(
@@ -118,7 +119,7 @@ def test_only_a_regular_file_is_a_log(tmp_path: Path, kind: str, monkeypatch: py
     answers: list[LogPart | None] = []
     reading = threading.Thread(target=lambda: answers.append(harness.read(None)), daemon=True)
     reading.start()
-    reading.join(10)
+    reading.join(60)
     assert answers == [None], "it hangs, or it read something that is no log"
 
 

@@ -19,6 +19,7 @@ from crawler_lifecycle.ports import Observer, TaskRef
 from tests.contracts.observer.observer_harness import Harness
 from tests.local.local_bench import RUN
 from tests.support.kube_api import Answer, FakeApiServer
+from tests.support.kube_api.clients import patient
 from tests.support.kube_api.problems import Problem
 
 #: As in production, but for the pauses after a failure.
@@ -78,12 +79,19 @@ class KubernetesHarness(Harness):
         selector = f"{labels.of_run(RUN, settled=None)},{labels.TASK}={index}"
         return [pod.metadata.name for pod in self.api.listing(self.api.pods_path(), Pod, labels=selector).items]
 
+    def finish(self, index: int = 0) -> None:
+        """The node's word that the container came to a good end."""
+        self._end(index, "Succeeded", 0, "Completed")
+
     def slay(self, index: int = 0) -> None:
         """The node's word that the container was killed."""
+        self._end(index, "Failed", 137, "Error")
+
+    def _end(self, index: int, phase: str, exit_code: int, reason: str) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        ended = {"exitCode": 137, "reason": "Error", "startedAt": now, "finishedAt": now}
+        ended = {"exitCode": exit_code, "reason": reason, "startedAt": now, "finishedAt": now}
         state = {"name": labels.CONTAINER, "state": {"terminated": ended, "running": None}}
-        body = {"status": {"phase": "Failed", "containerStatuses": [state]}}
+        body = {"status": {"phase": phase, "containerStatuses": [state]}}
         for name in self.pods(index):
             self.api.patch(self.api.pods_path(name, "status"), body, kind="strategic")
 
@@ -110,8 +118,7 @@ class FakeApiHarness(KubernetesHarness):
 
     def __init__(self, folder: Path) -> None:
         self.server = FakeApiServer(folder)
-        api = Api.connect(kubeconfig=self.server.kubeconfig(), namespace=self.server.namespace)
-        super().__init__(api, self._fall_ill, self.server.faults.clear)
+        super().__init__(patient(self.server), self._fall_ill, self.server.faults.clear)
         self._seconds: dict[int, float] = {}
         self._ends: dict[int, float] = {}
         self._over = threading.Event()
@@ -122,7 +129,7 @@ class FakeApiHarness(KubernetesHarness):
         self.server.faults.add("*", "", Answer(503), times=None)
         self.server.drop_connections()
 
-    def start(self, seconds: float = 60, index: int = 0) -> None:
+    def start(self, seconds: float = 3600, index: int = 0) -> None:
         self._seconds[index] = seconds
         self.post(index, {})
 
@@ -149,6 +156,9 @@ class FakeApiHarness(KubernetesHarness):
             self._ends[index] = now + self._seconds[index]
             self.server.pod_starts(name)
 
+    def finish(self, index: int = 0) -> None:
+        self.server.pod_ends(cluster_name(RUN, index, 1), 0)
+
     def slay(self, index: int = 0) -> None:
         self.server.pod_ends(cluster_name(RUN, index, 1), 137, "Error")
 
@@ -158,6 +168,6 @@ class FakeApiHarness(KubernetesHarness):
 
     def close(self) -> None:
         self._over.set()
-        self._kubelet.join(5)
+        self._kubelet.join(60)
         super().close()
         self.server.close()

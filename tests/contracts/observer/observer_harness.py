@@ -7,12 +7,13 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from crawler_lifecycle.adapters.local.observer import LocalObserver
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.fakes.cluster import Behaviour, FakeCluster
+from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour, FakeCluster
 from crawler_lifecycle.fakes.observer import FakeObserver
 from crawler_lifecycle.ports import Cluster, Observer, TaskRef
 from tests.local.local_bench import RUN, Bench, wait_until
@@ -69,8 +70,12 @@ class Harness:
     def observer(self) -> Observer:
         raise NotImplementedError
 
-    def start(self, seconds: float = 60, index: int = 0) -> None:
+    def start(self, seconds: float = 3600, index: int = 0) -> None:
         """Deploy a task that executes for so long once it has a slot."""
+        raise NotImplementedError
+
+    def finish(self, index: int = 0) -> None:
+        """It comes to its own good end."""
         raise NotImplementedError
 
     def slay(self, index: int = 0) -> None:
@@ -97,6 +102,10 @@ class Harness:
         """End everything."""
 
 
+#: Seconds after which nobody in a test looks any more.
+NEVER_S = 1e6
+
+
 class FakeHarness(Harness):
     def __init__(self) -> None:
         self._seconds: dict[int, float] = {}
@@ -106,22 +115,36 @@ class FakeHarness(Harness):
 
     def _behaviour(self, run_id: int, index: int, attempt: int) -> Behaviour:
         busy = any(index != other for _, other, _ in self.fake.alive())
-        return Behaviour(waits=1.5 if busy else 0.0, executes=self._seconds[index])
+        return Behaviour(waits=NEVER_S if busy else 0.0, executes=self._seconds[index])
+
+    def _room(self) -> None:
+        """The slot is free: whoever waits has it now."""
+        with self.fake._lock:
+            now = self.fake.clock()
+            for task in self.fake._tasks.values():
+                if task.ended is None and task.behaviour.waits == NEVER_S:
+                    task.behaviour = replace(task.behaviour, waits=(now - task.created_at).total_seconds())
 
     def observer(self) -> Observer:
         return FakeObserver(self.fake)
 
-    def start(self, seconds: float = 60, index: int = 0) -> None:
+    def start(self, seconds: float = 3600, index: int = 0) -> None:
         self._seconds[index] = seconds
         bench = Bench.__new__(Bench)
         answer = self.fake.deploy(bench.deployment(range(index, index + 1)), bench.crawler(""))[0]
         self._uids[index] = answer.uid
 
+    def finish(self, index: int = 0) -> None:
+        self.fake.end_now(RUN, index, end=FINISHED)
+        self._room()
+
     def slay(self, index: int = 0) -> None:
         self.fake.end_now(RUN, index)
+        self._room()
 
     def take_away(self, index: int = 0) -> None:
         self.fake.vanish(RUN, index)
+        self._room()
 
     def blind(self, observer: Observer) -> None:
         assert isinstance(observer, FakeObserver)
@@ -136,6 +159,15 @@ class FakeHarness(Harness):
         return self.fake.look(RUN, [ref]).observations[0].phase
 
 
+#: Executes for so long, or until it finds a file.
+_CRAWLER = """
+import os, time
+until, told = time.monotonic() + {seconds}, os.environ["CRAWL_FILES_DIR"] + "/end"
+while time.monotonic() < until and not os.path.exists(told):
+    time.sleep(0.01)
+"""
+
+
 class LocalHarness(Harness):
     def __init__(self, folder: Path) -> None:
         self.bench = Bench(folder, slots=1)
@@ -144,8 +176,11 @@ class LocalHarness(Harness):
     def observer(self) -> Observer:
         return LocalObserver(self.bench.state)
 
-    def start(self, seconds: float = 60, index: int = 0) -> None:
-        self.bench.deploy(f"import time; time.sleep({seconds})", range(index, index + 1))
+    def start(self, seconds: float = 3600, index: int = 0) -> None:
+        self.bench.deploy(_CRAWLER.format(seconds=seconds), range(index, index + 1))
+
+    def finish(self, index: int = 0) -> None:
+        (self.bench.folder(index) / "files/end").touch()
 
     def slay(self, index: int = 0) -> None:
         self.bench.slay(self.bench.crawler_process(index))

@@ -15,8 +15,8 @@ OVER = (Phase.ENDED, Phase.GONE)
 
 def test_a_start_and_an_end_are_told_at_once(harness: Harness) -> None:
     with Told(harness.observer()).watching() as told:
-        told.after(lambda: (harness.start(1.0), harness.until(Phase.EXECUTING)))
-        told.after(lambda: harness.until(*OVER))
+        told.after(lambda: (harness.start(), harness.until(Phase.EXECUTING)))
+        told.after(lambda: (harness.finish(), harness.until(*OVER)))
         assert {run for run, _ in told.calls} == {RUN}
         # Told means that it had happened: a look from then on sees it.
         assert harness.phase() in OVER
@@ -59,6 +59,7 @@ def test_nothing_is_told_while_nothing_happens(harness: Harness) -> None:
     harness.start()
     harness.until(Phase.EXECUTING)
     with Told(harness.observer()).watching() as told:
+        wait_until(lambda: told.observer.health().watched == 1)
         count = told.quiet()
         time.sleep(1.3)
         assert len(told.calls) == count

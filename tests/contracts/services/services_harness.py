@@ -34,7 +34,7 @@ def deployment(
     *tasks: QueuedTask,
     crawler: str = "plain",
     args: dict[str, str] | None = None,
-    life_s: float = 25,
+    life_s: float = 300,
     scheduled: bool = False,
     run_id: int = 7,
     resume: bool = False,
@@ -65,12 +65,12 @@ def event(number: int = 1, type: str = "run.ended", **body: object) -> Event:
 def served(app: FastAPI) -> Iterator[str]:
     """The app on a real port."""
     bound = bind("127.0.0.1", 0, "TEST")
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on", timeout_keep_alive=600))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(60)
         bound.close()

@@ -92,7 +92,7 @@ def notifier(request: pytest.FixtureRequest) -> Iterator[tuple[Notifier, Arrived
     else:
         with pusher_server() as server:
             host, port = server.url.removeprefix("http://").split(":")
-            options = {"host": host, "port": int(port), "tls": False, "channel": "private-crawls", "timeout_s": 20.0}
+            options = {"host": host, "port": int(port), "tls": False, "channel": "private-crawls", "timeout_s": 120.0}
             real = PusherNotifier(app_id=APP_ID, key=KEY, secret=SECRET, **options)  # type: ignore[arg-type]
             yield real, lambda: [t.data["data"]["run_id"] for t in server.triggered]
             real.close()

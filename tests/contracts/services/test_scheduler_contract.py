@@ -36,7 +36,7 @@ def scheduler(request: pytest.FixtureRequest) -> Iterator[Scheduler]:
         yield Scheduler(FakeScheduler(CRAWLERS, deployer), deployer)
         return
     with served(create_app(deployer, FakeCatalogue(CRAWLERS))) as url:
-        client = HttpSchedulerClient(url, 5.0)
+        client = HttpSchedulerClient(url, 120.0)
         yield Scheduler(client, deployer)
         client.close()
 
