@@ -14,6 +14,7 @@ from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Event, Fence, RunRow, TaskCounts
 
 from .bulk import chunks, forget_staged, update_tasks
+from .looks import count_sums
 from .readable import Fault, unreadable
 from .rows import event_row, run_row
 from .stops import note_acted
@@ -84,6 +85,7 @@ class CompletionPart(StorePart):
                 stage=Stage.COMPLETION.value,
                 waiting_for=None,
                 next_look_at=None,
+                **count_sums(unit),
             )
             if unit.stop is not None:
                 note_acted(unit, unit.now)  # nothing is left to be done about one that nobody heard of any more

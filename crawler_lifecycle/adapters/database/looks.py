@@ -90,7 +90,7 @@ class LookPart(StorePart):
             stage_moves(unit, {*forgotten, *staged}, moves)
             news = [row for task, o in seen if (row := _observed(task, o, unit.now, unit.run)) is not None]
             update_tasks(unit, news, replace=_OBSERVED_ALL)
-            sums = _sums(unit)
+            sums = count_sums(unit)
             moved = any(value and value != unit.run[name] for name, value in sums.items())
             counted = any(sums.values())
             executing = any(o.phase is Phase.EXECUTING and o.counters != Counters() for _, o in seen)
@@ -156,6 +156,8 @@ class LookPart(StorePart):
                     delete_rows(unit.conn, task_log.c.task_id, "PRIMARY", [log["task_id"] for log in logs])
                     unit.conn.execute(insert(task_log), logs)
                 total += len(rows)
+            if total:  # no look may come after this one to count anew
+                unit.update_run(**count_sums(unit))
             return total
 
     def apply_findings(self, fence: Fence, source: str, observed_at: datetime | None = None) -> TaskCounts:
@@ -313,7 +315,7 @@ def _missed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str, 
     return None if new == same else {"task_id": task["task_id"], **new}
 
 
-def _sums(unit: Unit) -> dict[str, int | None]:
+def count_sums(unit: Unit) -> dict[str, int | None]:
     """The run's counters: sums over tasks that are not superseded, unknown as long as no task told any."""
     t = task_history.c
     # Below zero nobody counts; what another hand wrote there is left out until a look counts anew.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, false, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, false, insert, or_, select, update
 
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import TaskStatus
@@ -92,17 +92,21 @@ def note_acted(unit: Unit, at: datetime) -> None:
 
     An attempt that takes over a run under a stop carries out what its predecessor was asked.
     """
-    c, stop = cancellation_log.c, unit.stop
-    of_this_intent = c.attempt == unit.attempt
-    if stop is not None:
-        of_this_intent = or_(of_this_intent, c.requested_at >= stop.requested_at)
+    c = cancellation_log.c
     unit.conn.execute(
         update(cancellation_log)
-        .where(c.run_id == unit.run_id, of_this_intent, c.acted_at.is_(None))
+        .where(c.run_id == unit.run_id, _of_this_intent(unit), c.acted_at.is_(None))
         .values(acted_at=at)
     )
-    if stop is not None and unit.run["stop_acted_at"] is None:
+    if unit.stop is not None and unit.run["stop_acted_at"] is None:
         unit.update_run(stop_acted_at=at)
+
+
+def _of_this_intent(unit: Unit) -> ColumnElement[bool]:
+    """The log rows of the stop that is on record; a verdict ends it, and a takeover before the verdict does not."""
+    c, stop = cancellation_log.c, unit.stop
+    mine = c.attempt == unit.attempt
+    return mine if stop is None else or_(mine, c.requested_at >= stop.requested_at)
 
 
 def _merged(before: StopIntent | None, stop: StopIntent) -> dict[str, Any]:
@@ -122,8 +126,9 @@ def _merged(before: StopIntent | None, stop: StopIntent) -> dict[str, Any]:
 
 def _log(unit: Unit, stop: StopIntent, request_id: str) -> None:
     c = cancellation_log.c
-    key = (c.run_id == unit.run_id, c.attempt == unit.attempt, c.request_id == request_id)
-    if unit.conn.execute(select(c.id).where(*key)).one_or_none() is not None:
+    # An attempt that takes the run over is told of the stop under the same id.
+    key = (c.run_id == unit.run_id, _of_this_intent(unit), c.request_id == request_id)
+    if unit.conn.execute(select(c.id).where(*key).limit(1)).one_or_none() is not None:
         return
     unit.conn.execute(
         insert(cancellation_log).values(

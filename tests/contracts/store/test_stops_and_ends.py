@@ -10,7 +10,7 @@ import pytest
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, RunNotFound
 from crawler_lifecycle.domain.names import WAITING_FOR_START
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunRequest, RunStatus, StopIntent, Verdict
-from crawler_lifecycle.domain.task import End, Phase, TaskStatus
+from crawler_lifecycle.domain.task import Counters, End, Phase, TaskStatus
 from crawler_lifecycle.ports import Details, Fence, Owner
 from tests.contracts.store.world import START, World, good_end, seen
 
@@ -141,6 +141,18 @@ def test_a_stop_that_a_later_attempt_carries_out_was_acted_on(world: World) -> N
     assert (logged["attempt"], logged["acted_at"]) == (1, later)
 
 
+def test_a_stop_that_a_later_attempt_is_told_of_again_is_logged_once(world: World) -> None:
+    """No workflow was there to hear it: the gateway recorded it, and starts one that hears it under the same id."""
+    fence = world.deployed()
+    world.store.record_stop(fence.run_id, world.stop(), "s1")
+    world.clock.forward(30)
+    second = world.resume(fence)
+    world.store.record_stop(fence.run_id, world.stop(), "s1", second)
+    world.store.record_stop(fence.run_id, world.stop(), "s2", second)
+    logged = world.store.cancellations(fence.run_id)
+    assert [(row["request_id"], row["attempt"]) for row in logged] == [("s1", 1), ("s2", 2)]
+
+
 def test_a_stop_that_nobody_heard_before_the_verdict_is_over_with_it(world: World) -> None:
     fence = world.deployed()
     world.execute(fence)
@@ -149,17 +161,35 @@ def test_a_stop_that_nobody_heard_before_the_verdict_is_over_with_it(world: Worl
     world.finish(fence)
     (logged,) = world.store.cancellations(fence.run_id)
     assert logged["acted_at"] is not None
-    # It belongs to that life of the run: a stop of the next one does not touch it.
+    # It belongs to that life of the run: a stop of the next one does not touch it, not even under the same id.
     owner = Owner("crawl/books/other", "other")
     request = RunRequest(run_id=fence.run_id, rerun=True)
     handle = world.store.claim_run(request, owner, lambda former: False)
-    world.store.record_stop(fence.run_id, world.stop(), "s2")
+    world.store.record_stop(fence.run_id, world.stop(), "s1")
     second = Fence(fence.run_id, handle.attempt, owner.first_run_id)
     world.store.acted_on_stop(second, world.clock.forward(10))
-    assert world.store.cancellations(fence.run_id)[0] == logged
+    first, later = world.store.cancellations(fence.run_id)
+    assert (first, later["attempt"], later["acted_at"]) == (logged, 2, world.clock.now)
 
 
 # --- verdict ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_counted_last_counts_for_the_run(world: World) -> None:
+    """A task is gone; its log and counters were read once more, and no look comes after that."""
+    fence = world.deployed()
+    world.execute(fence)
+    [task] = world.store.found_state(fence).tasks
+    world.clock.forward(60)
+    gone = seen(task, Phase.GONE, world.clock.now, uid=task.uid)
+    world.stage(fence, [gone])
+    world.store.save_details(fence, [Details(task.task_id, "x", Counters(9, 7, 1, 10))])
+    world.store.apply_details(fence)
+    world.store.apply_findings(fence, "look")
+    assert world.row(fence).items == 7
+    row = world.end(fence)
+    assert (row.pages, row.items, row.errors) == (9, 7, 1)
+    assert world.store.list_tasks(fence.run_id)[0].items == 7
 
 
 def test_the_verdict_is_passed_once(world: World) -> None:
