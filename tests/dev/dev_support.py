@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 from crawler_lifecycle.cli import processes
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Far longer than anything takes that works, in seconds; what a child process may take at most.
+PATIENCE_S, ANSWER_S = 60.0, 120.0
 
 
 @dataclass
@@ -73,25 +76,35 @@ class Dev:
         content: dict[str, Any] = json.loads((self.state_dir / "dev.json").read_text())
         return content
 
-    def end(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 40) -> int:
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to leave; its exit code."""
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(timeout_s)
+        return self.process.wait(ANSWER_S)
+
+    @contextmanager
+    def no_crawl_gets_on(self) -> Iterator[None]:
+        """The demonstration site answers nobody meanwhile, so that no crawl of it can end."""
+        site = self.known["processes"]["site"]
+        os.kill(site, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(site, signal.SIGCONT)
 
     def crawlctl(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Call ``crawlctl`` against this stack."""
         command = [sys.executable, "-m", "crawler_lifecycle.cli", "--gateway", self.known["gateway"], *words]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=self.state_dir.parent, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, cwd=self.state_dir.parent, timeout=ANSWER_S)
         assert not check or done.returncode == 0, done.stderr
         return done
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+def wait_until(condition: Callable[[], object]) -> None:
     """Return when ``condition`` holds."""
-    until = time.monotonic() + timeout_s
+    until = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < until, "it did not come true in time"
+        assert time.monotonic() < until, f"it did not come within {PATIENCE_S:g} s"
         time.sleep(0.05)
 
 

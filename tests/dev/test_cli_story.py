@@ -11,11 +11,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from dev_support import Dev, wait_until
+from dev_support import ANSWER_S, Dev, wait_until
 
 from crawler_lifecycle.cli import processes
 from crawler_lifecycle.cli.supervise import answers
 
+CRAWLCTL = (sys.executable, "-m", "crawler_lifecycle.cli")
 NEW, ROLES = ("gateway", "token", "new"), ("read", "operate")
 POLL = ("--poll-minutes", "0.02")
 
@@ -23,15 +24,25 @@ POLL = ("--poll-minutes", "0.02")
 @pytest.fixture(scope="module")
 def ended(running: Dev) -> int:
     """A run of two tasks, the second of which was added while the first was executed; watched to its end."""
-    started = running.crawlctl("start", "services", "--tasks", "1", *POLL, "--tag", "story", "-o", "name")
-    run = started.stdout.strip()
-    words = ("tasks", "add", run, "-a", f"site={running.known['site']}")
-    first, second = running.crawlctl(*words, "-o", "json"), running.crawlctl(*words, "-o", "json")
-    assert json.loads(first.stdout)["tasks"] == json.loads(second.stdout)["tasks"]
-    assert "1 of them were added before" in second.stderr
-    watched = running.crawlctl("watch", run, "--timeout", "50s")
-    lines = [line.split(" ", 1)[1] for line in watched.stdout.splitlines()]
-    assert "\x1b" not in watched.stdout
+    with running.no_crawl_gets_on():
+        started = running.crawlctl("start", "services", "--tasks", "1", *POLL, "--tag", "story", "-o", "name")
+        run = started.stdout.strip()
+        words = ("tasks", "add", run, "-a", f"site={running.known['site']}")
+        first, second = running.crawlctl(*words, "-o", "json"), running.crawlctl(*words, "-o", "json")
+        assert json.loads(first.stdout)["tasks"] == json.loads(second.stdout)["tasks"]
+        assert "1 of them were added before" in second.stderr
+        process = subprocess.Popen(
+            [*CRAWLCTL, "--gateway", running.known["gateway"], "watch", run, "--timeout", "100s"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        told = process.stdout.readline()
+    with process:
+        told += process.communicate(timeout=ANSWER_S)[0]
+    assert process.returncode == 0
+    lines = [line.split(" ", 1)[1] for line in told.splitlines()]
+    assert "\x1b" not in told
     assert any(line.startswith(f"run {run} services COMPLETED completion finished") for line in lines), lines
     assert any("(index 1) SUCCEEDED finished" in line for line in lines), lines
     return int(run)
@@ -75,10 +86,13 @@ def test_it_is_delivered_again(running: Dev, ended: int) -> None:
 
 
 def test_watching_ends_at_ctrl_c_and_the_run_goes_on(running: Dev) -> None:
-    started = running.crawlctl("start", "operations", *POLL, "-s", "DOWNLOAD_DELAY=1", "-o", "name")
-    run = started.stdout.strip()
-    gateway = ("--gateway", running.known["gateway"])
-    command = [sys.executable, "-m", "crawler_lifecycle.cli", *gateway, "watch", run]
+    with running.no_crawl_gets_on():
+        _ctrl_c(running)
+
+
+def _ctrl_c(running: Dev) -> None:
+    run = running.crawlctl("start", "operations", *POLL, "-o", "name").stdout.strip()
+    command = [*CRAWLCTL, "--gateway", running.known["gateway"], "watch", run]
 
     def heed() -> None:  # a shell starts what runs in the background with SIGINT ignored, and children inherit that
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -89,15 +103,16 @@ def test_watching_ends_at_ctrl_c_and_the_run_goes_on(running: Dev) -> None:
         assert process.stdout is not None
         assert f"run {run} operations" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(ANSWER_S) == 130
     assert json.loads(running.crawlctl("get", run, "-o", "json").stdout)["status"] in ("INITIALIZING", "PROCESSING")
-    ended = running.crawlctl("force-stop", run, "--yes", "--wait", "-o", "json", "--timeout", "50s")
+    ended = running.crawlctl("force-stop", run, "--yes", "--wait", "-o", "json", "--timeout", "100s")
     assert json.loads(ended.stdout)["outcome"] in ("cancelled", "cancel_timeout")
     assert running.crawlctl("wait", run, check=False).returncode == 6
 
 
 def test_nothing_is_bad_about_the_stack(running: Dev) -> None:
-    done = running.crawlctl("doctor", "--state-dir", str(running.state_dir), "-o", "json", check=False)
+    words = ("doctor", "--timeout", "100s", "--state-dir", str(running.state_dir), "-o", "json")
+    done = running.crawlctl(*words, check=False)
     document = json.loads(done.stdout)
     wrong = [(one["check"], one["text"]) for one in document["checks"] if one["level"] == "bad"]
     assert (done.returncode, wrong) == (0, [])
@@ -113,13 +128,13 @@ def test_fix_registers_search_attributes(running: Dev) -> None:
     temporal = Path(sys.executable).parent / "temporal"
     address = ("--address", running.known["temporal"])
     create = [temporal, "operator", "namespace", "create", "--namespace", "fresh", "--retention", "72h", *address]
-    subprocess.run(create, check=True, capture_output=True, timeout=30)
+    subprocess.run(create, check=True, capture_output=True, timeout=ANSWER_S)
     env = {"TEMPORAL_ADDRESS": running.known["temporal"], "TEMPORAL_NAMESPACE": "fresh"}
     env |= {"LIFECYCLE_DATABASE__URL": running.known["database"]}
 
     def doctor(*words: str) -> dict[str, str]:
-        command = [sys.executable, "-m", "crawler_lifecycle.cli", "doctor", "-o", "json", *words]
-        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60, check=False)
+        command = [*CRAWLCTL, "doctor", "--timeout", "100s", "-o", "json", *words]
+        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=ANSWER_S, check=False)
         checks = json.loads(done.stdout)["checks"]
         return {one["check"]: f"{one['level']}: {one['text']}" for one in checks}
 
@@ -146,13 +161,12 @@ def test_a_token_lets_in_whom_it_was_made_for(running: Dev, tmp_path: Path) -> N
         "LIFECYCLE_GATEWAY__TOKENS_FILE": str(tmp_path / "tokens.toml"),
         "LIFECYCLE_GATEWAY__PORT": str(port),
     }
-    program = (sys.executable, "-m", "crawler_lifecycle.cli")
 
     def crawlctl(*words: str) -> int:
-        command = [*program, "--gateway", f"http://127.0.0.1:{port}", *words]
-        return subprocess.run(command, capture_output=True, timeout=60, check=False, cwd=tmp_path).returncode
+        command = [*CRAWLCTL, "--gateway", f"http://127.0.0.1:{port}", *words]
+        return subprocess.run(command, capture_output=True, timeout=ANSWER_S, check=False, cwd=tmp_path).returncode
 
-    with subprocess.Popen([*program, "gateway"], env=os.environ | own, stderr=subprocess.DEVNULL) as gateway:
+    with subprocess.Popen([*CRAWLCTL, "gateway"], env=os.environ | own, stderr=subprocess.DEVNULL) as gateway:
         try:
             wait_until(lambda: answers(f"http://127.0.0.1:{port}/readyz"))
             assert crawlctl("list") == 9
@@ -161,4 +175,4 @@ def test_a_token_lets_in_whom_it_was_made_for(running: Dev, tmp_path: Path) -> N
             assert crawlctl("stop", "999999", "--token-file", "operate") == 3
         finally:
             gateway.terminate()
-            assert gateway.wait(30) == 0
+            assert gateway.wait(ANSWER_S) == 0

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dev_support import ROOT, Dev, wait_until
+from dev_support import ANSWER_S, ROOT, Dev, wait_until
 
 from tests.support.generic_site import write_pages
 
@@ -46,7 +46,7 @@ def test_the_quick_start(empty: Dev) -> None:
     assert empty.spoken.rstrip().endswith("next: crawlctl start site")
     # Without --gateway: it is found through .crawl/dev.json, as for everybody who follows the page.
     command = [sys.executable, "-m", "crawler_lifecycle.cli", *found[2].split(), "--poll-minutes", "0.02", "-o", "name"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=empty.state_dir.parent, timeout=90)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=empty.state_dir.parent, timeout=ANSWER_S)
     assert done.returncode == 0, done.stderr
     titles = write_pages(empty.state_dir.parent / "pages")
     items = _items(empty, 1)
@@ -79,7 +79,7 @@ def test_what_is_no_site_is_refused_before_anything_starts(tmp_path: Path, make:
     elif make == "folder":
         target.mkdir()
     command = [sys.executable, "-m", "crawler_lifecycle.cli", "dev", "--site", "target"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=30, env=dict(os.environ))
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=ANSWER_S, env=dict(os.environ))
     assert done.returncode == 2
     assert "--site: target" in done.stderr
     assert words in done.stderr

@@ -8,13 +8,13 @@ import os
 import signal
 import socket
 import sqlite3
-import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import yaml
-from dev_support import Dev, gone, wait_until
+from dev_support import ANSWER_S, Dev, gone, wait_until
 
 from crawler_lifecycle.cli import dev, layout, processes
 from crawler_lifecycle.cli.stack import Stack
@@ -24,7 +24,7 @@ PARTS = {"temporal", "scheduler", "gateway", "worker", "site"}
 
 def _status(url: str) -> int:
     address = urlsplit(url)
-    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=5)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=30)
     try:
         connection.request("GET", address.path or "/")
         return connection.getresponse().status
@@ -78,7 +78,7 @@ def test_a_second_dev_is_refused_and_says_by_whom(running: Dev) -> None:
     second.launch()
     assert second.process is not None
     assert running.process is not None
-    output, _ = second.process.communicate(timeout=20)
+    output, _ = second.process.communicate(timeout=ANSWER_S)
     assert second.process.returncode == 4
     assert output == ""
     assert f"in use by process {running.process.pid}" in running.error_output()
@@ -125,9 +125,7 @@ def test_interrupted_it_ends_its_parts_and_the_next_start_goes_on(dev: Dev) -> N
     dev.start()
     before = dev.known
     (row,) = _namespaces(dev)
-    begun = time.monotonic()
     assert dev.end(signal.SIGINT) == 0
-    assert time.monotonic() - begun < 20
     assert gone(before["processes"])
     assert dev.known["processes"] == {}
     assert "no crawl is running" in dev.error_output()
@@ -147,19 +145,19 @@ def test_killed_it_takes_its_parts_along_and_the_next_start_works(dev: Dev) -> N
     dev.start()
     before = dev.known["processes"]
     dev.end(signal.SIGKILL)
-    wait_until(lambda: gone(before), 5)
+    wait_until(lambda: gone(before))
     dev.start()
     assert set(dev.known["processes"]) == PARTS
 
 
 def test_interrupted_while_it_starts(dev: Dev) -> None:
-    for moment in (0.3, 0.9):
+    log, file = dev.state_dir / "logs" / "database.log", dev.state_dir / "dev.json"
+    moments: list[Callable[[], object]] = [log.exists, lambda: file.exists() and "worker" in dev.known["processes"]]
+    for begun in moments:
         dev.launch()
-        assert dev.process is not None
-        time.sleep(moment)
-        dev.process.send_signal(signal.SIGINT)
-        assert dev.process.wait(30) in (0, -signal.SIGINT, 130)
-        if (dev.state_dir / "dev.json").exists():
+        wait_until(begun)
+        assert dev.end(signal.SIGINT) in (0, -signal.SIGINT, 130)
+        if file.exists():
             assert dev.known["processes"] == {}
     dev.start()
 
@@ -200,7 +198,7 @@ def test_crawls_outlive_it_unless_they_are_to_end_too(dev: Dev) -> None:
 def test_without_a_catalogue_it_says_what_to_do(dev: Dev) -> None:
     dev.launch("--crawlers", "nowhere.yaml")
     assert dev.process is not None
-    assert dev.process.wait(20) == 2
+    assert dev.process.wait(ANSWER_S) == 2
     assert "nowhere.yaml" in dev.error_output()
     assert "--crawlers FILE" in dev.error_output()
 
@@ -209,6 +207,6 @@ def test_an_invalid_catalogue_is_quoted(dev: Dev) -> None:
     dev.state_dir.parent.joinpath("crawlers.yaml").write_text("- name: x\n  kind: command\n  surplus: 1\n")
     dev.launch()
     assert dev.process is not None
-    assert dev.process.wait(30) == 1
+    assert dev.process.wait(ANSWER_S) == 1
     assert "crawlers.yaml:3" in dev.error_output()
     assert dev.known["processes"] == {}

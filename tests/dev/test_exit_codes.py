@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from dev_support import ROOT, Dev, wait_until
+from dev_support import ANSWER_S, ROOT, Dev, wait_until
 
 from crawler_lifecycle.cli import processes
 from crawler_lifecycle.cli.supervise import answers
@@ -73,8 +73,8 @@ def test_thirty_programs_leave_with_their_own_code(running: Dev) -> None:
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (("doctor",), 0),
-        (("doctor", "--fix", "-o", "name"), 0),
+        (("doctor", "--timeout", "100s"), 0),
+        (("doctor", "--fix", "-o", "name", "--timeout", "100s"), 0),
         (("db", "check"), 0),
         (("list",), 0),
         (("describe", "999999"), 3),
@@ -105,7 +105,7 @@ def test_services_that_are_asked_to_end(running: Dev, words: tuple[str, ...], pr
             try:
                 wait_until(lambda: answers(f"http://127.0.0.1:{port}/readyz"))
                 process.send_signal(signal.SIGTERM)
-                return process.wait(40)
+                return process.wait(ANSWER_S)
             finally:
                 process.kill()
 

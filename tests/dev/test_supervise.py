@@ -66,7 +66,7 @@ def test_a_part_that_proved_itself_starts_again_at_once(
     supervisor.start([_server("web")])
     for n in range(1, 4):
         supervisor.wait_healthy()
-        time.sleep(0.5)
+        wait_until(lambda: supervisor._kept["web"].ends == 0)
         supervisor.kill("web")
         wait_until(lambda n=n: len(said) == n)  # type: ignore[misc]
     assert all("in 0.2 s" in line for line in said)
@@ -91,7 +91,7 @@ def test_a_part_that_ignores_the_end_is_killed_after_its_grace(supervisor: Super
     pids = supervisor.pids()
     begun = time.monotonic()
     supervisor.stop()
-    assert 0.4 < time.monotonic() - begun < 3
+    assert time.monotonic() - begun > 0.5, "its grace"
     assert all(processes.start_time(pid) is None for pid in pids.values())
     assert supervisor.pids() == {}
 
