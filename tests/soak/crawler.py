@@ -7,6 +7,7 @@ is killed has no ``end``; its last beat tells until when it executed. Standard l
 Arguments: ``journal`` (folder), ``seconds``, ``how`` (see ``finish``), ``deaf`` (goes on after SIGTERM).
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -39,7 +40,8 @@ class Crawl:
         self.pages = 0
         self.heard = False
         self.told = 0.0
-        self.files = os.environ["CRAWL_FILES_DIR"]
+        # Its folder may be taken away while it executes.
+        self.items = open(os.path.join(os.environ["CRAWL_FILES_DIR"], "items.jsonl"), "a", buffering=1)  # noqa: SIM115
         signal.signal(signal.SIGTERM, self.hear)
 
     def hear(self, number, frame):
@@ -55,8 +57,7 @@ class Crawl:
                 self.journal.say("end", code=11, reason="shutdown", pages=self.pages)
                 return 11
             self.journal.say("beat")
-            with open(os.path.join(self.files, "items.jsonl"), "a") as items:
-                items.write('{"item": 1}\n')
+            self.items.write('{"item": 1}\n')
             self.pages += 1
             if time.monotonic() - self.told > 0.7:
                 self.tell()
@@ -84,9 +85,10 @@ class Crawl:
 
     def tell(self, **more):
         stats = os.environ["CRAWL_STATS_FILE"]
-        with open(stats + ".new", "w") as file:
-            json.dump({"pages": self.pages, "items": self.pages, "errors": 0, **more}, file)
-        os.replace(stats + ".new", stats)
+        with contextlib.suppress(FileNotFoundError):
+            with open(stats + ".new", "w") as file:
+                json.dump({"pages": self.pages, "items": self.pages, "errors": 0, **more}, file)
+            os.replace(stats + ".new", stats)
         self.told = time.monotonic()
 
 

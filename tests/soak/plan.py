@@ -41,11 +41,15 @@ class Plan:
     seed: int
     minutes: float
     runs: int
+    workers: int
     steps: Sequence[Step]
 
     def __str__(self) -> str:
         return "\n".join(
-            [f"plan: seed {self.seed}, {self.minutes:g} min, at most {self.runs} runs", *map(str, self.steps)]
+            [
+                f"plan: seed {self.seed}, {self.minutes:g} min, at most {self.runs} runs, {self.workers} workers",
+                *map(str, self.steps),
+            ]
         )
 
 
@@ -56,6 +60,7 @@ class _Author:
         self.dice = random.Random(seed)
         self.end, self.most = minutes * 60, runs
         self.at, self.runs = 0.0, 0
+        self.workers = ["worker", "worker-2"][: self.dice.choice((1, 2))]
         self.steps: list[Step] = []
         #: Until when a part is away, so that outages do not pile up to a stack that is never there.
         self.busy: dict[str, float] = {}
@@ -147,11 +152,12 @@ class _Author:
 
     def stop_unseen(self) -> None:
         """Through the gateway while no worker is up."""
-        if self.is_busy("worker"):
+        if any(map(self.is_busy, self.workers)):
             return
         away = round(self.dice.uniform(1, 5), 2)
-        self.add_step("away", part="worker", seconds=away)
-        self.busy["worker"] = self.at + away + 4
+        for worker in self.workers:
+            self.add_step("away", part=worker, seconds=away)
+            self.busy[worker] = self.at + away + 4
         for _ in range(self.dice.randint(1, 2)):
             self.add_step("stop", self.some_run(), 0.3, way="gateway", force=self.dice.random() < 0.3, times=1)
 
@@ -177,20 +183,24 @@ class _Author:
     # --- deaths
 
     def kill_task(self) -> None:
-        whom = self.dice.choice(["crawler", "runner", "supervisor", "runner+crawler", "supervisor+runner+crawler"])
-        self.add_step("kill", self.some_run(), whom=whom, pick=round(self.dice.random(), 3))
+        everything = "supervisor+runner+crawler"
+        whom = self.dice.choice(
+            ["crawler", "runner", "supervisor", "runner+crawler", everything, f"{everything}+folder"]
+        )
+        run = self.some_run() if self.dice.random() < 0.3 else None
+        self.add_step("kill", run, whom=whom, pick=round(self.dice.random(), 3))
 
     def is_busy(self, part: str) -> bool:
         return self.at < self.busy.get(part, 0.0)
 
     def kill_part(self) -> None:
-        part = self.dice.choice(["worker", "worker", "gateway", "scheduler", "temporal"])
+        part = self.dice.choice([*self.workers, "worker", "gateway", "scheduler", "temporal"])
         if not self.is_busy(part):
             self.add_step("kill part", part=part)
             self.busy[part] = self.at + 5
 
     def freeze(self) -> None:
-        part = self.dice.choice(["worker", "worker", "gateway", "scheduler", "temporal"])
+        part = self.dice.choice([*self.workers, "worker", "gateway", "scheduler", "temporal"])
         if self.is_busy(part):
             return
         seconds = round(self.dice.choice([self.dice.uniform(0.5, 4), self.dice.uniform(8, 14)]), 2)
@@ -226,4 +236,5 @@ class _Author:
 
 def write_plan(seed: int, minutes: float, runs: int) -> Plan:
     """The plan of this seed."""
-    return Plan(seed, minutes, runs, _Author(seed, minutes, runs).write())
+    author = _Author(seed, minutes, runs)
+    return Plan(seed, minutes, runs, len(author.workers), author.write())

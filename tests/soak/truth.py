@@ -83,6 +83,12 @@ def finished(process: Process) -> bool:
     return bool(end and end.get("code") == 0 and end.get("reason") == "finished")
 
 
+def silent(process: Process) -> bool:
+    """Whether it ended with 0 and no word: its runner takes that for finished, unless a stop reached it first."""
+    end = process.end
+    return bool(end and end.get("code") == 0 and end.get("reason") is None)
+
+
 def allowed(process: Process, kills: Sequence[Kill], stops: Stops) -> set[End]:
     """Every end that the task of this process may be recorded with."""
     deadly = [kill for kill in kills if kill.whom in ("crawler", "runner")]
@@ -97,11 +103,11 @@ def allowed(process: Process, kills: Sequence[Kill], stops: Stops) -> set[End]:
             found |= natural
     if deadly:
         found.add(FAILED)
-        if any(kill.whom == "supervisor" for kill in kills):
+        if any(kill.whom in ("supervisor", "folder") for kill in kills):
             found.add(LOST)
     # A kill by the service may come between the last word and the exit; nobody can tell from outside.
     if stops.may and (not finished(process) or deadly or stops.force or process.signals):
-        sure = stops.must and not finished(process)
+        sure = stops.must and not finished(process) and not silent(process)
         found = CANCELLED | (set() if sure else found)
     if stops.limit is not None and not stops.must:
         found |= {("FAILED", stops.limit), *((("CANCELLED", stops.limit),) if process.end is None else ())}

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import threading
@@ -24,7 +25,7 @@ from temporalio.service import RPCError
 
 from crawler_lifecycle.cli import processes
 from crawler_lifecycle.domain import names
-from tests.e2e.world import Row, World
+from tests.e2e.world import TERMINAL, Row, World
 from tests.soak.journal import Ask, Deeds, Name, read_journals
 from tests.soak.plan import Step
 
@@ -281,14 +282,25 @@ class SoakWorld(World):
 
     def _kill(self, step: Step) -> None:
         """Of one task that waits or executes: its crawler, its runner, its supervisor, or several at once."""
-        if (run_id := self._of_run(step)) is None:
+        if step.run is None:
+            known = self.query(f"SELECT run_id FROM run_history WHERE status NOT IN {TERMINAL}")
+        elif (run_id := self._of_run(step)) is not None:
+            known = [(run_id,)]
+        else:
             return
-        living = self.living(run_id)
+        living: dict[Name, dict[str, tuple[int, int]]] = {}
+        for (run_id,) in known:
+            living |= self.living(run_id)
         if not living:
-            self.deeds.note(step.number, f"kill: nothing of run {run_id} lives")
+            self.deeds.note(step.number, "kill: nothing lives")
             return
         name = sorted(living)[int(step.more["pick"] * len(living))]
         for whom in step.more["whom"].split("+"):
+            if whom == "folder":
+                self.deeds.killed(name, whom, time.time())
+                shutil.rmtree(self.folder / "cluster" / "tasks" / "/".join(map(str, name)), ignore_errors=True)
+                self.deeds.note(step.number, f"the folder of task {'/'.join(map(str, name))} is gone")
+                continue
             victim = living[name].get(whom)
             if victim is None or processes.start_time(victim[0]) != victim[1]:
                 continue
