@@ -11,6 +11,14 @@ from fastapi.testclient import TestClient
 from gateway_world import Clock, World
 
 from crawler_lifecycle.adapters.database import open_store, upgrade
+from crawler_lifecycle.gateway import app, blocked
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that stands still for a while is not what these limits are for; tests of them set their own."""
+    monkeypatch.setattr(app, "READY_TIMEOUT_S", 120.0)
+    monkeypatch.setattr(blocked, "PATIENCE_S", 120.0)
 
 
 @pytest.fixture(scope="session")

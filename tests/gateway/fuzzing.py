@@ -49,7 +49,8 @@ def fuzz(app: Any, document: Any, token: str, *phases: str, max_time_s: int | No
             "checks": {"enabled": False, **{name: {"enabled": True} for name in CHECKS}},
             "phases": {name: {"enabled": name in phases} for name in PHASES},
             "generation": {"deterministic": True, "database": "none"},
-            "request-timeout": 10,
+            "request-timeout": 120,
+            "suppress-health-check": ["too_slow"],
             "max-stream-events": 1,
         }
     )

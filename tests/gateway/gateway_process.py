@@ -13,10 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+#: That a starved machine lets Temporal or the database wait is no outage.
 CODE = """
 import os, sys
+from crawler_lifecycle.gateway import app
 from crawler_lifecycle.gateway.serve import serve
+from crawler_lifecycle.gateway.workflows import LateTemporal
 from crawler_lifecycle.settings import Settings
+app.READY_TIMEOUT_S = 60.0
+LateTemporal.__init__.__kwdefaults__["timeout_s"] = 60.0
 code = serve(Settings.load())
 sys.stderr.flush()
 os._exit(code)
@@ -65,7 +70,7 @@ def gateway(settings: dict[str, str], folder: Path) -> Iterator[Gateway]:
         # Into a file: a pipe that nobody reads would stop it.
         process = subprocess.Popen([sys.executable, "-c", CODE], env=settings, stderr=sink, cwd=folder)
     try:
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while not (found := re.search(r"listens on (http://[^\s\"]+)", log.read_text())):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < until, log.read_text()
@@ -79,7 +84,7 @@ def gateway(settings: dict[str, str], folder: Path) -> Iterator[Gateway]:
 def refused(settings: dict[str, str], folder: Path) -> str:
     """What a gateway that does not start says."""
     done = subprocess.run(
-        [sys.executable, "-c", CODE], env=settings, capture_output=True, text=True, cwd=folder, timeout=30
+        [sys.executable, "-c", CODE], env=settings, capture_output=True, text=True, cwd=folder, timeout=120
     )
     assert done.returncode == 1
     assert "Traceback" not in done.stderr

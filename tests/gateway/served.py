@@ -29,10 +29,10 @@ class Server:
 
 
 @asynccontextmanager
-async def served(app: FastAPI) -> AsyncIterator[Server]:
-    """As ``listening.run`` serves it, without the process around it."""
+async def served(app: FastAPI, *, grace_s: int = 5) -> AsyncIterator[Server]:
+    """As ``listening.run`` serves it, without the process around it. ``grace_s``: how patient its end is."""
     bound = bind("127.0.0.1", 0, "TEST")
-    config = uvicorn.Config(app, http=Connection, ws="none", log_config=None, timeout_graceful_shutdown=5)
+    config = uvicorn.Config(app, http=Connection, ws="none", log_config=None, timeout_graceful_shutdown=grace_s)
     server = _Server(config)
     server.leaving = app.state.leaving
     port = bound.getsockname()[1]
@@ -80,7 +80,7 @@ async def listening(url: str, *, last: str | None = None, **params: Any) -> Asyn
     """An open event stream."""
     headers = {"Last-Event-ID": last} if last is not None else {}
     async with (
-        httpx.AsyncClient(timeout=30) as client,
+        httpx.AsyncClient(timeout=120) as client,
         client.stream("GET", f"{url}/v1/events", params=params, headers=headers) as answer,
     ):
         assert answer.status_code == 200, (await answer.aread()).decode()

@@ -396,15 +396,26 @@ def test_strangers_learn_that_something_is_wrong_and_not_what(world: World, keys
         assert answer.json()["checks"]["database"] == "ok"
 
 
-async def test_whoever_asks_for_readiness_at_once_shares_one_answer(world: World, keys: Keys) -> None:
-    asked = 0
+async def test_whoever_asks_for_readiness_at_once_shares_one_answer(
+    world: World, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = waiting = 0
+    all_wait, shield = asyncio.Event(), asyncio.shield
 
     async def ping() -> None:
         nonlocal asked
         asked += 1
-        await asyncio.sleep(0.1)
+        await all_wait.wait()
+
+    def waits(answer: Any) -> Any:
+        nonlocal waiting
+        waiting += 1
+        if waiting == 50:
+            all_wait.set()
+        return shield(answer)
 
     world.workflows.ping = ping  # type: ignore[method-assign]
+    monkeypatch.setattr("crawler_lifecycle.gateway.app.asyncio.shield", waits)
     transport = httpx.ASGITransport(world.new_app(entrance=keys.entrance()))
     async with httpx.AsyncClient(transport=transport, base_url=BASE) as http:
         answers = await asyncio.gather(*(http.get("/readyz") for _ in range(50)))

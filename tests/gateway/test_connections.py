@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,9 +20,11 @@ from crawler_lifecycle.web.serving import HEAD_MAX, HEADERS_MAX, TARGET_MAX, Bod
 GET = b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-class Impatient(Connection):
-    head_s = 1.0
-    unread_s = 0.5
+class Patient(Connection):
+    """Cuts nobody before a test has said that time is up."""
+
+    head_s = 600.0
+    unread_s = 600.0
 
 
 async def _app(scope: Any, receive: Any, send: Any) -> None:
@@ -41,7 +43,7 @@ def server() -> Iterator[uvicorn.Server]:
         patch.setattr(listening, "_WATCH_EVERY_S", 0.05)
         config = uvicorn.Config(
             Guard(Bodies(_app, limit=lambda _: 1000)),
-            http=Impatient,
+            http=Patient,
             ws="none",
             log_config=None,
             h11_max_incomplete_event_size=HEAD_MAX,
@@ -52,13 +54,22 @@ def server() -> Iterator[uvicorn.Server]:
         server.port = bound.getsockname()[1]  # type: ignore[attr-defined]
         yield server
         server.should_exit = True
-        thread.join(20)
+        thread.join(60)
         bound.close()
+
+
+@pytest.fixture
+def time_is_up(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    def up() -> None:
+        monkeypatch.setattr(Patient, "head_s", 0.1)
+        monkeypatch.setattr(Patient, "unread_s", 0.1)
+
+    return up
 
 
 @contextmanager
 def _connected(server: Any) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         yield connection
 
 
@@ -97,36 +108,43 @@ def test_a_plain_request_is_served_and_the_connection_kept(server: Any) -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /ok HT", b"GET /ok HTTP/1.1\r\nHost: x\r\nA: "])
-def test_a_client_that_says_nothing_or_half_a_head_loses_its_connection(server: Any, said: bytes) -> None:
+def test_a_client_that_says_nothing_or_half_a_head_loses_its_connection(
+    server: Any, said: bytes, time_is_up: Callable[[], None]
+) -> None:
     with _connected(server) as connection:
         connection.sendall(said)
+        time_is_up()
         assert _rest(connection) == b""
 
 
-def test_so_does_one_that_begins_a_second_request_and_stops(server: Any) -> None:
+def test_so_does_one_that_begins_a_second_request_and_stops(server: Any, time_is_up: Callable[[], None]) -> None:
     with _connected(server) as connection:
         assert _answer(connection, GET) == (200, b"ok")
         connection.sendall(b"G")
+        time_is_up()
         assert _rest(connection) == b""
 
 
-def test_so_does_one_that_sends_a_head_letter_by_letter(server: Any) -> None:
+def test_so_does_one_that_sends_a_head_letter_by_letter(server: Any, time_is_up: Callable[[], None]) -> None:
     def trickle() -> None:
-        for _ in range(200):
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
             connection.sendall(b"G")
             time.sleep(0.02)
 
+    time_is_up()
     with _connected(server) as connection, pytest.raises(ConnectionError):
         trickle()
 
 
-def test_a_client_that_does_not_read_loses_its_connection(server: Any) -> None:
+def test_a_client_that_does_not_read_loses_its_connection(server: Any, time_is_up: Callable[[], None]) -> None:
     with _connected(server) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.sendall(GET.replace(b"/ok", b"/large"))
         assert connection.recv(1) == b"H"
+        time_is_up()
         # Reading on would be what keeps it, so the server alone is looked at.
-        state, until = server.server_state, time.monotonic() + 20
+        state, until = server.server_state, time.monotonic() + 60
         while (state.tasks or state.connections) and time.monotonic() < until:
             time.sleep(0.02)
         assert not state.tasks

@@ -84,6 +84,7 @@ def _check(found: Findings, document: Any) -> None:
         assert found.answers[label, 202], label
 
 
+@pytest.mark.timeout(900)
 def test_the_api_does_what_its_document_says(world: World, tmp_path: Path) -> None:
     served = Served(world, tmp_path)
     _check(fuzz(served, served.document, served.token, "examples", "coverage"), served.document)
@@ -93,6 +94,7 @@ def test_the_api_does_what_its_document_says(world: World, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_it_does_so_for_longer_and_in_sequences(world: World, tmp_path: Path) -> None:
     served = Served(world, tmp_path)
     _check(fuzz(served, served.document, served.token, *PHASES, max_time_s=120), served.document)

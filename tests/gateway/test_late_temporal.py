@@ -27,7 +27,7 @@ class _Service:
         return True
 
 
-async def _late(*answers: Any, timeout_s: float = 5.0) -> LateTemporal:
+async def _late(*answers: Any, timeout_s: float = 120.0) -> LateTemporal:
     left = list(answers)
 
     async def connect() -> Any:

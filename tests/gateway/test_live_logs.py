@@ -281,11 +281,11 @@ async def test_who_leaves_is_not_followed_any_more(world: World, task: Task) -> 
     logs = FakeLogs()
     logs.write(b"one\n", task.run_id)
     app = world.new_app(logs=logs)
-    async with served(app) as server, httpx.AsyncClient() as client:
+    async with served(app) as server, httpx.AsyncClient(timeout=60) as client:
         async with client.stream("GET", f"{server.url}{task.path}?follow=true") as answer:
             assert await anext(answer.aiter_bytes()) == b"one\n"
             assert _readers(app) == 1
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while _readers(app):  # noqa: ASYNC110 - a metric has no event
                 await asyncio.sleep(0.02)
 
@@ -294,9 +294,9 @@ async def test_the_end_of_the_gateway_ends_what_is_followed(world: World, task: 
     logs = FakeLogs()
     logs.write(b"one\n", task.run_id)
     async with (
-        asyncio.timeout(4),
-        served(world.new_app(logs=logs)) as server,
-        httpx.AsyncClient() as client,
+        asyncio.timeout(60),  # below the server's own patience
+        served(world.new_app(logs=logs), grace_s=150) as server,
+        httpx.AsyncClient(timeout=60) as client,
         client.stream("GET", f"{server.url}{task.path}?follow=true") as answer,
     ):
         assert await anext(answer.aiter_bytes()) == b"one\n"
@@ -328,7 +328,7 @@ def test_a_real_task_is_followed_to_its_last_byte(world: World, task: Task, tmp_
         tasks=[QueuedTask(task.task_id, 0, {})],
         resources=Resources(),
         limits=Limits(),
-        expires_at=datetime.now(UTC) + timedelta(seconds=25),
+        expires_at=datetime.now(UTC) + timedelta(seconds=120),
     )
     task.deployed()
     cluster.deploy(deployment, crawler)

@@ -56,13 +56,13 @@ def telling(world: World) -> Telling:
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - many kinds of condition
             await asyncio.sleep(0.01)
 
 
 async def _take(stream: AsyncIterator[Sse], count: int) -> list[Sse]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return [await anext(stream) for _ in range(count)]
 
 
@@ -180,7 +180,9 @@ async def test_a_reader_that_never_reads_is_dropped_and_others_go_on(
                 assert [event.data["seq"] for event in await _take(stream, 1)] == seqs[-1:]
                 if _metric(world, "stream_dropped_total", stream="events"):
                     break
-                assert n < 300, "it was never dropped"
+                if n > 100:
+                    await asyncio.sleep(0.05)  # nothing more fits on its way; now it is a matter of time
+                assert n < 1000, "it was never dropped"
             await _until(lambda: _metric(world, "stream_readers", stream="events") == 1)
             # Its connection is cut, not left to a peer that never reads: the server has one connection left.
             await _until(lambda: len(server.server.server_state.connections) == 1)
@@ -197,20 +199,24 @@ async def test_readers_that_leave_are_forgotten_and_nobody_is_asked_for_nobody(
     run_id = telling.run()
     async with served(world.app) as server:
         async with asyncio.TaskGroup() as group:
+            greeted = 0
 
             async def one() -> list[Sse]:
+                nonlocal greeted
                 async with listening(server.url) as stream:
-                    return await _take(stream, 2)
+                    hello = await _take(stream, 1)
+                    greeted += 1
+                    return hello + await _take(stream, 1)
 
             readers = [group.create_task(one()) for _ in range(50)]
-            await _until(lambda: _metric(world, "stream_readers", stream="events") == 50)
-            await asyncio.sleep(0.3)
+            await _until(lambda: greeted == 50)
+            assert _metric(world, "stream_readers", stream="events") == 50
             told = await asyncio.to_thread(telling.tell, run_id)
         assert {reader.result()[1].data["seq"] for reader in readers} == {told.seq}
         await _until(lambda: _metric(world, "stream_readers", stream="events") == 0)
         # However long it took: one reader of the outbox, with its pauses, and not one for each of the fifty.
         assert len(asked) <= (asked[-1] - asked[0]) / BUSY_S + 10
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             before = -1
             while before != len(asked):  # it would never be quiet for so long
                 before = len(asked)
@@ -219,10 +225,10 @@ async def test_readers_that_leave_are_forgotten_and_nobody_is_asked_for_nobody(
 
 async def test_the_end_of_the_gateway_ends_the_streams(world: World, telling: Telling) -> None:
     telling.run()
-    async with served(world.app) as server, listening(server.url) as stream:
+    async with served(world.app, grace_s=150) as server, listening(server.url) as stream:
         await _take(stream, 1)
         stopping = asyncio.create_task(server.stop())
-        async with asyncio.timeout(4):  # below the server's own patience
+        async with asyncio.timeout(60):  # below the server's own patience
             assert [event async for event in stream] == []
             await stopping
 
@@ -344,7 +350,7 @@ def test_reconnecting_again_and_again_gives_every_event_once_and_in_order(
         writing = asyncio.create_task(write())
         seen: list[int] = []
         last = 0
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while last < total:
                 budget = chance.randint(1, 12)
                 feed.enter()
@@ -378,7 +384,7 @@ async def test_a_reader_that_shows_nothing_still_gets_signs_of_life_and_moves_on
     running = asyncio.create_task(feed.run())
     feed.enter()
     pings: list[int] = []
-    async with aclosing(feed.stream(None, 2)) as stream, asyncio.timeout(10):
+    async with aclosing(feed.stream(None, 2)) as stream, asyncio.timeout(60):
         async for wire in stream:
             outbox.append(1)
             if wire.startswith(b": ping"):
@@ -397,7 +403,7 @@ async def test_a_feed_that_closes_rests_even_if_a_reader_lingers() -> None:
     async with aclosing(feed.stream(None, None)) as stream:
         await anext(stream)
         feed.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await running
             assert [wire async for wire in stream] == []
 
@@ -423,7 +429,7 @@ def _metric(world: World, name: str, **labels: str) -> float:
 async def test_the_headers_of_a_stream(world: World) -> None:
     async with (
         served(world.app) as server,
-        httpx.AsyncClient() as client,
+        httpx.AsyncClient(timeout=60) as client,
         client.stream("GET", f"{server.url}/v1/events") as answer,
     ):
         assert answer.headers["cache-control"] == "no-cache"

@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -51,7 +52,7 @@ def scheduler() -> Iterator[str]:
     thread.start()
     yield f"http://127.0.0.1:{bound.getsockname()[1]}"
     server.should_exit = True
-    thread.join(20)
+    thread.join(60)
     bound.close()
 
 
@@ -67,7 +68,7 @@ class Pair:
     async def post(self, n: int, path: str, key: str, body: Any) -> httpx.Response:
         """One request to one of the two, over a connection of its own."""
         headers = {"Authorization": f"Bearer {self.token}", "Idempotency-Key": key}
-        async with httpx.AsyncClient(timeout=60) as http:
+        async with httpx.AsyncClient(timeout=120) as http:
             return await http.post(self.gateways[n % 2].url + path, json=body, headers=headers)
 
     def ask_and_leave(self, key: str) -> None:
@@ -90,7 +91,7 @@ class Pair:
     async def workflows(self, key: str) -> int:
         """Executions under the run's workflow id, once the server's lists have caught up."""
         query, seen = f"WorkflowId = 'crawl/plain/{key}'", 0
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not seen:
                 seen = (await self.temporal.count_workflows(query)).count
                 await asyncio.sleep(0.1)
@@ -127,12 +128,14 @@ def pair(
 
 
 def _until_ready(running: Gateway) -> None:
-    for _ in range(100):
-        with httpx.Client(timeout=10) as http:
+    until = time.monotonic() + 60
+    while True:
+        with httpx.Client(timeout=60) as http:
             ready = http.get(f"{running.url}/readyz")
         if ready.status_code == 200:
             return
-    raise AssertionError(ready.text)
+        assert time.monotonic() < until, f"not within 60 s: {ready.text}"
+        time.sleep(0.05)
 
 
 async def test_fifty_at_once_under_one_key_are_one_run_and_one_workflow(pair: Pair) -> None:
