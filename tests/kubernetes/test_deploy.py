@@ -244,6 +244,33 @@ def test_the_clearing_of_that_volume_can_be_added(demo: Deployed_, tmp_path: Pat
     assert rights.missing(demo.api("tidy"), every) == every
 
 
+def test_the_pruning_of_the_database_can_be_added(demo: Deployed_, tmp_path: Path) -> None:
+    copy = tmp_path / "deploy"
+    subprocess.run(["cp", "-r", str(DEPLOY), str(copy)], check=True)
+    file = copy / "overlays/production/kustomization.yaml"
+    file.write_text(file.read_text().replace("# - ../../components/prune", "- ../../components/prune"))
+    found = [one for one in yaml.safe_load_all(kubectl("kustomize", str(file.parent))) if one]
+    (job,) = [one for one in found if one["kind"] == "CronJob"]
+    template = pod_of(job) or {}
+    (container,) = template["spec"]["containers"]
+    images = {(pod_of(one) or {})["spec"]["containers"][0]["image"] for one in found if one["kind"] == "Deployment"}
+    assert {container["image"]} == images
+    (settings,) = [one for one in found if one["kind"] == "ConfigMap" and "LIFECYCLE_CLUSTER__KIND" in one["data"]]
+    assert container["envFrom"] == [{"configMapRef": {"name": settings["metadata"]["name"]}}]
+    policies = [one for one in found if one["kind"] == "NetworkPolicy"]
+    prune = Pod(SERVICES, template["metadata"]["labels"])
+    assert allowed(policies, prune, "198.51.100.17", 3306)
+    for address, port in (("93.184.216.34", 443), ("203.0.113.10", 6443), ("198.51.100.1", 7233)):
+        assert not allowed(policies, prune, address, port), "it reaches the database and nothing else"
+    kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", cluster=demo.cluster, stdin=text(found))
+    account = next(one for one in found if one["kind"] == "ServiceAccount" and one["metadata"]["name"] == "prune")
+    kubectl("apply", "-f", "-", cluster=demo.cluster, stdin=text([account]))
+    pod = {"metadata": {"name": "try", "labels": template["metadata"]["labels"]}, "spec": template["spec"]}
+    demo.cluster.admin.post(f"/api/v1/namespaces/{SERVICES}/pods?dryRun=All&fieldValidation=Strict", pod)
+    every = {*FORBIDDEN, *(one for those in rights.ROLES.values() for one in those)}
+    assert rights.missing(demo.api("prune"), every) == every
+
+
 def test_monitoring_can_be_added(tmp_path: Path) -> None:
     copy = tmp_path / "deploy"
     subprocess.run(["cp", "-r", str(DEPLOY), str(copy)], check=True)

@@ -40,6 +40,7 @@ Place = tuple[int, int]
 _OVER = [status.value for status in RunStatus if status.terminal]
 _PRIMARY = "FORCE INDEX (PRIMARY)"
 _BY_SINK = "uq_outbox_delivery_seq_sink"
+_BY_NAME = "FORCE INDEX (uq_history_property_run_id_attempt_name)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,9 @@ class Pruner:
             return self._readers[table](conn, before, after)
 
     def remove(self, table: str, leaving: Sequence[Leaving], before: datetime) -> dict[str, int]:
-        """Remove those that still may go, in one transaction; how many went, by table. Again: nothing is there."""
+        """Remove those that still may go, in one transaction; how many went, by table. Again: none."""
+        if not leaving:
+            return {}
         keys = sorted(one.key for one in leaving)
         with self._db.writing() as conn:
             if table == "audit_finding":
@@ -100,6 +103,8 @@ class Pruner:
             # First, as in every transaction of ours: two of them never wait for each other.
             runs = _held(conn, {one.run_id for one in leaving if one.run_id is not None}, before)
             mine = [one for one in sorted(leaving, key=lambda one: one.key) if one.run_id in runs]
+            if not mine:
+                return {}
             if table == "outbox_event":
                 return self._remove_events(conn, mine, runs)
             if table == "task_finding":
@@ -125,10 +130,12 @@ class Pruner:
 
     def _mark(self, conn: Connection, attempts: Mapping[int, int], through: Mapping[int, int]) -> None:
         """Write down with the present attempts that rows were removed, and up to which event."""
+        if not through:
+            return
         p = history_property.c
         known: dict[int, tuple[int, int]] = {}
         query = select(p.id, p.run_id, p.attempt, p.value).where(p.run_id.in_(through), p.name == PROPERTY_PRUNED)
-        for id, run_id, attempt, value in conn.execute(query):
+        for id, run_id, attempt, value in conn.execute(query.with_hint(history_property, _BY_NAME, "mysql")):
             if attempt == attempts[run_id]:
                 known[run_id] = (id, marked_through(value))
         now, new = self._clock(), []
