@@ -99,10 +99,16 @@ def test_downgrade_leaves_nothing(empty_url: str) -> None:
 
 
 def test_four_processes_upgrade_at_once(empty_url: str) -> None:
-    program = "import sys; from crawler_lifecycle.adapters.database import upgrade; upgrade(sys.argv[1])"
+    # On SQLite the file is the lock: they wait for each other as long as a slow machine takes.
+    program = """
+import sys
+from crawler_lifecycle.adapters.database import engine, upgrade
+engine.BUSY_TIMEOUT_S = 120
+upgrade(sys.argv[1])
+"""
     processes = [subprocess.Popen([sys.executable, "-c", program, empty_url], stderr=subprocess.PIPE) for _ in range(4)]
     for process in processes:
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=150)
         assert (process.returncode, errors.decode()[-2000:]) == (0, "")
     assert current_version(empty_url) == head_version()
 

@@ -8,8 +8,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+
+from crawler_lifecycle.adapters.database import engine
 from tests.support.mariadb import MariaDb, running_mariadb
 
+#: Seconds in which, on any machine, those before us in the queue are through.
+PATIENT_S = 120
 VARIABLE = "LIFECYCLE_TEST_DATABASE"
 
 _open = ExitStack()
@@ -22,6 +27,18 @@ def _server() -> MariaDb:
         _servers.append(_open.enter_context(running_mariadb()))
         atexit.register(_open.close)
     return _servers[0]
+
+
+def wait_patiently(patch: pytest.MonkeyPatch) -> None:
+    """Databases that are opened from now on wait for locks, connections and answers as long as a slow machine takes.
+
+    For tests of several writers: how long one waits in production is not what they are about.
+    """
+    for limit in ("BUSY_TIMEOUT_S", "CONNECT_TIMEOUT_S", "LOCK_WAIT_S"):
+        patch.setattr(engine, limit, PATIENT_S)
+    defaults = engine.open_engine.__kwdefaults__
+    assert defaults is not None
+    patch.setitem(defaults, "answer_timeout_s", 2 * PATIENT_S)
 
 
 @contextmanager

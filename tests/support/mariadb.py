@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -13,11 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import pymysql
 import pytest
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 150.0
+TRIES = 5
 MISSING = "MariaDB is not installed, so nothing was tested on it; `make test-deps` installs it"
 
 
@@ -27,7 +30,8 @@ class MariaDb:
 
     port: int
     process: subprocess.Popen[bytes]
-    command: list[str] = field(default_factory=list)
+    command: list[str]
+    folder: Path
     names: Iterator[int] = field(default_factory=itertools.count)
 
     def kill(self) -> None:
@@ -39,11 +43,11 @@ class MariaDb:
         """Start it again on the same port and data, and wait until it answers."""
         # It says nothing to anybody: the pipe of the first start may be gone.
         self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        _wait(self, Path(self.command[0]).parent)
+        _wait(self)
 
     def connect(self, database: str | None = None) -> pymysql.Connection[pymysql.cursors.Cursor]:
         return pymysql.connect(
-            host="127.0.0.1", port=self.port, user="root", database=database, connect_timeout=5, autocommit=True
+            host="127.0.0.1", port=self.port, user="root", database=database, connect_timeout=60, autocommit=True
         )
 
     def execute(self, statement: str, database: str | None = None) -> tuple[tuple[object, ...], ...]:
@@ -74,9 +78,12 @@ def _program(name: str) -> str | None:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody has, below those that the kernel gives to connections: a restart finds it free again."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", random.SystemRandom().randrange(max(1024, first - 12_000), first)))
+            return int(probe.getsockname()[1])
 
 
 @contextmanager
@@ -107,7 +114,25 @@ def running_mariadb(*options: str) -> Iterator[MariaDb]:
 
 
 @contextmanager
-def _server(program: str, folder: Path, options: list[str], log: object) -> Iterator[MariaDb]:
+def _server(program: str, folder: Path, options: list[str], log: IO[bytes]) -> Iterator[MariaDb]:
+    running = _started(program, folder, options, log)
+    for _ in range(TRIES):
+        if _answers(running) or running.process.poll() is None:
+            break
+        # It has ended: another test process may have been quicker with this port.
+        running = _started(program, folder, options, log)
+    try:
+        _wait(running)
+        yield running
+    finally:
+        running.process.terminate()
+        try:
+            running.process.wait(60)
+        except subprocess.TimeoutExpired:
+            running.kill()
+
+
+def _started(program: str, folder: Path, options: list[str], log: IO[bytes]) -> MariaDb:
     port = _free_port()
     command = [
         program,
@@ -125,27 +150,25 @@ def _server(program: str, folder: Path, options: list[str], log: object) -> Iter
         "--innodb-buffer-pool-size=128M",
         *options,
     ]
-    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)  # type: ignore[call-overload]
-    running = MariaDb(port, process, command)
-    try:
-        _wait(running, folder)
-        yield running
-    finally:
-        running.process.terminate()
-        try:
-            running.process.wait(20)
-        except subprocess.TimeoutExpired:
-            running.kill()
+    return MariaDb(port, subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT), command, folder)
 
 
-def _wait(running: MariaDb, folder: Path) -> None:
+def _answers(running: MariaDb) -> bool:
+    """Wait until this very server answers; ``False`` when it has ended or does not come."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while running.process.poll() is None and time.monotonic() < deadline:
         with suppress(pymysql.err.OperationalError):
-            running.connect().close()
-            return
+            # Whoever answers at the port may be the server of another test process.
+            if running.execute("SELECT @@pid_file") == ((str(running.folder / "pid"),),):
+                return True
         time.sleep(0.05)
-    pytest.fail(f"MariaDB did not start: {(folder / 'server.log').read_text(errors='replace')[-2000:]}")
+    return False
+
+
+def _wait(running: MariaDb) -> None:
+    if not _answers(running):
+        log = running.folder / "server.log"
+        pytest.fail(f"MariaDB did not start: {log.read_text(errors='replace')[-2000:]}")
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,18 @@ import pytest
 from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
 from crawler_lifecycle.adapters.database.tables import metadata
 from tests.contracts.store.world import Clock, World
+from tests.support.databases import wait_patiently
 from tests.support.mariadb import MariaDb, mariadb
 
 __all__ = ["mariadb"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def patience() -> Iterator[None]:
+    """Dozens of writers at once: all come to their turn."""
+    with pytest.MonkeyPatch.context() as patch:
+        wait_patiently(patch)
+        yield
 
 
 @pytest.fixture(scope="session")

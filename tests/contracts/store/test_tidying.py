@@ -134,12 +134,12 @@ def test_a_resume_waits_until_the_state_is_out_of_its_way(world: World) -> None:
         order.append("put aside")
 
     def resume() -> None:
-        inside.wait(10)
+        inside.wait(60)
         world.resume(fence)
         order.append("resumed")
 
     resuming = threading.Thread(target=resume)
     resuming.start()
     world.store.give_up_files(fence.run_id, world.clock.now - timedelta(days=14), put_aside)
-    resuming.join(20)
+    resuming.join(60)
     assert order == ["put aside", "resumed"]
