@@ -246,6 +246,23 @@ def test_open_files(soft: int, level: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("left", "alone", "level"),
+    [
+        (600, False, "ok"),
+        (304, False, "warn"),
+        (100, False, "bad"),
+        (304, True, "ok"),
+        (90, True, "warn"),
+        (30, True, "bad"),
+    ],
+)
+def test_memory_that_is_left_means_less_where_crawls_execute_elsewhere(left: int, alone: bool, level: str) -> None:
+    line = machine.memory_line(left * machine.MIB, "of this control group", alone=alone)
+    assert line.level == level
+    assert ("LIFECYCLE_CLUSTER__SLOTS" in str(line.cure)) is not alone
+
+
+@pytest.mark.parametrize(
     ("wanted", "levels"),
     [
         (["httpx<1,>=0.28", "pytest>=9; extra == 'test'"], []),

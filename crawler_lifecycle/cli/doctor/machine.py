@@ -25,6 +25,8 @@ GIB, MIB = 1024**3, 1024**2
 FILES_WARN, FILES_BAD = 4096, 512
 DISK_WARN, DISK_BAD = 2 * GIB, 200 * MIB
 MEMORY_WARN, MEMORY_BAD = 512 * MIB, 128 * MIB
+#: Where crawls execute elsewhere: what is left is for this process alone, and the doctor's own 100 MiB are taken.
+ALONE_WARN, ALONE_BAD = 96 * MIB, 32 * MIB
 
 PACKAGE = "crawler-lifecycle"
 
@@ -104,11 +106,16 @@ def check_limits(context: Context) -> Sequence[Line]:
     """Open files, processes and memory, of this user and this control group."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = files_line(soft, hard)
-    available, why = _memory()
-    level = "bad" if available < MEMORY_BAD else "warn" if available < MEMORY_WARN else "ok"
-    cure = "give it more memory, or run fewer tasks at once (LIFECYCLE_CLUSTER__SLOTS)"
-    memory = Line("limits", level, f"{available // MIB:,} MiB of memory are left ({why})", cure)  # type: ignore[arg-type]
-    return [files, memory, *_processes()]
+    alone = context.settings is not None and context.settings.cluster.kind == "kubernetes"
+    return [files, memory_line(*_memory(), alone=alone), *_processes()]
+
+
+def memory_line(available: int, why: str, *, alone: bool) -> Line:
+    """What so many bytes of memory mean; ``alone``: for our process, and not for crawls beside it."""
+    warn, bad = (ALONE_WARN, ALONE_BAD) if alone else (MEMORY_WARN, MEMORY_BAD)
+    level = "bad" if available < bad else "warn" if available < warn else "ok"
+    cure = "give it more memory" + ("" if alone else ", or run fewer tasks at once (LIFECYCLE_CLUSTER__SLOTS)")
+    return Line("limits", level, f"{available // MIB:,} MiB of memory are left ({why})", cure)  # type: ignore[arg-type]
 
 
 def files_line(soft: int, hard: int) -> Line:
