@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests.soak.plan import write_plan
 from tests.soak.soak import soak
+from tests.support.mariadb import running_mariadb
+
+DURABLE = "--innodb-flush-log-at-trx-commit=2"
 
 
 def main() -> int:
@@ -17,14 +21,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="the plan; the same seed is the same plan (default: 1)")
     parser.add_argument("--runs", type=int, default=500, help="start at most so many runs (default: 500)")
     parser.add_argument("--folder", type=Path, help="where the stack lives; kept (default: a temporary one)")
+    parser.add_argument("--mariadb", action="store_true", help="on a MariaDB server of its own (default: SQLite)")
     parser.add_argument("--plan", action="store_true", help="print the plan and do nothing")
     chosen = parser.parse_args()
     plan = write_plan(chosen.seed, chosen.minutes, chosen.runs)
     print(plan, flush=True)
     if chosen.plan:
         return 0
-    with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
-        violations = soak((chosen.folder or Path(scratch)) / "state", plan, lambda line: print(line, flush=True))
+    with ExitStack() as undo:
+        scratch = undo.enter_context(tempfile.TemporaryDirectory(prefix="soak-"))
+        # What was committed must survive the death of the server's process.
+        server = undo.enter_context(running_mariadb(DURABLE)) if chosen.mariadb else None
+        folder = (chosen.folder or Path(scratch)) / "state"
+        violations = soak(folder, plan, lambda line: print(line, flush=True), server)
     print(f"seed {plan.seed}: {len(violations)} violations" if violations else f"seed {plan.seed}: nothing untrue")
     return 1 if violations else 0
 

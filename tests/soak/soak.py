@@ -18,6 +18,7 @@ from tests.soak.deliveries import check_archive, check_events, check_findings, c
 from tests.soak.journal import Ask, Process, clock, read_journals
 from tests.soak.plan import ENDLESS, Plan
 from tests.soak.world import SoakWorld
+from tests.support.mariadb import MariaDb
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Until everything that can end by itself has ended and everything that is to be delivered is. Far longer than needed:
@@ -63,15 +64,15 @@ class Soak:
                 ", ".join(f"{number} {value}" for value, number in sorted(Counter(map(str, values)).items())) or "none"
             )
 
-        rows = world.query("SELECT attempt, status || '/' || outcome FROM run_history")
-        tasks = world.query("SELECT status || '/' || outcome FROM task_history")
+        rows = world.query("SELECT attempt, status, outcome FROM run_history")
+        tasks = world.query("SELECT status, outcome FROM task_history")
         kinds = world.query("SELECT kind FROM correction")
         findings = world.query("SELECT kind FROM audit_finding")
         ran = len(read_journals(world.journals))
         return "\n".join(
             [
-                f"runs: {counted(status for _, status in rows)}; attempts {sum(attempt for attempt, _ in rows)}",
-                f"tasks: {counted(status for (status,) in tasks)}",
+                f"runs: {counted(f'{s}/{o}' for _, s, o in rows)}; attempts {sum(row[0] for row in rows)}",
+                f"tasks: {counted('/'.join(row) for row in tasks)}",
                 f"processes: {ran}; killed: {counted(kill.whom for kill in deeds.kills)}",
                 f"asked: {counted(f'{ask.kind} {ask.answer}' for ask in deeds.asks)}",
                 f"corrections: {counted(kind for (kind,) in kinds)}; findings: {counted(kind for (kind,) in findings)}",
@@ -242,7 +243,7 @@ def _global(text: str) -> bool:
     return any(word in text for word in ("part=", "kill -9 of worker", "kill -9 of temporal", "audit repair"))
 
 
-def soak(folder: Path, plan: Plan, say: Callable[[str], None] = print) -> list[str]:
+def soak(folder: Path, plan: Plan, say: Callable[[str], None] = print, server: MariaDb | None = None) -> list[str]:
     """Carry the plan out on a stack below ``folder``; the violations."""
-    with SoakWorld.up(folder) as world:
+    with SoakWorld.up(folder, server) as world:
         return Soak(world, plan, say).run()

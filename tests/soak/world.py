@@ -12,13 +12,14 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import httpx
+import pymysql
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
@@ -28,6 +29,7 @@ from crawler_lifecycle.domain import names
 from tests.e2e.world import TERMINAL, Row, World
 from tests.soak.journal import Ask, Deeds, Name, read_journals
 from tests.soak.plan import Step
+from tests.support.mariadb import MariaDb
 
 HERE = Path(__file__).resolve().parent
 SLOTS = 10
@@ -65,6 +67,7 @@ class SoakWorld(World):
     """One stack, the journals beside it, and what was done to both."""
 
     deeds: Deeds = field(default_factory=Deeds)
+    server: MariaDb | None = None
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -79,10 +82,12 @@ class SoakWorld(World):
 
     @classmethod
     @contextmanager
-    def up(cls, folder: Path) -> Iterator[SoakWorld]:
-        """A stack that is up; everything of it is ended afterwards."""
-        with mock.patch.dict(os.environ, SETTINGS):
-            world = cls(folder)
+    def up(cls, folder: Path, server: MariaDb | None = None) -> Iterator[SoakWorld]:
+        """A stack that is up, on SQLite or on this server; everything of it is ended afterwards."""
+        with ExitStack() as undo:
+            undo.enter_context(mock.patch.dict(os.environ, SETTINGS))
+            database = None if server is None else undo.enter_context(server.database())
+            world = cls(folder, database=database, server=server)
             try:
                 world.start()
                 yield world
@@ -97,7 +102,7 @@ class SoakWorld(World):
     def run_id(self, run: int) -> int | None:
         """The run of this number in the plan; ``None`` as long as it is not on record."""
         if run not in self.ids:
-            with contextlib.suppress(sqlite3.OperationalError):
+            with contextlib.suppress(sqlite3.OperationalError, pymysql.err.OperationalError):
                 rows = self.query("SELECT run_id FROM run_history WHERE request_id = ?", self.key(run))
                 if rows:
                     self.ids[run] = int(rows[0][0])
@@ -274,6 +279,14 @@ class SoakWorld(World):
             os.kill(pid, signal.SIGCONT)
 
     def _lock(self, step: Step) -> None:
+        """Nobody can write for a while; where the database is a server, nobody can read either."""
+        if self.server is not None:
+            self.server.kill()
+            try:
+                time.sleep(step.more["seconds"])
+            finally:
+                self.server.restart()
+            return
         file = self.places.path("database")
         with contextlib.closing(sqlite3.connect(file, timeout=20, isolation_level=None)) as db:
             db.execute("BEGIN EXCLUSIVE")
