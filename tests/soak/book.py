@@ -18,7 +18,7 @@ TASK = (
 )
 TRANSITION = "seq, task_id, attempt, from_status, to_status, cluster_time, committed_at, lag_ms, source"
 CORRECTION = "id, task_id, attempt, kind, believed, truth, truth_since, believed_since, lag_ms, created_at, found_by"
-CANCELLATION = "attempt, request_id, requested_at, acted_at, force"
+CANCELLATION = "attempt, request_id, requested_at, acted_at"
 EVENT = "seq, attempt, type, event_key"
 
 

@@ -182,14 +182,15 @@ class Soak:
             journals.setdefault(process.run_id, []).append(process)
         self._starts(runs, journals)
         for number, run_id in runs.items():
-            case = Case(number, read_book(world, run_id), journals.get(run_id, []), world.deeds, self.request(number))
-            found = [*check(case), *check_findings(world, case)]
-            if case.book.ended:
-                found += check_events(world, case.book)
-                if not any(kill.whom == "folder" for task in case.book.tasks for kill in case.kills(task)):
-                    found += check_archive(world, case.book)
-            elif not may_go_on(run_id):
-                found.append(f"the run is {case.book.run['status']} and nothing of it executes for ever")
+            for _ in range(3):
+                processes = journals.get(run_id, [])
+                case = Case(number, read_book(world, run_id), processes, world.deeds, self.request(number))
+                found = self._check(case, may_go_on)
+                if not found or case.book.ended:
+                    break
+                # It goes on, and its rows were read one after the other: what is untrue stays so.
+                time.sleep(1)
+                journals[run_id] = read_journals(world.journals, run_id)
             new = [text for text in found if (number, text) not in self.told]
             self.told |= {(number, text) for text in new}
             if new:
@@ -197,6 +198,17 @@ class Soak:
         for text in check_workflows(world):
             self.violate(None, f"{when}: {text}")
         self.say(f"{clock(time.time())} compared {when}: {len(runs)} runs, {len(self.violations)} violations")
+
+    def _check(self, case: Case, may_go_on: Callable[[int], bool]) -> list[str]:
+        found = [*check(case), *check_findings(self.world, case)]
+        if not case.book.ended:
+            if not may_go_on(case.book.run_id):
+                found.append(f"the run is {case.book.run['status']} and nothing of it executes for ever")
+            return found
+        found += check_events(self.world, case.book)
+        if not any(kill.whom == "folder" for task in case.book.tasks for kill in case.kills(task)):
+            found += check_archive(self.world, case.book)
+        return found
 
     def _starts(self, runs: dict[int, int], journals: dict[int, list[Process]]) -> None:
         for ask in self.world.deeds.asks:
