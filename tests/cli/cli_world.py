@@ -78,7 +78,7 @@ def serve() -> Iterator[Served]:
             for piece in served.log:
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
                 self.wfile.flush()
-            served.hold.wait(20)
+            served.hold.wait(150)
             self.wfile.write(b"0\r\n\r\n")
 
         def send_archive(self) -> None:

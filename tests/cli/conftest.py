@@ -36,6 +36,19 @@ def gateway() -> Iterator[respx.MockRouter]:
         yield router
 
 
+class Waiting:
+    """Time that passes only while somebody waits."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 @pytest.fixture
 def crawlctl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Crawlctl:
     """Call ``crawlctl`` in this process, in an empty folder."""
@@ -46,6 +59,7 @@ def crawlctl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Cap
     monkeypatch.setenv("USER", "tester")
     monkeypatch.setenv("LOGNAME", "tester")
     monkeypatch.setattr(output, "now", lambda: NOW)
+    monkeypatch.setattr(polling, "time", Waiting())
     monkeypatch.setattr(polling, "FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(polling, "LONGEST_PAUSE_S", 0.002)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import httpx
 import pytest
@@ -81,11 +81,27 @@ def test_lines_come_while_the_log_goes_on(served: Served) -> None:
         assert process.wait(60) == 130
 
 
-def test_following_gives_up(served: Served, crawlctl: Crawlctl) -> None:
+def test_following_gives_up(served: Served, crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch) -> None:
     served.log = [b"first\n"]
     former = signal.getsignal(signal.SIGALRM)
     others, _ = signal.getitimer(signal.ITIMER_REAL)
-    result = crawlctl("--gateway", served.url, "logs", "7", "-f", "--timeout", "0.3")
+    real, all_of_it = signal.setitimer, logs.lines
+    asked: list[float] = []
+
+    def patient(which: int, seconds: float) -> tuple[float, float]:
+        """The alarm is set when the first line has been printed, however long that takes."""
+        asked.append(seconds)
+        return real(which, 0 if len(asked) == 1 else seconds)
+
+    def lines(pieces: Iterable[str]) -> Iterator[str]:
+        for line in all_of_it(pieces):
+            yield line
+            real(signal.ITIMER_REAL, 0.01)
+
+    monkeypatch.setattr(signal, "setitimer", patient)
+    monkeypatch.setattr(logs, "lines", lines)
+    result = crawlctl("--gateway", served.url, "logs", "7", "-f", "--timeout", "90s")
+    assert asked[0] == 90
     assert (result.code, result.out) == (7, "first\n")
     assert signal.getsignal(signal.SIGALRM) is former
     assert bool(signal.getitimer(signal.ITIMER_REAL)[0]) == bool(others), "alarms of others go on"

@@ -48,7 +48,7 @@ def get(folder: Path) -> Iterator[Get]:
         address = urlsplit(process.stdout.readline().strip()).netloc
 
         def ask(path: str, method: str = "GET", **headers: str) -> Answer:
-            connection = http.client.HTTPConnection(address, timeout=10)
+            connection = http.client.HTTPConnection(address, timeout=60)
             try:
                 connection.putrequest(method, path, skip_host=False)
                 for name, value in headers.items():
@@ -61,7 +61,7 @@ def get(folder: Path) -> Iterator[Get]:
 
         yield ask
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
 
 
 def test_pages_indexes_and_types(get: Get) -> None:

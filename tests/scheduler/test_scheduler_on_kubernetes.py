@@ -56,7 +56,7 @@ def client(tmp_path: Path, server: FakeApiServer) -> Iterator[TestClient]:
 
 
 def body(**more: Any) -> dict[str, Any]:
-    until = (datetime.now(UTC) + timedelta(seconds=25)).isoformat()
+    until = (datetime.now(UTC) + timedelta(seconds=120)).isoformat()
     tasks = [{"task_id": 70 + n, "index": n, "args": {"country": country}} for n, country in enumerate(("at", "ch"))]
     return {"run_id": 7, "attempt": 1, "crawler": "shops", "tasks": tasks, "expires_at": until, **more}
 

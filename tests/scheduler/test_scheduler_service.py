@@ -29,7 +29,7 @@ CRAWLER = CrawlerDefinition(
 
 
 def _body(**changes: Any) -> dict[str, Any]:
-    expires_at = (datetime.now(UTC) + timedelta(seconds=25)).isoformat()
+    expires_at = (datetime.now(UTC) + timedelta(seconds=120)).isoformat()
     tasks = [{"task_id": 70, "index": 0}]
     body = {"run_id": 7, "attempt": 1, "crawler": "plain", "tasks": tasks, "expires_at": expires_at, **changes}
     return {name: value for name, value in body.items() if value is not ...}
@@ -212,10 +212,11 @@ def test_it_serves_the_local_cluster_and_leaves_when_asked(tmp_path: Path) -> No
     try:
         assert process.stderr is not None
         found = next(filter(None, (re.search(r"listens on (http://[^\s\"]+)", line) for line in process.stderr)))
-        assert httpx.get(f"{found[1]}/healthz").status_code == 200
-        assert [c["name"] for c in httpx.get(f"{found[1]}/v1/crawlers").json()["crawlers"]] == ["plain"]
+        assert httpx.get(f"{found[1]}/healthz", timeout=60).status_code == 200
+        crawlers = httpx.get(f"{found[1]}/v1/crawlers", timeout=60).json()["crawlers"]
+        assert [crawler["name"] for crawler in crawlers] == ["plain"]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.communicate()
@@ -247,7 +248,7 @@ def test_what_prevents_a_start_is_one_line_and_exit_1(tmp_path: Path, what: str)
         }[what]
         environment = _environment(tmp_path, **more)
         done = subprocess.run(
-            [sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, cwd=tmp_path, timeout=30
+            [sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, cwd=tmp_path, timeout=120
         )
     assert done.returncode == 1
     [line] = done.stderr.splitlines()

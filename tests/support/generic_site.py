@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,13 +45,36 @@ def write_pages(folder: Path) -> dict[str, str]:
     return titles | {"/empty.html": "", "/broken.html": "Bro\ufffdken", "/latin.html": "Café"}
 
 
+class Most:
+    """How many requests are answered, in the order in which they come; the others wait until the limit is lifted."""
+
+    def __init__(self, requests: float = math.inf) -> None:
+        self._most, self._come = requests, 0
+        self._changed = threading.Condition()
+
+    def come(self) -> None:
+        """A request is there; returns when it may be answered."""
+        with self._changed:
+            self._come += 1
+            number = self._come
+            self._changed.wait_for(lambda: number <= self._most)
+
+    def lift(self) -> None:
+        """Answer all of them."""
+        with self._changed:
+            self._most = math.inf
+            self._changed.notify_all()
+
+
 class _Nasty(BaseHTTPRequestHandler):
     """Traps: see the paths."""
 
     protocol_version = "HTTP/1.1"
+    most: Most
 
     def do_GET(self) -> None:
         self.server.asked.append(self.path)  # type: ignore[attr-defined]
+        self.most.come()
         path, _, query = self.path.partition("?")
         if path == "/robots.txt":
             self._answer(200, b"User-agent: *\nDisallow: /private", "text/plain")
@@ -100,15 +124,17 @@ START = "".join(f'<a href="/{trap}">x</a>' for trap in TRAPS).encode()
 
 
 @contextmanager
-def nasty_server() -> Iterator[tuple[str, list[str]]]:
+def nasty_server(most: Most | None = None) -> Iterator[tuple[str, list[str]]]:
     """A server full of traps: its address, and the paths it was asked for."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Nasty)
+    most = most or Most()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Nasty", (_Nasty,), {"most": most}))
     server.asked = []  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}", server.asked  # type: ignore[attr-defined]
     finally:
+        most.lift()
         server.shutdown()
         thread.join()
         server.server_close()
