@@ -70,13 +70,13 @@ def test_many_writers_lose_and_mix_nothing(path: Path) -> None:
     code = (
         "import sys; from datetime import datetime, UTC; from crawler_lifecycle.adapters.events import JsonLinesSink; "
         "from crawler_lifecycle.ports import Event\n"
-        "for n in range(50): JsonLinesSink(sys.argv[1]).send("
+        "for n in range(50): JsonLinesSink(sys.argv[1], lock_timeout_s=120).send("
         "Event(n, n + int(sys.argv[2]), 1, 'run.ended', {'x': 'y' * 5000}, datetime.now(UTC)))"
     )
     processes = [subprocess.Popen([sys.executable, "-c", code, path.as_uri(), str(k * 1000)]) for k in range(3)]
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda n: JsonLinesSink(path.as_uri()).send(_event(n + 9000)), range(50)))
-    assert [process.wait(30) for process in processes] == [0, 0, 0]
+        list(pool.map(lambda n: JsonLinesSink(path.as_uri(), lock_timeout_s=120).send(_event(n + 9000)), range(50)))
+    assert [process.wait(150) for process in processes] == [0, 0, 0]
     ids = [str(line["id"]) for line in _lines(path)]
     assert len(ids) == len(set(ids)) == 200 == len(path.read_text().splitlines())
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import socket
 import subprocess
 import sys
 import traceback
@@ -34,6 +33,7 @@ from tests.support.event_bus import (
     moto_bus,
 )
 from tests.support.faulty_http import Answer
+from tests.support.ports import deaf_port
 
 AT = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=UTC)
 
@@ -59,7 +59,7 @@ def bus() -> Iterator[EventBusServer]:
 @pytest.fixture
 def sink(bus: EventBusServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[EventBridgeSink]:
     monkeypatch.setenv("AWS_ENDPOINT_URL", bus.url)
-    sink = EventBridgeSink(f"eventbridge://{BUS}", connect_s=5, read_s=20)
+    sink = EventBridgeSink(f"eventbridge://{BUS}", connect_s=120, read_s=120)
     yield sink
     sink.close()
 
@@ -220,13 +220,12 @@ def test_a_bus_that_hangs_or_is_not_there(sink: EventBridgeSink, bus: EventBusSe
     with pytest.raises(NotDelivered, match=r"(?i)timeout.*check the network"):
         impatient.send(_event())
     impatient.close()
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    sink._client.meta.events.register(
-        "before-send", lambda request, **_: setattr(request, "url", f"http://127.0.0.1:{port}/")
-    )
-    with pytest.raises(NotDelivered, match=r"Could not connect.*check the network"):
-        sink.send(_event())
+    with deaf_port() as port:
+        sink._client.meta.events.register(
+            "before-send", lambda request, **_: setattr(request, "url", f"http://127.0.0.1:{port}/")
+        )
+        with pytest.raises(NotDelivered, match=r"Could not connect.*check the network"):
+            sink.send(_event())
     assert bus.entries == []
 
 
@@ -261,12 +260,11 @@ def test_no_secret_is_told_to_anybody(
 
 
 def test_a_password_in_the_endpoint_is_told_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://user:canary@127.0.0.1:{port}")
-    sink = EventBridgeSink(f"eventbridge://{BUS}")
-    with pytest.raises(NotDelivered) as caught:
-        sink.check()
+    with deaf_port() as port:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://user:canary@127.0.0.1:{port}")
+        sink = EventBridgeSink(f"eventbridge://{BUS}")
+        with pytest.raises(NotDelivered) as caught:
+            sink.check()
     assert f"127.0.0.1:{port}" in str(caught.value)
     assert "canary" not in "".join(traceback.format_exception(caught.value))
     sink.close()

@@ -191,7 +191,14 @@ def test_a_push_that_fails_changes_no_run_and_can_be_made_again(store: SqlRunSto
     with pusher_server() as server:
         host, port = server.url.removeprefix("http://").split(":")
         notifier = PusherNotifier(
-            app_id=APP_ID, key=KEY, secret=SECRET, channel="private-crawls", host=host, port=int(port), tls=False
+            app_id=APP_ID,
+            key=KEY,
+            secret=SECRET,
+            channel="private-crawls",
+            host=host,
+            port=int(port),
+            tls=False,
+            timeout_s=120,
         )
         deployment = DeploymentActivities(store, FakeCluster(), FakeScheduler(), notifier)
         server.faults.extend([Answer(429, b"slow down"), "drop", Answer(413, b"too large")])

@@ -151,7 +151,7 @@ print(place.finish())
 def as_crawls(root: Path) -> subprocess.CompletedProcess[str]:
     """Clear run 7 as the user of crawl pods."""
     words = [sys.executable, "-c", AS_CRAWLS, str(root)]
-    return subprocess.run(words, capture_output=True, text=True, timeout=60)
+    return subprocess.run(words, capture_output=True, text=True, timeout=150)
 
 
 def owned(root: Path, user: int, *tops: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -41,7 +42,7 @@ class FaultyServer:
         self.requests += 1
         fault = self.faults.popleft() if self.faults else None
         if fault == "hang":
-            self.over.wait(60)
+            self.over.wait(600)
             return
         if fault == "trickle":
             self._trickle(handler)
@@ -83,7 +84,15 @@ def serving(server: FaultyServer) -> Iterator[None]:
         def log_message(self, *_: object) -> None:
             return
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 128  # a call that is not let in waits a second for its next try
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            # A client that goes away is what these tests are about; anything else is a bug of the fake.
+            if not isinstance(sys.exception(), OSError):
+                super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+    http = Server(("127.0.0.1", 0), Handler)
     http.daemon_threads = True
     server.url = f"http://127.0.0.1:{http.server_port}"
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -94,4 +103,4 @@ def serving(server: FaultyServer) -> Iterator[None]:
         server.over.set()
         http.shutdown()
         http.server_close()
-        thread.join(10)
+        thread.join(60)

@@ -25,7 +25,7 @@ from botocore.exceptions import ClientError
 from moto.server import ThreadedMotoServer
 
 RCLONE = Path(sys.executable).with_name("rclone")
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 120.0
 ACCESS_KEY, SECRET_KEY = "TESTACCESSKEY0000001", "canary-secret-0123456789abcdefghijklmnop"
 #: What could come from the machine that the tests run on.
 _FOREIGN = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_CA_BUNDLE", "AWS_REGION", "AWS_ENDPOINT_URL_S3")

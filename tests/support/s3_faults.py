@@ -111,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, [("Content-Type", "text/html")], b"<html><br>hello" if kind == "garbage" else b"")
             return
         if kind == "hang":
-            self.proxy.over.wait(60)
+            self.proxy.over.wait(600)
             self._break()
             return
         if kind == "damage" and body:
@@ -141,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         # Host stays the proxy's, because the signature covers it.
         headers = {name: value for name, value in self.headers.items() if name.lower() not in ("expect", "connection")}
-        upstream = http.client.HTTPConnection(urlsplit(self.proxy.upstream).netloc, timeout=30)
+        upstream = http.client.HTTPConnection(urlsplit(self.proxy.upstream).netloc, timeout=150)
         try:
             upstream.request(self.command, self.path, body or None, headers)
             answer = upstream.getresponse()
