@@ -14,6 +14,8 @@ from tests.soak.truth import End, Era, Stops, allowed, never_executed, stops_at,
 
 #: A journal line and a commit of one machine, both by its clock.
 CLOCK_S = 0.05
+#: What a runner writes last is written within so many seconds of the crawler's last word.
+DISK_S = 3.0
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "LOST")
 #: Corrections that say that something happened behind our back, and need somebody who did it.
 BEHIND_OUR_BACK = ("killed", "vanished", "never_existed", "not_ours")
@@ -36,7 +38,11 @@ class Case:
         return [process for process in self.processes if process.name == name]
 
     def kills(self, task: Row) -> list[Kill]:
-        return self.deeds.kills_of((self.book.run_id, task["task_index"], task["attempt"]))
+        found = self.deeds.kills_of((self.book.run_id, task["task_index"], task["attempt"]))
+        for process in self.of(task):
+            away = [since for since, until in self.deeds.hidden if since - 1 < process.last < until + DISK_S]
+            found += [Kill(process.name, "disk", since) for since in away]
+        return found
 
     def stops(self, at: float, begun: float | None = None) -> Stops:
         """The stops in force at this moment, for a task that began then."""

@@ -123,6 +123,10 @@ class Deeds:
     kills: list[Kill] = field(default_factory=list)
     asks: list[Ask] = field(default_factory=list)
     log: list[tuple[float, int, str]] = field(default_factory=list)
+    hidden: list[tuple[float, float]] = field(default_factory=list)
+    """When the disk with the tasks was away: what ended then may have left no word."""
+    complaints: list[str] = field(default_factory=list)
+    """What was untrue on the spot."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def killed(self, name: Name, whom: str, at: float) -> None:
@@ -132,6 +136,10 @@ class Deeds:
     def asked(self, ask: Ask) -> None:
         with self._lock:
             self.asks.append(ask)
+
+    def complain(self, text: str) -> None:
+        with self._lock:
+            self.complaints.append(text)
 
     def note(self, step: int, text: str) -> None:
         with self._lock:

@@ -82,6 +82,7 @@ class _Author:
             (9, self.kill_part),
             (5, self.freeze),
             (2, self.lock),
+            (2, self.hide),
             (8, self.burst),
         ]
         weights, actions = [weight for weight, _ in kinds], [action for _, action in kinds]
@@ -214,6 +215,14 @@ class _Author:
         seconds = round(self.dice.uniform(0.5, 9), 2)
         self.add_step("lock", part="database", seconds=seconds)
         self.busy["database"] = self.at + seconds + 4
+
+    def hide(self) -> None:
+        """The disk with the tasks is not mounted for a while: the cluster cannot be read, and says so."""
+        if self.is_busy("disk"):
+            return
+        seconds = round(self.dice.uniform(0.5, 6), 2)
+        self.add_step("hide", part="disk", seconds=seconds)
+        self.busy["disk"] = self.at + seconds + 6
 
     def burst(self) -> None:
         """Several things to one run at nearly the same moment."""

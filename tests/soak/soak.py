@@ -52,6 +52,8 @@ class Soak:
         self.settle("the rest", lambda run_id: False)
         self.compare("at the end", lambda run_id: False)
         self.final_audit()
+        for text in self.world.deeds.complaints:
+            self.violate(None, text)
         self.say(self.summary())
         return self.violations
 
@@ -115,7 +117,7 @@ class Soak:
                     return
             time.sleep(0.5)
         for text in self._unsettled(may_go_on):
-            self.violate(None, f"{what}: not settled after {SETTLE_S:g} s: {text}")
+            self.violate(None, f"{what}: not settled within {SETTLE_S:g} s: {text}")
 
     def _audit(self) -> int | None:
         """An audit that repairs; how much it found, or ``None`` when it could not say."""
@@ -206,7 +208,7 @@ class Soak:
                 found.append(f"the run is {case.book.run['status']} and nothing of it executes for ever")
             return found
         found += check_events(self.world, case.book)
-        if not any(kill.whom == "folder" for task in case.book.tasks for kill in case.kills(task)):
+        if not any(kill.whom in ("folder", "disk") for task in case.book.tasks for kill in case.kills(task)):
             found += check_archive(self.world, case.book)
         return found
 

@@ -101,6 +101,8 @@ def allowed(process: Process, kills: Sequence[Kill], stops: Stops) -> set[End]:
         # Without its runner nobody sums up, whatever the crawler does then.
         if not any(kill.whom == "runner" for kill in interrupted):
             found |= natural
+    if any(kill.whom == "disk" for kill in kills):
+        found |= {FAILED, LOST}
     if deadly:
         found.add(FAILED)
         if any(kill.whom in ("supervisor", "folder") for kill in kills):

@@ -293,6 +293,19 @@ class SoakWorld(World):
             time.sleep(step.more["seconds"])
             db.execute("ROLLBACK")
 
+    def _hide(self, step: Step) -> None:
+        tasks = self.folder / "cluster" / "tasks"
+        away, since = tasks.with_name("tasks.away"), time.time()
+        tasks.rename(away)
+        try:
+            time.sleep(step.more["seconds"])
+        finally:
+            if tasks.exists():
+                self.deeds.complain("somebody took a missing disk for an empty one")
+            else:
+                away.rename(tasks)
+            self.deeds.hidden.append((since, time.time()))
+
     def _kill(self, step: Step) -> None:
         """Of one task that waits or executes: its crawler, its runner, its supervisor, or several at once."""
         if step.run is None:
