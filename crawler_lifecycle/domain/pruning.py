@@ -108,7 +108,7 @@ def mark(through: int, now: datetime) -> str:
 def marked_through(value: object) -> int:
     """The number of a mark."""
     number = str(value).partition(" ")[0]
-    return int(number) if number.isascii() and number.isdecimal() and len(number) < 19 else _ALL
+    return min(int(number), _ALL) if number.isascii() and number.isdecimal() and len(number) <= 19 else _ALL
 
 
 def pruned_through(properties: Iterable[Mapping[str, object]]) -> int | None:
