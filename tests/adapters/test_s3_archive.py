@@ -74,7 +74,7 @@ def test_two_parts_are_on_their_way_and_never_more(
 ) -> None:
     import threading
 
-    flying, most, lock = 0, 0, threading.Lock()
+    flying, most, lock, first = 0, 0, threading.Lock(), threading.Barrier(2)
     real = s3_upload.Upload._put_part
 
     def counted(self: s3_upload.Upload, number: int, body: bytearray) -> object:
@@ -83,6 +83,8 @@ def test_two_parts_are_on_their_way_and_never_more(
             flying += 1
             most = max(most, flying)
         try:
+            if number <= 2:
+                first.wait(60)  # neither of them arrives before both are on their way
             return real(self, number, body)
         finally:
             with lock:
@@ -97,29 +99,50 @@ def test_two_parts_are_on_their_way_and_never_more(
 def test_progress_goes_on_while_the_server_takes_its_time(
     archive: S3Archive, proxy: FaultProxy, folder: Path, operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3, "READ_S", 2)
     monkeypatch.setattr(s3, "TRIES", 1)
     proxy.faults.append(Fault("hang", operation))
-    steps: list[tuple[int, int]] = []
+    beats: list[tuple[int, int]] = []
+
+    def progress(*step: int) -> None:
+        if proxy.calls[operation]:
+            beats.append((step[0], step[1]))
+        if len(beats) >= 3:
+            proxy.over.set()  # then it hangs up
+
     with contextlib.suppress(NotDelivered):
-        archive.store(KEY, [FileSource("", folder)], {}, lambda *step: steps.append(step))
-    assert max(steps.count(step) for step in steps) >= 3
+        archive.store(KEY, [FileSource("", folder)], {}, progress)
+    assert beats[:3] == [beats[0]] * 3
 
 
 _CHILD = """
 import sys, time
 from pathlib import Path
 from crawler_lifecycle.adapters.archive.s3 import S3Archive
-from crawler_lifecycle.adapters.archive import s3_upload
+from crawler_lifecycle.adapters.archive import packing, s3_upload
 from crawler_lifecycle.ports import FileSource
 
 part = int(sys.argv[4])
 s3_upload.part_bytes = lambda _: part
+send, put, sent, arrived = s3_upload.Upload._send_full, s3_upload.Upload._put_part, [], []
+
+def sending(self):
+    send(self)
+    sent.append(1)
+
+def putting(self, *args):
+    answer = put(self, *args)
+    arrived.append(1)
+    return answer
+
+s3_upload.Upload._send_full, s3_upload.Upload._put_part = sending, putting
+packing.BEAT_S = 0
 
 def progress(files, size):
-    print(size, flush=True)
-    if size > 2 * part:
-        time.sleep(60)
+    if len(sent) >= 2:
+        while len(arrived) < len(sent):
+            time.sleep(0.01)
+        print("at rest", flush=True)
+        time.sleep(600)
 
 S3Archive(sys.argv[1]).store(sys.argv[2], [FileSource("0/1", Path(sys.argv[3]))], {}, progress)
 """
@@ -132,11 +155,13 @@ def test_what_a_killed_worker_left_is_removed_by_the_next_try(
     child = subprocess.Popen(
         [sys.executable, "-c", _CHILD, url, KEY, str(large), str(part_size)],
         env={**os.environ, **aws_environment(server.url)},
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
     )
-    until(lambda: bucket.unfinished() == [OBJECT])
-    child.send_signal(signal.SIGKILL)
-    child.wait()
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "at rest\n", "nothing of it is on its way any more"
+        child.send_signal(signal.SIGKILL)
     assert (bucket.keys(), bucket.unfinished()) == ([], [OBJECT])
     use_aws(monkeypatch, server.url)
     archive = S3Archive(url, quiet_s=1.5)
@@ -185,6 +210,7 @@ def test_a_check_does_not_wait_as_long_as_an_export(
     proxy.faults.append(Fault("hang", times=9))
     with pytest.raises(NotDelivered, match=r"writing an object|removing an object"):
         archive.check()
+    until(lambda: proxy.calls["PutObject"] > 0)
     assert proxy.calls["PutObject"] == 1
 
 

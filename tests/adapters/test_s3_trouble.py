@@ -5,14 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import itertools
 import os
 import threading
-import time
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
+from botocore.exceptions import ReadTimeoutError
 from s3_case import KEY, OBJECT, proved, store, until
 from temporalio import activity
 from temporalio.exceptions import CancelledError
@@ -36,9 +40,23 @@ def server(rclone_server: S3Server) -> S3Server:
 
 @pytest.fixture
 def once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No call is repeated by boto3, and none takes long."""
+    """No call is repeated by boto3."""
     monkeypatch.setattr(s3, "TRIES", 1)
-    monkeypatch.setattr(s3, "READ_S", 1)
+
+
+@contextmanager
+def unanswered(archive: S3Archive, operation: str, skip: int) -> Iterator[None]:
+    """The calls of an operation, after so many, get no answer in time; every other one has all the time it needs."""
+    calls = itertools.count()
+
+    def silent(request: Any, **_: object) -> None:
+        if next(calls) >= skip:
+            raise ReadTimeoutError(endpoint_url=request.url)
+
+    events = archive._s3().meta.events
+    events.register(f"before-send.s3.{operation}", silent)
+    yield
+    events.unregister(f"before-send.s3.{operation}", silent)
 
 
 def _prefix(bucket: Bucket) -> str:
@@ -131,8 +149,13 @@ PARTED = ("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload")
 def test_an_upload_that_fails_leaves_nothing_and_the_next_one_succeeds(
     archive: S3Archive, bucket: Bucket, proxy: FaultProxy, large: Path, operation: str, kind: str
 ) -> None:
-    proxy.faults.append(Fault(kind, operation, times=9, skip=2 if operation == "UploadPart" else 0))
-    with pytest.raises(NotDelivered, match=_prefix(bucket)[:10]):
+    skip = 2 if operation == "UploadPart" else 0
+    if kind != "hang":
+        proxy.faults.append(Fault(kind, operation, times=9, skip=skip))
+    with (
+        unanswered(archive, operation, skip) if kind == "hang" else nullcontext(),
+        pytest.raises(NotDelivered, match=_prefix(bucket)[:10]),
+    ):
         store(archive, large)
     proxy.calm()
     assert (bucket.keys(), bucket.unfinished()) == ([], [])
@@ -341,18 +364,23 @@ def test_cancelled_by_its_heartbeat_it_leaves_nothing(
     assert (bucket.keys(), bucket.unfinished()) == ([], [])
 
 
-def test_a_cancelled_activity_leaves_nothing(archive: S3Archive, bucket: Bucket, large: Path) -> None:
+def test_a_cancelled_activity_leaves_nothing(
+    archive: S3Archive, bucket: Bucket, large: Path, part_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crawler_lifecycle.adapters.archive.packing.BEAT_S", 0)
     environment = ActivityEnvironment()
-    begun = threading.Event()
+    begun, cancelled = threading.Event(), threading.Event()
 
     def cancel() -> None:
-        begun.wait(10)
+        begun.wait(60)
         until(lambda: bucket.unfinished() == [OBJECT])
         environment.cancel()
+        cancelled.set()
 
     def progress(files: int, size: int) -> None:
-        begun.set()
-        time.sleep(0.1)
+        if size > 2 * part_size:  # the upload has begun, and is not over
+            begun.set()
+            cancelled.wait(120)
         alive(files, size)
 
     @activity.defn(no_thread_cancel_exception=True)
@@ -372,8 +400,9 @@ def test_a_cancelled_activity_leaves_nothing(archive: S3Archive, bucket: Bucket,
 
 
 def test_a_living_exporter_of_the_same_key_and_those_of_other_keys_are_left_alone(
-    archive: S3Archive, bucket: Bucket, folder: Path
+    bucket: Bucket, proxy: FaultProxy, folder: Path
 ) -> None:
+    archive = S3Archive(f"s3://{bucket.name}/exports/crawls", quiet_s=60)  # it may stand still, and lives
     client, where = bucket.client, {"Bucket": bucket.name, "Key": OBJECT}
     living = client.create_multipart_upload(**where)["UploadId"]
     others = [f"{OBJECT}.other", "exports/crawls/7/2/supporting-files.zip", "exports/crawls/77/1/supporting-files.zip"]
@@ -404,7 +433,7 @@ def test_two_exporters_of_one_key_at_once(
     bucket: Bucket, server: S3Server, large: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_aws(monkeypatch, server.url)
-    archives = [S3Archive(f"s3://{bucket.name}/exports/crawls", quiet_s=5) for _ in range(2)]
+    archives = [S3Archive(f"s3://{bucket.name}/exports/crawls", quiet_s=60) for _ in range(2)]
     results: list[ExportResult] = []
     refused: list[str] = []
 

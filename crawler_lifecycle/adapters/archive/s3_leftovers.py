@@ -57,7 +57,9 @@ class Leftovers:
         watched = first
         every = min(_LOOK_EVERY_S, self._quiet_s / 4)
         until = time.monotonic() + self._quiet_s + 2 * _LOOK_EVERY_S
-        while watched and time.monotonic() < until:
+        over = False
+        while watched and not over:
+            over = time.monotonic() >= until  # asked before the look: a process that stood still looks once more
             wake = time.monotonic() + every
             while time.monotonic() < wake:
                 self._beat()
