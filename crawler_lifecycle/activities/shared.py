@@ -58,9 +58,19 @@ def alive(*details: object) -> None:
     into the thread at any instruction, also between taking a lock and remembering it, and then the lock is gone for
     every thread of the worker.
     """
-    activity.heartbeat(*details)
+    _beat(*details)
     if activity.is_cancelled():
         raise CancelledError("cancelled, or the worker leaves")
+
+
+def _beat(*details: object) -> None:
+    """One heartbeat, if the worker's event loop takes it.
+
+    The SDK waits ten seconds for that and then raises; on a machine that was asleep or is starved that says nothing
+    against the activity, and the next beat may get through.
+    """
+    with suppress(TimeoutError):
+        activity.heartbeat(*details)
 
 
 @contextmanager
@@ -89,7 +99,7 @@ def beating(every_s: float = 3.0) -> Iterator[None]:
 
     def beat() -> None:
         while not over.wait(every_s):
-            context.run(activity.heartbeat)
+            context.run(_beat)
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()

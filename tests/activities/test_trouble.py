@@ -12,7 +12,7 @@ from temporalio.testing import ActivityEnvironment
 
 from crawler_lifecycle.activities.deployment import Deploy, MainJob
 from crawler_lifecycle.activities.initiation import AddWorkflowId
-from crawler_lifecycle.activities.shared import beating
+from crawler_lifecycle.activities.shared import alive, beating
 from crawler_lifecycle.domain.errors import (
     AlreadyCompleted,
     ClusterUnavailable,
@@ -364,6 +364,28 @@ def test_a_limit_leaves_no_row_in_the_cancellation_log(world: World) -> None:
     assert world.row().status == "STOPPING"
 
 
+def test_a_heart_beats_on_after_a_beat_that_nobody_took() -> None:
+    """The worker's event loop did not answer for ten seconds: frozen, or on a starved machine."""
+    beats: list[object] = []
+    enough = threading.Event()
+
+    def beat(*details: object) -> None:
+        beats.append(details)
+        if len(beats) >= 4:
+            enough.set()
+        if len(beats) <= 2:
+            raise TimeoutError
+
+    def activity() -> bool:
+        alive()  # fails no step either
+        with beating(every_s=0.01):
+            return enough.wait(60)
+
+    environment = ActivityEnvironment()
+    environment.on_heartbeat = beat
+    assert environment.run(activity)
+
+
 def test_a_heart_beats_while_a_call_blocks() -> None:
     beats: list[object] = []
     enough = threading.Event()
@@ -375,7 +397,7 @@ def test_a_heart_beats_while_a_call_blocks() -> None:
 
     def activity() -> bool:
         with beating(every_s=0.01):
-            return enough.wait(10)
+            return enough.wait(60)
 
     environment = ActivityEnvironment()
     environment.on_heartbeat = beat
