@@ -163,8 +163,8 @@ class Scene:
 
 
 def _tells(event: Json) -> bool:
-    """Whether it is a warning, and of something else than that this cluster has no name service."""
-    return event.get("type") == "Warning" and event.get("reason") != "MissingClusterDNS"
+    """Whether it is a warning."""
+    return event.get("type") == "Warning"
 
 
 def main(objects: Json) -> Json:

@@ -29,6 +29,8 @@ CONTROLLERS = (
     "taint-eviction-controller",
     "ttl-after-finished-controller",
 )
+#: What makes pods of Deployments, where there are nodes that can run them, and what finds the pods of Services.
+OF_SERVICES = ("deployment-controller", "endpointslice-controller", "replicaset-controller")
 #: Without these the controllers lag minutes behind a thousand pods that end at once.
 _QPS = ("--kube-api-qps=2000", "--kube-api-burst=4000", "--leader-elect=false", "--bind-address=127.0.0.1")
 PATIENCE_S = 90.0
@@ -41,6 +43,7 @@ class ControlPlane:
         self, places: Places, bin_: Path, nodes: Sequence[str] = (), extra: Mapping[str, Sequence[str]] | None = None
     ) -> None:
         self._places, self._bin, self._extra = places, bin_, dict(extra or {})
+        self._controlled = (*CONTROLLERS, *OF_SERVICES) if nodes else CONTROLLERS
         self.folder = places.folder
         self.data = self.folder / "etcd"
         self.authority = Authority(self.folder / "pki")
@@ -94,7 +97,7 @@ class ControlPlane:
         )
 
     def _server(self) -> Part:
-        certificate, key = self.authority.issue("apiserver", addresses=("127.0.0.1",))
+        certificate, key = self.authority.issue("apiserver", addresses=("127.0.0.1", self._places.api_service))
         kubelet_certificate, kubelet_key = self.authority.issue("apiserver-kubelet", group="system:masters")
         signing, public = self.authority.key_pair("service-accounts")
         return self._part(
@@ -106,7 +109,7 @@ class ControlPlane:
             f"--tls-private-key-file={key}",
             f"--client-ca-file={self.authority.certificate}",
             f"--cert-dir={self.folder}/certs",
-            "--service-cluster-ip-range=10.96.0.0/16",
+            f"--service-cluster-ip-range={self._places.services}",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={public}",
             f"--service-account-signing-key-file={signing}",
@@ -135,7 +138,7 @@ class ControlPlane:
             "kube-controller-manager",
             f"--kubeconfig={self.kubeconfig}",
             f"--root-ca-file={self.authority.certificate}",
-            f"--controllers={','.join(CONTROLLERS)}",
+            f"--controllers={','.join(self._controlled)}",
             f"--secure-port={self._places.port()}",
             "--node-monitor-grace-period=20s",
             "--concurrent-job-syncs=20",

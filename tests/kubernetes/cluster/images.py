@@ -43,6 +43,7 @@ class Layer:
 
     folders: tuple[tuple[Path, str], ...]
     left_out: tuple[str, ...] = ("__pycache__",)
+    owner: tuple[int, int] = (0, 0)
 
 
 def write_archive(
@@ -88,7 +89,8 @@ def _add_layer(archive: tarfile.TarFile, layer: Layer) -> dict[str, Any]:
     def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
         if entry.name.rpartition("/")[2] in layer.left_out or entry.isdev():
             return None
-        entry.mtime = entry.uid = entry.gid = 0
+        entry.mtime = 0
+        entry.uid, entry.gid = layer.owner
         entry.uname = entry.gname = ""
         return entry
 

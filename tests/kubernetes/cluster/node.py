@@ -87,7 +87,9 @@ class Node:
         # One node has the whole subnet unless others follow it.
         last = 250 if self.number == 0 and not self._has_others() else first + 79
         subnet, ends = f"{places.network}.{places.slot}.0/24", (places.address(first), places.address(last))
-        (folder / "cni" / "10-bridge.conflist").write_text(cni(places.name, subnet, places.gateway, *ends))
+        (folder / "cni" / "10-bridge.conflist").write_text(
+            cni(places.name, subnet, places.services, places.gateway, *ends)
+        )
         runc = shutil.which("runc", path=self.part.env["PATH"]) or "runc"
         (folder / "containerd.toml").write_text(containerd(folder, images.PAUSE, CNI_PLUGINS, runc))
         config = kubelet(folder, self.name, places.gateway, self._port, self._plane.authority.certificate)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 
-def cni(bridge: str, subnet: str, gateway: str, first: str, last: str) -> str:
+def cni(bridge: str, subnet: str, services: str, gateway: str, first: str, last: str) -> str:
     """A bridge with addresses of this machine. No default route: a pod reaches this machine and nothing else."""
     ranges = [[{"subnet": subnet, "rangeStart": first, "rangeEnd": last, "gateway": gateway}]]
     plugin = {
@@ -16,7 +16,12 @@ def cni(bridge: str, subnet: str, gateway: str, first: str, last: str) -> str:
         "isGateway": True,
         "ipMasq": False,
         "hairpinMode": False,
-        "ipam": {"type": "host-local", "dataDir": "/run/cni/networks", "ranges": ranges},
+        "ipam": {
+            "type": "host-local",
+            "dataDir": "/run/cni/networks",
+            "ranges": ranges,
+            "routes": [{"dst": services, "gw": gateway}],
+        },
     }
     return json.dumps({"cniVersion": "1.0.0", "name": bridge, "plugins": [plugin]}, indent=1)
 
@@ -95,6 +100,9 @@ def kubelet(folder: Path, cgroup: str, address: str, port: int, authority: Path)
         "makeIPTablesUtilChains": False,
         "localStorageCapacityIsolation": True,
         "resolvConf": f"{folder}/resolv.conf",
+        # Refused at once unless a test serves names there (``services.py``).
+        "clusterDNS": [address],
+        "clusterDomain": "cluster.local",
         "podLogsDir": "/var/log/pods",
         "volumePluginDir": "/run/kubelet-volume-plugins",
         "maxPods": 110,

@@ -7,6 +7,7 @@ what is found under the names of a slot just taken was left by somebody who was 
 from __future__ import annotations
 
 import fcntl
+import ipaddress
 import os
 import shutil
 import socket
@@ -88,6 +89,17 @@ class Places:
     def address(self, last: int) -> str:
         """An address of the subnet."""
         return f"{self.network}.{self.slot}.{last}"
+
+    @property
+    def services(self) -> str:
+        """The network of the addresses of Services, beside that of pods: another one for each cluster as well."""
+        first, second = self.network.split(".")
+        return f"{first}.{int(second) + 1}.{self.slot}.0/24"
+
+    @property
+    def api_service(self) -> str:
+        """The address that pods are told to find the API server at: the first one of Services."""
+        return str(next(ipaddress.ip_network(self.services).hosts()))
 
     def port(self) -> int:
         """A free port of the slot, another one each time."""
