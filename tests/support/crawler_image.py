@@ -102,16 +102,16 @@ def assemble(path: Path, reference: str = REFERENCE) -> Path:
         shutil.rmtree(packages, ignore_errors=True)
 
 
-def locked() -> Iterator[tuple[str, str]]:
+def locked(lock: Path = _LOCK) -> Iterator[tuple[str, str]]:
     """Name and version of every package of the image."""
-    for line in _LOCK.read_text().splitlines():
+    for line in lock.read_text().splitlines():
         if pin := re.match(r"([A-Za-z0-9._-]+)==([^\s;\\]+)", line):
             yield pin[1], pin[2]
 
 
-def install(folder: Path) -> None:
+def install(folder: Path, lock: Path = _LOCK) -> None:
     """What ``pip install --target`` of the lock makes, without the scripts, which the Dockerfile removes."""
-    for name, version in locked():
+    for name, version in locked(lock):
         found = distribution(name)
         if found.version != version:
             raise ValueError(f"{name}: the lock says {version}, installed is {found.version}; make lock && make env")

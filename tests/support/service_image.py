@@ -1,0 +1,203 @@
+"""The image of the Dockerfile as an OCI archive, without an engine and without a registry.
+
+The Dockerfile is read and carried out, so that both cannot drift apart; an instruction that is not understood here is
+an error. In place of the base image stands the Python of this machine. In place of ``pip install`` the very versions of
+the lock are taken from the environment that the tests run in, and the wheel is built of this checkout and unpacked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from configparser import ConfigParser
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.kubernetes.cluster import binaries, images
+from tests.support.crawler_image import ROOT, install, steps
+
+REFERENCE = "crawl.test/crawler-lifecycle:1"
+BUILD_ID = "tested"
+#: What the build stage makes.
+VENV, STATE = "/opt/crawler-lifecycle", "/state"
+LOCK = ROOT / "requirements-image.lock"
+#: The build stage, each step by what it is here. Another one, or another text, has to be carried out here as well.
+BUILD = (
+    ("ENV", "PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore"),
+    ("WORKDIR", "/build"),
+    ("RUN", f'["python", "-m", "venv", "{VENV}"]'),
+    ("COPY", "requirements-image.lock ./"),
+    (
+        "RUN",
+        f'["{VENV}/bin/python", "-m", "pip", "install", "--no-compile", "--require-hashes", '
+        '"--only-binary", ":all:", "-r", "requirements-image.lock"]',
+    ),
+    ("COPY", "dist/*.whl ./"),
+    (
+        "RUN",
+        f"{VENV}/bin/python -m pip install --no-compile --no-index --no-deps ./*.whl "
+        f"&& {VENV}/bin/python -m pip uninstall --yes pip setuptools "
+        f"&& python -m compileall -q -j 0 --invalidation-mode unchecked-hash {VENV}/lib "
+        f"&& install -d -o 65532 -g 65532 -m 0750 {STATE}",
+    ),
+)
+_OWNER, _MODE = (65532, 65532), 0o750
+#: Instructions of the final stage that change nothing of what a container executes here.
+_WITHOUT_EFFECT = ("LABEL", "STOPSIGNAL", "CMD", "EXPOSE")
+
+
+@dataclass
+class Recipe:
+    """The final stage of the Dockerfile."""
+
+    copies: dict[str, tuple[str, tuple[int, int]]] = field(default_factory=dict)
+    """What the build stage made: place in the image, and owner."""
+    env: dict[str, str] = field(default_factory=dict)
+    user: str = ""
+    workdir: str = "/"
+    entrypoint: list[str] = field(default_factory=list)
+    base: str = ""
+
+
+def recipe(found: Sequence[tuple[str, str]] | None = None, build_id: str = BUILD_ID) -> Recipe:
+    """What the Dockerfile says. Raises ``ValueError`` for anything that is not understood here."""
+    found = steps(ROOT / "Dockerfile") if found is None else found
+    first, last = (n for n, (name, _) in enumerate(found) if name == "FROM")
+    given = tuple((name, " ".join(rest.split())) for name, rest in found[first + 1 : last])
+    if given != BUILD:
+        other = next((step for step, known in zip(given, BUILD, strict=False) if step != known), "more or fewer steps")
+        raise ValueError(f"build stage: {other}: not understood; carry it out in {__name__} as well")
+    made, arguments = Recipe(base=found[last][1]), {"BUILD_ID": build_id}
+    for name, rest in found[last + 1 :]:
+        if name == "ARG":
+            key, _, default = rest.partition("=")
+            arguments.setdefault(key, default)
+        elif name == "COPY":
+            source, place, owner = _copy(rest)
+            made.copies[source] = place, owner
+        elif name == "ENV":
+            made.env |= {key: _filled(value, arguments) for key, value in re.findall(r"(\w+)=(\S+)", rest)}
+        elif name == "USER":
+            made.user = rest
+        elif name == "WORKDIR":
+            made.workdir = rest
+        elif name == "ENTRYPOINT":
+            made.entrypoint = json.loads(rest)
+        elif name not in _WITHOUT_EFFECT:
+            raise ValueError(f"{name} {rest}: not understood; carry it out in {__name__} as well")
+    return made
+
+
+def _copy(rest: str) -> tuple[str, str, tuple[int, int]]:
+    found = re.fullmatch(r"--from=build (?:--chown=(\d+):(\d+) )?(\S+) (\S+)", rest)
+    if found is None or found[3] not in (VENV, STATE):
+        raise ValueError(f"COPY {rest}: not understood; carry it out in {__name__} as well")
+    return found[3], found[4], (int(found[1] or 0), int(found[2] or 0))
+
+
+def _filled(value: str, arguments: dict[str, str]) -> str:
+    return re.sub(r"\$\{(\w+)\}", lambda name: arguments[name[1]], value)
+
+
+# --- the build stage -------------------------------------------------------------------------------------------------
+
+
+def packages() -> Path:
+    """Every package of the lock, compiled: made once for each interpreter and lock, and kept."""
+    parts = (images.python_key(), LOCK.read_text(), Path(__file__).read_text())
+    key = hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+    kept = binaries.cache_root() / "images" / f"service-packages-{key}"
+    if kept.is_dir():
+        return kept
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(dir=kept.parent))
+    try:
+        unfinished.chmod(0o755)
+        install(unfinished, LOCK)
+        compiled(unfinished)
+        unfinished.rename(kept)
+    except OSError:
+        if not kept.is_dir():  # nobody else made it meanwhile
+            raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return kept
+
+
+def compiled(folder: Path, jobs: int = 0) -> None:
+    """As the Dockerfile compiles ``lib``; what is compiled names the place in the image."""
+    options = ["-q", "-j", str(jobs), "--invalidation-mode", "unchecked-hash", "-s", str(folder), "-p", site_packages()]
+    subprocess.run([sys.executable, "-m", "compileall", *options, str(folder)], check=True)
+
+
+def site_packages() -> str:
+    """Where packages lie in the image."""
+    return f"{VENV}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+
+
+def wheel(folder: Path) -> Path:
+    """The wheel of this checkout."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+def environment(venv: Path) -> None:
+    """What ``python -m venv`` leaves when pip is gone, links included."""
+    (venv / "bin").mkdir(parents=True)
+    base = Path("/usr/local/bin")
+    (venv / "pyvenv.cfg").write_text(f"home = {base}\ninclude-system-site-packages = false\n")
+    (venv / "bin" / "python").symlink_to(base / "python3")
+    (venv / "bin" / "python3").symlink_to("python")
+
+
+def unpacked(own: Path, venv: Path, site: Path) -> None:
+    """What pip makes of a wheel without data files: the package, and its commands."""
+    with zipfile.ZipFile(own) as archive:
+        archive.extractall(site)
+    (entry_points,) = site.glob("crawler_lifecycle-*.dist-info/entry_points.txt")
+    declared = ConfigParser()
+    declared.read_string(entry_points.read_text())
+    for name, target in declared["console_scripts"].items():
+        module, _, function = target.partition(":")
+        script = venv / "bin" / name
+        body = f"import sys\nfrom {module} import {function}\nif __name__ == '__main__':\n    sys.exit({function}())\n"
+        script.write_text(f"#!{VENV}/bin/python\n{body}")
+        script.chmod(0o755)
+
+
+# --- the image -------------------------------------------------------------------------------------------------------
+
+
+def assemble(path: Path, reference: str = REFERENCE) -> Path:
+    """Write the archive."""
+    made = recipe()
+    with tempfile.TemporaryDirectory(dir=path.parent) as name:
+        folder = Path(name)
+        venv, site, state = folder / "venv", folder / "site", folder / "state"
+        environment(venv)
+        site.mkdir()
+        unpacked(wheel(folder / "dist"), venv, site)
+        compiled(site)
+        state.mkdir(mode=_MODE)
+        os.chmod(state, _MODE)  # whatever the umask says
+        inside = site_packages().lstrip("/")
+        at, (place, owner) = made.copies[VENV][0].lstrip("/"), made.copies[STATE]
+        if at != VENV.lstrip("/"):
+            raise ValueError(f"an environment does not work at another place than {VENV}, where it was made")
+        layers = [
+            images.Layer(((packages(), inside),), left_out=()),
+            images.Layer(((venv, at), *((child, f"{inside}/{child.name}") for child in sorted(site.iterdir()))), ()),
+            images.Layer(((state, place.lstrip("/")),), owner=owner),
+        ]
+        settings = {"entrypoint": made.entrypoint, "env": made.env, "user": made.user, "workdir": made.workdir}
+        return images.with_python(path, reference, layers, **settings)  # type: ignore[arg-type]
