@@ -102,14 +102,14 @@ def event_bus_server() -> Iterator[EventBusServer]:
 
 
 @contextmanager
-def moto_bus() -> Iterator[tuple[str, Callable[[], list[dict[str, Any]]]]]:
+def moto_bus(host: str = "127.0.0.1") -> Iterator[tuple[str, Callable[[], list[dict[str, Any]]]]]:
     """moto's server with the bus and a queue behind it: its address, and what arrived there so far."""
     import boto3
     from moto.events.models import events_backends
     from moto.server import ThreadedMotoServer
     from moto.sqs.models import sqs_backends
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = ThreadedMotoServer(ip_address=host, port=0, verbose=False)
     server.start()
     try:
         host, port = server.get_host_and_port()
