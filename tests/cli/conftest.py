@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,20 @@ def gateway() -> Iterator[respx.MockRouter]:
     """The gateway; a request that a test did not expect fails it."""
     with respx.mock(base_url=GATEWAY, assert_all_called=True) as router:
         yield router
+
+
+@pytest.fixture
+def closed_port() -> Iterator[Callable[[], int]]:
+    """Ports at which nobody listens, and that nobody else is given while the test goes on."""
+    with ExitStack() as held:
+
+        def take() -> int:
+            probe = held.enter_context(socket.socket())
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", 0))
+            return int(probe.getsockname()[1])
+
+        yield take
 
 
 class Waiting:

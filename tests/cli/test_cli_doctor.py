@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import resource
-import socket
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -32,13 +31,13 @@ SECRET = "correct-horse-battery"
 
 
 @pytest.fixture
-def doctor(crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+def doctor(crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, closed_port: Callable[[], int]) -> Any:
     """Call ``crawlctl doctor`` where nothing of the machine's own set-up can be found."""
-    monkeypatch.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{_closed_port()}")
+    monkeypatch.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{closed_port()}")
     monkeypatch.setenv("TEMPORAL_CONFIG_FILE", str(tmp_path / "none.toml"))
     (tmp_path / "none.toml").write_text("")
-    monkeypatch.setenv("LIFECYCLE_SCHEDULER__URL", f"http://127.0.0.1:{_closed_port()}")
-    monkeypatch.setenv("LIFECYCLE_GATEWAY__URL", f"http://127.0.0.1:{_closed_port()}")
+    monkeypatch.setenv("LIFECYCLE_SCHEDULER__URL", f"http://127.0.0.1:{closed_port()}")
+    monkeypatch.setenv("LIFECYCLE_GATEWAY__URL", f"http://127.0.0.1:{closed_port()}")
     monkeypatch.setenv("LIFECYCLE_DATABASE__URL", f"sqlite:///{tmp_path}/runs.db")
     monkeypatch.setenv("LIFECYCLE_ARCHIVE__URL", (tmp_path / "archive").as_uri())
 
@@ -48,12 +47,6 @@ def doctor(crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         return crawlctl("doctor", "-o", "json", *words)
 
     return call
-
-
-def _closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def found(result: Result, check: str) -> list[tuple[str, str]]:
@@ -277,8 +270,8 @@ def test_packages(wanted: list[str], levels: list[str]) -> None:
     assert [line.level for line in machine.requirement_lines(wanted)] == levels
 
 
-def test_ports(served: Served) -> None:
-    free = _closed_port()
+def test_ports(served: Served, closed_port: Callable[[], int]) -> None:
+    free = closed_port()
     assert machine.port_line("gateway", "127.0.0.1", free, "LIFECYCLE_GATEWAY").level == "ok"
     taken = int(served.url.rpartition(":")[2])
     line = machine.port_line("gateway", "127.0.0.1", taken, "LIFECYCLE_GATEWAY")
@@ -385,8 +378,8 @@ def test_a_real_server(doctor: Any, mariadb: MariaDb) -> None:
     assert any("the database" in text and level == "ok" for level, text in found(result, "clock"))
 
 
-def test_a_database_that_is_away(doctor: Any) -> None:
-    result = doctor(LIFECYCLE_DATABASE__URL=f"mysql://ann:{SECRET}@127.0.0.1:{_closed_port()}/runs")
+def test_a_database_that_is_away(doctor: Any, closed_port: Callable[[], int]) -> None:
+    result = doctor(LIFECYCLE_DATABASE__URL=f"mysql://ann:{SECRET}@127.0.0.1:{closed_port()}/runs")
     assert found(result, "database")[0][0] == "bad"
     assert SECRET not in result.out
 

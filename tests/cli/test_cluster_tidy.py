@@ -350,5 +350,5 @@ def test_a_stop_in_the_middle_leaves_nothing_half(fleet: Fleet, tidy: Any, monke
     monkeypatch.setattr(VolumePlace, "put_aside", put_aside)
     assert tidy("--yes").code == Exit.DONE
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert seen == [1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -106,12 +106,9 @@ def held(api: FakeApiServer, name: str, *, hours: float) -> None:
 # --- reaching it ---------------------------------------------------------------------------------------------------
 
 
-def test_nobody_listens(api: FakeApiServer, tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+def test_nobody_listens(api: FakeApiServer, tmp_path: Path, closed_port: Callable[[], int]) -> None:
     file = tmp_path / "gone"
-    file.write_text(api.kubeconfig().read_text().replace(api.url, f"http://127.0.0.1:{port}"))
+    file.write_text(api.kubeconfig().read_text().replace(api.url, f"http://127.0.0.1:{closed_port()}"))
     ((level, text),) = of(look(api, kubeconfig=file), "cluster")
     assert level == "bad"
     assert "the Kubernetes API did not answer" in text
