@@ -153,7 +153,7 @@ def executing(world: World, hands: Hands, due_s: float = 60) -> Fence:
     """A run whose task is seen executing; the next look is due in so many seconds."""
     fence = world.deployed()
     hands.ready()
-    for _ in range(500):
+    for _ in range(3000):
         try:
             world.call("get_main_job_status", MainJob(fence, 0.05))
             break

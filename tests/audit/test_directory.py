@@ -50,7 +50,7 @@ async def test_open_workflows_come_in_pages_and_are_confirmed_one_by_one(idle_la
     lab, directory = idle_lab, idle_lab.parts.directory
     handles = {handle.id: handle for handle in [await lab.start({"crawler": "books"}) for _ in range(5)]}
     found: list[str] = []
-    for _ in range(200):
+    for _ in range(1200):
         found, after = [], None
         while True:
             page, after = await asyncio.to_thread(directory.open_runs, after, 2)

@@ -39,6 +39,7 @@ from tests.support.filling import (
 )
 from tests.support.mariadb import MariaDb
 
+pytestmark = pytest.mark.timeout(1800)  # the module's databases are filled in the time of its first test
 RUNS, EACH, LARGE = 20_000, 5, 10_000
 
 #: (method, what, table) -> why it may.
