@@ -16,6 +16,7 @@ from tests.soak.book import read_book
 from tests.soak.checks import Case, check
 from tests.soak.deliveries import check_archive, check_events, check_findings, check_workflows
 from tests.soak.journal import Ask, Process, clock, read_journals
+from tests.soak.listener import Listener
 from tests.soak.plan import ENDLESS, Plan
 from tests.soak.world import SoakWorld
 from tests.support.mariadb import MariaDb
@@ -26,6 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SETTLE_S = 420.0
 #: An audit puts right what it saw wrong before; it is asked again and again while things settle.
 AUDIT_EVERY_S = 5.0
+#: Until a listener that is cut in the last moment has come back and heard the rest.
+LISTEN_S = 90.0
 #: A crawler beats five times a second; a machine may be so busy that it does not for so long.
 SILENT_S = 20.0
 
@@ -43,6 +46,17 @@ class Soak:
     def run(self) -> list[str]:
         for n in range(2, self.plan.workers + 1):
             self.world.deploy(ROOT, f"worker-{n}")
+        with Listener(lambda: str(self.world.stack.addresses["gateway"])) as listener:
+            self._play()
+            self._check_stream(listener)
+        self.final_audit()
+        for text in self.world.deeds.complaints:
+            self.violate(None, text)
+        self.say(self.summary())
+        return self.violations
+
+    def _play(self) -> None:
+        """The plan, the time to settle, and the comparisons."""
         self.act()
         self.say(f"{clock(time.time())} the plan is carried out; {len(self.runs())} runs")
         self.repair()
@@ -51,11 +65,16 @@ class Soak:
         self.stop_the_rest()
         self.settle("the rest", lambda run_id: False)
         self.compare("at the end", lambda run_id: False)
-        self.final_audit()
-        for text in self.world.deeds.complaints:
-            self.violate(None, text)
-        self.say(self.summary())
-        return self.violations
+
+    def _check_stream(self, listener: Listener) -> None:
+        """Who listens gets every event once, in order, however often the gateway dies."""
+        numbers = [row[0] for row in self.world.query("SELECT seq FROM outbox_event ORDER BY seq")]
+        listener.caught_up(numbers[-1], LISTEN_S)
+        heard = listener.numbers[: len(numbers)]
+        if heard != numbers:
+            missing, twice = sorted(set(numbers) - set(heard)), len(heard) - len(set(heard))
+            self.violate(None, f"of {len(numbers)} events the stream left out {missing[:20]}, {twice} came twice")
+        self.say(f"{clock(time.time())} heard {len(heard)} events in {listener.connections} connections")
 
     def summary(self) -> str:
         """What there was to be wrong about: a soak in which nothing happened proves nothing."""

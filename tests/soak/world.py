@@ -129,6 +129,8 @@ class SoakWorld(World):
             answer, detail = call()
         except httpx.ConnectError as error:
             answer, detail = "no", str(error)
+        except (sqlite3.Error, pymysql.err.Error) as error:  # whom to ask is not known now, so nobody was asked
+            answer, detail = "no", f"{type(error).__name__}: {error}"[:150]
         except (httpx.HTTPError, OSError, RuntimeError, RPCError) as error:
             answer, detail = "unknown", f"{type(error).__name__}: {error}"[:150]
         told = Ask(step.number, step.run or 0, step.kind, sent, time.time(), answer, detail, **more)
