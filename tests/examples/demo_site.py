@@ -32,7 +32,7 @@ class RunningSite:
     process: subprocess.Popen[str]
 
     def get(self, path: str) -> Answer:
-        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=10)
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=60)
         with contextlib.closing(connection):
             connection.request("GET", path)
             response = connection.getresponse()

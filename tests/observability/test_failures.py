@@ -54,7 +54,7 @@ class Leaking:
     async def run(self) -> None:
         try:
             await workflow.execute_activity(
-                leaks, start_to_close_timeout=timedelta(seconds=10), retry_policy=RetryPolicy(maximum_attempts=1)
+                leaks, start_to_close_timeout=timedelta(seconds=120), retry_policy=RetryPolicy(maximum_attempts=1)
             )
         except FailureError as error:
             raise ApplicationError(f"the workflow knows {CANARY}, too", [CANARY]) from error

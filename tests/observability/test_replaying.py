@@ -26,7 +26,7 @@ class Steps:
     @workflow.run
     async def run(self) -> None:
         for number in range(3):
-            await workflow.execute_activity(step, 7, start_to_close_timeout=timedelta(seconds=10))
+            await workflow.execute_activity(step, 7, start_to_close_timeout=timedelta(seconds=120))
             workflow.logger.info("step %d", number)
 
 

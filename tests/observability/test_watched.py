@@ -58,13 +58,17 @@ class World:
         """The same through the gateway, as a front end does it, with a secret in a header and in a wrong request."""
         address = f"http://127.0.0.1:{self.watched.ports['gateway']}/v1/runs"
         headers = {"Authorization": f"Bearer {HEADER}", "Idempotency-Key": "by-http", "X-Request-Id": "front-1"}
-        async with httpx.AsyncClient(headers=headers) as client:
+        async with httpx.AsyncClient(headers=headers, timeout=60) as client:
             wrong = await client.post(address, json={"crawler": "good", "password": HEADER})
             self.answers = [wrong.text]
             assert wrong.status_code == 422
             begun = await client.post(address, json={"crawler": "good", **QUICK})
             assert begun.status_code == 202, begun.text
         self.handles["by http"] = self.server.client.get_workflow_handle("crawl/good/by-http", result_type=RunResult)
+
+
+def _is_end(line: dict[str, object]) -> bool:
+    return line["event"] == "workflow ends"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -95,6 +99,10 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
             await world.begin_by_http()
             world.results["by http"] = await world.handles["by http"].result()
             world.metrics = watched.scrape()
+            # Lines are written by a thread of their own, a moment after they were told.
+            ended = {handle.id for handle in world.handles.values()}
+            until(lambda: ended <= {each["workflow_id"] for each in watched.lines("worker") if _is_end(each)})
+            until(lambda: any(each.get("status") == 202 for each in watched.lines("gateway")))
             yield world
         finally:
             watched.stop()

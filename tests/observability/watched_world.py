@@ -47,22 +47,23 @@ CATALOGUE = """
   secrets: {LOGIN: "env:SHOP_LOGIN"}
 - name: long
   kind: command
-  command: [python, -c, "import time; time.sleep(120)"]
+  command: [python, -c, "import time; time.sleep(600)"]
   secrets: {LOGIN: "env:SHOP_LOGIN"}
 """
 
 
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def reserve_port() -> socket.socket:
+    """A port that nobody else is given while this is open; whoever binds it by name, as servers do, may have it."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
 
 
 def get(url: str) -> str:
     """The body of a page; empty while nobody answers."""
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return str(answer.read().decode())
     except OSError:
         return ""
@@ -123,7 +124,8 @@ class Watched:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.ports = {name: free_port() for name in ("health", "metrics", "scheduler", "gateway")}
+        self._held = {name: reserve_port() for name in ("health", "metrics", "scheduler", "gateway")}
+        self.ports = {name: int(held.getsockname()[1]) for name, held in self._held.items()}
         (self.folder / "crawlers.yaml").write_text(CATALOGUE)
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("TEMPORAL_", "LIFECYCLE_", "OTEL_"))}
         self.env = {
@@ -144,6 +146,7 @@ class Watched:
             "LIFECYCLE_GATEWAY__URL": f"http://127.0.0.1:{self.ports['gateway']}",
             "LIFECYCLE_GATEWAY__PORT": str(self.ports["gateway"]),
             "LIFECYCLE_GATEWAY__OPEN": "true",
+            "LIFECYCLE_AUDIT__EVERY_S": "0",  # one comes every quarter of an hour of the clock, and is about no run
             "LIFECYCLE_LOG__LEVEL": "DEBUG",
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.collector.url,
             "OTEL_BSP_SCHEDULE_DELAY": "200",
@@ -169,7 +172,9 @@ class Watched:
         for process in self.processes.values():
             process.send_signal(signal.SIGTERM)
         for process in self.processes.values():
-            process.wait(30)
+            process.wait(120)
+        for held in self._held.values():
+            held.close()
         self.collector.shutdown()
         self.collector.server_close()
 
@@ -177,14 +182,14 @@ class Watched:
         """SIGTERM to some, which send their last spans."""
         for name in which:
             self.processes[name].send_signal(signal.SIGTERM)
-            assert self.processes[name].wait(30) == 0, self.log(name)
+            assert self.processes[name].wait(120) == 0, self.log(name)
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        """Every line that a process wrote, each one JSON."""
-        return [json.loads(line) for line in self.log(name).splitlines()]
+        """Every line that a process wrote to its end, each one JSON."""
+        return [json.loads(line) for line in self.log(name).rpartition("\n")[0].splitlines()]
 
     def scrape(self, name: str = "metrics") -> str:
         return get(f"http://127.0.0.1:{self.ports[name]}/metrics")
