@@ -249,7 +249,9 @@ def _confessed(case: Case, task: Row) -> Iterator[str]:
     last = [row for row in case.book.of_task(task["task_id"]) if row["to_status"] in ENDED]
     corrections = [row for row in case.book.corrections if row["task_id"] == task["task_id"]]
     lags = [row["lag_ms"] for row in (*last, *corrections)]
-    if case.of(task) and last and all(lag is None for lag in lags) and task["status"] != "CANCELLED":
+    # What is gone without a trace after a stop was asked for counts as stopped, and nobody knows since when.
+    stopped = task["status"] == "CANCELLED" or task["outcome"] == "timed_out"
+    if case.of(task) and last and all(lag is None for lag in lags) and not stopped:
         yield f"{name} executed, and nobody says how late its end was recorded"
     kinds = {row["kind"] for row in corrections}
     if task["status"] == "LOST" and not kinds & set(BEHIND_OUR_BACK):
