@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -13,12 +14,21 @@ from tests.kubernetes.cluster import binaries, node
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.support.temporal import temporal_server
 
+HERE = Path(__file__).parent
+
 
 def _unable(reason: str) -> None:
     """Skip what cannot run here, loudly; on the machine that judges a change nothing may be missing."""
     if os.environ.get("CI"):
         pytest.fail(f"the test cluster cannot run, and CI allows no skip: {reason}")
     pytest.skip(f"THE TEST CLUSTER CANNOT RUN HERE: {reason}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A cluster may have to start, and each thing that a test waits for has a minute or two."""
+    for item in items:
+        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(900))
 
 
 @pytest.fixture(scope="session")

@@ -55,7 +55,7 @@ def _stopped(code: str, act: Callable[[Scene], None], **changes: Any) -> Play:
     return play
 
 
-def _no_pod(prepare: Callable[[Scene], None] | None = None, seconds: float = 20, **changes: Any) -> Play:
+def _no_pod(prepare: Callable[[Scene], None] | None = None, seconds: float = 60, **changes: Any) -> Play:
     """A Job whose pod the API server refuses."""
 
     def play(scene: Scene) -> None:
@@ -70,7 +70,7 @@ def _no_pod(prepare: Callable[[Scene], None] | None = None, seconds: float = 20,
 def _quota(scene: Scene) -> None:
     path = f"/api/v1/namespaces/{scene.namespace}/resourcequotas"
     scene.cluster.admin.post(path, {"metadata": {"name": "crawls"}, "spec": {"hard": {"pods": "0"}}})
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not scene.cluster.admin.get(f"{path}/crawls").get("status", {}).get("hard"):
         if time.monotonic() > deadline:
             raise TimeoutError("the quota is not in force")

@@ -19,7 +19,7 @@ from tests.kubernetes.test_lifecycle_kwok import ENDLESS, QUICKLY, SHUTDOWN, cra
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 #: Takes its time to leave, so that there is something to be seen meanwhile.
-SLOW_TO_LEAVE = crawler(stop_after="4s", stop_code="11", message=SHUTDOWN)
+SLOW_TO_LEAVE = crawler(stop_after="15s", stop_code="11", message=SHUTDOWN)
 
 
 @pytest_asyncio.fixture(loop_scope="session", params=[True, False], ids=["observed", "unobserved"])
@@ -38,7 +38,7 @@ async def stopped(kube: KubeLab, handle: object, run_id: int) -> RunResult:
     await handle.signal("stop", {"request_id": f"s{run_id}", "requested_by": "ada"})  # type: ignore[attr-defined]
     result: RunResult = await kube.lab.ended(handle)  # type: ignore[arg-type]
     assert (result.status, result.outcome) == ("FAILED", "cancelled")
-    assert kube.lab.store.corrections(run_id) == []
+    assert kube.lab.corrections(run_id) == []
     return result
 
 
@@ -70,7 +70,7 @@ async def test_a_service_account_that_is_missing_and_then_made(kube: KubeLab) ->
     kube.make_account("crawl")
     result = await kube.lab.ended(stays, 90)
     assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 1})
-    assert kube.lab.store.corrections(1) == []
+    assert kube.lab.corrections(1) == []
 
 
 async def test_a_manifest_that_the_server_refuses(kube: KubeLab) -> None:
@@ -83,7 +83,7 @@ async def test_a_manifest_that_the_server_refuses(kube: KubeLab) -> None:
         assert (task.outcome, task.cluster_uid, task.exit_code) == ("deploy_failed", None, None)
         assert "spec.template.spec.tolerations[0]" in (task.cause or "")
     assert kube.jobs() == []
-    assert kube.lab.store.corrections(1) == []
+    assert kube.lab.corrections(1) == []
 
 
 async def test_a_job_recreated_by_hand_leaves_the_rest_of_its_run_alone(kube: KubeLab) -> None:
@@ -96,7 +96,7 @@ async def test_a_job_recreated_by_hand_leaves_the_rest_of_its_run_alone(kube: Ku
     lost = await kube.until_task("LOST", 0)
     assert stranger in (lost.cause or "")
     assert [str(task.status) for task in kube.tasks()] == ["LOST", "RUNNING"]
-    [found] = kube.lab.store.corrections(1)
+    [found] = kube.lab.corrections(1)
     assert (found.kind, found.truth) == ("not_ours", "LOST")
     await handle.signal("stop", {"request_id": "s1"})
     result = await kube.lab.ended(handle)

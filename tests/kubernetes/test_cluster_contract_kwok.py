@@ -30,7 +30,7 @@ class KwokHarness(KubernetesHarness):
         quota = {"metadata": {"name": "one-slot"}, "spec": {"hard": {"pods": "1"}}}
         quotas = f"/api/v1/namespaces/{namespace}/resourcequotas"
         cluster.admin.post(quotas, quota)
-        until(lambda: cluster.admin.get(f"{quotas}/one-slot").get("status", {}).get("used"), "the quota is counted", 30)
+        until(lambda: cluster.admin.get(f"{quotas}/one-slot").get("status", {}).get("used"), "the quota is counted", 60)
         self._nobody = folder / "nobody"
         self._nobody.write_text(cluster.kubeconfig.read_text().replace(cluster.api, "https://127.0.0.1:9"))
         super().__init__(Api.connect(kubeconfig=cluster.kubeconfig, namespace=namespace), folder)

@@ -117,7 +117,7 @@ class Deployed_:
                 "shops", image="crawl.test/crawler:1", env=env, resources=Resources("100m", "64Mi")
             )
             page = [QueuedTask(100 * self.runs + n, n, {}) for n in range(tasks)]
-            soon = datetime.now(UTC) + timedelta(seconds=25)
+            soon = datetime.now(UTC) + timedelta(seconds=600)
             asked = Deployment(self.runs, 1, "shops", {}, {}, page, Resources(), Limits(stop_grace_s=2), soon)
             return self.runs, deployer.deploy(asked, crawler)
         finally:
@@ -135,9 +135,9 @@ def demo(kwok_cluster: Cluster) -> Iterator[Deployed_]:
     kubectl("apply", "--validate=strict", "-f", "-", cluster=kwok_cluster, stdin=text(found))
     made = Deployed_(kwok_cluster, found)
     accounts = f"/api/v1/namespaces/{CRAWLS}/serviceaccounts"
-    until(lambda: kwok_cluster.admin.find(f"{accounts}/crawl"), "the service account of crawls", 30)
+    until(lambda: kwok_cluster.admin.find(f"{accounts}/crawl"), "the service account of crawls", 60)
     quota = f"/api/v1/namespaces/{CRAWLS}/resourcequotas/crawls"
-    until(lambda: (kwok_cluster.admin.get(quota).get("status") or {}).get("used"), "the quota is counted", 30)
+    until(lambda: (kwok_cluster.admin.get(quota).get("status") or {}).get("used"), "the quota is counted", 60)
     yield made
     for api in made.clients.values():
         api.close()
@@ -370,7 +370,7 @@ def test_no_account_reaches_beyond_the_namespace_of_the_crawls(demo: Deployed_) 
 # --- each one at its work ------------------------------------------------------------------------------------------
 
 
-def looked(demo: Deployed_, account: str, run_id: int, task: TaskRef, phase: Phase, seconds: float = 40) -> None:
+def looked(demo: Deployed_, account: str, run_id: int, task: TaskRef, phase: Phase, seconds: float = 60) -> None:
     """Wait until looks of this account see the task so."""
     cluster = KubernetesCluster(demo.api(account))
     until(lambda: cluster.look(run_id, [task]).observations[0].phase is phase, f"{phase} seen by {account}", seconds)
@@ -392,15 +392,15 @@ def test_a_life_with_each_components_own_rights(demo: Deployed_) -> None:
     until(
         lambda: demo.cluster.admin.find(f"/apis/batch/v1/namespaces/{CRAWLS}/jobs/{name}") is None,
         "the Job is gone",
-        40,
+        60,
     )
-    until(lambda: demo.cluster.admin.find(f"/api/v1/namespaces/{CRAWLS}/secrets/{name}") is None, "and its Secret", 40)
+    until(lambda: demo.cluster.admin.find(f"/api/v1/namespaces/{CRAWLS}/secrets/{name}") is None, "and its Secret", 60)
 
 
 def test_force_and_audit_with_their_own_rights(demo: Deployed_) -> None:
     run_id, (first, second) = demo.task(tasks=2, KWOK_STOP_AFTER="4s")
     audit = KubernetesCluster(demo.api("worker-audit"))
-    until(lambda: len(audit.inventory(run_id=run_id)) == 2, "both in the inventory", 30)
+    until(lambda: len(audit.inventory(run_id=run_id)) == 2, "both in the inventory", 60)
     looked(demo, "worker-cluster", run_id, ref(first, run_id), Phase.EXECUTING)
     audit.stop(run_id, ref(second, run_id))
     KubernetesCluster(demo.api("worker-control")).kill(run_id, ref(first, run_id))
@@ -408,7 +408,7 @@ def test_force_and_audit_with_their_own_rights(demo: Deployed_) -> None:
     until(
         lambda: all(pod["metadata"].get("deletionTimestamp") for pod in demo.cluster.admin.get(path)["items"]),
         "both are being deleted",
-        30,
+        60,
     )
 
 
@@ -417,12 +417,12 @@ def test_the_observer_with_its_own_rights(demo: Deployed_) -> None:
     thread = threading.Thread(target=observer.watch, args=(lambda run_id, at: seen.add(run_id), over))
     thread.start()
     try:
-        until(lambda: observer.health().up, "it sees", 30)
+        until(lambda: observer.health().up, "it sees", 60)
         run_id, _ = demo.task(KWOK_RUN_FOR="200ms")
-        until(lambda: run_id in seen, "it notices", 30)
+        until(lambda: run_id in seen, "it notices", 60)
     finally:
         over.set()
-        thread.join(30)
+        thread.join(60)
     assert not thread.is_alive()
 
 
@@ -482,7 +482,7 @@ def test_rights_that_are_removed_are_no_observation(demo: Deployed_, running: tu
     demo.cluster.admin.delete(binding, {})
     try:
         said = "needs permission to list"
-        until(lambda: said in _trouble(cluster, run_id, one), "a look is refused", 20)
+        until(lambda: said in _trouble(cluster, run_id, one), "a look is refused", 60)
     finally:
         kubectl("apply", "-k", str(DEPLOY / "base/crawls"), cluster=demo.cluster)
         kubectl("apply", "-f", "-", cluster=demo.cluster, stdin=text(demo.overlay))
@@ -536,7 +536,7 @@ def test_a_namespace_that_waits_for_our_finalizer_goes_after_a_release(kwok_clus
         spec = {"restartPolicy": "Never", "containers": [{"name": labels.CONTAINER, "image": "crawl.test/x"}]}
         kwok_cluster.admin.post(pods, {"metadata": meta, "spec": spec})
     until(
-        lambda: {p["status"].get("phase") for p in kwok_cluster.admin.get(pods)["items"]} == {"Succeeded"}, "ended", 30
+        lambda: {p["status"].get("phase") for p in kwok_cluster.admin.get(pods)["items"]} == {"Succeeded"}, "ended", 60
     )
     kwok_cluster.admin.delete(f"/api/v1/namespaces/{namespace}", {})
     time.sleep(1)

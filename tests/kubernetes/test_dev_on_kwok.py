@@ -27,7 +27,7 @@ def test_a_run_from_start_to_stop_and_a_doctor_without_complaints(kwok_cluster: 
     stack = Stack(tmp_path / "state", services=4, only_free_ports=True, kubernetes=place, say=said.append)
     stack.start()
     try:
-        with Gateway(str(stack.addresses["gateway"]), timeout_s=10) as gateway:
+        with Gateway(str(stack.addresses["gateway"]), timeout_s=60) as gateway:
             run_id = int(gateway.start({"crawler": "plain", **QUICK}, "once")["run_id"])
             until(lambda: gateway.run(run_id)["status"] == "PROCESSING", "the run executes", 60)
             pods = f"/api/v1/namespaces/{namespace}/pods?labelSelector={labels.RUN}%3D{run_id}"
@@ -52,7 +52,7 @@ def _doctor(folder: Path) -> list[dict[str, str]]:
     command = [sys.executable, "-m", "crawler_lifecycle.cli", "doctor", "--state-dir", str(folder / "state")]
     env = {name: value for name, value in os.environ.items() if not name.startswith("LIFECYCLE_")}
     done = subprocess.run(
-        [*command, "-o", "json", "--timeout", "60s"], capture_output=True, text=True, cwd=folder, timeout=90, env=env
+        [*command, "-o", "json", "--timeout", "60s"], capture_output=True, text=True, cwd=folder, timeout=180, env=env
     )
     found: list[dict[str, str]] = json.loads(done.stdout)["checks"]
     return found

@@ -248,8 +248,8 @@ def watch_order(world: World) -> Seen:
 def bookmarks_before_the_servers_end(world: World) -> Seen:
     path = world.path("configmaps")
     version = world.api.listing(path, Named).resource_version
+    world.api.post(path, _config("other"))
     with world.api.watch(path, labels="run=1", resource_version=version, timeout_s=5) as stream:
-        world.api.post(path, _config("other"))
         events = list(stream)
     return {event.type for event in events}, events[-1].resource_version != version
 
@@ -262,7 +262,7 @@ def watch_closed_by_another_thread(world: World) -> Seen:
     reader = threading.Thread(target=lambda: seen.extend(event.type for event in stream))
     reader.start()
     stream.close()
-    reader.join(10)
+    reader.join(60)
     return reader.is_alive(), seen
 
 
@@ -348,7 +348,7 @@ def patches_that_do_not_fit(world: World) -> Seen:
     other = "00000000-0000-0000-0000-000000000000"
     test = [{"op": "test", "path": "/metadata/labels/x", "value": "2"}]
     remove = [{"op": "remove", "path": "/metadata/labels/y"}]
-    until(lambda: world.get(path)["metadata"]["resourceVersion"] != made, 5)
+    until(lambda: world.get(path)["metadata"]["resourceVersion"] != made)
     return [
         world.outcome(lambda: world.api.patch(missing, _labelled("x"))),
         world.outcome(lambda: world.api.patch(path, {"metadata": {"uid": other, "labels": {"x": "2"}}}))[:3],

@@ -35,7 +35,7 @@ WRITE = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch", "delete"]},
 ]
 #: Long enough for looks in between; it says then what our runner would say.
-SLOW_TO_LEAVE = crawler(stop_after="5s", stop_code="11", message=SHUTDOWN)
+SLOW_TO_LEAVE = crawler(stop_after="20s", stop_code="11", message=SHUTDOWN)
 
 
 class Place:
@@ -136,4 +136,4 @@ async def test_all_rights_go_first(server: WorkflowEnvironment, kwok_cluster: Cl
         assert (result.status, result.outcome, result.tasks) == ("FAILED", "cancelled", {"CANCELLED": 1})
         result = await kube.lab.ended(left, 90)
         assert (result.status, result.outcome, result.tasks) == ("FAILED", "lost", {"LOST": 1})
-        assert [str(found.kind) for found in kube.lab.store.corrections(1)] == ["vanished"]
+        assert [str(found.kind) for found in kube.lab.corrections(1)] == ["vanished"]

@@ -61,7 +61,7 @@ async def test_a_run_of_several_tasks_in_waves(kube: KubeLab) -> None:
     rows = kube.tasks()
     assert [(t.exit_code, t.pages, t.node is not None) for t in rows] == [(0, 3, True)] * 5
     assert {t.cluster_uid for t in rows} == {job["metadata"]["uid"] for job in kube.jobs()}
-    assert kube.lab.store.corrections(1) == []
+    assert kube.lab.corrections(1) == []
     await kube.lab.until(lambda: all(labels.SETTLED in job["metadata"]["labels"] for job in kube.jobs()))
     await kube.lab.until(lambda: not any(labels.FINALIZER in p["metadata"].get("finalizers", []) for p in kube.pods()))
     assert all(labels.SETTLED in pod["metadata"]["labels"] for pod in kube.pods())
@@ -84,7 +84,7 @@ async def test_a_stop_keeps_exit_code_and_summary(kube: KubeLab) -> None:
     result = await kube.lab.ended(handle)
     assert (result.status, result.outcome, result.tasks) == ("FAILED", "cancelled", {"CANCELLED": 2})
     assert [(t.exit_code, t.pages, t.outcome) for t in kube.tasks()] == [(11, 3, "cancelled")] * 2
-    assert kube.lab.store.corrections(1) == []
+    assert kube.lab.corrections(1) == []
     await kube.lab.until(lambda: (kube.jobs(), kube.pods()) == ([], [])), "let go of, they are gone"
 
 
@@ -123,11 +123,13 @@ async def test_a_run_is_resumed(kube: KubeLab) -> None:
 
 
 async def test_a_running_task_is_adopted(kube: KubeLab) -> None:
-    kube.knows(crawler(run_for="6s", message=FINISHED))
+    kube.knows(crawler())
     handle = await kube.lab.start(request())
     before = await kube.until_task("RUNNING")
     await handle.terminate("its workflow is lost")
     again = await kube.lab.start({"run_id": 1, **QUICK}, id="again")
+    await kube.lab.snapshot_where(again, lambda s: s.looks >= 1)
+    kube.end_pod(kube.pods()[0]["metadata"]["name"], 0, FINISHED)
     result = await kube.lab.ended(again)
     assert (result.status, result.attempt) == ("COMPLETED", 2)
     assert [(t.task_id, t.cluster_uid) for t in kube.tasks()] == [(before.task_id, before.cluster_uid)]
@@ -141,7 +143,7 @@ async def test_a_pod_deleted_behind_our_back(kube: KubeLab) -> None:
     kube.delete_pod(kube.pods()[0]["metadata"]["name"])
     result = await kube.lab.ended(handle)
     assert (result.status, result.outcome) == ("FAILED", "interrupted")
-    [found] = kube.lab.store.corrections(1)
+    [found] = kube.lab.corrections(1)
     assert (found.kind, found.believed, found.truth) == ("killed", "RUNNING", "FAILED")
     assert "deleted by somebody else" in (kube.tasks()[0].cause or "")
 
@@ -185,7 +187,7 @@ async def test_a_lost_node_is_told_and_a_stop_waits_for_it(kube: KubeLab) -> Non
     await kube.until_said(f"Node {task.node} has not answered")
     await handle.signal("stop", {"request_id": "s1"})
     await kube.until_said("shutting down")
-    await kube.lab.until(lambda: _grace(kube) == 1, 40)
+    await kube.lab.until(lambda: _grace(kube) == 1)
     assert str(kube.run().status) == "STOPPING"
     assert [str(t.status) for t in kube.tasks()] == ["STOPPING"]
     ended = {"state": {"terminated": {"exitCode": 137, "reason": "Error", "finishedAt": "2031-01-01T00:00:00Z"}}}

@@ -62,7 +62,7 @@ class Pods:
         command = ["python3", "-c", PRINTS, *args]
         bare = PodOptions(runner=False)
         crawler = CrawlerDefinition("demo", CrawlerKind.COMMAND, image=PYTHON, command=command, kubernetes=bare)
-        expires = datetime.now(UTC) + timedelta(seconds=25)
+        expires = datetime.now(UTC) + timedelta(seconds=600)
         limits = Limits(stop_grace_s=5)
         deployment = Deployment(7, 1, "demo", {}, {}, [QueuedTask(1, 0, {})], Resources(), limits, expires)
         [answer] = self.deployer.deploy(deployment, crawler)
@@ -72,7 +72,7 @@ class Pods:
     def until(self, task: TaskRef, right: Callable[[Observation], Any], seconds: float = 60) -> Observation:
         end = time.monotonic() + seconds
         while not right(seen := self.cluster.look(7, [task]).observations[0]):
-            assert time.monotonic() < end, seen
+            assert time.monotonic() < end, f"it did not come within {seconds:g} s: {seen}"
             time.sleep(0.2)
         return seen
 
@@ -95,7 +95,7 @@ def test_a_log_that_is_followed_is_given_once_and_whole(pods: Pods) -> None:
         got, place = got + part.data, part.next
         if part.ended:
             break
-        assert time.monotonic() < end
+        assert time.monotonic() < end, "the end of the log did not come within 60 s"
     whole = PodLogs(pods.api).read(7, task, None, 1_000_000)
     assert whole is not None
     assert whole.data == got

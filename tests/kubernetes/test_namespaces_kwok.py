@@ -39,7 +39,7 @@ class Installation:
         self.api.close()
 
     def deploy(self, place: str | None) -> Deployed:
-        until_ = datetime.now(UTC) + timedelta(seconds=25)
+        until_ = datetime.now(UTC) + timedelta(seconds=600)
         tasks = [QueuedTask(100, 0, {})]
         call = Deployment(RUN, 1, "demo", {}, {}, tasks, Resources(), Limits(), until_, place=place)
         [answer] = self.deployer.deploy(call, crawler(ENDLESS))
@@ -92,7 +92,7 @@ def test_a_task_lives_where_it_was_put(day: Installation, night: Installation) -
 def test_a_namespace_that_is_made_anew_has_none_of_its_old_tasks(day: Installation, kwok_cluster: Cluster) -> None:
     task, path = day.task(), f"/api/v1/namespaces/{day.namespace}"
     kwok_cluster.admin.delete(path, {})
-    until(lambda: day.see(task).phase is Phase.ENDED, "its pod has ended, and is held", 30)
+    until(lambda: day.see(task).phase is Phase.ENDED, "its pod has ended, and is held", 60)
     until(lambda: [holding.let_go(day.api, pod) for pod in holding.held(day.api)] == [], "nothing is held", 60)
     until(lambda: kwok_cluster.admin.find(path) is None, "the namespace is gone", 60)
     assert day.see(task).phase is Phase.GONE, "with its namespace, on the same cluster"

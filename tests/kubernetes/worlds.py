@@ -77,9 +77,10 @@ class World:
         return re.sub(r"-[a-z0-9]{5}(?=\b)", "-XXXXX", words)
 
 
-def until(ask: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """What ``ask`` answers as soon as that is something; the last answer when the time is over."""
+def until(ask: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """What ``ask`` answers as soon as that is something."""
     end = time.monotonic() + seconds
-    while not (found := ask()) and time.monotonic() < end:
+    while not (found := ask()):
+        assert time.monotonic() < end, f"it did not come within {seconds:g} s"
         time.sleep(0.05)
     return found
