@@ -108,7 +108,13 @@ class Scene:
         self.until(lambda o: o["pods"][0]["status"]["phase"] in ("Failed", "Succeeded"), "a final phase")
 
     def waits(self, *reasons: str, seconds: float = 60) -> None:
-        self.until(lambda o: main(o)["state"]["waiting"]["reason"] in reasons, f"waiting: {reasons}", seconds)
+        """Return when it waits for one of these reasons, and not because a starved kubelet has not found out yet."""
+
+        def known(objects: Json) -> bool:
+            waiting = main(objects)["state"]["waiting"]
+            return waiting["reason"] in reasons and "timed out waiting for" not in waiting.get("message", "")
+
+        self.until(known, f"waiting: {reasons}", seconds)
 
     def delete_job(self, policy: str = "Foreground") -> None:
         self.cluster.admin.delete(f"{self.jobs}/{NAME}", {"propagationPolicy": policy})
