@@ -48,7 +48,8 @@ dev: env
 
 # The stacks of tests/e2e and tests/dev are killed and timed, so they get the machine for themselves.
 # On a starved machine a deadline may be missed: that is tried once more, and told at the end. What is untrue is not.
-RERUN = --reruns 1 -rR --only-rerun Timeout --only-rerun 'not (come )?within' --only-rerun 'yield within' --only-rerun 'Failed creating worker'
+RERUN = --reruns 1 -rR --only-rerun Timeout --only-rerun 'not (\w+ )?within' --only-rerun 'not ready after' --only-rerun 'deadline exceeded' \
+	--only-rerun 'yield within' --only-rerun 'Failed creating worker'
 # What `make test-all` does before those; CI begins there with what may run beside them.
 BETWEEN ?= true
 TOGETHER = -n $(JOBS) --dist worksteal --ignore tests/e2e --ignore tests/dev
