@@ -23,6 +23,10 @@ from crawler_lifecycle.cli.supervise import Part, PartFailed, Supervisor
 #: The order of leaving: nobody loses the part it still needs to end in order.
 LEAVING = (("worker",), ("gateway", "scheduler", "site"), ("temporal",))
 
+#: Seconds for an answer of the gateway about open runs, and for the proof that nothing of those runs that are to end.
+#: A gateway that is gone refuses at once; one that is merely slow may not leave crawls behind that were to end.
+ASK_S, END_CRAWLS_S, PROOF_S = 10.0, 30.0, 60.0
+
 OPEN_STATUSES = ("INITIALIZING", "PROCESSING", "STOPPING")
 
 
@@ -237,27 +241,27 @@ class Stack:
 
     # --- stop ----------------------------------------------------------------------------------------------------
 
-    def _open_runs(self) -> list[int] | None:
+    def _open_runs(self, patience_s: float = ASK_S) -> list[int] | None:
         if self._layout is None or "gateway" not in self.pids:
             return None
         try:
-            with Gateway(self.layout.url("gateway"), timeout_s=5) as gateway:
+            with Gateway(self.layout.url("gateway"), timeout_s=patience_s) as gateway:
                 return [int(str(run["run_id"])) for run in gateway.runs(status=OPEN_STATUSES)]
         except CommandFailed:
             return None
 
-    def _end_crawls(self, patience_s: float = 30.0) -> list[int] | None:
+    def _end_crawls(self, patience_s: float = PROOF_S) -> list[int] | None:
         """Stop every open run by force and wait for the proof that nothing of it runs; those still open then."""
-        left = self._open_runs()
+        left = self._open_runs(END_CRAWLS_S)
         if not left:
             return left
-        with Gateway(self.layout.url("gateway"), timeout_s=5) as gateway:
+        with Gateway(self.layout.url("gateway"), timeout_s=END_CRAWLS_S) as gateway:
             for run_id in left:
                 gateway.stop(run_id, force=True, reason="crawlctl dev --kill")
         until = time.monotonic() + patience_s
         while left and time.monotonic() < until:
             time.sleep(0.2)
-            left = self._open_runs()
+            left = self._open_runs(END_CRAWLS_S)
         return left
 
     # --- what others see -----------------------------------------------------------------------------------------
