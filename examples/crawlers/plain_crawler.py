@@ -151,7 +151,7 @@ class Crawl:
     @staticmethod
     def _fetch(url: str) -> tuple[str, str]:
         request = Request(url, headers={"User-Agent": AGENT})  # noqa: S310 - the scheme was checked with the arguments
-        with urlopen(request, timeout=10) as response:  # noqa: S310
+        with urlopen(request, timeout=60) as response:  # noqa: S310
             return response.url, response.read().decode("utf-8", errors="replace")
 
     def _pause(self) -> None:
