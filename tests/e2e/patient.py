@@ -1,7 +1,7 @@
 """A crawler for tests of stops: waits, says every stop signal it gets, and ends in order a moment after the first.
 
 The moment lets a second signal be seen. With ``deaf`` it says what it got and goes on. What it says goes to its log,
-which stays open whatever happens to its folder.
+which stays open whatever happens to its folder. With a file ``enough`` beside its items it finishes.
 """
 
 import json
@@ -23,8 +23,9 @@ signal.signal(signal.SIGTERM, note)
 print("begins", flush=True)
 with open(os.path.join(os.environ["CRAWL_FILES_DIR"], "items.jsonl"), "w") as file:
     file.write("{}\n")
+enough = os.path.join(os.environ["CRAWL_FILES_DIR"], "enough")
 end = time.monotonic() + float(args.get("seconds") or 3600)
-while time.monotonic() < end and (not heard or args.get("deaf")):
+while time.monotonic() < end and not os.path.exists(enough) and (not heard or args.get("deaf")):
     time.sleep(min(1.0, max(end - time.monotonic(), 0.01)))
 if heard and not args.get("deaf"):
     time.sleep(0.3)

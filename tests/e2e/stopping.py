@@ -29,7 +29,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from crawler_lifecycle.cli import processes
 from crawler_lifecycle.domain import names
-from tests.e2e.world import TERMINAL, Row, World, until
+from tests.e2e.world import PATIENCE_S, TERMINAL, Row, World, until
 from tests.support.mariadb import MariaDb
 
 HERE = Path(__file__).resolve().parent
@@ -238,13 +238,14 @@ class StopWorld(World):
 
     def freeze_worker(self) -> None:
         """SIGSTOP at a moment at which the worker holds no lock of the database, or nobody else could go on either."""
-        for _ in range(100):
+        end = time.monotonic() + PATIENCE_S
+        while True:
             self.freeze("worker")
             if not self.transactions():
                 return
             self.thaw("worker")
+            assert time.monotonic() < end, f"a rest of the worker did not come within {PATIENCE_S:g} s"
             time.sleep(0.03)
-        raise AssertionError("the worker never rests")
 
 
 # --- what a stop depends on, and how it breaks -----------------------------------------------------------------------
@@ -265,7 +266,7 @@ def database_down(world: StopWorld) -> Iterator[None]:
         finally:
             world.server.restart()
         return
-    with contextlib.closing(sqlite3.connect(world.places.path("database"), timeout=20, isolation_level=None)) as db:
+    with contextlib.closing(sqlite3.connect(world.places.path("database"), timeout=60, isolation_level=None)) as db:
         db.execute("BEGIN EXCLUSIVE")
         try:
             yield

@@ -66,7 +66,7 @@ def own_stack(folder: Path) -> Iterator[Stack]:
 
 
 def test_a_crawler_adds_tasks_to_its_own_run(own_stack: Stack, folder: Path) -> None:
-    with Gateway(str(own_stack.addresses["gateway"]), timeout_s=10) as gateway:
+    with Gateway(str(own_stack.addresses["gateway"]), timeout_s=60) as gateway:
         run_id = int(str(gateway.start({"crawler": "shelves", **QUICK}, "k")["run_id"]))
         until(lambda: gateway.run(run_id)["status"] in TERMINAL, "the end of the run")
         ended = gateway.run(run_id)

@@ -42,7 +42,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def crawlctl(world: World, *words: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "LIFECYCLE_GATEWAY__URL": str(world.stack.addresses["gateway"])}
     command = [sys.executable, "-m", "crawler_lifecycle.cli", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=env, cwd=world.folder)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=env, cwd=world.folder)
 
 
 def audit(world: World, *, code: int = 0) -> dict[str, Any]:
@@ -106,9 +106,10 @@ def test_audits_are_scheduled(stack: World) -> None:
 def test_a_run_whose_workflow_was_terminated_comes_to_its_end(stack: World) -> None:
     """Its two crawlers end unseen; nothing is executed twice."""
     stack.healthy()
-    run_id = started(stack, {"max_pages": "30", "delay": "0.1"}, tasks=2)
-    until(lambda: stack.tasks(run_id) == {"RUNNING": 2}, "two tasks that run")
-    stack.temporal("workflow", "terminate", "--workflow-id", owner(stack, run_id), "--reason", "by an operator")
+    with stack.site_stands_still():
+        run_id = started(stack, {"max_pages": "30", "delay": "0.1"}, tasks=2)
+        until(lambda: stack.tasks(run_id) == {"RUNNING": 2}, "two tasks that run")
+        stack.temporal("workflow", "terminate", "--workflow-id", owner(stack, run_id), "--reason", "by an operator")
     assert crawlctl(stack, "audit", "-q").returncode == 1, "without --repair something is left"
     assert audit(stack)["repaired"] == {"no_workflow": 1}
     until(lambda: stack.closed([run_id]), "the end of the run")

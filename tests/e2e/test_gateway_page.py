@@ -62,7 +62,7 @@ def test_every_command_of_the_page_does_what_it_says(world: World, tmp_path: Pat
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
     }
     done = subprocess.run(
-        ["bash", "-c", text], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=150, check=False
+        ["bash", "-c", text], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=500, check=False
     )
     told = re.split(r"^--- \d+\n", done.stdout, flags=re.M)
     assert done.returncode == 0, f"block {len(told) - 1}: {parts[len(told) - 1][1]}\n{told[-1]}\n{done.stderr[-3000:]}"

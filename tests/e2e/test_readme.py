@@ -10,6 +10,8 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -39,21 +41,30 @@ def crawlctl(world: World, words: list[str], folder: Path) -> subprocess.Complet
     )
 
 
-def test_crawlctl_as_the_readme_shows_it(world: World, tmp_path: Path) -> None:
+def test_crawlctl_as_the_readme_shows_it(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     lines = commands("crawlctl")
     assert [words[1] for words in lines] == [
         *("crawler", "start", "start", "list", "describe", "logs", "stop", "resume", "export", "corrections"),
         *("audit", "doctor"),
     ]
     first = run_id = ""
+    still = ExitStack()
+    request.addfinalizer(still.close)
     for words in lines:
+        if words[1:3] == ["start", "operations"]:  # it is looked at and stopped before it can end by itself
+            still.enter_context(world.site_stands_still())
         ids = {} if words[1] == "start" else {"1": first, "$RUN": run_id}
         asked = [ids.get(word, word) for word in words[1:]]
         if words[1] == "doctor":  # a newcomer's stack is in the working directory, this one is not
             asked += ["--state-dir", str(world.folder)]
         if words[1] == "logs":
             until(lambda run=run_id: crawlctl(world, ["logs", run], tmp_path).stdout, "a line of the log")
-        done = crawlctl(world, asked, tmp_path)
+        with ThreadPoolExecutor(1) as typing:
+            answer = typing.submit(crawlctl, world, asked, tmp_path)
+            if words[1] == "stop":
+                until(lambda run=int(run_id): "STOPPING" in world.tasks(run), "the stop signals")
+                still.close()
+            done = answer.result()
         assert done.returncode == 0, (words, done.stdout, done.stderr)
         good_news = ("no recorded status was untrue", "database, cluster and Temporal agree")
         assert done.stdout.strip() or any(news in done.stderr for news in good_news), words
@@ -73,10 +84,13 @@ def test_crawlctl_as_the_readme_shows_it(world: World, tmp_path: Path) -> None:
     assert world.query("SELECT attempt FROM run_history WHERE run_id = ?", run_id) == [(2,)]
 
 
-def test_temporal_as_the_readme_shows_it(world: World) -> None:
+def test_temporal_as_the_readme_shows_it(world: World, request: pytest.FixtureRequest) -> None:
     lines = commands("temporal")
     assert [words[2] for words in lines] == ["start", "query", "signal", "signal", "list", "start"]
     run_id = 0
+    still = ExitStack()
+    request.addfinalizer(still.close)
+    still.enter_context(world.site_stands_still())  # it is stopped before it can end by itself
     for words in lines:
         asked = [word.replace('"run_id": 7', f'"run_id": {run_id}') for word in words[1:]]
         done = world.temporal(*asked)
@@ -86,6 +100,7 @@ def test_temporal_as_the_readme_shows_it(world: World) -> None:
         if words[2] == "list":
             until(lambda run=run_id: world.status(run) == "FAILED", "the stop is carried out")
             world.cli_result("my-crawl")
+            still.close()
     assert world.cli_result("my-crawl-again")["result"]["run_id"] == run_id
     assert world.query("SELECT attempt, outcome FROM run_history WHERE run_id = ?", run_id) == [(2, "finished")]
 

@@ -14,7 +14,7 @@ import signal
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from tests.support.mariadb import MariaDb
 
 SOME = {"max_pages": "60", "delay": "0.15"}
 #: Scrapy, slow enough to be stopped in the middle of it.
-SLOW: Row = {"crawler": "operations", "args": {"max_pages": "16"}, "settings": {"DOWNLOAD_DELAY": "0.4"}}
+SLOW: Row = {"crawler": "operations", "args": {"max_pages": "30"}, "settings": {"DOWNLOAD_DELAY": "0.4"}}
 
 ON_MARIADB = {"test_what_executes_is_adopted", "test_resumed_twice_at_once", "test_a_killed_scrapy_crawl_begins_anew"}
 
@@ -178,8 +178,10 @@ def test_what_executes_is_adopted(place: World) -> None:
 
 @pytest.mark.slow
 def test_an_end_that_came_meanwhile_is_told_first(place: World) -> None:
-    world, run = place, start(place, args={"max_pages": "15", "delay": "0.1"})
-    terminate(world, run)
+    world = place
+    with world.site_stands_still():
+        run = start(world, args={"max_pages": "15", "delay": "0.1"})
+        terminate(world, run)
     end = folder_of(world, run) / "end.json"
     until(end.exists, "the end of the crawl")
     resumed(world, run)
@@ -192,13 +194,14 @@ def test_an_end_that_came_meanwhile_is_told_first(place: World) -> None:
 def test_of_several_tasks_only_those_are_started_that_have_to_be(place: World) -> None:
     """One executes, one was killed while nobody looked, one waits for its turn."""
     world = place
-    run = start(world, args=SOME, tasks=[{}, {}, {"args": {"max_pages": "3"}}], max_parallel_tasks=2)
-    until(lambda: world.tasks(run) == {"RUNNING": 2, "QUEUED": 1}, "two tasks that run")
-    terminate(world, run)
-    before = task_processes(world.places, run)
-    pid, start_time, _ = before["1/1"]
-    assert processes.start_time(pid) == start_time
-    os.kill(pid, signal.SIGKILL)
+    with world.site_stands_still():
+        run = start(world, args=SOME, tasks=[{}, {}, {"args": {"max_pages": "3"}}], max_parallel_tasks=2)
+        until(lambda: world.tasks(run) == {"RUNNING": 2, "QUEUED": 1}, "two tasks that run")
+        terminate(world, run)
+        before = task_processes(world.places, run)
+        pid, start_time, _ = before["1/1"]
+        assert processes.start_time(pid) == start_time
+        os.kill(pid, signal.SIGKILL)
     until((folder_of(world, run, 1) / "end.json").exists, "its end")
     resumed(world, run)
     proved(world, run, "COMPLETED", "finished", 2, "killed")
@@ -271,15 +274,15 @@ def test_resumed_twice_at_once(place: World) -> None:
     ready = threading.Barrier(3)
 
     def over_http() -> None:
-        with Gateway(str(world.stack.addresses["gateway"]), timeout_s=30) as gateway:
-            ready.wait(30)
+        with Gateway(str(world.stack.addresses["gateway"]), timeout_s=60) as gateway:
+            ready.wait(60)
             try:
                 gateway.resume(run)
             except CommandFailed as failure:
                 refused.append(failure)
 
     def over_temporal() -> None:
-        ready.wait(30)
+        ready.wait(60)
         world.cli_start(f"resume-at-once-{run}", {"run_id": run})
         closes.append(world.cli_result(f"resume-at-once-{run}"))
 
@@ -323,14 +326,21 @@ def test_a_completed_run_is_executed_again_only_on_demand(place: World) -> None:
 # --- Scrapy's state --------------------------------------------------------------------------------------------------
 
 
-def until_crawled(world: World, run: int, pages: int) -> None:
-    until(lambda: len(crawled(world, run, 1)) >= pages, f"{pages} pages")
+@contextmanager
+def crawled_in_part(world: World) -> Iterator[int]:
+    """A run of Scrapy of which some pages are crawled and the others cannot be meanwhile."""
+    with ExitStack() as still:
+        run = start(world, **SLOW)
+        until(lambda: len(crawled(world, run, 1)) >= 5, "5 pages")
+        still.enter_context(world.site_stands_still())
+        yield run
 
 
 def test_a_stopped_scrapy_crawl_goes_on_where_it_was(place: World) -> None:
-    world, run = place, start(place, **SLOW)
-    until_crawled(world, run, 5)
-    world.gateway.stop(run)
+    world = place
+    with crawled_in_part(world) as run:
+        world.gateway.stop(run)
+        until(lambda: "STOPPING" in world.tasks(run), "the stop signal")  # it ends when what it waits for has come
     proved(world, run, "FAILED", "cancelled", 1)
     resumed(world, run)
     proved(world, run, "COMPLETED", "finished", 2)
@@ -353,9 +363,11 @@ def killed(world: World, run: int) -> None:
 @pytest.mark.parametrize("how", [forced, pytest.param(killed, marks=pytest.mark.slow)])
 def test_a_killed_scrapy_crawl_begins_anew(place: World, how: Callable[[World, int], None]) -> None:
     """Its state cannot be trusted, and the run says so."""
-    world, run = place, start(place, **SLOW)
-    until_crawled(world, run, 5)
-    how(world, run)
+    world = place
+    with crawled_in_part(world) as run:
+        how(world, run)
+        if how is forced:
+            until(lambda: world.status(run) == "FAILED", "the end of the run")
     if how is forced:
         proved(world, run, "FAILED", "cancelled", 1)
     resumed(world, run)

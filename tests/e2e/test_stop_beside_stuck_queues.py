@@ -67,7 +67,7 @@ def test_a_stop_passes_queues_that_are_stuck(world: StopWorld) -> None:
     asked = time.time()
     for run_id in stopped:
         world.gateway.stop(run_id, requested_by="ada", request_id="past-the-stuck")
-    until(lambda: all(world.signals(folder) for folder in folders), "the stop signals", 30)
+    until(lambda: all(world.signals(folder) for folder in folders), "the stop signals")
     until(lambda: all(world.status(run_id) == "FAILED" for run_id in stopped), "the proofs and the verdicts")
     proved = time.time()
     got = [world.signals(folder) for folder in folders]

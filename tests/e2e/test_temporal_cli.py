@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 
 import pytest
 
@@ -89,12 +91,22 @@ def test_a_terminated_run_is_resumed_without_repeating_what_finished(world: Worl
     """Two tasks are done, two are in the middle when an operator terminates the workflow; they crawl on alone."""
     short, long = {"max_pages": "3", "delay": "0.05"}, {"max_pages": "40", "delay": "0.1"}
     tasks = [{"args": args} for args in (short, long, short, long)]
-    world.cli_start("cli/terminated", {"crawler": "plain", "tasks": tasks, **QUICK})
-    until(lambda: _tasks_of(world, "cli/terminated", "SUCCEEDED") == 2, "the end of the short tasks")
-    run_id = world.run_of("cli/terminated")
-    assert run_id is not None
-    assert world.tasks(run_id) == {"SUCCEEDED": 2, "RUNNING": 2}
-    world.temporal("workflow", "terminate", "--workflow-id", "cli/terminated", "--reason", "by an operator")
+    with world.site_stands_still():
+        world.cli_start("cli/terminated", {"crawler": "plain", "tasks": tasks, **QUICK})
+        until(lambda: _tasks_of(world, "cli/terminated", "RUNNING") == 4, "tasks that run")
+        run_id = world.run_of("cli/terminated")
+        assert run_id is not None
+        folders = [world.folder / "cluster" / "tasks" / str(run_id) / str(index) / "1" for index in (1, 3)]
+        crawlers = [int(json.loads((folder / "process.json").read_text())["pid"]) for folder in folders]
+        for pid in crawlers:
+            os.kill(pid, signal.SIGSTOP)
+    try:
+        until(lambda: _tasks_of(world, "cli/terminated", "SUCCEEDED") == 2, "the end of the short tasks")
+        assert world.tasks(run_id) == {"SUCCEEDED": 2, "RUNNING": 2}
+        world.temporal("workflow", "terminate", "--workflow-id", "cli/terminated", "--reason", "by an operator")
+    finally:
+        for pid in crawlers:
+            os.kill(pid, signal.SIGCONT)
     world.cli_start("cli/resumed", {"run_id": run_id})
     result = world.cli_result("cli/resumed")["result"]
     assert (result["run_id"], result["attempt"], result["tasks"]) == (run_id, 2, {"SUCCEEDED": 4})

@@ -30,7 +30,7 @@ STEP = Change(
     "        await wait_for_look(s)\n",
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 SHORT = {"max_pages": "12", "delay": "0.2"}
 #: What each run is asked to do, and its end.
@@ -78,11 +78,11 @@ def drill(world: World, key: str, each: int, *, share: bool) -> None:
 def _prove(world: World, ids: dict[str, list[int]]) -> None:
     """Everything is true in the end; so many crawls on a small machine may be found late, and then say so."""
     for run_id in ids["short"] + ids["waves"]:
-        world.prove(run_id, "COMPLETED", "finished", late=True)
+        world.prove(run_id, "COMPLETED", "finished")
     for run_id in ids["stopped"] + ids["forced"]:
-        world.prove(run_id, "FAILED", "cancelled", late=True)
+        world.prove(run_id, "FAILED", "cancelled")
     for run_id in ids["resumed"]:
-        world.prove(run_id, "FAILED", "cancelled", attempt=2, late=True)
+        world.prove(run_id, "FAILED", "cancelled", attempt=2)
     for run_id in ids["stopped"] + ids["forced"] + ids["resumed"]:
         logged = world.query("SELECT attempt, request_id FROM cancellation_log WHERE run_id = ?", run_id)
         assert len(logged) == len(set(logged)) == (2 if run_id in ids["resumed"] else 1)
