@@ -28,6 +28,7 @@ from crawler_lifecycle.domain.tidying import Stand
 from crawler_lifecycle.ports import Correction, Details, Fence, RunStore
 from tests.contracts.store.world import OTHER, OWNER, START, Clock, World, closed, request, seen
 from tests.database.plans import Plans
+from tests.support.databases import wait_patiently
 from tests.support.filling import (
     COMMON_TAG,
     FILLED_FROM,
@@ -107,6 +108,14 @@ def explained(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Plans, set[str]]]:
     """The plans of everything that the lives below send, and the methods they called."""
+    with pytest.MonkeyPatch.context() as patch:
+        wait_patiently(patch)
+        yield from _explained(request, tmp_path_factory)
+
+
+def _explained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Plans, set[str]]]:
     if request.param == "mariadb":
         server: MariaDb = request.getfixturevalue("mariadb")
         with server.database() as url:

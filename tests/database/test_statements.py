@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 import sqlalchemy as sa
 
 from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
@@ -13,6 +14,13 @@ from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Counters, Phase
 from crawler_lifecycle.ports import Details, Fence
 from tests.contracts.store.world import OWNER, START, Clock, World, closed, good_end, request, seen
+from tests.support.databases import wait_patiently
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand tasks take their time on a slow machine."""
+    wait_patiently(monkeypatch)
 
 
 @contextmanager

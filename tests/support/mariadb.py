@@ -21,6 +21,8 @@ import pytest
 
 START_TIMEOUT_S = 150.0
 TRIES = 5
+PORTS = (20_000, 30_000)
+"""What is above belongs to the services of a Kubernetes, and then to connections."""
 MISSING = "MariaDB is not installed, so nothing was tested on it; `make test-deps` installs it"
 
 
@@ -80,9 +82,10 @@ def _program(name: str) -> str | None:
 def _free_port() -> int:
     """A port that nobody has, below those that the kernel gives to connections: a restart finds it free again."""
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    low, high = PORTS[0], min(PORTS[1], first)
     while True:
         with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", random.SystemRandom().randrange(max(1024, first - 12_000), first)))
+            probe.bind(("127.0.0.1", random.SystemRandom().randrange(low, high) if low < high else 0))
             return int(probe.getsockname()[1])
 
 
