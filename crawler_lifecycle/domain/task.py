@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal as _signals
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -95,6 +95,9 @@ class End:
     memory_limit: str | None = None
     stopped: bool | None = None
     """True when the evidence itself shows that our stop ended it, whatever two machines' clocks say."""
+    deleted: str | None = None
+    """How it was deleted before it ended, in words, when we had asked for that too: somebody else did, where our stop
+    came after the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,12 +213,20 @@ def stop_counts(end: End, stop: StopIntent | None) -> StopIntent | None:
     return None if end.finished_at < asked else stop
 
 
+def _unasked(end: End) -> End:
+    """The evidence of an end in which our own stop has no part: whoever deleted it was somebody else."""
+    if end.deleted is None or end.disruption is not None:
+        return end
+    return replace(end, disruption="interrupted", message=end.deleted)
+
+
 def read_end(end: End, stop: StopIntent | None = None) -> Ending:
     """Status, outcome and cause of an end: the first line that fits (docs/lifecycle.md, "How an end is read").
 
     Total: every evidence has an answer. ``stop`` is the intent recorded for the run, if there is one.
     """
     stop = stop_counts(end, stop)
+    end = end if stop is not None else _unasked(end)
     how = _how(end)
     said = end.finish_reason
     if said == "finished" and end.exit_code == 0 and end.disruption is None:
@@ -344,6 +355,7 @@ def _stopped_without_trace(task: TaskState, seen: Observation, stop: StopIntent)
 def _correction(end: End, seen: Observation, stop: StopIntent | None, due_at: datetime, resumed: bool) -> str | None:
     """Whether finding this end corrects a status that was untrue, and of which kind."""
     asked = stop_counts(end, stop) is not None
+    end = end if asked else _unasked(end)
     # A crawler that was told to leave, and says so, was ended from outside all the same when the cluster took it away.
     by_force = end.signal is not None and end.finish_reason is None
     taken_away = end.disruption is not None and end.finish_reason in (None, "shutdown")

@@ -241,6 +241,21 @@ def _second(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
+def test_a_pod_that_somebody_deleted_before_it_had_a_node_and_that_was_stopped_later() -> None:
+    """Only the stop, which the reading does not know, tells whose deletion that was."""
+    stamp = "2026-01-05T12:00:00Z"
+    meta = {"name": "p", "uid": "p", "deletionTimestamp": stamp, "deletionGracePeriodSeconds": 0}
+    meta |= {"ownerReferences": [{"kind": "Job", "uid": OURS, "controller": True, "name": "j"}]}
+    job = {"metadata": {"name": "j", "uid": OURS, "deletionTimestamp": stamp}, "status": {}, "spec": {}}
+    cluster = _typed((job, [{"metadata": meta, "spec": {}, "status": {"phase": "Pending"}}], []))
+    seen = look(TaskRef(1, 0, 1, OURS, stopping=True), cluster, T0 + timedelta(seconds=50))
+    assert seen.end is not None
+    assert seen.end.disruption is None
+    before, after = StopIntent(T0 - timedelta(seconds=1)), StopIntent(T0 + timedelta(seconds=40))
+    assert read_end(seen.end, before).outcome == "cancelled"
+    assert read_end(seen.end, after).outcome == "interrupted"
+
+
 @given(tasks, clusters, moments, stops)
 @settings(max_examples=200, deadline=None)
 def test_reading_has_an_answer_to_everything_and_calls_nothing_a_success_by_default(

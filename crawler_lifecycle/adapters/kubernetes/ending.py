@@ -62,7 +62,8 @@ def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
     code, signal = _exit(done, summary)
     own = real(done.finished_at) if done is not None else None
     by_itself = summary.runner and signal is None and code is not None and code not in _TOLD
-    moved = _disruption(task, job, pod, own, by_itself and summary.finish_reason != "shutdown")
+    by_itself = by_itself and summary.finish_reason != "shutdown"
+    moved = _disruption(task, job, pod, own, by_itself)
     reason = _reason(pod, job, done, code, own, moved)
     end = End(
         exit_code=code,
@@ -75,6 +76,7 @@ def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
         disruption=moved[0] if moved is not None else None,
         memory_limit=memory_limit(pod),
         stopped=_stopped(task, pod, own, code, summary) or None,
+        deleted=_also_deleted(task, job, pod, own, by_itself) if moved is None else None,
     )
     return end, summary
 
@@ -182,6 +184,13 @@ def _disruption(
     if done is not None and done.reason in _FORGOTTEN and done.exit_code in (137, 255):
         return "interrupted", "its node lost sight of the container and cannot say how it ended"
     return None
+
+
+def _also_deleted(task: TaskRef, job: Job | None, pod: Pod, finished: datetime | None, by_itself: bool) -> str | None:
+    """Who else may have deleted a pod whose end we asked for: whether our stop came in time is not known here."""
+    if not task.stopping or pod.status.reason == "DeadlineExceeded" or deadline_of(job) is not None:
+        return None
+    return who_deleted(job) if _deleted_before(pod, finished, by_itself) else None
 
 
 def _came_before(asked: datetime | None, finished: datetime | None, pod: Pod, by_itself: bool) -> bool:
