@@ -1,0 +1,1 @@
+"""A soak: a seeded plan of runs and of trouble on a real API server, and a judge whom the product told nothing."""

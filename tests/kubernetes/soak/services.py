@@ -1,0 +1,110 @@
+"""A worker or an observer of ours as a process of its own, so that it can be killed: ``python -m … FILE``.
+
+Everything of the product is real, down to the interceptors of its workers. Not there: HTTP between the workflow and the
+scheduler service, which has no part in what is proved here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from crawler_lifecycle.activities import meters
+from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.adapters.database import open_store
+from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
+from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
+from crawler_lifecycle.adapters.kubernetes.observer import KubernetesObserver
+from crawler_lifecycle.adapters.temporal import TemporalDirectory
+from crawler_lifecycle.beating import Beating
+from crawler_lifecycle.client import Lifecycle
+from crawler_lifecycle.compose import ROLES, Parts, activities_of, workflows_of
+from crawler_lifecycle.domain.audit import AuditRules
+from crawler_lifecycle.ports import RunStore
+from crawler_lifecycle.releasing import Releaser
+from crawler_lifecycle.settings import ClusterSettings
+from crawler_lifecycle.temporal import plugin
+from crawler_lifecycle.waking import Waker
+from crawler_lifecycle.workflows.policies import DEAD_S, POLICIES
+from tests.kubernetes.cluster.processes import Part
+from tests.kubernetes.kube_lab import KubeScheduler
+from tests.kubernetes.soak.plan import CRAWLERS
+from tests.support.lab import DictCatalogue, Outside
+
+ROOT = Path(__file__).parents[3]
+THREADS = 8
+#: Long enough for whoever is just about to put something right, and short enough for a soak.
+RULES = AuditRules(grace_s=2, orphan_grace_s=3, start_grace_s=2, record_grace_s=30, resend_s=1)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a service finds what it needs; travels to it as a file."""
+
+    temporal: str
+    database: str
+    kubeconfig: str
+    namespace: str
+    service_account: str = "default"
+
+    def part(self, kind: str, folder: Path) -> Part:
+        """The process, not yet started: ``worker`` or ``observer``."""
+        told = folder / "place.json"
+        told.write_text(json.dumps(asdict(self)))
+        command = [sys.executable, "-m", __name__, str(told), kind]
+        return Part(kind, command, folder / f"{kind}.log", {"PYTHONPATH": str(ROOT)})
+
+
+async def worker(place: Place, client: Client, api: Api, store: RunStore, over: asyncio.Event) -> None:
+    """All roles, and what lets go of ends."""
+    cluster = KubernetesCluster(api)
+    settings = ClusterSettings(kind="kubernetes", namespace=place.namespace, service_account=place.service_account)
+    scheduler = KubeScheduler(KubernetesDeployer(api, settings), dict(CRAWLERS))
+    outside, catalogue = Outside(), DictCatalogue(dict(CRAWLERS))
+    directory = TemporalDirectory(asyncio.get_running_loop(), client)
+    parts = Parts(store, cluster, catalogue, scheduler, outside, outside, outside, directory, RULES)
+    async with AsyncExitStack() as stack:
+        for role, queue in ROLES.items():
+            made = Worker(
+                client,
+                task_queue=queue,
+                workflows=workflows_of(role),
+                activities=activities_of(role, parts),
+                activity_executor=stack.enter_context(ThreadPoolExecutor(THREADS)),
+                max_concurrent_activities=THREADS,
+                interceptors=[Beating([name for name, policy in POLICIES.items() if policy.beaten])],
+                max_heartbeat_throttle_interval=timedelta(seconds=DEAD_S / 3),
+            )
+            await stack.enter_async_context(made)
+        await Releaser(cluster, store, turn_s=0.5).run(over)
+
+
+async def serve(place: Place, kind: str) -> None:
+    """Until SIGTERM."""
+    over = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
+    client = await Client.connect(place.temporal, plugins=[plugin()])
+    store = open_store(place.database, clock=utc_now, told=meters.committed)
+    kubeconfig = Path(place.kubeconfig)
+    api = Api.connect(kubeconfig=kubeconfig, namespace=place.namespace, connect_s=2, read_s=5)
+    if kind == "worker":
+        await worker(place, client, api, store, over)
+    else:
+        await Waker(KubernetesObserver(api), store, Lifecycle(client).look_now).run(over)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    asyncio.run(serve(Place(**json.loads(Path(sys.argv[1]).read_text())), sys.argv[2]))
