@@ -1,4 +1,4 @@
-"""Soaks by hand: ``python -m tests.kubernetes.soak`` with ``--seed``, ``--seeds``, ``--runs``, ``--seconds``, ``--only``."""
+"""Soaks by hand: ``python -m tests.kubernetes.soak``; its options are those that ``--help`` tells."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def one(plan: Plan, folder: Path) -> Verdict:
 
 def main() -> int:
     """Soak after soak; 1 when any of them found something."""
-    parser = argparse.ArgumentParser(prog="python -m tests.kubernetes.soak", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.kubernetes.soak", description="Seeded soaks.")
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--seeds", type=int, default=1, help="how many soaks, each with the next seed")
     parser.add_argument("--runs", type=int, default=40)
