@@ -166,7 +166,7 @@ class ServiceNetwork:
                 question, asker = server.recvfrom(4096)
             except TimeoutError:
                 continue
-            with suppress(OSError):
+            with suppress(OSError, IndexError, struct.error):  # nobody waits for an answer to what is no question
                 server.sendto(self.answer(question), asker)
 
     def answer(self, question: bytes) -> bytes:

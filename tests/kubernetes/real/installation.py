@@ -310,7 +310,7 @@ class Installation:
     def gateway(self, role: str = "operate") -> Iterator[Gateway]:
         """The gateway's Service, as a caller with a token of this role."""
         address = self.network.address("gateway", SERVICES)
-        with Gateway(f"http://{address}:8500", token=self.tokens[role], timeout_s=20) as found:
+        with Gateway(f"http://{address}:8500", token=self.tokens[role], timeout_s=60) as found:
             yield found
 
 
