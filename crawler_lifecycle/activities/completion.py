@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from temporalio import activity
@@ -94,7 +95,24 @@ class CompletionActivities:
         event = self.store.find_event(event_key(fence.run_id, fence.attempt, EVENT_RUN_ENDED))
         if event is None:
             raise NotDelivered(f"attempt {fence.attempt} of run {fence.run_id} has no verdict to tell yet")
+        self._tell_earlier_ends(fence)
         return send_event(self.store, event, self.sink.send, self.sink.name).seq
+
+    def _tell_earlier_ends(self, fence: Fence) -> None:
+        """Deliver the ends of earlier attempts that nobody has: a resume came before their own workflow got to it.
+
+        That workflow may have failed for it, and audits look after the present attempt. A failure is on record.
+        """
+        if fence.attempt == 1:
+            return
+        rows = self.store.deliveries(fence.run_id, keyed=True)
+        ends = [(row["attempt"], row["status"]) for row in rows if row["type"] == EVENT_RUN_ENDED]
+        told = {attempt for attempt, status in ends if status == "delivered"}
+        for attempt in sorted({int(str(attempt)) for attempt, _ in ends if attempt not in told}):
+            event = self.store.find_event(event_key(fence.run_id, attempt, EVENT_RUN_ENDED))
+            if event is not None and attempt < fence.attempt:
+                with suppress(NotDelivered):
+                    send_event(self.store, event, self.sink.send, self.sink.name)
 
     def _all_tasks(self, fence: Fence) -> list[TaskRef]:
         """The tasks of this attempt and those before it; a later attempt has an archive of its own."""

@@ -10,7 +10,7 @@ import pytest
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.testing import ActivityEnvironment
 
-from crawler_lifecycle.activities.deployment import Deploy, MainJob
+from crawler_lifecycle.activities.deployment import Deploy, MainJob, Requeue
 from crawler_lifecycle.activities.initiation import AddWorkflowId
 from crawler_lifecycle.activities.shared import alive, beating
 from crawler_lifecycle.domain.errors import (
@@ -276,6 +276,28 @@ def test_what_could_not_be_delivered_is_kept_with_every_try(world: World, activi
     (delivery,) = world.tables()["outbox_delivery"]
     assert (delivery["status"], delivery["tries"], delivery["error"]) == ("delivered", 3, None)
     assert len({e.seq for e in world.notifier.pushed + world.sink.sent}) == 1
+
+
+def test_the_end_of_an_attempt_that_was_resumed_before_it_was_told_is_told_with_the_next(world: World) -> None:
+    """Its verdict was committed, its worker died with the answer, and who resumed it was quicker than the next try."""
+    world.judged()
+    second = world.resumed(rerun=True)
+    world.call("requeue_ended_tasks", Requeue(second, True))
+    world.call("run_onetime_crawler", Deploy(second, None))
+    world.forward(30)
+    world.round(second)
+    world.call("update_run_status", second)
+    world.sink.faults.add(NotDelivered("connection refused"))
+    world.call("initiate_export_signal", second)
+    assert [(event.attempt, event.type) for event in world.sink.sent] == [(2, "run.ended")], (
+        "on record, and no obstacle"
+    )
+    for _ in range(2):
+        world.call("initiate_export_signal", second)
+    told = [event.attempt for event in world.sink.sent]
+    assert told == [2, 1, 2, 2], "what came through is not told again for it"
+    statuses = {row["status"] for row in world.tables()["outbox_delivery"]}
+    assert statuses == {"delivered"}
 
 
 def test_an_archive_that_could_not_be_written_says_so_until_it_is(world: World) -> None:
