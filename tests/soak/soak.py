@@ -227,7 +227,10 @@ class Soak:
                 found.append(f"the run is {case.book.run['status']} and nothing of it executes for ever")
             return found
         found += check_events(self.world, case.book)
-        if not any(kill.whom in ("folder", "disk") for task in case.book.tasks for kill in case.kills(task)):
+        # A crawler that began without its disk had nowhere to put its items.
+        hidden = any(a - 1 < p.begin < b + 1 for a, b in self.world.deeds.hidden for p in case.processes)
+        taken = any(kill.whom in ("folder", "disk") for task in case.book.tasks for kill in case.kills(task))
+        if not hidden and not taken:
             found += check_archive(self.world, case.book)
         return found
 
