@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 #: Mean seconds between two steps; bursts come closer.
@@ -51,6 +51,18 @@ class Plan:
                 *map(str, self.steps),
             ]
         )
+
+
+def without_lost_disks(plan: Plan) -> Plan:
+    """The plan without the steps that take folders away: what is lost with them may be told in more than one way."""
+    kept = []
+    for step in plan.steps:
+        more = dict(step.more)
+        if step.kind == "kill":
+            more["whom"] = more["whom"].removesuffix("+folder")
+        if step.kind != "hide":
+            kept.append(replace(step, more=more))
+    return replace(plan, steps=kept)
 
 
 class _Author:

@@ -10,7 +10,7 @@ import pytest
 from tests.soak.book import Book
 from tests.soak.checks import Case, check
 from tests.soak.journal import Ask, Deeds, Kill, Process
-from tests.soak.plan import write_plan
+from tests.soak.plan import without_lost_disks, write_plan
 from tests.soak.truth import Stops, allowed, verdicts
 
 T = 1_000_000.0
@@ -194,6 +194,14 @@ def test_verdicts() -> None:
     assert verdicts([good, bad], NO_STOP, None) == {("FAILED", "partial")}
     assert verdicts([bad, bad], NO_STOP, None) == {("FAILED", "banned")}
     assert verdicts([good, bad], Stops(may=True, must=True), None) == {("FAILED", "cancelled")}
+
+
+def test_a_plan_without_lost_disks_is_the_same_otherwise() -> None:
+    plan = write_plan(3, 10, 50)
+    kept = without_lost_disks(plan)
+    assert "folder" in str(plan)
+    assert "folder" not in str(kept)
+    assert [step.number for step in kept.steps] == [step.number for step in plan.steps if step.kind != "hide"]
 
 
 def test_a_seed_is_a_plan() -> None:
