@@ -95,7 +95,7 @@ class End:
     memory_limit: str | None = None
     stopped: bool | None = None
     """True when the evidence itself shows that our stop ended it, whatever two machines' clocks say."""
-    deleted: str | None = None
+    if_not_stopped: str | None = None
     """How it was deleted before it ended, in words, when we had asked for that too: somebody else did, where our stop
     came after the end."""
 
@@ -215,9 +215,9 @@ def stop_counts(end: End, stop: StopIntent | None) -> StopIntent | None:
 
 def _unasked(end: End) -> End:
     """The evidence of an end in which our own stop has no part: whoever deleted it was somebody else."""
-    if end.deleted is None or end.disruption is not None:
+    if end.if_not_stopped is None or end.disruption is not None:
         return end
-    return replace(end, disruption="interrupted", message=end.deleted)
+    return replace(end, disruption="interrupted", message=end.if_not_stopped)
 
 
 def read_end(end: End, stop: StopIntent | None = None) -> Ending:

@@ -107,11 +107,11 @@ def test_a_stop_has_no_part_in_an_end_before_it() -> None:
 def test_a_deletion_before_our_own_stop_was_somebody_elses() -> None:
     """Read only after the stop, which may be long after: the stop has no part in it, and yet nobody failed."""
     words = "its Job is being deleted by somebody else"
-    end = End(reason="Deleted", deleted=words, finished_at=T0 - timedelta(seconds=40))
+    end = End(reason="Deleted", if_not_stopped=words, finished_at=T0 - timedelta(seconds=40))
     ending = read_end(end, PERSON)
     assert (ending.status, ending.outcome) == ("FAILED", "interrupted")
     assert words in ending.cause
-    silent = End(exit_code=1, finish_reason="finished", deleted=words, finished_at=T0 - timedelta(seconds=40))
+    silent = End(exit_code=1, finish_reason="finished", if_not_stopped=words, finished_at=T0 - timedelta(seconds=40))
     assert read_end(silent, PERSON).outcome == "interrupted"
     change = reconcile(believed(TaskStatus.STOPPING), _ended(end, T0), PERSON, due_at=T0)
     assert change is not None

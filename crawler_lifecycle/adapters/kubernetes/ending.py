@@ -76,7 +76,7 @@ def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
         disruption=moved[0] if moved is not None else None,
         memory_limit=memory_limit(pod),
         stopped=_stopped(task, pod, own, code, summary) or None,
-        deleted=_also_deleted(task, job, pod, own, by_itself) if moved is None else None,
+        if_not_stopped=_also_deleted(task, job, pod, own, by_itself) if moved is None else None,
     )
     return end, summary
 
