@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -42,6 +42,12 @@ class Case:
     def ended(self) -> TransitionRow | None:
         """When its end was committed."""
         return next((t for t in self.transitions if t.to_status in ENDS), None)
+
+    @property
+    def tells_of_two(self) -> bool:
+        """Whether the record says that its Job had more than one pod: a Job controller whose answer was lost makes two."""
+        said = [self.row.reason, self.row.cause, *(str(t.evidence) for t in self.transitions)]
+        return "still_alive" in self.kinds or any("nother pod of its Job" in (text or "") for text in said)
 
     def __str__(self) -> str:
         r = self.row
@@ -253,7 +259,7 @@ def judge_run(run: RunRow, rows: Sequence[TaskRow], stopped: bool) -> Violations
         yield f"has two rows that count for one task: {sorted(indexes)}"
 
 
-def judge_pods(recorder: Recorder, corrected: Callable[[tuple[int, int]], bool]) -> Iterator[tuple[int, str]]:
+def judge_pods(recorder: Recorder, corrected: Container[tuple[int, int]]) -> Iterator[tuple[int, str]]:
     """(run id, what is wrong): pods of one task that executed at one time, and pods that execute still."""
     by_task: dict[tuple[int, int], list[PodStory]] = defaultdict(list)
     for pod in recorder.pods:
@@ -267,7 +273,7 @@ def judge_pods(recorder: Recorder, corrected: Callable[[tuple[int, int]], bool])
         for one, other in pairwise(pods):
             assert other.began is not None
             both = one.over is None or one.over.revision > other.began.revision
-            if both and not corrected((run, index)):
+            if both and (run, index) not in corrected:
                 yield run, f"{one.name} and {other.name} executed at one time for task {index}; nothing says so"
 
 

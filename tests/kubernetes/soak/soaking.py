@@ -172,11 +172,7 @@ def _judge(here: World, verdict: Verdict) -> None:
         for case in mine:
             wrong += [f"{case}\n  {text}" for text in judge_task(case)]
         wrongs[run.run_id] = wrong
-    kinds = {(run, c.row.task_index): c.kinds for run, (_, _, mine) in rows.items() for c in mine}
-
-    def corrected(task: tuple[int, int]) -> bool:
-        return "still_alive" in kinds.get(task, set())
-
+    corrected = {(run, c.row.task_index) for run, (_, _, mine) in rows.items() for c in mine if c.tells_of_two}
     for run_id, text in judge_pods(here.recorder, corrected):
         wrongs[run_id].append(text)
     for run_id, texts in wrongs.items():
