@@ -45,7 +45,7 @@ class Case:
 
     @property
     def tells_of_two(self) -> bool:
-        """Whether the record says that its Job had several pods: a controller whose answer was lost makes a second one."""
+        """Whether the record says that its Job had several pods: a controller that loses an answer makes two."""
         said = [self.row.reason, self.row.cause, *(str(t.evidence) for t in self.transitions)]
         return "still_alive" in self.kinds or any("nother pod of its Job" in (text or "") for text in said)
 
