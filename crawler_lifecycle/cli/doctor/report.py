@@ -43,8 +43,13 @@ class Context:
     sources: Sources
     redactor: Redactor
     fix: bool = False
-    limit_s: float = 10.0
+    limit_s: float = 15.0
     token: str | None = None
+
+    @property
+    def call_s(self) -> float:
+        """How long one call of a check may take: a check makes a few, and each one that fails has a line to write."""
+        return self.limit_s / 3
 
     @property
     def known(self) -> Settings:

@@ -20,8 +20,6 @@ from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.gateway import callers
 from crawler_lifecycle.settings import Settings
 
-CALL_S = 5.0
-
 
 def check_catalogue(context: Context) -> Sequence[Line]:
     """Whether the catalogue can be read; what is wrong is named with its line."""
@@ -51,7 +49,9 @@ def check_scheduler(context: Context) -> Sequence[Line]:
     url = settings.scheduler.url
     quick = settings.model_copy(
         update={
-            "scheduler": settings.scheduler.model_copy(update={"timeout_s": min(settings.scheduler.timeout_s, CALL_S)})
+            "scheduler": settings.scheduler.model_copy(
+                update={"timeout_s": min(settings.scheduler.timeout_s, context.call_s)}
+            )
         }
     )
     try:
@@ -91,7 +91,7 @@ def check_gateway(context: Context) -> Sequence[Line]:
     url = gateway_url(context.known).rstrip("/")
     headers = {"Authorization": f"Bearer {context.token}"} if context.token else {}
     try:
-        with httpx.Client(base_url=url, timeout=CALL_S, headers=headers, trust_env=False) as http:
+        with httpx.Client(base_url=url, timeout=context.call_s, headers=headers, trust_env=False) as http:
             before = time.time()
             ready = http.get("/readyz")
             after = time.time()

@@ -29,7 +29,6 @@ from crawler_lifecycle.compose import ROLES
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.temporal import DEFAULT_ADDRESS, connect
 
-CONNECT_S, CALL_S = 5.0, 5.0
 #: A worker asks for work at least once a minute; one that did not for so long is gone.
 FRESH_S = 120.0
 #: Work that waited longer than this was forgotten by somebody.
@@ -61,36 +60,36 @@ async def _check(context: Context) -> Sequence[Line]:
         return [Line("temporal", "bad", f"its settings cannot be read: {error}", "mend TEMPORAL_* or their TOML file")]
     address = str(config.get("target_host") or DEFAULT_ADDRESS)
     try:
-        client = await asyncio.wait_for(connect(), CONNECT_S)
+        client = await asyncio.wait_for(connect(), context.call_s)
     except TimeoutError:
-        return [Line("temporal", "bad", f"{address} does not answer within {CONNECT_S:g} s", _UNREACHABLE)]
+        return [Line("temporal", "bad", f"{address} does not answer within {context.call_s:g} s", _UNREACHABLE)]
     except Exception as error:
         return [Line("temporal", "bad", f"{address} cannot be reached: {_why(error)}", _UNREACHABLE)]
-    lines = [await _server(client, address)]
-    namespace = await _namespace(client)
+    lines = [await _server(client, address, context.call_s)]
+    namespace = await _namespace(client, context.call_s)
     lines.append(namespace)
     if namespace.level == "bad":
         return lines
-    lines.append(await _search_attributes(client, context.fix))
-    lines += await _queues(client)
+    lines.append(await _search_attributes(client, context.fix, context.call_s))
+    lines += await _queues(client, context.call_s)
     return lines
 
 
-async def _server(client: Client, address: str) -> Line:
+async def _server(client: Client, address: str, call_s: float) -> Line:
     try:
-        found = await asyncio.wait_for(client.workflow_service.get_cluster_info(GetClusterInfoRequest()), CALL_S)
+        found = await asyncio.wait_for(client.workflow_service.get_cluster_info(GetClusterInfoRequest()), call_s)
     except (RPCError, TimeoutError):  # some hosted services keep it to themselves
         return Line("temporal", "ok", f"{address} answers")
     return Line("temporal", "ok", f"{address} answers, server {found.server_version}")
 
 
-async def _namespace(client: Client) -> Line:
+async def _namespace(client: Client, call_s: float) -> Line:
     name = client.namespace
     try:
         request = DescribeNamespaceRequest(namespace=name)
-        found = await asyncio.wait_for(client.workflow_service.describe_namespace(request), CALL_S)
+        found = await asyncio.wait_for(client.workflow_service.describe_namespace(request), call_s)
     except TimeoutError:
-        return Line("namespace", "bad", f"nothing is said about {name!r} within {CALL_S:g} s", _UNREACHABLE)
+        return Line("namespace", "bad", f"nothing is said about {name!r} within {call_s:g} s", _UNREACHABLE)
     except RPCError as error:
         cure = f"temporal operator namespace create --namespace {name}, or set TEMPORAL_NAMESPACE"
         if error.status == RPCStatusCode.PERMISSION_DENIED:
@@ -103,20 +102,20 @@ async def _namespace(client: Client) -> Line:
     return Line("namespace", "ok", f"{name!r}" + (f", closed workflows are kept {kept // 86_400} d" if kept else ""))
 
 
-async def _search_attributes(client: Client, fix: bool) -> Line:
+async def _search_attributes(client: Client, fix: bool, call_s: float) -> Line:
     check = "search attrs"
     command = registration_command(client.namespace)
     try:
         request = ListSearchAttributesRequest(namespace=client.namespace)
-        known = await asyncio.wait_for(client.operator_service.list_search_attributes(request), CALL_S)
+        known = await asyncio.wait_for(client.operator_service.list_search_attributes(request), call_s)
         added: Sequence[str] = ()
         problem = attributes_problem(known.custom_attributes, command)
         if problem is not None and fix:
-            added = await asyncio.wait_for(register_search_attributes(client), CALL_S)
-            known = await asyncio.wait_for(client.operator_service.list_search_attributes(request), CALL_S)
+            added = await asyncio.wait_for(register_search_attributes(client), call_s)
+            known = await asyncio.wait_for(client.operator_service.list_search_attributes(request), call_s)
             problem = attributes_problem(known.custom_attributes, command)
     except (RPCError, TimeoutError) as error:
-        why = error.message if isinstance(error, RPCError) else f"no answer within {CALL_S:g} s"
+        why = error.message if isinstance(error, RPCError) else f"no answer within {call_s:g} s"
         return Line(
             check, "warn", f"they cannot be listed or registered: {why}", f"somebody with more rights: {command}"
         )
@@ -147,11 +146,11 @@ def attributes_problem(known: Mapping[str, Any], command: str) -> Line | None:
 # --- task queues ---------------------------------------------------------------------------------------------------
 
 
-async def _queues(client: Client) -> list[Line]:
+async def _queues(client: Client, call_s: float) -> list[Line]:
     wanted = [(names.QUEUE_MAIN, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW)]
     wanted += [(queue, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY) for queue in ROLES.values()]
     now = datetime.now(UTC)
-    answers = await asyncio.gather(*(_describe(client, *one) for one in wanted), return_exceptions=True)
+    answers = await asyncio.gather(*(_describe(client, *one, call_s) for one in wanted), return_exceptions=True)
     lines = []
     latest: datetime | None = None
     for (queue, kind), answer in zip(wanted, answers, strict=True):
@@ -170,11 +169,13 @@ async def _queues(client: Client) -> list[Line]:
     return lines
 
 
-async def _describe(client: Client, queue: str, kind: TaskQueueType.ValueType) -> DescribeTaskQueueResponse:
+async def _describe(
+    client: Client, queue: str, kind: TaskQueueType.ValueType, call_s: float
+) -> DescribeTaskQueueResponse:
     request = DescribeTaskQueueRequest(
         namespace=client.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind, report_stats=True
     )
-    return await asyncio.wait_for(client.workflow_service.describe_task_queue(request), CALL_S)
+    return await asyncio.wait_for(client.workflow_service.describe_task_queue(request), call_s)
 
 
 def queue_line(queue: Queue) -> Line:
