@@ -4,8 +4,8 @@ Changed is what its files ask an installer for: the image, settings, catalogue, 
 kind, as in overlays/demo. Temporal, MariaDB with the two users of docs/security.md, S3 and the event bus are processes
 of this machine. Nothing pulls images, so the registry's login is left out. The small cluster has no CoreDNS and no
 kube-proxy: a name server and a proxy of the tests stand in for both (``cluster/services.py``), over the EndpointSlices
-of the real controller. Network policies are enforced by nobody, and the CronJob is called by hand, as nobody keeps its
-schedule.
+of the real controller. Network policies are enforced by nobody, and the CronJobs are called by hand, as nobody keeps
+their schedules.
 """
 
 from __future__ import annotations
@@ -263,19 +263,25 @@ def test_an_audit_by_its_own_worker_finds_nothing(installed: Installation, compl
     assert report["findings"] == []
 
 
-def test_the_nightly_clearing_by_hand(installed: Installation, gateway: Gateway, completed: int) -> None:
+def test_the_nightly_jobs_by_hand(installed: Installation, gateway: Gateway, completed: int) -> None:
     """Of a run that ended, and was exported, long ago, as far as the database knows."""
     for table, column in (("run_history", "ended_at"), ("export_record", "at")):
-        sql = f"UPDATE {table} SET {column} = {column} - INTERVAL 20 DAY WHERE run_id = {completed}"
+        sql = f"UPDATE {table} SET {column} = {column} - INTERVAL 100 DAY WHERE run_id = {completed}"
         installed.database.execute(sql, "lifecycle")
     assert left_in(installed, completed)
     assert (installed.volume / "state" / str(completed)).is_dir()
-    job = f"tidy-{uuid.uuid4().hex[:8]}"
-    installed.kubectl("create", "job", job, "--from=cronjob/tidy", "-n", SERVICES)
-    installed.kubectl("wait", "--for=condition=complete", f"job/{job}", "-n", SERVICES, f"--timeout={PATIENCE_S:g}s")
+    by_hand(installed, "tidy")
     assert not (installed.volume / "state" / str(completed)).exists()
     assert left_in(installed, completed) == []
-    assert b"".join(gateway.archive(completed, 1))
+    by_hand(installed, "prune")
+    assert (gateway.run(completed)["status"], len(b"".join(gateway.archive(completed, 1))) > 0) == ("COMPLETED", True)
+
+
+def by_hand(installed: Installation, cron_job: str) -> None:
+    """Call a CronJob now, and wait until it is done."""
+    job = f"{cron_job}-{uuid.uuid4().hex[:8]}"
+    installed.kubectl("create", "job", job, f"--from=cronjob/{cron_job}", "-n", SERVICES)
+    installed.kubectl("wait", "--for=condition=complete", f"job/{job}", "-n", SERVICES, f"--timeout={PATIENCE_S:g}s")
 
 
 def test_it_is_removed_as_the_page_says(installed: Installation) -> None:
