@@ -401,6 +401,23 @@ def test_a_gateway_that_is_ready(doctor: Any, served: Served) -> None:
     assert {one["name"]: one["source"] for one in result.json["settings"]}["LIFECYCLE_GATEWAY__URL"]
 
 
+def test_whoever_allows_a_check_more_time_allows_its_calls_more(
+    doctor: Any, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed: list[float] = []
+    client = services.httpx.Client
+
+    def noting(**known: Any) -> Any:
+        allowed.append(known["timeout"])
+        return client(**known)
+
+    monkeypatch.setattr(services.httpx, "Client", noting)
+    for words in ((), ("--timeout", "90s")):
+        assert found(doctor("--gateway", served.url, *words), "gateway")[0][0] == "ok"
+    assert 5.0 in allowed
+    assert 30.0 in allowed
+
+
 def test_a_gateway_that_wants_a_token(doctor: Any, served: Served, tmp_path: Path) -> None:
     served.token = SECRET
     assert ("bad", "does not let us in with no token (HTTP 401)") in found(doctor("--gateway", served.url), "gateway")
