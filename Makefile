@@ -46,7 +46,7 @@ run-kubernetes: env
 dev: env
 	@.venv/bin/crawlctl dev
 
-# The stacks of tests/e2e and tests/dev are killed and timed, so they get the machine for themselves.
+# The stacks of tests/e2e and tests/dev are killed and have many processes: one at a time.
 # On a starved machine a deadline may be missed: that is tried once more, and told at the end. What is untrue is not.
 RERUN = --reruns 1 -rR --only-rerun Timeout --only-rerun 'not (\w+ )?within' --only-rerun 'not ready after' --only-rerun 'deadline exceeded' \
 	--only-rerun 'yield within' --only-rerun 'Failed creating worker'
@@ -78,9 +78,9 @@ test-deps:
 	  [ -z "$$missing" ] || (apt-get update -q && apt-get install -y -q --no-install-recommends $(DEPS))
 
 test-all: lint types
-	@HYPOTHESIS_PROFILE=thorough $(PY) -m pytest -q -m "slow or not slow" $(RERUN) $(TOGETHER)
+	@HYPOTHESIS_PROFILE=thorough $(PY) -m pytest -q -m "not soak" $(RERUN) $(TOGETHER)
 	@$(BETWEEN)
-	@HYPOTHESIS_PROFILE=thorough $(PY) -m pytest -q -m "slow or not slow" $(RERUN) tests/e2e tests/dev
+	@HYPOTHESIS_PROFILE=thorough $(PY) -m pytest -q -m "not soak" $(RERUN) tests/e2e tests/dev
 
 # The programs of the test cluster, into a cache folder outside of the tree; nothing to do when the pins are the same.
 kube-binaries: env
@@ -89,7 +89,7 @@ kube-binaries: env
 test-kubernetes: env
 	@if [ "$$(id -u)" = 0 ]; then $(MAKE) --no-print-directory test-deps; fi
 	@$(MAKE) --no-print-directory kube-binaries
-	@$(PY) -m pytest -q -m "slow or not slow" $(RERUN) tests/kubernetes
+	@$(PY) -m pytest -q -m "not soak" $(RERUN) tests/kubernetes
 
 # Has it ever lied to us? The same seed is the same plan; RUNS limits how many runs it starts.
 MINUTES ?= 10
