@@ -1,7 +1,8 @@
 """Does the status match the pod, always? A seeded soak: runs, everything that befalls them, and the record of etcd.
 
 A calm one, in which pods end and tasks are added, belongs to every run of the tests. Those that let everything
-loose: ``python -m tests.kubernetes.soak``, or ``pytest -m soak`` with ``SOAK_SEED``, ``SOAK_RUNS`` and ``SOAK_SECONDS``.
+loose: ``python -m tests.kubernetes.soak``, or ``pytest -m soak`` with ``SOAK_SEED``, ``SOAK_RUNS``, and
+``SOAK_SECONDS``.
 """
 
 from __future__ import annotations
