@@ -226,11 +226,12 @@ def read_end(end: End, stop: StopIntent | None = None) -> Ending:
     Total: every evidence has an answer. ``stop`` is the intent recorded for the run, if there is one.
     """
     stop = stop_counts(end, stop)
-    end = end if stop is not None else _unasked(end)
     how = _how(end)
     said = end.finish_reason
     if said == "finished" and end.exit_code == 0 and end.disruption is None:
+        # Also when its pod had been deleted: that may have been our stop, which then came too late.
         return Ending(TaskStatus.SUCCEEDED, "finished", f"The crawler finished, exit 0{_beside(end)}")
+    end = end if stop is not None else _unasked(end)
     if stop is not None and end.disruption is not None and end.exit_code is None and end.message:
         how = f"{how}: {end.message}"  # the stop was asked for, and the cluster says why nobody saw the end
     if stop is not None and stop.limit is None:

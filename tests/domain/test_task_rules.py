@@ -122,6 +122,8 @@ def test_a_deletion_before_our_own_stop_was_somebody_elses() -> None:
     assert (change.outcome, change.correction) == ("cancelled", None)
     finished = dataclasses.replace(ours, exit_code=0, finish_reason="finished", reason="Completed")
     assert read_end(finished, PERSON).outcome == "finished", "our own deletion disrupts nothing"
+    by_another_clock = dataclasses.replace(finished, finished_at=T0 - timedelta(seconds=2))
+    assert read_end(by_another_clock, PERSON).outcome == "finished", "nor by a node whose clock is behind ours"
 
 
 @pytest.mark.parametrize(("current", "allowed"), [
