@@ -173,11 +173,10 @@ class TaskFolder:
 
         What the kernel limits is killed, and cannot get that far.
         """
-        limit = self.count(self.read(files.SPEC) or {}, "memory_limit", files.SPEC)
-        peak = self.peak_memory()
-        if self.has(files.CGROUP) or not limit or peak is None or peak < limit or summary.get("finish_reason"):
+        if self.has(files.CGROUP):
             return None
-        return failed_at_limit(peak, limit)
+        limit = self.count(self.read(files.SPEC) or {}, "memory_limit", files.SPEC)
+        return failed_at_limit(self.peak_memory(), limit or None, summary.get("finish_reason") or None)
 
     def uid(self) -> str | None:
         """The identity of the object under this name; ``None`` when there is none, or garbage hides it."""

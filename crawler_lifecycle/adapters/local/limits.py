@@ -16,8 +16,11 @@ from .cgroup import Group, Parents, group_name
 KILLED = "The kernel killed a process of it for the memory limit of its cgroup"
 
 
-def failed_at_limit(peak: int, limit: int) -> str:
-    """What is said of a crawler that no kernel limited, and that failed without a reason of its own."""
+def failed_at_limit(peak: int | None, limit: int | None, finish_reason: object) -> str | None:
+    """What is said of a crawler that no kernel limited, and that failed without a reason of its own, when it had held
+    all that it may; else ``None``."""
+    if limit is None or peak is None or peak < limit or finish_reason is not None:
+        return None
     return f"It failed after holding {peak} bytes, the limit is {limit} bytes"
 
 

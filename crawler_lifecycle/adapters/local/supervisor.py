@@ -330,13 +330,10 @@ class Supervisor:
             return "Completed", None
         if self._kernel.oom_kills():
             return "OOMKilled", KILLED
-        if (
-            not self._kernel.in_force
-            and self._limit is not None
-            and self._peak >= self._limit
-            and self._summary().get("finish_reason") is None
-        ):
-            return "OOMKilled", failed_at_limit(self._peak, self._limit)
+        if not self._kernel.in_force:
+            oom = failed_at_limit(self._peak, self._limit, self._summary().get("finish_reason"))
+            if oom is not None:
+                return "OOMKilled", oom
         return "Error", self._message
 
     def _summary(self) -> dict[str, object]:
