@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -13,7 +13,7 @@ from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.output import Column, Document, ago, clean, emit, number, of, show_rows, span
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.services import load_settings
-from crawler_lifecycle.cli.session import Session, current, seconds
+from crawler_lifecycle.cli.session import Session, current, long_ago
 
 if TYPE_CHECKING:
     from crawler_lifecycle.adapters.database import SqlRunStore
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from crawler_lifecycle.ports import FilesPlace, RunStore
     from crawler_lifecycle.settings import Settings
 
+DEFAULT_AGE = "14d"
 #: Runs read from the database in one go.
 PAGE = 500
 #: How many runs are between two lines about the progress.
@@ -50,7 +51,7 @@ RUNS = (
 
 def tidy(
     *,
-    older_than: Annotated[str, Parameter(help="what ended and was exported longer ago; at least 12h")] = "14d",
+    older_than: Annotated[str, Parameter(help="what ended and was exported longer ago; at least 12h")] = DEFAULT_AGE,
     incomplete: Annotated[
         bool, Parameter(negative=(), help="also runs whose archive lacks files; crawlctl export RUN says which")
     ] = False,
@@ -64,8 +65,7 @@ def tidy(
     """
     session = current()
     settings = load_settings()
-    places, age_s = _places(settings), _age(older_than)
-    before = output.now() - timedelta(seconds=age_s)
+    places, (age_s, before) = _places(settings), _age(older_than)
     from crawler_lifecycle.domain.errors import StoreUnavailable
 
     store = _store(settings)
@@ -109,20 +109,11 @@ def _store(settings: Settings) -> SqlRunStore:
         raise CommandFailed(Exit.USAGE, "no database is known", str(error), "set LIFECYCLE_DATABASE__URL") from None
 
 
-def _age(text: str) -> float:
+def _age(text: str) -> tuple[float, datetime]:
     from crawler_lifecycle.domain.tidying import LEAST_S
 
-    found = seconds(text)
-    if found < LEAST_S:
-        why = "an export may read files for hours, and a run that just ended may be resumed"
-        raise CommandFailed(
-            Exit.USAGE, f"--older-than {text!r} is too short", why, f"give at least {LEAST_S / 3600:g}h"
-        )
-    try:
-        output.now() - timedelta(seconds=found)
-    except OverflowError:
-        raise CommandFailed(Exit.USAGE, f"--older-than {text!r} is too long", None, "give one such as 14d") from None
-    return found
+    why = "an export may read files for hours, and a run that just ended may be resumed"
+    return long_ago(text, output.now(), least_s=LEAST_S, why=why, such_as=DEFAULT_AGE)
 
 
 @dataclass

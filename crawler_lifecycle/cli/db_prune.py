@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from cyclopts import Parameter
@@ -15,7 +15,7 @@ from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.output import Column, Document, emit, number, of, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.services import load_settings
-from crawler_lifecycle.cli.session import Session, current, seconds
+from crawler_lifecycle.cli.session import Session, current, long_ago
 
 if TYPE_CHECKING:
     from crawler_lifecycle.adapters.database import Pruner
@@ -53,9 +53,9 @@ def prune(
     changed. It may be called at any time, also twice at once, and stopped at any time; the next call goes on.
     """
     session = current()
-    age_s = _age(older_than)
+    age_s, before = _age(older_than)
     pruner = _pruner(url or load_settings().database.url)
-    work = _Pruning(session, pruner, output.now() - timedelta(seconds=age_s), yes=yes)
+    work = _Pruning(session, pruner, before, yes=yes)
     try:
         work.all_tables()
     finally:
@@ -65,20 +65,11 @@ def prune(
     return Exit.DONE
 
 
-def _age(text: str) -> float:
+def _age(text: str) -> tuple[float, datetime]:
     from crawler_lifecycle.domain.pruning import LEAST_S
 
-    found = seconds(text)
-    if found < LEAST_S:
-        why = "audits, deliveries and readers of events still need what is younger"
-        raise CommandFailed(
-            Exit.USAGE, f"--older-than {text!r} is too short", why, f"give at least {LEAST_S / 86400:g}d"
-        )
-    try:
-        output.now() - timedelta(seconds=found)
-    except OverflowError:
-        raise CommandFailed(Exit.USAGE, f"--older-than {text!r} is too long", None, "give one such as 90d") from None
-    return found
+    why = "audits, deliveries and readers of events still need what is younger"
+    return long_ago(text, output.now(), least_s=LEAST_S, why=why, such_as=DEFAULT_AGE)
 
 
 def _pruner(url: str) -> Pruner:

@@ -239,6 +239,22 @@ def seconds(text: str) -> float:
     return days * 86400 + hours * 3600 + minutes * 60 + rest
 
 
+def long_ago(text: str, now: datetime, *, least_s: float, why: str, such_as: str) -> tuple[float, datetime]:
+    """An age for ``--older-than`` in seconds, and the time that long ago.
+
+    ``why`` says what needs whatever is younger than ``least_s`` seconds. Raises ``CommandFailed``.
+    """
+    age_s = seconds(text)
+    if age_s < least_s:
+        least = f"{least_s / 86400:g}d" if least_s >= 86400 else f"{least_s / 3600:g}h"
+        raise CommandFailed(Exit.USAGE, f"--older-than {text!r} is too short", why, f"give at least {least}")
+    try:
+        return age_s, now - timedelta(seconds=age_s)
+    except OverflowError:
+        cure = f"give one such as {such_as}"
+        raise CommandFailed(Exit.USAGE, f"--older-than {text!r} is too long", None, cure) from None
+
+
 def time_of(option: str, text: str, now: datetime) -> str:
     """The time in UTC, as the API takes it, of ``24h`` (so long ago) or of an ISO 8601 date or time.
 
