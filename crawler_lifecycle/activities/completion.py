@@ -105,12 +105,12 @@ class CompletionActivities:
         """
         if fence.attempt == 1:
             return
-        rows = self.store.deliveries(fence.run_id, keyed=True)
-        ends = [(row["attempt"], row["status"]) for row in rows if row["type"] == EVENT_RUN_ENDED]
-        told = {attempt for attempt, status in ends if status == "delivered"}
-        for attempt in sorted({int(str(attempt)) for attempt, _ in ends if attempt not in told}):
+        ends = [row for row in self.store.deliveries(fence.run_id, keyed=True) if row["type"] == EVENT_RUN_ENDED]
+        told = {row["attempt"] for row in ends if row["status"] == "delivered"}
+        untold = {int(str(row["attempt"])) for row in ends if row["attempt"] not in told}
+        for attempt in sorted(one for one in untold if one < fence.attempt):
             event = self.store.find_event(event_key(fence.run_id, attempt, EVENT_RUN_ENDED))
-            if event is not None and attempt < fence.attempt:
+            if event is not None:
                 with suppress(NotDelivered):
                     send_event(self.store, event, self.sink.send, self.sink.name)
 
