@@ -12,14 +12,15 @@ from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.domain.pod import PodOptions, Toleration
 from crawler_lifecycle.domain.run import RunResult
+from tests.contracts.cluster.kube_harness import SHUTDOWN, scripted
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.kube_lab import KubeLab, kube_laboratory
-from tests.kubernetes.test_lifecycle_kwok import ENDLESS, QUICKLY, SHUTDOWN, crawler, request
+from tests.kubernetes.test_lifecycle_kwok import ENDLESS, QUICKLY, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 #: Takes its time to leave, so that there is something to be seen meanwhile.
-SLOW_TO_LEAVE = crawler(stop_after="15s", stop_code="11", message=SHUTDOWN)
+SLOW_TO_LEAVE = scripted(stop_after="15s", stop_code="11", message=SHUTDOWN)
 
 
 @pytest_asyncio.fixture(loop_scope="session", params=[True, False], ids=["observed", "unobserved"])

@@ -17,10 +17,11 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.adapters.kubernetes.api import Api
+from tests.contracts.cluster.kube_harness import SHUTDOWN, scripted
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.kube_lab import KubeLab, kube_laboratory
 from tests.kubernetes.test_deploy import crawlctl
-from tests.kubernetes.test_lifecycle_kwok import SHUTDOWN, crawler, request
+from tests.kubernetes.test_lifecycle_kwok import request
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -35,7 +36,7 @@ WRITE = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch", "delete"]},
 ]
 #: Long enough for looks in between; it says then what our runner would say.
-SLOW_TO_LEAVE = crawler(stop_after="20s", stop_code="11", message=SHUTDOWN)
+SLOW_TO_LEAVE = scripted(stop_after="20s", stop_code="11", message=SHUTDOWN)
 
 
 class Place:

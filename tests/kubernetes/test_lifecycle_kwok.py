@@ -11,34 +11,16 @@ import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Resources
-from tests.contracts.cluster.kube_harness import summary
+from tests.contracts.cluster.kube_harness import FINISHED, SHUTDOWN, scripted
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.kube_lab import QUICK, KubeLab, kube_laboratory
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-FINISHED, SHUTDOWN = summary("finished", 0), summary("shutdown", 11)
-
-
-def crawler(name: str = "books", resources: Resources | None = None, **script: str) -> CrawlerDefinition:
-    """A crawler that does what kwok is told by these variables."""
-    env = {f"KWOK_{key.upper()}": value for key, value in script.items()}
-    return CrawlerDefinition(
-        name,
-        CrawlerKind.COMMAND,
-        image="crawl.test/crawler:1",
-        command=["crawl"],
-        env=env,
-        resources=resources or Resources(),
-        resumable=True,
-    )
-
-
-QUICKLY = crawler(run_for="1s", message=FINISHED)
+QUICKLY = scripted(run_for="1s", message=FINISHED)
 #: Runs until it is stopped, and says then what our runner would say.
-ENDLESS = crawler(stop_code="11", message=SHUTDOWN)
+ENDLESS = scripted(stop_code="11", message=SHUTDOWN)
 
 
 @pytest_asyncio.fixture(loop_scope="session", params=[True, False], ids=["observed", "unobserved"])
@@ -68,7 +50,7 @@ async def test_a_run_of_several_tasks_in_waves(kube: KubeLab) -> None:
 
 
 async def test_a_failure_with_its_cause(kube: KubeLab) -> None:
-    kube.knows(crawler(run_for="500ms", exit_code="137", reason="OOMKilled"))
+    kube.knows(scripted(run_for="500ms", exit_code="137", reason="OOMKilled"))
     result = await kube.lab.ended(await kube.lab.start(request()))
     assert (result.status, result.outcome) == ("FAILED", "killed by oom")
     [task] = kube.tasks()
@@ -89,7 +71,7 @@ async def test_a_stop_keeps_exit_code_and_summary(kube: KubeLab) -> None:
 
 
 async def test_a_forced_stop(kube: KubeLab) -> None:
-    kube.knows(crawler(stop_after="200ms", stop_code="137"))
+    kube.knows(scripted(stop_after="200ms", stop_code="137"))
     handle = await kube.lab.start(request())
     await kube.until_task("RUNNING")
     await handle.signal("force_stop", {"request_id": "s1", "requested_by": "ada"})
@@ -100,7 +82,7 @@ async def test_a_forced_stop(kube: KubeLab) -> None:
 
 
 async def test_a_stop_before_anything_could_run(kube: KubeLab) -> None:
-    kube.knows(crawler(resources=Resources(cpu="9000")))
+    kube.knows(scripted(resources=Resources(cpu="9000")))
     handle = await kube.lab.start(request())
     assert "nsufficient cpu" in await kube.until_said("No node has room for it")
     await handle.signal("stop", {"request_id": "s1"})
@@ -123,7 +105,7 @@ async def test_a_run_is_resumed(kube: KubeLab) -> None:
 
 
 async def test_a_running_task_is_adopted(kube: KubeLab) -> None:
-    kube.knows(crawler())
+    kube.knows(scripted())
     handle = await kube.lab.start(request())
     before = await kube.until_task("RUNNING")
     await handle.terminate("its workflow is lost")
@@ -137,7 +119,7 @@ async def test_a_running_task_is_adopted(kube: KubeLab) -> None:
 
 
 async def test_a_pod_deleted_behind_our_back(kube: KubeLab) -> None:
-    kube.knows(crawler())
+    kube.knows(scripted())
     handle = await kube.lab.start(request())
     await kube.until_task("RUNNING")
     kube.delete_pod(kube.pods()[0]["metadata"]["name"])
@@ -176,7 +158,7 @@ async def test_no_pod_may_be_made_and_then_it_may(kube: KubeLab) -> None:
 
 async def test_a_lost_node_is_told_and_a_stop_waits_for_it(kube: KubeLab) -> None:
     """Nothing says that its containers have ended, so nobody says that the run was stopped."""
-    kube.knows(crawler(stop_after="600s"))
+    kube.knows(scripted(stop_after="600s"))
     handle = await kube.lab.start(request(limits={**QUICK["limits"], "force_stop_after_s": 2}))
     task = await kube.until_task("RUNNING")
     [pod] = kube.pods()

@@ -26,9 +26,10 @@ from crawler_lifecycle.domain.audit import AuditReport, AuditRules
 from crawler_lifecycle.domain.pod import PodOptions
 from crawler_lifecycle.domain.run import RunResult
 from crawler_lifecycle.ports import CorrectionRow, TaskRow
+from tests.contracts.cluster.kube_harness import FINISHED
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.kube_lab import KubeLab, kube_laboratory
-from tests.kubernetes.test_lifecycle_kwok import ENDLESS, FINISHED, QUICKLY, request
+from tests.kubernetes.test_lifecycle_kwok import ENDLESS, QUICKLY, request
 from tests.support.temporal import temporal_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

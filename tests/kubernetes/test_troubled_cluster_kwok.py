@@ -13,9 +13,10 @@ from temporalio.testing import WorkflowEnvironment
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.api import Api
 from crawler_lifecycle.domain.run import RunResult
+from tests.contracts.cluster.kube_harness import FINISHED, scripted
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.kube_lab import KubeLab, kube_laboratory
-from tests.kubernetes.test_lifecycle_kwok import ENDLESS, FINISHED, crawler, request
+from tests.kubernetes.test_lifecycle_kwok import ENDLESS, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -94,7 +95,7 @@ async def test_parts_of_the_control_plane_are_killed_and_hang(
 ) -> None:
     with Cluster(kwok=1) as cluster:
         async with kube_laboratory(server.client, tmp_path, cluster, watched=watched) as kube:
-            kube.knows(crawler())
+            kube.knows(scripted())
             handle = await kube.lab.start(request(tasks=[{}] * 3, max_parallel_tasks=2))
             await kube.until_task("RUNNING", 1)
             kube.knows(replace(ENDLESS, name="endless"))

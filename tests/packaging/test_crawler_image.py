@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
 import tarfile
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from crawler_lifecycle.adapters.kubernetes import layout
 from tests.support.crawler_image import FOLDER, PACKAGES, REFERENCE, ROOT, assemble, install, locked, recipe, steps
+from tests.support.oci import assert_as_made, blob, manifest_of
 
 HADOLINT = Path(sys.executable).parent / "hadolint"
 
@@ -72,28 +71,14 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return assemble(tmp_path_factory.mktemp("image") / "crawler.tar")
 
 
-def _blob(archive: tarfile.TarFile, digest: str) -> Any:
-    file = archive.extractfile(f"blobs/{digest.replace(':', '/')}")
-    assert file is not None
-    return file
-
-
 @pytest.mark.slow
 def test_the_archive_is_what_the_dockerfile_says(archive: Path) -> None:
     made = recipe()
     with tarfile.open(archive) as tar:
-        index = json.loads(tar.extractfile("index.json").read())  # type: ignore[union-attr]
-        [entry] = index["manifests"]
-        assert entry["annotations"]["io.containerd.image.name"] == REFERENCE
-        manifest = json.loads(_blob(tar, entry["digest"]).read())
-        config = json.loads(_blob(tar, manifest["config"]["digest"]).read())["config"]
-        assert (config["User"], config["WorkingDir"], config["Entrypoint"]) == (
-            made.user,
-            made.workdir,
-            made.entrypoint,
-        )
-        assert made.env.items() <= dict(pair.split("=", 1) for pair in config["Env"]).items()
-        with tarfile.open(fileobj=_blob(tar, manifest["layers"][-1]["digest"])) as layer:
+        manifest, name = manifest_of(tar)
+        assert name == REFERENCE
+        assert_as_made(tar, manifest, made)
+        with tarfile.open(fileobj=blob(tar, manifest["layers"][-1]["digest"])) as layer:
             names = set(layer.getnames())
             sizes = {entry.name: entry.size for entry in layer if entry.isfile()}
     for source, place in made.copies:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support import service_image
 from tests.support.crawler_image import ROOT, steps
+from tests.support.oci import assert_as_made, blob, manifest_of
 from tests.support.service_image import BUILD_ID, REFERENCE, STATE, VENV, assemble, recipe
 
 DOCKERFILE = steps(ROOT / "Dockerfile")
@@ -53,27 +52,16 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return assemble(tmp_path_factory.mktemp("image") / "service.tar")
 
 
-def _blob(archive: tarfile.TarFile, digest: str) -> Any:
-    file = archive.extractfile(f"blobs/{digest.replace(':', '/')}")
-    assert file is not None
-    return file
-
-
 @pytest.mark.slow
 def test_the_archive_is_what_the_dockerfile_says(archive: Path) -> None:
     made = recipe()
     with tarfile.open(archive) as tar:
-        index = json.loads(tar.extractfile("index.json").read())  # type: ignore[union-attr]
-        [entry] = index["manifests"]
-        assert entry["annotations"]["io.containerd.image.name"] == REFERENCE
-        manifest = json.loads(_blob(tar, entry["digest"]).read())
-        config = json.loads(_blob(tar, manifest["config"]["digest"]).read())["config"]
-        found = config["User"], config["WorkingDir"], config["Entrypoint"]
-        assert found == (made.user, made.workdir, made.entrypoint)
-        assert made.env.items() <= dict(pair.split("=", 1) for pair in config["Env"]).items()
+        manifest, name = manifest_of(tar)
+        assert name == REFERENCE
+        assert_as_made(tar, manifest, made)
         entries: dict[str, tarfile.TarInfo] = {}
         for layer in manifest["layers"]:
-            with tarfile.open(fileobj=_blob(tar, layer["digest"])) as inside:
+            with tarfile.open(fileobj=blob(tar, layer["digest"])) as inside:
                 entries |= {one.name: one for one in inside}
                 if f"{VENV[1:]}/bin/crawlctl" in entries and layer is manifest["layers"][-2]:
                     script = inside.extractfile(f"{VENV[1:]}/bin/crawlctl")
@@ -97,10 +85,9 @@ def test_the_archive_is_what_the_dockerfile_says(archive: Path) -> None:
 def test_the_locked_packages_are_enough(archive: Path, tmp_path: Path) -> None:
     """Every process of ours is imported with nothing of the environment that the tests run in."""
     with tarfile.open(archive) as tar:
-        manifest = json.loads(tar.extractfile("index.json").read())["manifests"][0]  # type: ignore[union-attr]
-        layers = json.loads(_blob(tar, manifest["digest"]).read())["layers"]
+        layers = manifest_of(tar)[0]["layers"]
         for layer in layers[1:3]:
-            with tarfile.open(fileobj=_blob(tar, layer["digest"])) as inside:
+            with tarfile.open(fileobj=blob(tar, layer["digest"])) as inside:
                 inside.extractall(tmp_path, filter="fully_trusted")
     site = tmp_path / service_image.site_packages()[1:]
     code = (

@@ -16,6 +16,7 @@ from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
 from crawler_lifecycle.adapters.kubernetes.files import VolumeFiles
 from crawler_lifecycle.adapters.kubernetes.layout import files_path
 from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.run import Resources
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import Deployed, Deployment, TaskRef
 from crawler_lifecycle.settings import ClusterSettings
@@ -43,13 +44,30 @@ def summary(reason: str, code: int, **more: Any) -> str:
     return json.dumps({"runner": "1", "finish_reason": reason, "exit": code, "pages": 3, "items": 2, **more})
 
 
+#: What our runner says of a crawl that came to its end, and of one that was told to leave.
+FINISHED, SHUTDOWN = summary("finished", 0), summary("shutdown", 11)
+
+
+def scripted(name: str = "books", resources: Resources | None = None, **script: str) -> CrawlerDefinition:
+    """A crawler that does what kwok is told by these variables."""
+    return CrawlerDefinition(
+        name,
+        CrawlerKind.COMMAND,
+        image="crawl.test/crawler:1",
+        command=["crawl"],
+        env={f"KWOK_{key.upper()}": value for key, value in script.items()},
+        resources=resources or Resources(),
+        resumable=True,
+    )
+
+
 def crawler(seconds: float, **env: str) -> CrawlerDefinition:
     """A crawler whose pod kwok ends after so long, and at once when it is stopped."""
     ends = seconds < LONG
     script = {
         "KWOK_EXIT_CODE": "0",
         "KWOK_STOP_CODE": "11",
-        "KWOK_MESSAGE": summary("finished", 0) if ends else summary("shutdown", 11),
+        "KWOK_MESSAGE": FINISHED if ends else SHUTDOWN,
         **({"KWOK_RUN_FOR": f"{int(seconds * 1000)}ms"} if ends else {}),
     }
     return CrawlerDefinition(

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.run import Resources
-from tests.contracts.cluster.kube_harness import summary
-
-FINISHED, SHUTDOWN = summary("finished", 0), summary("shutdown", 11)
+from tests.contracts.cluster.kube_harness import FINISHED, SHUTDOWN, scripted, summary
 
 
-def _crawler(name: str, *, cpu: str | None = None, limits: Mapping[str, float] | None = None, **script: str) -> Any:
-    env = {f"KWOK_{key.upper()}": value for key, value in script.items()}
-    resources = Resources(cpu=cpu) if cpu else Resources()
-    return CrawlerDefinition(
-        name,
-        CrawlerKind.COMMAND,
-        image="crawl.test/crawler:1",
-        command=["crawl"],
-        env=env,
-        resources=resources,
-        resumable=True,
-        limits=dict(limits or {}),
-    )
+def _crawler(
+    name: str, *, cpu: str | None = None, limits: Mapping[str, float] | None = None, **script: str
+) -> CrawlerDefinition:
+    return replace(scripted(name, Resources(cpu=cpu) if cpu else None, **script), limits=dict(limits or {}))
 
 
 #: End by themselves, if they are let.
