@@ -130,6 +130,46 @@ def test_two_at_once(tmp_path: Path) -> None:
     assert everything(tmp_path) == []
 
 
+def test_the_trash_is_emptied_while_a_run_is_put_aside(
+    place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever another call empties it: the run is out of the way, and nothing fails."""
+    left(tmp_path, 7)
+    make, really = Path.mkdir, Path.rename
+
+    def mkdir(self: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        make(self, mode, parents, exist_ok)
+        assert VolumePlace(tmp_path).finish() == []
+
+    def rename(self: Path, target: Path) -> Path:
+        assert VolumePlace(tmp_path).finish() == []
+        return really(self, target)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    monkeypatch.setattr(Path, "rename", rename)
+    place.put_aside(7)
+    assert place.runs() == set()
+
+
+def test_two_hide_the_same_state(place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where folders cannot be moved as a whole, another call may take any name first, and remove it at once."""
+    left(tmp_path, 7)
+    really = Path.rename
+    others = iter([True, False, True])  # at the first and the third name that we take
+
+    def rename(self: Path, target: Path) -> Path:
+        if self.name == "7":
+            raise PermissionError(13, "Permission denied")
+        if next(others, False):
+            really(self, self.with_name(f"{ASIDE}other"))
+            VolumePlace(tmp_path).remove(7, 1)
+        return really(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    place.put_aside(7)
+    assert not [name for name in everything(tmp_path) if name.startswith("state") and ASIDE not in name]
+
+
 # --- rights --------------------------------------------------------------------------------------------------------
 
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become the user of crawl pods")
@@ -266,8 +306,9 @@ def test_what_cannot_be_removed_is_told_and_left_for_the_next(
     monkeypatch.setattr(volume, "_removed", lambda folder: [(folder, OSError(5, "Input/output error"))])
     with pytest.raises(ClusterUnavailable, match="Input/output error"):
         place.remove(7, 1)
-    (trouble,) = place.finish()
-    assert "Input/output error" in trouble
+    troubles = place.finish()
+    assert len(troubles) == 2
+    assert all("Input/output error" in trouble for trouble in troubles)
     monkeypatch.undo()
     assert place.finish() == []
     assert list((tmp_path / TRASH).iterdir()) == []

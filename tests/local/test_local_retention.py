@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -81,13 +82,15 @@ def test_a_resumed_run_is_counted_from_its_last_end(ended: Bench) -> None:
 
 def test_one_that_is_deployed_again_meanwhile_stays(ended: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     age(ended, 99)
-    locked = retention.exclusive
+    judged = retention._is_over
 
-    def deployed_before_the_lock(state: Path) -> object:
-        ended.folder().with_name("2").mkdir()
-        return locked(state)
+    def deployed_after_the_first_judgement(run: Path, before: float) -> bool:
+        try:
+            return judged(run, before)
+        finally:
+            ended.folder().with_name("2").mkdir(exist_ok=True)
 
-    monkeypatch.setattr(retention, "exclusive", deployed_before_the_lock)
+    monkeypatch.setattr(retention, "_is_over", deployed_after_the_first_judgement)
     assert ended.cluster.remove_old(DAY) == []
     assert ended.folder().is_dir()
 
@@ -106,6 +109,25 @@ def test_a_removal_that_was_interrupted_is_finished_by_the_next(
     assert "cannot be removed" in caplog.text
     assert len(list((ended.state / "trash").iterdir())) == 1
     assert ended.cluster.remove_old(DAY) == []
+    assert list((ended.state / "trash").iterdir()) == []
+
+
+def test_the_trash_is_emptied_while_a_run_is_put_aside(ended: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another cleaning waits for the run to be there as a whole."""
+    age(ended, 99)
+    really = os.makedirs
+    other = threading.Thread(target=ended.cluster.remove_old, args=(DAY,))
+
+    def makedirs(name: Path, mode: int) -> None:
+        monkeypatch.undo()
+        really(name, mode)
+        other.start()
+        other.join(0.5)  # it would be through by then, if nothing held it
+        assert name.is_dir()
+
+    monkeypatch.setattr(os, "makedirs", makedirs)
+    assert ended.cluster.remove_old(DAY) == [RUN]
+    other.join()
     assert list((ended.state / "trash").iterdir()) == []
 
 

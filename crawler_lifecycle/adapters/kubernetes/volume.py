@@ -12,6 +12,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable
@@ -49,15 +50,16 @@ class VolumePlace:
 
     def put_aside(self, run_id: int) -> None:
         """Take the run's folders out of the way, at once. What was taken already, or never was, is no error."""
-        aside = self._root / TRASH / f"{run_id}.{os.urandom(4).hex()}"
+        trash = self._root / TRASH
         for top in (_TASKS, _STATE):
             folder = self._root / top / str(run_id)
             try:
                 if not _is_folder(folder):
                     continue
                 try:
-                    aside.mkdir(mode=0o700, parents=True, exist_ok=True)
-                    folder.rename(aside / top)
+                    # In one step, and nobody removes the trash itself: who empties it meanwhile takes all or nothing.
+                    trash.mkdir(exist_ok=True)
+                    folder.rename(trash / f"{run_id}.{os.urandom(8).hex()}")
                 except PermissionError:
                     if top == _STATE:
                         _hide_state(folder)
@@ -126,14 +128,22 @@ def _check_ours(folder: Path) -> None:
 def _hide_state(folder: Path) -> None:
     """Make every task's saved state one that is not there. Raises ``OSError``."""
     for state in _folders(folder):
+        while names := _to_hide(state):
+            aside = state / f"{ASIDE}{os.urandom(8).hex()}"
+            # Somebody else at it takes a name before us, or removes what we moved it to: look again what is left.
+            with suppress(FileNotFoundError):
+                aside.mkdir(mode=0o700)
+                # The mark of a clean stop goes first: without it nothing that is left would be trusted.
+                for name in sorted(names, key=lambda one: (one != "clean-stop.json", one)):
+                    (state / name).rename(aside / name)
+
+
+def _to_hide(state: Path) -> list[str]:
+    try:
         with os.scandir(state) as entries:
-            names = [entry.name for entry in entries if not entry.name.startswith(ASIDE)]
-        if names:
-            aside = state / f"{ASIDE}{os.urandom(4).hex()}"
-            aside.mkdir(mode=0o700)
-            # The mark of a clean stop goes first: without it nothing that is left would be trusted.
-            for name in sorted(names, key=lambda one: (one != "clean-stop.json", one)):
-                (state / name).rename(aside / name)
+            return [entry.name for entry in entries if not entry.name.startswith(ASIDE)]
+    except FileNotFoundError:
+        return []
 
 
 def _remove(folder: Path) -> None:
@@ -163,13 +173,16 @@ def _removed(folder: Path) -> list[tuple[Path, OSError]]:
 
 def _open_up(folder: Path) -> None:
     """Give ourselves the right to what crawlers closed to themselves, as far as it is ours."""
+    _open_one(folder)
     for path, names, _ in os.walk(folder, onerror=lambda error: None):
         for name in names:
-            inner = Path(path, name)
-            if not inner.is_symlink() and inner.lstat().st_uid == os.geteuid():
-                inner.chmod(0o700)
-    if _is_folder(folder) and folder.lstat().st_uid == os.geteuid():
-        folder.chmod(0o700)
+            _open_one(Path(path, name))
+
+
+def _open_one(folder: Path) -> None:
+    with suppress(FileNotFoundError):  # somebody else removes it too
+        if _is_folder(folder) and folder.lstat().st_uid == os.geteuid():
+            folder.chmod(0o700)
 
 
 def _remove_empty(folder: Path) -> None:

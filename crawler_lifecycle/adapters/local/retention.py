@@ -97,7 +97,9 @@ def _put_aside(state: Path, run: Path) -> None:
 
 
 def _empty_trash(state: Path) -> None:
-    for folder in _folders(state / TRASH):
+    with exclusive(state):  # what another one is putting aside is not taken from under its hands
+        left = _folders(state / TRASH)
+    for folder in left:
         try:
             shutil.rmtree(folder)
         except OSError as error:
