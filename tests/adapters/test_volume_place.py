@@ -8,15 +8,17 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from crawler_lifecycle.adapters.kubernetes import volume
+from crawler_lifecycle.adapters.kubernetes.files import VolumeFiles
 from crawler_lifecycle.adapters.kubernetes.layout import files_path, state_path
 from crawler_lifecycle.adapters.kubernetes.volume import ASIDE, TRASH, VolumePlace
 from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.ports import TaskRef
 
 
 def left(root: Path, run_id: int, *, tasks: int = 2, attempt: int = 1) -> None:
@@ -86,6 +88,35 @@ def test_a_later_attempt_stays(place: VolumePlace, tmp_path: Path) -> None:
         "state/7/0/job/requests.queue",
         "tasks/7/0/2/files/sub/page.html",
     ]
+
+
+@pytest.mark.parametrize("movable", [True, False])
+def test_a_resume_finds_its_folders_however_empty_they_are(
+    place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, movable: bool
+) -> None:
+    """A removal takes minutes. The pod of the next attempt has folders mounted that nothing was written to yet."""
+    left(tmp_path, 7)
+    mounted = [tmp_path / files_path(7, 0, 2), tmp_path / state_path(7, 0)]
+    remove, really = volume._remove, Path.rename
+
+    def rename(self: Path, target: Path) -> Path:
+        if self.name == "7" and not movable:
+            raise PermissionError(13, "Permission denied")
+        return really(self, target)
+
+    def resumed(folder: Path) -> None:
+        remove(folder)
+        for one in mounted:
+            one.mkdir(parents=True, exist_ok=True)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    monkeypatch.setattr(volume, "_remove", resumed)
+    place.put_aside(7)
+    assert movable or (tmp_path / state_path(7, 0)).is_dir()
+    place.remove(7, 1)
+    assert all(one.is_dir() for one in mounted)
+    assert everything(tmp_path) == []
+    assert not (tmp_path / files_path(7, 0, 1).parent).exists()
 
 
 def test_links_are_removed_and_not_followed(place: VolumePlace, tmp_path: Path) -> None:
@@ -176,7 +207,7 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become t
 
 AS_CRAWLS = """
 import os, sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from crawler_lifecycle.adapters.kubernetes.volume import VolumePlace
 os.setgroups([]); os.setgid(1000); os.setuid(1000)
@@ -283,6 +314,70 @@ def test_nothing_is_mounted(tmp_path: Path) -> None:
         VolumePlace(tmp_path).runs()
     with pytest.raises(ClusterUnavailable, match="cannot be read"):
         VolumePlace(tmp_path / "away").runs()
+
+
+def unmounted(root: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """From the next such call on, the volume is not there any more, but the folder on which it was mounted."""
+    really = getattr(volume, what)
+
+    def goes(*given: object) -> object:
+        if (root / "tasks").exists():
+            root.rename(root.with_name("elsewhere"))
+            root.mkdir()
+        return really(*given)
+
+    monkeypatch.setattr(volume, what, goes)
+
+
+@pytest.mark.parametrize("step", ["runs", "put_aside", "remove"])
+def test_the_volume_goes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """What is not there then was not taken by anybody, and nothing is recorded as removed."""
+    root = tmp_path / "volume"
+    (root / "tasks").mkdir(parents=True)
+    left(root, 7)
+    place = VolumePlace(root)
+    calls: dict[str, Callable[[], object]] = {
+        "runs": place.runs,
+        "put_aside": lambda: place.put_aside(7),
+        "remove": lambda: place.remove(7, 1),
+    }
+    unmounted(root, monkeypatch, "_is_folder" if step == "put_aside" else "_folders")
+    with pytest.raises(ClusterUnavailable, match="holds no folder 'tasks' and nothing is mounted there"):
+        calls[step]()
+    assert len(everything(root.with_name("elsewhere"))) == 6
+
+
+def test_the_volume_goes_while_an_export_asks_for_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An archive without files would count as a whole one."""
+    root = tmp_path / "volume"
+    (root / "tasks").mkdir(parents=True)
+    left(root, 7)
+    really = Path.stat
+
+    def stat(self: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if not follow_symlinks and (root / "tasks").exists():
+            root.rename(root.with_name("elsewhere"))
+            root.mkdir()
+        return really(self, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    with pytest.raises(ClusterUnavailable, match="holds no folder 'tasks' and nothing is mounted there"):
+        VolumeFiles(root).files(7, [TaskRef(70, 0, 1, "uid")])
+
+
+def test_a_volume_that_becomes_read_only(place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even the rights of what lies there can be changed then."""
+    left(tmp_path, 7)
+    place.put_aside(7)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    monkeypatch.setattr(os, "unlink", refuse)
+    troubles = place.finish()
+    assert len(troubles) == 2
+    assert all("Read-only file system" in trouble for trouble in troubles)
 
 
 def test_a_volume_that_is_mounted_read_only(

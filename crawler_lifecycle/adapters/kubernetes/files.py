@@ -54,7 +54,6 @@ class VolumeFiles:
 
     def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]:
         """The folders there are. A task whose crawler never began has none. Raises ``ClusterUnavailable``."""
-        check_mounted(self._root)
         found = []
         for task in tasks:
             folder = self._root / files_path(run_id, task.index, task.attempt)
@@ -65,6 +64,7 @@ class VolumeFiles:
             except OSError as error:
                 raise _unreadable(self._root, error) from error
             found.append(FileSource(files_prefix(task.index, task.attempt), folder))
+        check_mounted(self._root)  # only now: what went with the volume, at whatever moment, is not missing
         return found
 
 

@@ -23,6 +23,8 @@ TRASH = "trash"
 #: In a task's folder of saved state: what of it waits to be removed.
 ASIDE = ".removed-"
 _TASKS, _STATE = "tasks", "state"
+#: Why a folder cannot be removed that is none, is not empty, is not ours, or is gone.
+_LEFT = (errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST, errno.EACCES, errno.EPERM, errno.ENOENT)
 _CURE = "run it where the volume is mounted writable, as the user of crawl pods (1000) or as root"
 
 
@@ -44,9 +46,11 @@ class VolumePlace:
         """The names of folders where those of runs should be, whatever they are."""
         check_mounted(self._root)
         try:
-            return {folder.name for top in (_TASKS, _STATE) for folder in _folders(self._root / top)}
+            found = {folder.name for top in (_TASKS, _STATE) for folder in _folders(self._root / top)}
         except OSError as error:
             raise _trouble(self._root, error) from error
+        check_mounted(self._root)
+        return found
 
     def put_aside(self, run_id: int) -> None:
         """Take the run's folders out of the way, at once. What was taken already, or never was, is no error."""
@@ -69,21 +73,31 @@ class VolumePlace:
                 continue  # another one was faster
             except OSError as error:
                 raise _trouble(folder, error) from error
+        check_mounted(self._root)  # only now: without the volume everything looks as if another one had taken it
 
     def remove(self, run_id: int, attempt: int) -> None:
-        """Remove what was put aside of the run, and what of its attempts up to this one lies where it was."""
+        """Remove what was put aside of the run, and what of its attempts up to this one lies where it was.
+
+        A resume may have begun meanwhile. What is of its attempt stays, empty or not: a pod has it mounted.
+        """
+        run = self._root / _TASKS / str(run_id)
         try:
-            folders = [folder for folder in _folders(self._root / TRASH) if folder.name.startswith(f"{run_id}.")]
-            for index in _folders(self._root / _TASKS / str(run_id)):
-                folders += [one for one in _folders(index) if one.name.isdecimal() and int(one.name) <= attempt]
+            aside = [folder for folder in _folders(self._root / TRASH) if folder.name.startswith(f"{run_id}.")]
+            indexes = list(_folders(run))
+            over = [
+                one for index in indexes for one in _folders(index) if one.name.isdecimal() and int(one.name) <= attempt
+            ]
             states = list(_folders(self._root / _STATE / str(run_id)))
-            folders += [one for state in states for one in _folders(state) if one.name.startswith(ASIDE)]
+            aside += [one for state in states for one in _folders(state) if one.name.startswith(ASIDE)]
         except OSError as error:
             raise _trouble(self._root, error) from error
-        for folder in folders:
+        for folder in (*aside, *over):
             _remove(folder)
-        for top in (_TASKS, _STATE):
-            _remove_empty(self._root / top / str(run_id))
+        for folder in over:
+            _remove_empty(folder)
+        for folder in (*indexes, run, self._root / _STATE / str(run_id)):
+            _rmdir(folder)
+        check_mounted(self._root)
 
     def finish(self) -> list[str]:
         """Remove what calls that were killed had put aside; what could not be removed, and why."""
@@ -180,21 +194,26 @@ def _open_up(folder: Path) -> None:
 
 
 def _open_one(folder: Path) -> None:
-    with suppress(FileNotFoundError):  # somebody else removes it too
+    with suppress(OSError):  # somebody else removes it too; what stays closed is told by the next try to remove it
         if _is_folder(folder) and folder.lstat().st_uid == os.geteuid():
             folder.chmod(0o700)
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove the folders of a run that hold nothing any more, as far as we may."""
+    """Remove the folder and those in it that hold nothing any more, as far as we may."""
+    for path, _, _ in os.walk(folder, topdown=False):
+        _rmdir(Path(path))
+
+
+def _rmdir(folder: Path) -> None:
+    """Remove the folder if it is empty, and we may."""
     if folder.is_symlink():
         return
-    for path, _, _ in os.walk(folder, topdown=False):
-        try:
-            os.rmdir(path)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EACCES, errno.EPERM, errno.ENOENT):
-                raise _trouble(Path(path), error) from error
+    try:
+        folder.rmdir()
+    except OSError as error:
+        if error.errno not in _LEFT:
+            raise _trouble(folder, error) from error
 
 
 def _trouble(path: Path, error: OSError) -> ClusterUnavailable:
