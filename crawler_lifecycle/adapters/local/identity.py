@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+from collections.abc import Iterator
 
 _GONE = (errno.ENOENT, errno.ESRCH)
 
@@ -129,13 +130,22 @@ class Identity:
 
 def all_processes() -> list[Stat]:
     """Every process there is now, except those that vanish while we read."""
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
+    return list(_each_process())
+
+
+def _each_process() -> Iterator[Stat]:
+    """Every process, to be judged before the next one is asked for.
+
+    One that forks and ends while we read hides its child from the list that was made before. So the list is made again
+    until nobody new is in it: then all that lived at that moment were judged while they lived.
+    """
+    known: set[str] = set()
+    while new := [name for name in os.listdir("/proc") if name.isdigit() and name not in known]:
+        known.update(new)
+        for name in new:
             stat = read_stat(int(name))
             if stat is not None:
-                found.append(stat)
-    return found
+                yield stat
 
 
 def carries(pid: int, marks: list[bytes]) -> bool:
@@ -152,16 +162,17 @@ def members(leader: Identity | None, marks: list[bytes]) -> list[Stat]:
     """The living processes of one task: the leader's group while the leader is there, and all that carry the marks.
 
     The marks also find what left the group and the session (double forks). The bare group number counts only while
-    the leader, dead or alive, still holds it; afterwards it may be given to strangers.
+    the leader, dead or alive, still holds it; afterwards it may be given to strangers. The leader itself belongs to
+    them before it has made its group and executed.
     """
     held = leader.stat() if leader is not None else None
     own = os.getpid()
     return [
         stat
-        for stat in all_processes()
+        for stat in _each_process()
         if not stat.ended
         and stat.pid != own
-        and ((held is not None and stat.group == held.pid) or carries(stat.pid, marks))
+        and ((held is not None and held.pid in (stat.pid, stat.group)) or carries(stat.pid, marks))
     ]
 
 
