@@ -100,7 +100,7 @@ def test_a_removal_that_was_interrupted_is_finished_by_the_next(
 ) -> None:
     age(ended, 99)
 
-    def refuse(folder: Path) -> None:
+    def refuse(folder: Path, **_: object) -> None:
         raise PermissionError(13, "Permission denied", str(folder))
 
     with monkeypatch.context() as patch:
@@ -110,6 +110,58 @@ def test_a_removal_that_was_interrupted_is_finished_by_the_next(
     assert len(list((ended.state / "trash").iterdir())) == 1
     assert ended.cluster.remove_old(DAY) == []
     assert list((ended.state / "trash").iterdir()) == []
+
+
+@pytest.mark.parametrize("steps", range(3))
+def test_a_cleaning_that_is_killed_between_two_steps_leaves_nothing_behind(
+    ended: Bench, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    ended.folder(1).mkdir(parents=True)
+    (ended.folder(1) / "end.json").write_text("{}")
+    for index in range(2):
+        age(ended, 99, index)
+    really, left = os.rename, iter(range(steps))
+
+    def rename(source: Path, target: Path) -> None:
+        if next(left, None) is None:
+            raise Killed
+        really(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", rename)
+        with pytest.raises(Killed):
+            ended.cluster.remove_old(DAY)
+    ended.cluster.remove_old(DAY)
+    assert os.listdir(ended.state / "tasks" / str(RUN)) == ["removed.json"]
+    assert os.listdir(ended.state / "state") == []
+    assert os.listdir(ended.state / "trash") == []
+
+
+def test_two_cleanings_remove_the_same_things(
+    ended: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever the one is about to remove, the other has just removed; neither gives up, and nobody is told of it."""
+    age(ended, 99)
+    unlink, rmdir, others = os.unlink, os.rmdir, iter([False, True] * 99)
+
+    def unlink_behind(path: str, *, dir_fd: int | None = None) -> None:
+        if dir_fd is not None and next(others):
+            unlink(path, dir_fd=dir_fd)
+        unlink(path, dir_fd=dir_fd)
+
+    def rmdir_behind(path: str, *, dir_fd: int | None = None) -> None:
+        rmdir(path, dir_fd=dir_fd)
+        rmdir(path, dir_fd=dir_fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", unlink_behind)
+        patch.setattr(os, "rmdir", rmdir_behind)
+        assert ended.cluster.remove_old(DAY) == [RUN]
+    assert os.listdir(ended.state / "trash") == []
+    assert caplog.text == ""
 
 
 def test_the_trash_is_emptied_while_a_run_is_put_aside(ended: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,15 +85,18 @@ def _ended(task: Path, before: float) -> bool:
 
 
 def _put_aside(state: Path, run: Path) -> None:
-    """Take the run's folders away in one step each. A crash in between leaves nothing half."""
+    """Take the run's folders away in one step each. After a crash in between the next call does the rest.
+
+    The tasks go last: by them the next call knows that there is a rest.
+    """
     aside = state / TRASH / f"{run.name}.{os.urandom(4).hex()}"
     os.makedirs(aside, mode=0o700)
     files.replace(str(run / REMOVED), {"at": files.utc(time.time())})
-    for index in _folders(run):
-        os.rename(index, aside / index.name)
     saved = state / "state" / run.name
     if saved.is_dir() and not saved.is_symlink():
         os.rename(saved, aside / "state")
+    for index in _folders(run):
+        os.rename(index, aside / index.name)
 
 
 def _empty_trash(state: Path) -> None:
@@ -101,6 +104,12 @@ def _empty_trash(state: Path) -> None:
         left = _folders(state / TRASH)
     for folder in left:
         try:
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, onerror=_unless_gone)
         except OSError as error:
             logger.warning("what is left of an old run cannot be removed: %s", error)
+
+
+def _unless_gone(function: object, path: str, trouble: tuple[type[BaseException], BaseException, object]) -> None:
+    """What another cleaning removes at the same time is no trouble, and both go on to the end."""
+    if not isinstance(trouble[1], FileNotFoundError):
+        raise trouble[1]
