@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -72,3 +73,19 @@ def test_a_crawler_that_has_not_made_its_group_yet_is_killed(bench: Bench) -> No
     end = bench.look().end
     assert end is not None
     assert (end.exit_code, end.signal) == (137, 9)
+
+
+# --- what an error says -----------------------------------------------------------------------------------------------
+
+
+def test_without_descriptors_nothing_is_said_of_a_file_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other threads may hold them all for a moment; the kernel says so before it looks for the file."""
+
+    def no_more(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "open", no_more)
+    with pytest.raises(OSError, match="Too many open files"):
+        files.read(str(tmp_path / "process.json"))
