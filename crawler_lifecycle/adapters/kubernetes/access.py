@@ -133,19 +133,23 @@ class Access:
         with self._lock:
             return self._identity, _authorization(self._identity)
 
-    def renew(self, refused: str | None, asked_at: float) -> bool:
-        """The server refused ``refused``, sent at ``asked_at`` (monotonic): read everything again.
+    def renew(self, who: Identity, refused: str | None, asked_at: float) -> bool:
+        """The server refused ``who`` and ``refused``, sent at ``asked_at`` (monotonic): read everything again.
 
         Says whether there is something else to show now. Any number of threads may come with the same refusal; the
-        first of them reads, once.
+        first of them reads, once. Raises ``InvalidRequest``, also when another server is named now: a look that began
+        on one cluster must not end on another, where nothing of ours is.
         """
         with self._lock:
             if self._renewed_at < asked_at:
-                was, self._identity = self._identity, load(self.source, self._connections)
-                self._renewed_at = time.monotonic()
-                if was.certificates != self._identity.certificates:
-                    return True
-            return _authorization(self._identity) != refused
+                found = load(self.source, self._connections)
+                if found.host != self._identity.host:
+                    raise InvalidRequest(
+                        f"{self.source.words}: names the server {found.host} now, and this process began with "
+                        f"{self._identity.host}; start it again, or set LIFECYCLE_CLUSTER__CONTEXT"
+                    )
+                self._identity, self._renewed_at = found, time.monotonic()
+            return self._identity.certificates != who.certificates or _authorization(self._identity) != refused
 
     def trouble(self) -> str | None:
         """Why the credentials may be old."""

@@ -118,7 +118,7 @@ class Wire:
             error = errors.from_answer(asked, response.status, response.headers, told)
             if not isinstance(error, Unauthorised):
                 raise error
-            if renewed or not self._renewed(error, authorization, asked_at):
+            if renewed or not self._renewed(error, who, authorization, asked_at):
                 raise self._unknown(error) from None
         raise AssertionError("unreachable")
 
@@ -129,9 +129,9 @@ class Wire:
             text = f"no credentials for the Kubernetes API to {asked.gesture} ({self._access.source.words}): {error}"
             raise Unauthorised(text) from error
 
-    def _renewed(self, error: ApiError, authorization: str | None, asked_at: float) -> bool:
+    def _renewed(self, error: ApiError, who: access.Identity, authorization: str | None, asked_at: float) -> bool:
         try:
-            return self._access.renew(authorization, asked_at)
+            return self._access.renew(who, authorization, asked_at)
         except InvalidRequest as trouble:
             raise Unauthorised(f"{error}; reading the credentials again: {trouble}", status=401) from error
 

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import ssl
+import time
 import warnings
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -290,6 +291,38 @@ def test_a_renewed_client_certificate_is_used_after_a_refusal(tmp_path: Path) ->
         assert api._access.current()[0].certificates != before
         server.tokens = None
         assert _listed(api) == 0
+
+
+def test_every_thread_that_was_refused_with_the_old_certificate_shows_the_new_one(tmp_path: Path) -> None:
+    """The first of them read it; for the others, too, there is something else to show."""
+    with _tls_server(tmp_path, client=True) as server:
+        path = server.kubeconfig(**{"certificate-authority": "ca.pem"})
+        _rewrite(path, **{"client-certificate": "client.pem", "client-key": "client.key"})
+        mine = access.Access(access.Source(str(path), None), 4)
+        asked_at = time.monotonic()
+        old, shown = mine.current()
+        (tmp_path / "client.pem").write_text((tmp_path / "client.pem").read_text() + "\n")
+        assert [mine.renew(old, shown, asked_at) for _ in range(3)] == [True] * 3
+        new, _ = mine.current()
+        assert not mine.renew(new, shown, asked_at)
+        mine.close()
+
+
+def test_new_credentials_never_lead_to_another_server(server: FakeApiServer, tmp_path: Path) -> None:
+    """Somebody chose another context in the middle of a look: nothing of ours is there, and that means nothing."""
+    (tmp_path / "other").mkdir()
+    with FakeApiServer(tmp_path / "other") as other:
+        api = patient(server)
+        api.listing(api.jobs_path(), Job)
+        server.tokens = {"new"}
+        (tmp_path / "kubeconfig").write_text(other.kubeconfig(token="new").read_text())
+        words = f"names the server {other.url} now, and this process began with {server.url}; start it again"
+        for _ in range(2):
+            with pytest.raises(Unauthorised, match=words):
+                api.listing(api.jobs_path(), Job)
+        server.kubeconfig(token="new")
+        assert _listed(api) == 0
+        assert other.requests == []
 
 
 # --- proxies ----------------------------------------------------------------------------------------------------------
