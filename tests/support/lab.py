@@ -38,6 +38,9 @@ PATIENCE_S = 60.0
 #: An end that was found late is on record as that. On a busy machine any may be: it is true, and no fault.
 OF_LATENESS = ("late", "repair")
 
+#: What the server says when no worker has answered a question in the server's own time.
+_NO_ANSWER = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED, RPCStatusCode.UNAVAILABLE)
+
 CRAWLERS = {
     "books": CrawlerDefinition("books", args={"shelf": Argument(default="a")}, resumable=True),
     "shops": CrawlerDefinition("shops", partial_ok=True, limits={"run_timeout_s": 7200.0}),
@@ -204,12 +207,21 @@ class Lab:
     async def snapshot_where(
         self, handle: WorkflowHandle[Any, Any], condition: Callable[[RunSnapshot], Any], seconds: float = PATIENCE_S
     ) -> RunSnapshot:
-        """Ask the workflow until its snapshot fits."""
-        end = time.monotonic() + seconds
-        while not condition(snapshot := await handle.query(names.QUERY_STATUS, result_type=RunSnapshot)):
-            assert time.monotonic() < end, f"not within {seconds:g} s; last: {snapshot}"
+        """Ask the workflow until its snapshot fits. A question to which nobody answers in time is asked again."""
+        end, last = time.monotonic() + seconds, "no answer"
+        while True:
+            try:
+                snapshot = await handle.query(names.QUERY_STATUS, result_type=RunSnapshot)
+            except RPCError as error:
+                if error.status not in _NO_ANSWER:
+                    raise
+                last = str(error)
+            else:
+                if condition(snapshot):
+                    return snapshot
+                last = str(snapshot)
+            assert time.monotonic() < end, f"not within {seconds:g} s; last: {last}"
             await asyncio.sleep(0.02)
-        return snapshot
 
     def tasks(self, run_id: int) -> dict[int, str]:
         """Status by index of the tasks that count."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import _workflow
 
 from crawler_lifecycle.adapters.temporal import register_search_attributes
 from crawler_lifecycle.temporal import plugin
@@ -22,6 +25,29 @@ DYNAMIC = {
     "history.timerProcessorMaxTimeShift": '"1ms"',
     "frontend.WorkflowTimeSkippingEnabled": "true",
 }
+#: How long a workflow's code may take for one task in a test, in seconds. The SDK says 2, by the clock of the wall, and
+#: then calls it a deadlock: a task, a query or a replay fails for it. On a machine with more to do than it can, every
+#: thread stands still for that long now and then, and no code of ours is the cause.
+ACTIVATION_S = 60
+
+
+def _leave_time(worker: Any) -> None:
+    """Give the workflows of every worker and replayer of this process ``ACTIVATION_S``."""
+    init = worker.__init__
+    if getattr(init, "unhurried", False):
+        return
+
+    @functools.wraps(init)
+    def unhurried(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        assert self._deadlock_timeout_seconds == 2, "the SDK keeps its time limit elsewhere by now"
+        self._deadlock_timeout_seconds = ACTIVATION_S
+
+    unhurried.unhurried = True  # type: ignore[attr-defined]
+    worker.__init__ = unhurried
+
+
+_leave_time(_workflow._WorkflowWorker)
 
 
 def temporal_binary() -> str:
