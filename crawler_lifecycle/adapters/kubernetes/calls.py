@@ -31,6 +31,7 @@ class Call:
         """Whether anything of the request may have reached the server."""
         self.over = False
         self._socket: socket.socket | None = None
+        self._cut = False
         self._lock = threading.Lock()
 
     def timed(self, url: str) -> str:
@@ -55,25 +56,33 @@ class Call:
         with self._lock:
             self.over = True
             if self._socket is not None:
+                self._cut = True
                 with contextlib.suppress(OSError):  # closed already
                     # The bare socket's own: a TLS socket's would take its state away under the thread that reads.
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
-    def done(self) -> None:
-        """The socket is somebody else's from now on."""
+    def done(self) -> bool:
+        """The socket is somebody else's from now on; whether it was cut before."""
         with self._lock:
             self._socket = None
+            return self._cut
 
 
 def tracked(base: type[Any]) -> type[Any]:
     """A connection class of urllib3 that tells the calling thread's ``Call`` its socket."""
 
     class Tracked(base):  # type: ignore[misc]
+        _last: Call | None = None
+
         def request(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
             call: Call | None = getattr(_using, "call", None)
             if call is None:
                 super().request(method, url, *args, **kwargs)
                 return
+            # A connection is free again with the last byte of an answer, a moment before its call has ended.
+            if self._last is not None and self._last.done():
+                self.close()
+            self._last = call
             if self.sock is None:  # otherwise http.client connects in the middle of the request
                 self.connect()
             url = call.timed(url)  # the server counts from the receipt: nothing that takes time may come after this
@@ -97,11 +106,12 @@ class Calls:
         """A call by this thread that may take so long in all; ``left_s`` tells how long it may still take effect."""
         call = Call(time.monotonic() + seconds, left_s)
         with self._changed:
-            self._open.add(call)
             if not self._watching:
-                self._watching = True
+                # Raises where there are too many threads; the next call then tries again.
                 threading.Thread(target=self._watch, name="kubernetes-calls", daemon=True).start()
-            elif call.until < self._wakes_at:
+                self._watching = True
+            self._open.add(call)
+            if call.until < self._wakes_at:
                 self._changed.notify()
         _using.call = call
         return call

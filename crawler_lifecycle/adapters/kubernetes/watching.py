@@ -60,7 +60,12 @@ class Watch:
         return self
 
     def __next__(self) -> WatchEvent:
-        return next(self._events)
+        try:
+            return next(self._events)
+        except ValueError:
+            if not self._closed:
+                raise
+            raise StopIteration from None  # another thread is closing it at this very moment
 
     def __enter__(self) -> Watch:
         return self

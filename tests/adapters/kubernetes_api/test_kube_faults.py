@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.calls import Call, Calls
 from crawler_lifecycle.adapters.kubernetes.errors import (
     ApiError,
     Conflict,
@@ -411,4 +412,57 @@ def test_a_kubeconfig_that_is_gone_when_it_is_needed_again_is_told(api: Api, ser
     server.tokens = {"new"}
     (server.folder / "kubeconfig").write_text("{")
     with pytest.raises(Unauthorised, match=r"reading the credentials again: kubeconfig .* cannot be used"):
+        api.listing(api.jobs_path(), Job)
+
+
+# --- connections that are used again ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment", ["taken", "sent"])
+def test_a_call_that_is_cut_at_its_end_takes_nobody_else_with_it(
+    api: Api, server: FakeApiServer, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Its connection is free again with its last byte. It becomes overdue just then, and another call has that one."""
+    first: list[Call] = []
+    end, uses = Calls.end, Call.uses
+    pool = type(api._access.current()[0].pools.connection_from_url(api.host))
+    validate = pool._validate_conn
+
+    def ended(self: Calls, call: Call) -> None:
+        if not first:
+            first.append(call)
+            assert api.listing(api.jobs_path(), Job).items == []
+        end(self, call)
+
+    def validated(self: Any, connection: Any) -> None:
+        validate(self, connection)
+        if first and moment == "taken":
+            first[0].cut()
+
+    def used(self: Call, sock: Any) -> None:
+        uses(self, sock)
+        if first and moment == "sent":
+            first[0].cut()
+
+    monkeypatch.setattr(Calls, "end", ended)
+    monkeypatch.setattr(Call, "uses", used)
+    monkeypatch.setattr(pool, "_validate_conn", validated)
+    api.listing(api.jobs_path(), Job)
+    assert len(server.requests) == 2
+
+
+def test_calls_are_watched_over_as_soon_as_there_is_a_thread_for_it(
+    api: Api, server: FakeApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod may have no more of them than so many."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            api.listing(api.jobs_path(), Job)
+    server.faults.add("GET", "/jobs", Drip(0.2))
+    with hurried(api), pytest.raises(NoAnswer, match="no whole answer"):
         api.listing(api.jobs_path(), Job)

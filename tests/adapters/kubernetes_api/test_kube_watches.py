@@ -200,6 +200,33 @@ def test_another_thread_ends_it_at_once(server: FakeApiServer, jobs: Callable[..
     assert list(stream) == []
 
 
+def test_another_thread_ends_it_between_two_events(
+    api: Api, jobs: Callable[..., Watch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader comes back for the next one while the other is still clearing up."""
+    stream = jobs()
+    api.post(api.jobs_path(), job("a"))
+    assert _told(next(stream)) == ("ADDED", "a")
+    closing, read = threading.Event(), threading.Event()
+    really = stream._response.close
+
+    def close() -> None:
+        closing.set()
+        read.wait(60)
+        really()
+
+    monkeypatch.setattr(stream._response, "close", close)
+    closer = threading.Thread(target=stream.close)
+    closer.start()
+    try:
+        assert closing.wait(60)
+        assert list(stream) == []
+    finally:
+        read.set()
+        closer.join(60)
+    assert not closer.is_alive()
+
+
 def test_closing_one_that_nobody_reads(api: Api, server: FakeApiServer, jobs: Callable[..., Watch]) -> None:
     with jobs() as stream:
         pass
