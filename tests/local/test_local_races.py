@@ -6,15 +6,21 @@ import errno
 import os
 import subprocess
 import sys
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from local_bench import RUN, Bench
 
 from crawler_lifecycle.adapters.local import folder as files
-from crawler_lifecycle.adapters.local import identity
+from crawler_lifecycle.adapters.local import identity, launch
+from crawler_lifecycle.adapters.local.cgroup import Group
+from crawler_lifecycle.adapters.local.evidence import TaskFolder
 from crawler_lifecycle.adapters.local.identity import Identity, Stat, members
+from crawler_lifecycle.adapters.local.supervisor import Supervisor
 from crawler_lifecycle.domain.task import Phase
+from crawler_lifecycle.ports import Deployed
 
 #: Leaves a child behind and ends, once somebody closes its standard input.
 FORKS_AND_ENDS = """
@@ -89,3 +95,133 @@ def test_without_descriptors_nothing_is_said_of_a_file_that_is_not_there(
     monkeypatch.setattr(os, "open", no_more)
     with pytest.raises(OSError, match="Too many open files"):
         files.read(str(tmp_path / "process.json"))
+
+
+# --- looks and what is taken away -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", [Phase.ENDED, Phase.GONE])
+@pytest.mark.parametrize("steps", range(12))
+def test_a_folder_that_is_taken_away_during_a_look_is_gone_and_nothing_else(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, phase: Phase, steps: int
+) -> None:
+    """By retention, say, in one step: what is not found from then on is no evidence of anything."""
+    [deployed] = bench.deploy("pass")
+    bench.until_on_file()
+    if phase is Phase.GONE:
+        for name in ("end.json", "summary.json"):
+            (bench.folder() / name).unlink()
+    known = replace(bench.ref(), uid=deployed.uid)
+    before = bench.cluster.look(RUN, [known]).observations[0]
+    assert before.phase is phase
+    left = iter(range(steps))
+
+    def take_away() -> None:
+        if next(left, None) is None and bench.folder().exists():
+            bench.folder().rename(bench.state / "taken")
+
+    def has(folder: TaskFolder, name: str) -> bool:
+        take_away()
+        return files.exists(folder.file(name))
+
+    def read(folder: TaskFolder, name: str) -> dict[str, object] | None:
+        take_away()
+        return files.read(folder.file(name))
+
+    monkeypatch.setattr(TaskFolder, "has", has)
+    monkeypatch.setattr(TaskFolder, "read", read)
+    seen = bench.cluster.look(RUN, [known]).observations[0]
+    taken = not bench.folder().exists()
+    assert taken or steps > 5
+    if taken:
+        assert (seen.phase, seen.reason, seen.end) == (Phase.GONE, "its folder was removed", None)
+    else:
+        assert seen == replace(before, observed_at=seen.observed_at)
+    monkeypatch.undo()
+    if taken:
+        (bench.state / "taken").rename(bench.folder())
+
+
+def test_a_kill_of_the_kernel_that_another_look_writes_down_meanwhile_is_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It removes the group then: whoever asks for the one and then for the other must find one of them."""
+    bench.deploy("pass")
+    bench.until_on_file()
+    for name in ("end.json", "summary.json"):
+        (bench.folder() / name).unlink()
+    oom = bench.folder() / "oom.json"
+
+    def settle() -> None:
+        files.create(str(oom), {"kills": 1, "peak_memory": 7})
+
+    class Counting(Group):
+        def oom_kills(self) -> int:
+            if oom.exists():
+                raise FileNotFoundError(2, "No such file or directory")
+            return 1
+
+    def group(folder: TaskFolder) -> Group | None:
+        found = None if oom.exists() else Counting(1, [])
+        settle()
+        return found
+
+    def has(folder: TaskFolder, name: str) -> bool:
+        found = files.exists(folder.file(name))
+        if name == files.OOM:
+            settle()
+        return found
+
+    monkeypatch.setattr(TaskFolder, "processes", lambda *_: [])
+    monkeypatch.setattr(TaskFolder, "_group", group)
+    monkeypatch.setattr(TaskFolder, "has", has)
+    end = bench.look().end
+    assert end is not None
+    assert (end.reason, end.exit_code, end.signal) == ("OOMKilled", 137, 9)
+
+
+def test_a_disk_that_comes_back_while_its_absence_is_judged_is_not_a_folder_removed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor that took its folder for removed would not write the end."""
+    bench.deploy("pass")
+    bench.until_on_file()
+    tasks, away = bench.state / "tasks", bench.state / "away"
+    supervisor, looked = Supervisor(str(bench.folder())), os.path.isdir
+    tasks.rename(away)
+
+    def isdir(path: str) -> bool:
+        found = looked(path)
+        if away.exists():
+            away.rename(tasks)
+        return found
+
+    monkeypatch.setattr(os.path, "isdir", isdir)
+    removed = supervisor._removed()
+    if away.exists():
+        away.rename(tasks)
+    assert not removed
+    assert not supervisor._removed()
+    bench.folder().rename(bench.state / "taken")
+    assert supervisor._removed()
+
+
+# --- deployments ------------------------------------------------------------------------------------------------------
+
+
+def test_two_deployments_find_the_same_garbage(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second to clear it away must leave the spec of the first where it is."""
+    (bench.folder() / "files").mkdir(parents=True)
+    (bench.folder() / "spec.json").write_text('{"uid": "x", "argv"')
+    really, first = launch.exclusive, list[Deployed]()
+
+    def exclusive(state: Path) -> AbstractContextManager[None]:
+        monkeypatch.undo()
+        first.extend(bench.deploy("pass"))
+        return really(state)
+
+    monkeypatch.setattr(launch, "exclusive", exclusive)
+    [second] = bench.deploy("pass")
+    assert [one.state for one in (*first, second)] == ["created", "existing"]
+    assert first[0].uid == second.uid
+    assert bench.until_on_file().uid == second.uid

@@ -161,12 +161,13 @@ class TaskFolder:
 
         Raises ``OSError``.
         """
+        kills, group = 0, self._group()
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            kills = group.oom_kills() if group is not None else 0
+        # The file last: another look writes it before it removes the group.
         if self.has(files.OOM):
             return self.text(self.read(files.OOM) or {}, "message", files.OOM) or KILLED
-        group = self._group()
-        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-            return KILLED if group is not None and group.oom_kills() else None
-        return None
+        return KILLED if kills else None
 
     def _failed_at_limit(self, summary: Mapping[str, object]) -> str | None:
         """Whether it failed, without a reason of its own, after it had held all that it may; as the supervisor says it.
@@ -206,8 +207,14 @@ class TaskFolder:
 
     def observe(self, now: datetime, node: str) -> Observation:
         """What is true about this task. Raises ``OSError`` when that cannot be read."""
-        if not self.exists():
-            return self._without_folder(now, node)
+        if self.exists():
+            seen = self._within_folder(now, node)
+            if seen.name is not None:
+                return seen
+        # Also when it was taken away while we read: what was missing then says nothing.
+        return self._without_folder(now, node)
+
+    def _within_folder(self, now: datetime, node: str) -> Observation:
         if self.has(files.END):
             return self._ended(now, node)
         # Asked before anybody is looked for: what begins meanwhile is not gone.
@@ -412,16 +419,16 @@ class TaskFolder:
         peak_memory: int | None = None,
         end: End | None = None,
     ) -> Observation:
-        there = self.exists()
         resumed, note = self._resumption(final=end is not None) if started_at is not None else (None, None)
-        uid = self.uid() if there else None
+        uid = self.uid()
+        there = self.exists()  # asked last: see ``observe``
         return Observation(
             index=self._task.index,
             attempt=self._task.attempt,
             phase=phase,
             observed_at=now,
             name=cluster_name(self._run_id, self._task.index, self._task.attempt) if there else None,
-            uid=uid,
+            uid=uid if there else None,
             node=node,
             reason=self._message(reason),
             changed_at=changed_at,

@@ -101,7 +101,7 @@ def read(path: str) -> dict[str, object] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        # A symbolic link or a socket under our name is garbage; a disk or permission error is not an observation. Neither
+        # A symbolic link or a socket under our name is garbage; a disk or permission error is not an observation. Nor
         # is one that comes before anybody looks for the file: without descriptors, a missing one is not known as such.
         if os.path.islink(path) or (os.path.lexists(path) and not os.path.isfile(path)):
             raise Garbage(f"{name} is no file ({error.strerror})") from None

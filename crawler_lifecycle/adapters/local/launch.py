@@ -91,14 +91,21 @@ class Launcher:
 
     def _existing_uid(self, folder: Path) -> str | None:
         try:
-            spec = files.read(str(folder / files.SPEC))
+            return _uid(folder)
+        except files.Garbage:
+            with exclusive(self.state):
+                return self._set_aside(folder)
+
+    @staticmethod
+    def _set_aside(folder: Path) -> str | None:
+        """Make room where garbage is, unless somebody else has done so by now and put a spec there."""
+        try:
+            return _uid(folder)
         except files.Garbage:
             if _began(folder):
                 return ""
-            with exclusive(self.state):
-                os.replace(folder / files.SPEC, folder / f"{files.SPEC}.garbage")
+            os.replace(folder / files.SPEC, folder / f"{files.SPEC}.garbage")
             return None
-        return None if spec is None else str(spec.get("uid") or "")
 
     # --- creation
 
@@ -272,6 +279,12 @@ class Launcher:
         if found is None:
             raise Refused(f"command: {program!r} is not an executable that can be found")
         return [*wrapper, "command", "--", found, *crawler.command[1:]], cwd
+
+
+def _uid(folder: Path) -> str | None:
+    """The uid in the spec, ``None`` without a spec. Raises ``folder.Garbage`` and ``OSError``."""
+    spec = files.read(str(folder / files.SPEC))
+    return None if spec is None else str(spec.get("uid") or "")
 
 
 def _began(folder: Path) -> bool:

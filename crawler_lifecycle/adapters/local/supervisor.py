@@ -11,6 +11,7 @@ The process that was started exits as soon as the supervisor proper has taken ch
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import signal
@@ -343,11 +344,23 @@ class Supervisor:
             return {}
 
     def _removed(self) -> bool:
-        """Whether somebody removed our folder; where that of all tasks is missing, too, their disk may come back."""
-        tasks = self._folder
-        for _ in range(3):  # run, index, attempt
-            tasks = os.path.dirname(tasks)
-        return not os.path.isdir(self._folder) and os.path.isdir(tasks)
+        """Whether somebody removed our folder; where that of all tasks is missing, too, their disk may come back.
+
+        It may do so while we look, so it is looked for in the one folder of tasks that we hold.
+        """
+        inside = os.path.join(*self._folder.split(os.sep)[-3:])  # run, index, attempt
+        tasks = self._folder[: -len(inside) - 1]
+        try:
+            handle = os.open(tasks, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            os.stat(inside, dir_fd=handle)
+        except OSError as error:
+            return error.errno == errno.ENOENT
+        finally:
+            os.close(handle)
+        return False
 
     def _write_end(self, status: int | None, reason: str, message: str | None) -> None:
         exit_code = number = None
