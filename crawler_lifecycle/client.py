@@ -40,16 +40,20 @@ class Lifecycle:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def start(self, request: RunRequest, workflow_id: str, *, summary: str | None = None) -> str:
+    async def start(
+        self, request: RunRequest, workflow_id: str, *, repair: bool = False, summary: str | None = None
+    ) -> str:
         """Start a run under ``workflow_id``, or find it running; the first run id of its chain.
 
         Calling again while the workflow is open starts nothing. A closed one is followed by a new execution: whether
-        that may own the run is decided by the database, not by the id.
+        that may own the run is decided by the database, not by the id. With ``repair`` it may own no run that has
+        ended: a start that comes late, when another one has done the work, does not execute the run again.
         """
+        args: list[object] = [request, {"repair": True}] if repair else [request]
         handle = await self._rpc(
             self._client.start_workflow(
                 CrawlerLifecycleWorkflow.run,
-                args=[request],
+                args=args,
                 id=workflow_id,
                 task_queue=names.QUEUE_MAIN,
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,

@@ -111,7 +111,8 @@ class Commands:
 
     async def _begin(self, row: RunRow) -> None:
         try:
-            await self._workflows.start(begin_request(row), own_workflow_id(row))
+            # Another gateway may do the same, and the run may have ended before this start comes to the server.
+            await self._workflows.start(begin_request(row), own_workflow_id(row), repair=True)
         except TemporalUnavailable as error:
             raise unavailable(
                 "temporal_unavailable",
@@ -153,9 +154,9 @@ class Commands:
     async def take_over(self, row: RunRow) -> None:
         """Start a workflow for a live run that has none, unless the run ended meanwhile."""
         now = await self.find(row.run_id)
-        # Started for a run that has just ended, a workflow would execute it again.
+        # What ends after this is asked is seen by the workflow itself: it repairs, and executes nothing again.
         if not now.status.terminal and now.attempt == row.attempt and now.owner_run_id == row.owner_run_id:
-            await self._workflows.start(begin_request(now), own_workflow_id(now))
+            await self._workflows.start(begin_request(now), own_workflow_id(now), repair=True)
 
     # --- child tasks ------------------------------------------------------------------------------------------------
 

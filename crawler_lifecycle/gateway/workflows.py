@@ -27,8 +27,8 @@ T = TypeVar("T")
 class Workflows(Protocol):
     """What the gateway asks of Temporal. Every method raises ``TemporalUnavailable`` for anything but an answer."""
 
-    async def start(self, request: RunRequest, workflow_id: str) -> str:
-        """Start a run under ``workflow_id``, or find it open."""
+    async def start(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> str:
+        """Start a run under ``workflow_id``, or find it open. With ``repair`` a run that has ended stays as it is."""
         ...
 
     async def stop(self, workflow_id: str, stop: StopRequest) -> bool:
@@ -94,8 +94,8 @@ class LateTemporal:
                 delay = min(delay * 2, 5.0)
         logger.info("connected to Temporal")
 
-    async def start(self, request: RunRequest, workflow_id: str) -> str:
-        return await self._call(lambda client: Lifecycle(client).start(request, workflow_id))
+    async def start(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> str:
+        return await self._call(lambda client: Lifecycle(client).start(request, workflow_id, repair=repair))
 
     async def stop(self, workflow_id: str, stop: StopRequest) -> bool:
         return await self._call(lambda client: Lifecycle(client).stop(workflow_id, stop))

@@ -71,7 +71,7 @@ class FakeWorkflows:
     lose_answers: int = 0
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
-    async def start(self, request: RunRequest, workflow_id: str) -> str:
+    async def start(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> str:
         await self._reach()
         if workflow_id not in self.open:
             self.open[workflow_id] = f"chain-{next(self.numbers)}"

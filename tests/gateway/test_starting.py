@@ -227,7 +227,7 @@ def test_the_sweep_survives_everything_and_tries_a_stubborn_row_ever_more_rarely
     world.store.reserve_run(RunRequest(crawler="plain"), "k")
     sweep, tries = world.sweep(), 0
 
-    async def broken(*_: object) -> str:
+    async def broken(*_: object, **__: object) -> str:
         nonlocal tries
         tries += 1
         raise RuntimeError("not what anybody expected")
