@@ -24,6 +24,9 @@ TRANSIENT_4XX = frozenset({408, 409, 421, 425, 429})
 AMBIGUOUS_4XX = frozenset({401, 403, 404, 405, 407})
 #: A stop has to come through some time, so nobody may put a call off for longer, in seconds.
 RETRY_AFTER_MAX_S = 60
+#: Seconds for which an idle connection is kept. Servers keep one for longer (uvicorn, and so ours, 5 s); otherwise a
+#: call would go out now and then just as the server closes it.
+KEPT_S = 2.0
 PROBLEM = "application/problem+json"
 
 _STATES = ("created", "existing", "deferred", "refused")
@@ -74,7 +77,9 @@ class HttpSchedulerClient:
         self._timeout_s = timeout_s
         self._http = httpx.Client(
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 5.0)),
-            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+            limits=httpx.Limits(
+                max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEPT_S
+            ),
             follow_redirects=False,
             headers={"Authorization": f"Bearer {token}"} if token else None,
             transport=transport,

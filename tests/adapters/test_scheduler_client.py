@@ -7,9 +7,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import httpx
 import pytest
+import uvicorn
 
 from crawler_lifecycle.adapters.scheduler import ANSWER_MAX, HttpSchedulerClient
 from crawler_lifecycle.domain.errors import DeploymentExpired, DeploymentRefused, SchedulerUnavailable
@@ -184,6 +187,38 @@ def test_a_server_that_takes_the_call_and_hangs_up_or_trickles() -> None:
         given_up.set()
         client.close()
         thread.join(60)
+
+
+def test_an_idle_connection_is_given_up_before_the_server_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a deployment would go out at the very moment at which the service closes it, and fail for nothing."""
+    now = [1000.0]
+    monkeypatch.setattr("httpcore._sync.http11.time", SimpleNamespace(monotonic=lambda: now[0]))
+    came: list[int] = []
+
+    class Service(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            came.append(self.client_address[1])
+            body = b'{"crawlers": []}'
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = HttpSchedulerClient(f"http://127.0.0.1:{server.server_port}", 120.0)
+        client.crawlers()
+        client.crawlers()
+        now[0] += uvicorn.Config("the service").timeout_keep_alive - 1
+        client.crawlers()
+        client.close()
+        server.shutdown()
+    assert came[0] == came[1] != came[2]
 
 
 def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
