@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import json
 import os
@@ -17,9 +18,10 @@ import unicodedata
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from hypothesis import given
@@ -550,23 +552,28 @@ def test_an_error_in_progress_leaves_nothing(archive: FolderArchive, folder: Pat
 def test_two_exporters_of_one_key_at_once(archive: FolderArchive, folder: Path) -> None:
     for n in range(50):
         (folder / f"{n}").write_bytes(os.urandom(10_000))
-    results: list[ExportResult] = []
-    errors: list[Exception] = []
-
-    def export() -> None:
-        try:
-            results.append(_store(archive, folder))
-        except NotDelivered as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=export) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: _store(archive, folder), range(4)))
     assert len({result.sha256 for result in results}) == 1
     assert len(_read(archive, results[0])[0]) == 50
+    assert os.listdir(archive.root / "7" / "1") == ["supporting-files.zip"]
+
+
+def test_another_exporter_removes_what_is_not_locked_yet(
+    archive: FolderArchive, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the making of a file and its lock it looks like one that somebody left behind."""
+    (folder / "f").write_text("x")
+    lock, others = fcntl.flock, list[ExportResult]()
+
+    def locked_late(file: IO[bytes], how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        others.append(_store(archive, folder))
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", locked_late)
+    mine = _store(archive, folder)
+    assert [mine.sha256] == [other.sha256 for other in others]
     assert os.listdir(archive.root / "7" / "1") == ["supporting-files.zip"]
 
 

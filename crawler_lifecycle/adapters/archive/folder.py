@@ -48,21 +48,16 @@ class FolderArchive:
         ``files_max`` is the crawler's own limit; the smaller one counts.
         """
         target = self.root / checked_key(key)
-        part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
         pace = Pace(progress)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             _remove_abandoned(target)
-            try:
-                with part.open("xb", buffering=CHUNK) as file:
-                    fcntl.flock(file, fcntl.LOCK_EX)
-                    written = pack(file, sources, manifest, self.limits.of_crawler(files_max), pace)
-                    file.flush()
-                    os.fsync(file.fileno())
-                    os.replace(part, target)
-                _sync_folder(target.parent)
-            finally:
-                part.unlink(missing_ok=True)
+            with _part(target) as (part, file):
+                written = pack(file, sources, manifest, self.limits.of_crawler(files_max), pace)
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(part, target)
+            _sync_folder(target.parent)
         except (OSError, zipfile.LargeZipFile) as error:
             raise NotDelivered(f"{target}: the archive cannot be written: {error}") from error
         return ExportResult(target.as_uri(), written.size, pace.files, written.sha256, written.note)
@@ -112,6 +107,22 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def _part(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
+    """A new file beside the target, locked, for what shall be the target; gone afterwards, if it has not become it."""
+    while True:
+        part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+        try:
+            with part.open("xb", buffering=CHUNK) as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                # Before it had its lock, another exporter may have taken it for abandoned.
+                if part.exists():
+                    yield part, file
+                    return
+        finally:
+            part.unlink(missing_ok=True)
 
 
 def _remove_abandoned(target: Path) -> None:
