@@ -78,7 +78,9 @@ def prepare(
         )
     # A builder may have been killed after the file got its name, too.
     for leftover in file.parent.glob(f"{file.name}.[dc][ro][ap]*"):
-        leftover.unlink()
+        leftover.unlink(
+            missing_ok=True
+        )  # the server that was killed with its builder may have taken it as its last act
     if not file.exists():
         _build(file, env, log)
 
@@ -108,7 +110,8 @@ def set_aside(file: Path) -> Path:
 def _build(file: Path, env: Mapping[str, str], log: Path) -> None:
     draft = file.with_name(f"{file.name}.draft")
     copy = file.with_name(f"{file.name}.copy")
-    port, http_port = processes.free_port(), processes.free_port()
+    port = processes.free_port()
+    http_port = processes.free_port((port,))
     process = processes.spawn(command(draft, port, http_port, None), env=env, log=log)
     try:
         _wait(process, health(http_port), log)
