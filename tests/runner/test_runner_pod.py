@@ -89,7 +89,9 @@ def test_a_stop_before_anything_was_imported_is_not_lost(bench: RunnerBench, pro
         status = Path(f"/proc/{inner}/status").read_text()
         blocked = int(status.split("SigBlk:")[1].split()[0], 16)
     os.kill(inner, signal.SIGTERM)
-    assert bench.finish(process) == 11
+    code = bench.finish(process)
+    # Should we have come late, it was passed on to a crawler that may not have had its handler yet.
+    assert code == 11 or (code, bench.summary()["signal"]) == (13, signal.SIGTERM)
     assert not (bench.files / "ready").exists() or (bench.files / "stops").exists()
 
 
