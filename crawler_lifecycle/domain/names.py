@@ -53,6 +53,8 @@ PROPERTY_WORKFLOW_ID = "workflow_id"
 PROPERTY_FILES_REMOVED = "files_removed"
 #: The one that says up to which event, and when, rows of an attempt were removed (``crawlctl db prune``).
 PROPERTY_PRUNED = "pruned"
+#: The chain of executions that owned an attempt which another one has taken over from it.
+PROPERTY_FORMER_OWNER = "former_owner"
 
 EVENT_RUN_STARTED = "run.started"
 EVENT_RUN_CHANGED = "run.changed"

@@ -24,6 +24,7 @@ from crawler_lifecycle.domain.errors import (
     RunNotFound,
     SchedulerUnavailable,
 )
+from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID
 from crawler_lifecycle.fakes.cluster import Behaviour
 from crawler_lifecycle.fakes.services import FakeCatalogue
 from crawler_lifecycle.ports import Fence, FileSource
@@ -65,10 +66,8 @@ def test_a_property_belongs_to_its_attempt(world: World) -> None:
     fence = world.resumed()
     world.call("add_workflow_id", AddWorkflowId(1, fence.attempt, OTHER.workflow_id))
     world.call("add_workflow_id", AddWorkflowId(1, 1, OWNER.workflow_id))
-    assert [(p["attempt"], p["value"]) for p in world.store.properties(1)] == [
-        (1, OWNER.workflow_id),
-        (2, OTHER.workflow_id),
-    ]
+    kept = {(p["attempt"], p["name"]): p["value"] for p in world.store.properties(1)}
+    assert [kept[attempt, PROPERTY_WORKFLOW_ID] for attempt in (1, 2)] == [OWNER.workflow_id, OTHER.workflow_id]
 
 
 def test_a_lost_answer_of_the_scheduler_service_starts_nothing_twice(world: World) -> None:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import case, func, literal, or_, select, update
 
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.run import RunStatus, Stage, StopIntent
@@ -29,8 +29,11 @@ class DeploymentPart(StorePart):
     ) -> tuple[list[QueuedTask], StopIntent | None]:
         """Mark the next QUEUED tasks as offered and return them. Again: the same tasks, as nothing answered for them.
 
+        A task that a later call offers already stays offered until the end of that one: this try comes late.
         None under a stop or after the end. Raises ``Fenced``.
         """
+        t = task_history.c
+        last = case((t.offered_until > until, t.offered_until), else_=literal(until, t.offered_until.type))
         with self._unit(fence.run_id, fence) as unit:
             if unit.stop is not None or unit.status.terminal:
                 return [], unit.stop
@@ -41,8 +44,8 @@ class DeploymentPart(StorePart):
             for chunk in chunks([row["task_id"] for row in rows]):
                 unit.conn.execute(
                     update(task_history)
-                    .where(task_history.c.task_id.in_(chunk), task_history.c.status == TaskStatus.QUEUED)
-                    .values(offered_until=until, attempt=unit.attempt, cluster_place=place)
+                    .where(t.task_id.in_(chunk), t.status == TaskStatus.QUEUED)
+                    .values(offered_until=last, attempt=unit.attempt, cluster_place=place)
                 )
             return [_queued(unit, row) for row in rows], None
 

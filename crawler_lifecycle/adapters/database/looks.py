@@ -135,10 +135,17 @@ class LookPart(StorePart):
     def save_details(self, fence: Fence, details: Sequence[Details]) -> None:
         """Stage debugging information until ``apply_details``; later information about a task replaces earlier.
 
-        A log that was staged before stays when there is none any more: a node removes it with the container.
+        A log that was staged before stays when there is none any more: a node removes it with the container. Of tasks
+        whose end is on record nothing is staged: such information comes late, and is older than what the end brought.
         """
+        t = task_history.c
         with self._unit(fence.run_id, fence) as unit:
-            _stage(unit, {one.task_id: {"details": dump_details(one)} for one in map(_short, details)})
+            parts = {one.task_id: {"details": dump_details(one)} for one in map(_short, details)}
+            alive: set[int] = set()
+            for chunk in chunks(sorted(parts)):
+                query = select(t.task_id).where(t.run_id == unit.run_id, t.task_id.in_(chunk), t.status.in_(_ALIVE))
+                alive |= set(unit.conn.execute(query).scalars())
+            _stage(unit, {task_id: part for task_id, part in parts.items() if task_id in alive})
 
     def apply_details(self, fence: Fence) -> int:
         """Write staged observations and details into ``task_history`` and ``task_log``; how many tasks.

@@ -12,11 +12,13 @@ from sqlalchemy.exc import IntegrityError
 from crawler_lifecycle.domain.errors import (
     AlreadyCompleted,
     DuplicateRequest,
+    Fenced,
     InvalidRequest,
     NotInThisState,
     RunIsLive,
     StoreUnavailable,
 )
+from crawler_lifecycle.domain.names import PROPERTY_FORMER_OWNER
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.ports import Owner, RunHandle, RunRow
 
@@ -167,7 +169,7 @@ class OwnershipPart(StorePart):
 
         ``former_is_open`` may call another system, so it is asked between two transactions; the second one decides
         anew if the run changed meanwhile. Raises ``RunNotFound``, ``RunIsLive``, ``AlreadyCompleted``,
-        ``InvalidRequest``.
+        ``InvalidRequest``, and ``Fenced`` for a workflow that owned the run before another one did.
         """
         if request.run_id is None:
             raise InvalidRequest("run_id: missing; name the run to claim")
@@ -200,6 +202,7 @@ class OwnershipPart(StorePart):
         former = _owner_of(run)
         if former == owner:
             return None
+        _check_never_lost(unit, owner)
         if former is None:
             unit.update_run(
                 owner_workflow_id=owner.workflow_id, owner_run_id=owner.first_run_id, **_renewed(run, request)
@@ -216,14 +219,34 @@ class OwnershipPart(StorePart):
 
     def set_property(self, run_id: int, attempt: int, name: str, value: str) -> None:
         """Write one property of an attempt; a second value under the same name replaces the first."""
-        p = history_property.c
         with self._unit(run_id) as unit:
-            key = (p.run_id == run_id, p.attempt == attempt, p.name == name)
-            if unit.conn.execute(select(p.id).where(*key)).one_or_none() is None:
-                new = {"run_id": run_id, "attempt": attempt, "name": name, "value": value}
-                unit.conn.execute(insert(history_property).values(**new))
-            else:
-                unit.conn.execute(update(history_property).where(*key).values(value=value))
+            _write_property(unit, attempt, name, value)
+
+
+def _write_property(unit: Unit, attempt: int, name: str, value: str) -> None:
+    p = history_property.c
+    key = (p.run_id == unit.run_id, p.attempt == attempt, p.name == name)
+    if unit.conn.execute(select(p.id).where(*key)).one_or_none() is None:
+        new = {"run_id": unit.run_id, "attempt": attempt, "name": name, "value": value}
+        unit.conn.execute(insert(history_property).values(**new))
+    else:
+        unit.conn.execute(update(history_property).where(*key).values(value=value))
+
+
+def _check_never_lost(unit: Unit, owner: Owner) -> None:
+    """Raise ``Fenced`` for a workflow from which the run was taken.
+
+    Its claim is a try that went on after it was given up for dead: nobody waits for it, and the run would be left with
+    an owner that is closed.
+    """
+    p = history_property.c
+    query = select(p.attempt).where(
+        p.run_id == unit.run_id, p.name == PROPERTY_FORMER_OWNER, p.value == owner.first_run_id
+    )
+    attempt = unit.conn.execute(query.limit(1)).scalar_one_or_none()
+    if attempt is not None:
+        text = f"Run {unit.run_id} is at attempt {unit.attempt}; owner {owner.first_run_id} had attempt {attempt} of it"
+        raise Fenced(f"{text} and may not claim it again")
 
 
 def _new_run(request: RunRequest, request_id: str, now: datetime) -> dict[str, Any]:
@@ -261,6 +284,7 @@ def _renewed(run: Row, request: RunRequest) -> dict[str, Any]:
 def _take_over(unit: Unit, request: RunRequest, owner: Owner, repair: bool) -> None:
     """Begin the next attempt under a new owner. The row is locked, so this is the compare-and-set on both."""
     run, before = unit.run, unit.status
+    _write_property(unit, unit.attempt, PROPERTY_FORMER_OWNER, run["owner_run_id"])
     values: dict[str, Any] = {
         **_renewed(run, request),
         "attempt": unit.attempt + 1,

@@ -136,7 +136,7 @@ def test_reservations_and_a_creation_at_once(world: World) -> None:
 
 def test_two_claims_at_once(world: World) -> None:
     fence = world.deployed()
-    owners = [Owner(f"w{n}", f"chain-{n}") for n in range(4)]
+    owners = [Owner(f"w{n}", f"claim-{n}") for n in range(4)]
 
     def is_open(owner: Owner) -> bool:
         return owner != OWNER

@@ -1,0 +1,86 @@
+"""Tries of activities that were given up for dead and go on: what they write late takes nothing back."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from crawler_lifecycle.domain.errors import Fenced
+from crawler_lifecycle.domain.run import RunRequest, RunStatus
+from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus
+from crawler_lifecycle.ports import Deployed, Details, Fence, Owner
+from tests.contracts.store.world import OTHER, OWNER, START, World, closed, good_end, seen
+
+UNTIL, LATER = START + timedelta(seconds=25), START + timedelta(seconds=60)
+
+
+def test_a_late_offer_does_not_shorten_a_later_one(world: World) -> None:
+    """Otherwise a stop would take for void what a call that is under way may still create."""
+    fence = world.run(tasks=2)
+    world.store.offer_tasks(fence, 2, None, LATER)
+    late, _ = world.store.offer_tasks(fence, 2, None, UNTIL)
+    assert [task.offered_until for task in late] == [LATER, LATER]
+    world.store.record_stop(fence.run_id, world.stop(), "s")
+    world.clock.forward(40)
+    world.look(fence, [seen(t, Phase.ABSENT, world.clock.now) for t in world.store.found_state(fence).tasks])
+    assert world.store.cancel_queued(fence, world.clock.now).queued == 2
+    world.clock.forward(30)
+    world.look(fence, [seen(t, Phase.ABSENT, world.clock.now) for t in world.store.found_state(fence).tasks])
+    assert world.store.cancel_queued(fence, world.clock.now).queued == 0
+
+
+def test_nothing_that_a_late_offer_was_answered_settles_a_later_one(world: World) -> None:
+    fence = world.run(tasks=2)
+    world.store.offer_tasks(fence, 2, None, LATER)
+    late, _ = world.store.offer_tasks(fence, 2, None, UNTIL)
+    world.store.withdraw_offer(fence, late, UNTIL)
+    answers = [Deployed(0, "deferred", reason="full"), Deployed(1, "deferred", reason="full")]
+    world.store.record_deployed(fence, "local", answers, world.clock.now, UNTIL, late)
+    world.store.refuse_queued(fence, "no", late, UNTIL)
+    assert [task.offered_until for task in world.store.found_state(fence).tasks] == [LATER, LATER]
+    assert set(world.statuses(fence).values()) == {TaskStatus.QUEUED}
+
+
+def test_late_details_leave_an_end_as_it_is_on_record(world: World) -> None:
+    fence = world.deployed(tasks=2)
+    world.execute(fence)
+    first, second = world.store.found_state(fence).tasks
+    older = Details(first.task_id, "half of it\n", Counters(3, 1, 0, 10))
+    world.clock.forward(10)
+    end = seen(first, Phase.ENDED, world.clock.now, uid=first.uid, end=good_end(world.clock.now))
+    world.stage(fence, [end])
+    world.store.save_details(fence, [Details(first.task_id, "all of it\n", Counters(10, 5, 0, 100))])
+    world.store.apply_details(fence)
+    world.store.apply_findings(fence, "look")
+    world.store.save_details(fence, [older])  # fetched before the end, by a try that was given up
+    world.clock.forward(10)
+    world.look(fence, [seen(second, Phase.ENDED, world.clock.now, uid=second.uid, end=good_end(world.clock.now))])
+    task = next(t for t in world.store.list_tasks(fence.run_id) if t.task_id == first.task_id)
+    assert (task.pages, task.items, world.store.log_tail(first.task_id)) == (10, 5, "all of it\n")
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_a_workflow_that_lost_a_run_does_not_claim_it_again(world: World, repair: bool) -> None:
+    """Its first try was given up, a second one claimed the run; then others did, and now the first one goes on."""
+    fence = world.deployed()
+    world.finish(fence, failed=[0])
+    second = world.resume(fence, OTHER)
+    third = world.resume(second, Owner("crawl/services/third", "chain-3"))
+    world.deploy(third)
+    ended = world.finish(third, failed=[0])
+    assert ended.status is RunStatus.FAILED
+    for late in (OWNER, OTHER):
+        with pytest.raises(Fenced, match="may not claim it again"):
+            world.store.claim_run(RunRequest(run_id=fence.run_id), late, closed, repair=repair)
+    assert world.row(fence) == ended
+    again = world.store.claim_run(RunRequest(run_id=fence.run_id), Owner("crawl/services/new", "chain-4"), closed)
+    assert again.attempt == 4
+
+
+def test_the_owner_of_a_run_claims_it_as_often_as_it_likes(world: World) -> None:
+    fence = world.deployed()
+    world.finish(fence, failed=[0])
+    second = world.resume(fence, OTHER)
+    handle = world.store.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
+    assert Fence(handle.run_id, handle.attempt, OTHER.first_run_id) == second
