@@ -208,6 +208,36 @@ def test_foreign_names_and_marks_without_a_task_do_no_harm(bench: Bench, monkeyp
         assert {run for run, _ in told.calls} <= {RUN, 77}
 
 
+def test_a_deployment_that_comes_again_after_its_mark_was_dropped_is_watched(
+    bench: Bench, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who deployed was killed between the mark and the supervisor; the next try comes late."""
+    with monkeypatch.context() as patch:
+        patch.setattr(observer, "STALE_S", 0.3)
+        told.after(lambda: live.begin(str(bench.state / live.LIVE / NAME)))
+        wait_until(lambda: told.observer.health().watched == 0 and marks(bench, live.LIVE) == [])
+    told.quiet()
+    told.after(lambda: (bench.deploy(SLEEP), bench.until(Phase.EXECUTING)))
+    wait_until(lambda: told.observer.health().watched == 1)
+    told.quiet()
+    told.after(lambda: bench.slay(bench.crawler_process()))
+
+
+def test_a_mark_that_is_dropped_while_its_supervisor_is_on_its_way_comes_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = live.begin
+
+    def dropped_at_once(mark: str) -> None:
+        begin(mark)
+        live.drop(mark)
+
+    monkeypatch.setattr(live, "begin", dropped_at_once)
+    bench.deploy(SLEEP)
+    bench.until(Phase.EXECUTING)
+    assert marks(bench, live.LIVE) == [NAME]
+
+
 def test_garbage_in_the_folder_hides_no_end(bench: Bench, told: Told) -> None:
     bench.deploy(SLEEP)
     bench.until(Phase.EXECUTING)

@@ -161,7 +161,7 @@ class Launcher:
         if self.task_environment is not None:
             environment.update(self.task_environment(deployment, task))
         command = [self.python, "-I", "-S", "-c", _BOOT, _ROOT, str(folder), str(deployment.expires_at.timestamp())]
-        live.begin(str(self.state), cluster_name(deployment.run_id, task.index, deployment.attempt))
+        live.begin(str(self.state / live.LIVE / cluster_name(deployment.run_id, task.index, deployment.attempt)))
         log = os.open(folder / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             starter = subprocess.Popen(

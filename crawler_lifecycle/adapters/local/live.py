@@ -18,12 +18,16 @@ ENDED = "ended"
 KEEP_ENDED_S = 120.0
 
 
-def begin(state: str, name: str) -> str:
-    """Mark a task as living; the path of the mark. Never raises: a missing mark costs time, never the truth."""
-    path = os.path.join(state, LIVE, name)
+def begin(mark: str) -> None:
+    """Mark a task as living. Never raises: a missing mark costs time, never the truth."""
     with contextlib.suppress(OSError):
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    return path
+        os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def drop(mark: str) -> None:
+    """The task never began: take its mark away, so that a deployment that comes again is noticed. Never raises."""
+    with contextlib.suppress(OSError):
+        os.unlink(mark)
 
 
 def end(mark: str) -> None:

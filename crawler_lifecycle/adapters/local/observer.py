@@ -281,8 +281,10 @@ class _Watch:
             task.held = "supervisor"
         elif folder.has(files.PROCESS) and self._rest(task, folder, crawler):
             task.held = "rest"
-        elif began or folder.has(files.END) or time.monotonic() - task.since >= STALE_S:
+        elif began or folder.has(files.END):
             self._end(task)
+        elif time.monotonic() - task.since >= STALE_S:
+            self._drop(task)
         return None
 
     def _rest(self, task: _Task, folder: TaskFolder, crawler: Identity | None) -> bool:
@@ -333,6 +335,12 @@ class _Watch:
         if now - task.told_at >= END_SECONDS or not files.exists(str(task.path / files.END)):
             self._tell(task.run_id)  # no look has waited so long for the end's file
         live.end(str(self._state / live.LIVE / task.name))
+
+    def _drop(self, task: _Task) -> None:
+        """It never began. Nothing of it is kept, not even that it was told: its deployment may come again."""
+        del self._tasks[task.name]
+        self._tell(task.run_id)
+        live.drop(str(self._state / live.LIVE / task.name))
 
     # --- the past
 

@@ -16,6 +16,7 @@ import os
 import resource
 import signal
 import time
+from collections.abc import Callable
 
 from . import folder as files
 from . import live
@@ -89,6 +90,7 @@ class Supervisor:
 
     def run(self) -> None:
         """From the queue to the end."""
+        self._mark(live.begin)  # again: who waited long for us may have dropped the mark of a task that never began
         slot = self._wait_for_slot()
         if slot is None:
             self._leave_queue()
@@ -387,17 +389,17 @@ class Supervisor:
         while True:
             try:
                 files.create(self._path(files.END), end)
-                self._unmark()
+                self._mark(live.end)
                 return
             except OSError:
                 if time.monotonic() >= give_up or self._removed():
                     raise
                 time.sleep(1)
 
-    def _unmark(self) -> None:
+    def _mark(self, change: Callable[[str], None]) -> None:
         mark = self._spec.get("live_mark")
         if isinstance(mark, str):
-            live.end(mark)
+            change(mark)
 
 
 def _whole(value: object) -> int | None:
