@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -63,7 +64,7 @@ class Stack:
         self.has_examples = False
         self._lock: IO[str] | None = None
         self._layout: Layout | None = None
-        self._supervisor = Supervisor(self.state_dir / "logs", say=self._tell, changed=self._write_dev_json)
+        self._supervisor = Supervisor(self.state_dir / "logs", say=self._tell, changed=self._pids_changed)
 
     @property
     def layout(self) -> Layout:
@@ -267,11 +268,21 @@ class Stack:
     # --- what others see -----------------------------------------------------------------------------------------
 
     def _tell(self, line: str) -> None:
-        self._say(line)
-        logs = self.state_dir / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
-        with (logs / "dev.log").open("a") as file:
-            file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {line}\n")
+        """Also called in the supervisor's thread, which has to go on when nobody listens or the disk is full."""
+        with contextlib.suppress(OSError):
+            self._say(line)
+        with contextlib.suppress(OSError):
+            logs = self.state_dir / "logs"
+            logs.mkdir(parents=True, exist_ok=True)
+            with (logs / "dev.log").open("a") as file:
+                file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {line}\n")
+
+    def _pids_changed(self) -> None:
+        """In the supervisor's thread: without it, nothing would be started again, nor ever be seen to have ended."""
+        try:
+            self._write_dev_json()
+        except OSError as error:
+            self._tell(f"dev.json cannot be written, and names other processes until the next change: {error}")
 
     def _write_dev_json(self) -> None:
         if self._layout is None:

@@ -70,6 +70,7 @@ class Supervisor:
         self._changed = changed
         self._kept: dict[str, _Kept] = {}
         self._wake = threading.Event()
+        self._starting = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
 
@@ -85,8 +86,9 @@ class Supervisor:
     def stop(self, names: Iterable[str] | None = None) -> None:
         """End these parts (all when not given) and wait until they are gone."""
         chosen = [self._kept[name] for name in (self._kept if names is None else names) if name in self._kept]
-        for kept in chosen:
-            kept.wanted = False
+        with self._starting:  # whatever is being started now is known when it is counted below
+            for kept in chosen:
+                kept.wanted = False
         self._wake.set()
         while any(kept.process is not None for kept in chosen):
             time.sleep(INTERVAL_S / 2)
@@ -114,7 +116,8 @@ class Supervisor:
 
     def pids(self) -> dict[str, int]:
         """Process ids of the parts that live."""
-        return {name: kept.process.pid for name, kept in self._kept.items() if kept.process is not None}
+        processes = [(name, kept.process) for name, kept in list(self._kept.items())]
+        return {name: process.pid for name, process in processes if process is not None}
 
     def starts(self, name: str) -> int:
         """How often this part was started."""
@@ -148,9 +151,10 @@ class Supervisor:
     def _tend(self, kept: _Kept, now: float) -> bool:
         """Bring one part closer to what is wanted; whether its process id changed."""
         if kept.process is None:
-            if kept.wanted and now >= kept.due:
-                self._spawn(kept, now)
-                return True
+            with self._starting:
+                if kept.wanted and now >= kept.due:
+                    self._spawn(kept, now)
+                    return True
             return False
         code = kept.process.poll()
         if code is not None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from dev_support import wait_until
 
 from crawler_lifecycle.cli import processes, supervise
+from crawler_lifecycle.cli.stack import Stack
 from crawler_lifecycle.cli.supervise import Part, PartFailed, Supervisor
 
 SERVER = """
@@ -50,6 +55,71 @@ def _server(name: str, *words: str, grace_s: float = 5.0) -> Part:
 def _failing(name: str) -> Part:
     command = (sys.executable, "-S", "-c", "print('my last words'); raise SystemExit(7)")
     return Part(name, command, "http://127.0.0.1:1/", os.environ)
+
+
+def test_what_is_being_started_when_it_is_stopped_is_ended_too(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, really = threading.Event(), threading.Event(), processes.spawn
+
+    def slowly(*command: Any, **options: Any) -> subprocess.Popen[bytes]:
+        begun.set()
+        go_on.wait(60)
+        return really(*command, **options)
+
+    monkeypatch.setattr(processes, "spawn", slowly)
+    supervisor.start([_server("web")])
+    assert begun.wait(60)
+    stopping = threading.Thread(target=supervisor.stop)
+    stopping.start()
+    stopping.join(0.3)  # it would be through by then, if it took what is not there yet for gone
+    stopped_early = not stopping.is_alive()
+    go_on.set()
+    stopping.join()
+    assert not stopped_early
+    assert supervisor.starts("web") == 1
+    assert supervisor.pids() == {}
+
+
+def test_a_part_that_ends_while_the_living_are_counted(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ending:
+        process = property(lambda self: self.left.pop() if self.left else None)
+
+        def __init__(self) -> None:
+            self.left = [SimpleNamespace(pid=7)]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(supervisor, "_kept", {"web": Ending()})
+        assert supervisor.pids() == {"web": 7}
+        assert supervisor.pids() == {}
+
+
+def test_neither_a_full_disk_nor_a_closed_terminal_ends_the_watching(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = list[str]()
+
+    def say(line: str) -> None:
+        told.append(line)
+        raise BrokenPipeError(32, "Broken pipe")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    stack = Stack(tmp_path, say=say)
+    watching = stack._supervisor
+    monkeypatch.setattr(Stack, "_write_dev_json", full)
+    watching.start([_server("web")])
+    try:
+        watching.wait_healthy()
+        watching.kill("web")
+        wait_until(lambda: watching.starts("web") == 2)
+        watching.wait_healthy()
+    finally:
+        monkeypatch.undo()
+        watching.hurry()
+        watching.close()
+    assert any("dev.json cannot be written" in line for line in told)
 
 
 def test_a_part_is_restarted_with_growing_delay(supervisor: Supervisor, said: list[str]) -> None:
