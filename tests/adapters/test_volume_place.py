@@ -201,6 +201,45 @@ def test_two_hide_the_same_state(place: VolumePlace, tmp_path: Path, monkeypatch
     assert not [name for name in everything(tmp_path) if name.startswith("state") and ASIDE not in name]
 
 
+def test_the_trash_itself_is_removed_while_a_run_is_put_aside(
+    place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a person who needs room. The run is still there then, and out of the way in the end."""
+    left(tmp_path, 7)
+    really, people = Path.rename, iter([True, False, True])
+
+    def rename(self: Path, target: Path) -> Path:
+        if next(people, False):
+            shutil.rmtree(tmp_path / TRASH)
+        return really(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    place.put_aside(7)
+    assert place.runs() == set()
+
+
+def test_files_that_another_call_removes_are_not_somebody_elses(
+    place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where folders cannot be moved: they are looked at, and gone before their rights are."""
+    left(tmp_path, 7)
+    may, really = os.access, Path.rename
+
+    def access(path: Path, mode: int) -> bool:
+        shutil.rmtree(path)
+        return may(path, mode)
+
+    def rename(self: Path, target: Path) -> Path:
+        if self.name == "7":
+            raise PermissionError(13, "Permission denied")
+        return really(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    monkeypatch.setattr(os, "access", access)
+    place.put_aside(7)
+    assert not (tmp_path / files_path(7, 0, 1)).exists()
+
+
 # --- rights --------------------------------------------------------------------------------------------------------
 
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become the user of crawl pods")

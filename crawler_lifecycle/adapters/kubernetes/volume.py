@@ -54,26 +54,33 @@ class VolumePlace:
 
     def put_aside(self, run_id: int) -> None:
         """Take the run's folders out of the way, at once. What was taken already, or never was, is no error."""
-        trash = self._root / TRASH
         for top in (_TASKS, _STATE):
             folder = self._root / top / str(run_id)
             try:
-                if not _is_folder(folder):
-                    continue
-                try:
-                    # In one step, and nobody removes the trash itself: who empties it meanwhile takes all or nothing.
-                    trash.mkdir(exist_ok=True)
-                    folder.rename(trash / f"{run_id}.{os.urandom(8).hex()}")
-                except PermissionError:
-                    if top == _STATE:
-                        _hide_state(folder)
-                    else:  # files of an attempt that is over are in nobody's way; but are they ours to remove?
-                        _check_ours(folder)
-            except FileNotFoundError:
-                continue  # another one was faster
+                while _is_folder(folder) and not self._moved(folder, top):
+                    continue  # another one was faster, or somebody removed the trash itself: is it still there?
             except OSError as error:
                 raise _trouble(folder, error) from error
         check_mounted(self._root)  # only now: without the volume everything looks as if another one had taken it
+
+    def _moved(self, folder: Path, top: str) -> bool:
+        """Move a run's folder aside, or hide what is in it; ``False`` when something vanished under our hands.
+
+        Raises ``OSError``.
+        """
+        trash = self._root / TRASH
+        try:
+            # In one step: who empties the trash meanwhile takes all or nothing.
+            trash.mkdir(exist_ok=True)
+            folder.rename(trash / f"{folder.name}.{os.urandom(8).hex()}")
+        except FileNotFoundError:
+            return False
+        except PermissionError:
+            if top == _STATE:
+                _hide_state(folder)
+            else:  # files of an attempt that is over are in nobody's way; but are they ours to remove?
+                _check_ours(folder)
+        return True
 
     def remove(self, run_id: int, attempt: int) -> None:
         """Remove what was put aside of the run, and what of its attempts up to this one lies where it was.
@@ -135,7 +142,7 @@ def _check_ours(folder: Path) -> None:
     first: Path | None = folder
     for _ in ("index", "attempt", "files"):
         first = next(_folders(first), None) if first is not None else None
-    if first is not None and not os.access(first, os.W_OK | os.X_OK):
+    if first is not None and not os.access(first, os.W_OK | os.X_OK) and _is_folder(first):  # if nobody removed it
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(first))
 
 
