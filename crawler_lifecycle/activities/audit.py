@@ -82,6 +82,8 @@ class AuditPart:
     repaired: dict[str, int] = field(default_factory=dict)
     findings: list[Reported] = field(default_factory=list)
     next: str | None = None
+    noted_at: datetime | None = None
+    """Before what was found came on record, by the clock that gives findings their times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,8 @@ class CloseAudit:
 
     report: AuditReport
     complete: list[FindingKind] = field(default_factory=list)
+    noted_from: datetime | None = None
+    """The earliest ``noted_at`` of a page; ``None`` where a workflow of an earlier build asks."""
 
 
 @dataclass
@@ -358,7 +362,9 @@ class AuditActivities:
 
         Second execution: the report is kept already, and nothing else is gone.
         """
-        gone = self.store.forget_findings([str(kind) for kind in order.complete], order.report.started_at)
+        # Not the time of Temporal's clock: if ours lags behind it, what was seen a moment ago would be gone.
+        begin = order.noted_from or order.report.started_at
+        gone = self.store.forget_findings([str(kind) for kind in order.complete], begin)
         self.store.record_audit(order.report)
         return gone
 
@@ -398,7 +404,7 @@ class AuditActivities:
                 repaired[finding.kind] = repaired.get(finding.kind, 0) + 1
             meters.count(meters.AUDIT_FINDINGS, kind=str(finding.kind), repaired=str(one.repaired).lower())
             log.warning("audit: %s%s", finding.detail, f"; {one.repair}" if one.repair else "", extra=_about(finding))
-        return AuditPart(looked, found, repaired, most_urgent(told))
+        return AuditPart(looked, found, repaired, most_urgent(told), noted_at=now)
 
     def _tell(self, finding: Finding, noted: Noted, mend: Mend | None) -> Reported:
         words, done = finding.spared, False

@@ -62,11 +62,14 @@ class AuditState:
     findings: list[Reported] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
     complete: list[FindingKind] = field(default_factory=list)
+    noted_from: datetime | None = None
 
     def add(self, name: str, part: AuditPart) -> None:
         """Take in what one page showed."""
         self.pages += 1
         self.after = part.next
+        if part.noted_at is not None:
+            self.noted_from = min(part.noted_at, self.noted_from or part.noted_at)
         self.looked = {**self.looked, name: self.looked.get(name, 0) + part.looked}
         self.found = _sum(self.found, part.found)
         self.repaired = _sum(self.repaired, part.repaired)
@@ -102,7 +105,7 @@ class CrawlAuditWorkflow:
             findings=s.findings,
             troubles=s.troubles,
         )
-        await call(AuditActivities.close_audit, CloseAudit(report, s.complete))
+        await call(AuditActivities.close_audit, CloseAudit(report, s.complete, s.noted_from))
         return report
 
     async def _compare(self, order: AuditOrder) -> None:
