@@ -82,6 +82,9 @@ def prepare(
             missing_ok=True
         )  # the server that was killed with its builder may have taken it as its last act
     if not file.exists():
+        # Setting it aside may have been killed in its middle, or a person removed the file alone: SQLite would play the
+        # journal of another file into the new one.
+        _set_journals_aside(file, _aside(file))
         _build(file, env, log)
 
 
@@ -98,13 +101,24 @@ def fault(file: Path) -> str | None:
 
 
 def set_aside(file: Path) -> Path:
-    """Rename a file that cannot be used, with its journal, so that nothing is lost."""
+    """Rename a file that cannot be used, with its journal, so that nothing is lost.
+
+    The file goes first: without its journal it might look as if it could be used.
+    """
+    aside = file.rename(_aside(file))
+    _set_journals_aside(file, aside)
+    return aside
+
+
+def _aside(file: Path) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
-    aside = file.with_name(f"{file.name}.broken-{stamp}")
+    return file.with_name(f"{file.name}.broken-{stamp}")
+
+
+def _set_journals_aside(file: Path, aside: Path) -> None:
     for suffix in ("-journal", "-wal", "-shm"):
         with contextlib.suppress(FileNotFoundError):
             file.with_name(file.name + suffix).rename(aside.with_name(aside.name + suffix))
-    return file.rename(aside)
 
 
 def _build(file: Path, env: Mapping[str, str], log: Path) -> None:

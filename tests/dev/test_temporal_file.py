@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,47 @@ def test_a_broken_file_is_set_aside_with_a_message(tmp_path: Path, content: byte
     assert aside.name in line
     assert aside.read_bytes() == before
     assert temporal_server.fault(file) is None
+
+
+def _undone_in_its_journal(folder: Path) -> Path:
+    """A file as a killed server leaves it: what makes it useless is in its journal alone."""
+    made, file = folder / "made.db", folder / "temporal.db"
+    with closing(sqlite3.connect(made, isolation_level=None)) as db:
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("CREATE TABLE namespaces (id BLOB, name TEXT)")
+        db.execute("INSERT INTO namespaces VALUES (x'00', 'default')")
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        db.execute("DELETE FROM namespaces")
+        for suffix in ("", "-wal"):
+            shutil.copy(folder / f"made.db{suffix}", folder / f"temporal.db{suffix}")
+    return file
+
+
+@pytest.mark.parametrize("steps", range(3))
+def test_killed_while_it_sets_a_file_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Neither is the file taken for good without its journal, nor is the journal given to the next file."""
+
+    class Killed(BaseException):
+        pass
+
+    file = _undone_in_its_journal(tmp_path)
+    kept = {(tmp_path / f"temporal.db{suffix}").read_bytes() for suffix in ("", "-wal")}
+    really, left = Path.rename, iter(range(steps))
+
+    def rename(self: Path, target: Path) -> Path:
+        if next(left, None) is None:
+            raise Killed
+        return really(self, target)
+
+    monkeypatch.setattr(temporal_server, "_build", lambda file, env, log: file.write_bytes(b"new"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", rename)
+        with pytest.raises(Killed):
+            _prepare(file)
+    _prepare(file)
+    assert file.read_bytes() == b"new"
+    assert not (tmp_path / "temporal.db-wal").exists()
+    assert kept <= {path.read_bytes() for path in tmp_path.glob("temporal.db.broken-*")}
 
 
 def test_damage_inside_is_found(tmp_path: Path) -> None:
