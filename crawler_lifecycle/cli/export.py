@@ -110,8 +110,7 @@ def fetch(pieces: Iterable[bytes], target: Path, sha256: str) -> int:
     ``CommandFailed``: the file exists, the folder cannot be written to, or the checksum is another one.
     """
     if target.exists() or target.is_symlink():
-        cure = "move it away, or choose another folder"
-        raise CommandFailed(Exit.NOT_IN_THIS_STATE, f"{target} exists already", None, cure)
+        raise _exists_already(target)
     draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -124,6 +123,11 @@ def fetch(pieces: Iterable[bytes], target: Path, sha256: str) -> int:
         with suppress(OSError):
             draft.unlink()
     return size
+
+
+def _exists_already(target: Path) -> CommandFailed:
+    cure = "move it away, or choose another folder"
+    return CommandFailed(Exit.NOT_IN_THIS_STATE, f"{target} exists already", None, cure)
 
 
 def _write(pieces: Iterable[bytes], draft: Path, name: str, sha256: str) -> int:
@@ -148,14 +152,17 @@ def _write(pieces: Iterable[bytes], draft: Path, name: str, sha256: str) -> int:
 
 
 def _publish(draft: Path, target: Path) -> None:
-    """Give the file its name, unless somebody else took that meanwhile. Raises ``OSError``."""
+    """Give the file its name, unless somebody else took that meanwhile. Raises ``CommandFailed`` and ``OSError``."""
     try:
-        os.link(draft, target)
+        try:
+            os.link(draft, target)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            draft.replace(target)
     except FileExistsError:
-        raise
-    except OSError:  # a file system without links
-        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        draft.replace(target)
+        raise _exists_already(target) from None
     folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)

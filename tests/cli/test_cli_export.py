@@ -17,7 +17,7 @@ from cli_support import Crawlctl
 from cli_world import Served, serve
 
 from crawler_lifecycle.cli.export import fetch
-from crawler_lifecycle.cli.problems import CommandFailed
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
 
 
 @pytest.fixture
@@ -85,15 +85,24 @@ def test_a_folder_that_cannot_be_written_to(served: Served, crawlctl: Crawlctl, 
     assert "cannot be written" in result.err
 
 
-def test_somebody_takes_the_name_meanwhile(tmp_path: Path) -> None:
+@pytest.mark.parametrize("links", [True, False])
+def test_somebody_takes_the_name_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
+    """Another download of the same, say; whatever the file system can do."""
+
+    def none(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    if not links:
+        monkeypatch.setattr(os, "link", none)
     target = tmp_path / "a.zip"
 
     def pieces() -> Iterator[bytes]:
         yield b"mine"
         target.write_text("theirs")
 
-    with pytest.raises(CommandFailed, match="cannot be written"):
+    with pytest.raises(CommandFailed, match="exists already") as failed:
         fetch(pieces(), target, hashlib.sha256(b"mine").hexdigest())
+    assert failed.value.code is Exit.NOT_IN_THIS_STATE
     assert target.read_text() == "theirs"
     assert list(tmp_path.iterdir()) == [target]
 
