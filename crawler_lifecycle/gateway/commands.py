@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from crawler_lifecycle.client import TemporalUnavailable
 from crawler_lifecycle.domain.crawler import with_limits
 from crawler_lifecycle.domain.errors import DuplicateRequest, RunNotFound
-from crawler_lifecycle.domain.names import workflow_id
+from crawler_lifecycle.domain.names import attempt_workflow_id, workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
 from crawler_lifecycle.ports import RunRow, RunStore
 from crawler_lifecycle.web.problems import Problem, unavailable
@@ -46,9 +46,21 @@ def own_workflow_id(row: RunRow) -> str:
     return workflow_id(row.crawler, row.request_id)
 
 
+def next_workflow_id(row: RunRow) -> str:
+    """The id under which we start the next workflow for this run.
+
+    Under the plain one an earlier attempt may still be busy with its deliveries, for hours if an archive is down: a
+    start would find that one and begin nothing. So it is used only where it is nobody else's. The id of the attempt
+    keeps a repeat from starting two.
+    """
+    own = own_workflow_id(row)
+    free = row.attempt == 1 or row.owner_workflow_id in (None, own)
+    return own if free else attempt_workflow_id(row.crawler, row.request_id, row.attempt + 1)
+
+
 def workflow_ids(row: RunRow) -> list[str]:
-    """Where a workflow that works for this run may be found: its recorded owner, then our own id."""
-    return list(dict.fromkeys(filter(None, (row.owner_workflow_id, own_workflow_id(row)))))
+    """Where a workflow that works for this run may be found: its recorded owner, then the one that is to follow it."""
+    return list(dict.fromkeys(filter(None, (row.owner_workflow_id, next_workflow_id(row)))))
 
 
 def begin_request(row: RunRow, **more: Any) -> RunRequest:
@@ -156,7 +168,7 @@ class Commands:
         now = await self.find(row.run_id)
         # What ends after this is asked is seen by the workflow itself: it repairs, and executes nothing again.
         if not now.status.terminal and now.attempt == row.attempt and now.owner_run_id == row.owner_run_id:
-            await self._workflows.start(begin_request(now), own_workflow_id(now), repair=True)
+            await self._workflows.start(begin_request(now), next_workflow_id(now), repair=True)
 
     # --- child tasks ------------------------------------------------------------------------------------------------
 
@@ -207,7 +219,7 @@ class Commands:
 
     async def _resume_id(self, row: RunRow) -> str:
         """The id for the next attempt's workflow. Raises ``Problem`` 409 when the run is live."""
-        own = own_workflow_id(row)
+        wanted = next_workflow_id(row)
         if not row.status.terminal:
             for candidate in workflow_ids(row):
                 if await self._workflows.is_open(candidate):
@@ -215,13 +227,12 @@ class Commands:
                         f"run {row.run_id} is {row.status} and its workflow works on it; stop it or wait for its end"
                     )
                     raise Problem(409, "not_in_this_state", detail, run_id=row.run_id)
-            return own
-        former = row.owner_run_id if row.owner_workflow_id == own else None
-        if former is not None and await self._workflows.is_open(own, former):
-            # The verdict stands but the former workflow still exports, for hours if the archive is down. A start under
-            # its id would find it and begin nothing. The id of the attempt keeps a repeat from starting two.
-            return f"{own}/{row.attempt + 1}"
-        return own
+            return wanted
+        former = row.owner_run_id if row.owner_workflow_id == wanted else None
+        if former is not None and await self._workflows.is_open(wanted, former):
+            # The verdict stands but the former workflow still exports.
+            return attempt_workflow_id(row.crawler, row.request_id, row.attempt + 1)
+        return wanted
 
     async def look(self, run_id: int) -> Outcome:
         """Have the workflow look at the cluster now."""

@@ -201,6 +201,41 @@ def test_resume_while_the_former_workflow_still_exports(world: World, client: Te
     assert world.workflows.signals[-1][0] == f"{OWN}/2"
 
 
+def exporting_since_the_first_attempt(world: World, client: TestClient, run_id: int) -> None:
+    """The first workflow of the run still exports, and the run has gone on under another id."""
+    world.end(run_id, close=False)
+    client.post(f"/v1/runs/{run_id}/resume")
+    assert world.claim(run_id).attempt == 2
+
+
+def test_resume_while_the_workflow_before_the_last_still_exports(world: World, client: TestClient, run_id: int) -> None:
+    exporting_since_the_first_attempt(world, client, run_id)
+    world.end(run_id)
+    assert [client.post(f"/v1/runs/{run_id}/resume").status_code for _ in range(2)] == [202, 202]
+    assert [w for w, _ in world.workflows.started] == [OWN, f"{OWN}/2", f"{OWN}/3"]
+    assert world.claim(run_id).attempt == 3
+
+
+def test_a_lost_run_is_stopped_by_a_new_workflow_while_an_early_one_still_exports(
+    world: World, client: TestClient, run_id: int
+) -> None:
+    exporting_since_the_first_attempt(world, client, run_id)
+    del world.workflows.open[f"{OWN}/2"]  # terminated by somebody
+    assert client.post(f"/v1/runs/{run_id}/stop").status_code == 202
+    assert world.workflows.signals == [], "the one that exports carries out no stop"
+    assert world.workflows.started[-1][0] == f"{OWN}/3"
+    assert world.claim(run_id).stop is not None
+
+
+def test_a_lost_run_is_resumed_while_an_early_workflow_still_exports(
+    world: World, client: TestClient, run_id: int
+) -> None:
+    exporting_since_the_first_attempt(world, client, run_id)
+    del world.workflows.open[f"{OWN}/2"]
+    assert client.post(f"/v1/runs/{run_id}/resume").status_code == 202
+    assert world.workflows.started[-1][0] == f"{OWN}/3"
+
+
 def test_a_live_run_cannot_be_resumed(client: TestClient, run_id: int) -> None:
     answer = client.post(f"/v1/runs/{run_id}/resume")
     assert (answer.status_code, answer.json()["code"]) == (409, "not_in_this_state")
