@@ -14,11 +14,10 @@ import pytest
 from local_bench import RUN, Bench
 
 from crawler_lifecycle.adapters.local import folder as files
-from crawler_lifecycle.adapters.local import identity, launch
+from crawler_lifecycle.adapters.local import identity, launch, supervisor
 from crawler_lifecycle.adapters.local.cgroup import Group
 from crawler_lifecycle.adapters.local.evidence import TaskFolder
-from crawler_lifecycle.adapters.local.identity import Identity, Stat, members
-from crawler_lifecycle.adapters.local.supervisor import Supervisor
+from crawler_lifecycle.adapters.local.identity import Identity, Stat, members, read_stat
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import Deployed
 
@@ -79,6 +78,29 @@ def test_a_crawler_that_has_not_made_its_group_yet_is_killed(bench: Bench) -> No
     end = bench.look().end
     assert end is not None
     assert (end.exit_code, end.signal) == (137, 9)
+
+
+def test_an_end_is_said_when_everything_is_gone_however_long_that_takes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was killed still has to be given the time to go, and a starved machine has none."""
+    bench.deploy("pass")
+    bench.until_on_file()
+    rounds = 0
+
+    def goes_slowly(*_: object) -> list[Stat]:
+        nonlocal rounds
+        rounds += 1
+        return [own] if rounds < 1000 else []
+
+    own = read_stat(os.getpid())
+    assert own is not None
+    monkeypatch.setattr(supervisor, "ROUND", 0.0)
+    monkeypatch.setattr(supervisor, "members", goes_slowly)
+    monkeypatch.setattr(supervisor, "kill_all", lambda victims, boot: len(victims))
+    child = os.posix_spawn("/bin/true", ["true"], {}, setsid=True)
+    assert supervisor.Supervisor(str(bench.folder()))._reap(child) in (0, 9)
+    assert rounds == 1000
 
 
 # --- what an error says -----------------------------------------------------------------------------------------------
@@ -187,7 +209,7 @@ def test_a_disk_that_comes_back_while_its_absence_is_judged_is_not_a_folder_remo
     bench.deploy("pass")
     bench.until_on_file()
     tasks, away = bench.state / "tasks", bench.state / "away"
-    supervisor, looked = Supervisor(str(bench.folder())), os.path.isdir
+    judge, looked = supervisor.Supervisor(str(bench.folder())), os.path.isdir
     tasks.rename(away)
 
     def isdir(path: str) -> bool:
@@ -197,13 +219,13 @@ def test_a_disk_that_comes_back_while_its_absence_is_judged_is_not_a_folder_remo
         return found
 
     monkeypatch.setattr(os.path, "isdir", isdir)
-    removed = supervisor._removed()
+    removed = judge._removed()
     if away.exists():
         away.rename(tasks)
     assert not removed
-    assert not supervisor._removed()
+    assert not judge._removed()
     bench.folder().rename(bench.state / "taken")
-    assert supervisor._removed()
+    assert judge._removed()
 
 
 # --- deployments ------------------------------------------------------------------------------------------------------

@@ -140,6 +140,31 @@ def test_a_cleaning_that_is_killed_between_two_steps_leaves_nothing_behind(
     assert os.listdir(ended.state / "trash") == []
 
 
+def test_the_files_of_a_run_that_is_removed_meanwhile_are_all_there_or_none(
+    ended: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An archive of some of them would take the place of one of all."""
+    for index in range(2):
+        (ended.folder(index) / "files").mkdir(parents=True, exist_ok=True)
+        (ended.folder(index) / "end.json").write_text("{}")
+        age(ended, 99, index)
+    really, cleaning = Path.is_dir, threading.Thread(target=ended.cluster.remove_old, args=(DAY,))
+
+    def is_dir(self: Path) -> bool:
+        found = really(self)
+        if self.name == "files" and cleaning.ident is None:
+            cleaning.start()
+            cleaning.join(0.5)  # it would be through by then, if nothing held it
+        return found
+
+    monkeypatch.setattr(Path, "is_dir", is_dir)
+    found = ended.cluster.files(RUN, [ended.ref(index) for index in range(2)])
+    cleaning.join()
+    assert [source.prefix for source in found] == ["task-0", "task-1"]
+    with pytest.raises(NotInThisState):
+        ended.cluster.files(RUN, [ended.ref(index) for index in range(2)])
+
+
 def test_two_cleanings_remove_the_same_things(
     ended: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -31,7 +31,7 @@ from .evidence import TaskFolder
 from .identity import Identity, boot_id, kill_all
 from .inventory import inventory
 from .launch import Launcher, default_python
-from .retention import REMOVED, remove_old
+from .retention import REMOVED, exclusive, remove_old
 
 logger = logging.getLogger(__name__)
 
@@ -270,15 +270,16 @@ class LocalCluster:
 
         Raises ``NotInThisState`` when they were all removed because the run is old, and ``ClusterUnavailable``.
         """
+        found = []
         try:
             self._check_readable(run_id)
+            with exclusive(self._state):  # all of them or none: they are not taken away one by one while we ask
+                for task in tasks:
+                    path = self._folder(run_id, task).path / files.FILES
+                    if path.is_dir() and not path.is_symlink():
+                        found.append(FileSource(files_prefix(task.index, task.attempt), path))
         except OSError as error:
             raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
-        found = []
-        for task in tasks:
-            path = self._folder(run_id, task).path / files.FILES
-            if path.is_dir() and not path.is_symlink():
-                found.append(FileSource(files_prefix(task.index, task.attempt), path))
         if not found and tasks and (self._state / "tasks" / str(run_id) / REMOVED).exists():
             raise NotInThisState(
                 f"the files of run {run_id} were removed from the cluster, because its last task ended longer ago than "

@@ -36,6 +36,10 @@ TICK = 0.5
 LOG_MAX = 50 * 1024 * 1024
 #: A full disk must not cost the evidence of an end: writing it is tried for so long.
 WRITE_END_SECONDS = 600
+#: Rounds of SIGKILL, and the pause between them: while the crawler is watched, and before its end is said. On a machine
+#: that is short of everything, one that was killed may take long to go.
+ROUND = 0.02
+ROUNDS, LAST_ROUNDS = 50, 3000
 
 #: The byte at which the forked child goes on: without a control group of its own, or inside of one.
 GATE_PLAIN = b"x"
@@ -300,25 +304,25 @@ class Supervisor:
         except OSError:  # a full disk: the next tick tries again
             pass
 
-    def _kill_group(self, pid: int) -> None:
+    def _kill_group(self, pid: int, rounds: int = ROUNDS) -> None:
         """SIGKILL to the group and to what left it. Safe: our child's number is not reused before we reap it."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
-        self._sweep(Identity.of(pid))
+        self._sweep(Identity.of(pid), rounds)
 
-    def _sweep(self, leader: Identity | None) -> None:
+    def _sweep(self, leader: Identity, rounds: int) -> None:
         contract = self._spec.get("contract")
         given = contract if isinstance(contract, dict) else {}
         marks = files.marks(given.get("CRAWL_RUN_ID"), given.get("CRAWL_TASK_ID"), str(given.get("CRAWL_FILES_DIR")))
-        for _ in range(50):  # something may still be forking
+        for _ in range(rounds):  # something may still be forking
             self._kernel.kill()
             if not kill_all(members(leader, marks), boot_id()):
                 return
-            time.sleep(0.02)
+            time.sleep(ROUND)
 
     def _reap(self, pid: int) -> int:
         """End whatever the crawler left behind, then reap it: ended means that nothing of it runs."""
-        self._kill_group(pid)
+        self._kill_group(pid, LAST_ROUNDS)
         _, status, usage = os.wait4(pid, 0)
         self._peak = max(self._peak, usage.ru_maxrss * 1024, self._kernel.peak())
         return status
