@@ -102,24 +102,47 @@ class Commands:
         # Also what makes a caller's request_id valid: RunRequest knows the rule.
         request = dataclasses.replace(dataclasses.replace(body.request(), request_id=request_id), request_id=None)
         args = [task.args for task in body.tasks] if body.tasks is not None else None
-        known = await run_in_threadpool(self._store.find_run, request_id)
-        if known is None:
-            crawler = await self._crawlers.get(body.crawler)
-            await run_in_threadpool(check_args, crawler, body.args, args)
-            request = with_limits(request, crawler.limits)
-        else:
-            # The catalogue may have changed since; a repeat is measured by what was stored then. So may the token: its
-            # name stands for a missing requested_by, and another token makes no other request of it.
-            request = with_limits(request, _mapping(known.request.get("limits")))
-            if request.requested_by is not None and request.requested_by == caller_name():
-                request = dataclasses.replace(request, requested_by=_text(known.request.get("requested_by")))
         try:
-            row, fresh = await run_in_threadpool(self._store.reserve_run, request, request_id, args)
+            row, fresh = await self._reserve(request, request_id, body, args)
         except DuplicateRequest as error:
             raise Problem(422, "idempotency_mismatch", f"Idempotency-Key: {error}") from error
         if row.owner_run_id is None and not row.status.terminal:
             await self._begin(row)
         return Outcome(row, fresh)
+
+    async def _reserve(
+        self, request: RunRequest, request_id: str, body: StartRun, args: list[dict[str, str]] | None
+    ) -> tuple[RunRow, bool]:
+        """The stored run, and whether this request made it. Raises ``DuplicateRequest``."""
+        known = await run_in_threadpool(self._store.find_run, request_id)
+        try:
+            wanted = await self._completed(request, body, args, known)
+            return await run_in_threadpool(self._store.reserve_run, wanted, request_id, args)
+        except DuplicateRequest:
+            if known is not None:
+                raise
+        # While the catalogue was asked, the same request came through another gateway, which may know another
+        # catalogue: then this one is the repeat.
+        known = await run_in_threadpool(self._store.find_run, request_id)
+        wanted = await self._completed(request, body, args, known)
+        return await run_in_threadpool(self._store.reserve_run, wanted, request_id, args)
+
+    async def _completed(
+        self, request: RunRequest, body: StartRun, args: list[dict[str, str]] | None, known: RunRow | None
+    ) -> RunRequest:
+        """The request with the limits of its crawler, checked; a repeat with what was stored then.
+
+        The catalogue may have changed since. So may the token: its name stands for a missing requested_by, and another
+        token makes no other request of it.
+        """
+        if known is None:
+            crawler = await self._crawlers.get(body.crawler)
+            await run_in_threadpool(check_args, crawler, body.args, args)
+            return with_limits(request, crawler.limits)
+        request = with_limits(request, _mapping(known.request.get("limits")))
+        if request.requested_by is not None and request.requested_by == caller_name():
+            request = dataclasses.replace(request, requested_by=_text(known.request.get("requested_by")))
+        return request
 
     async def _begin(self, row: RunRow) -> None:
         try:

@@ -11,6 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 from gateway_world import World
 
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, with_limits
 from crawler_lifecycle.domain.errors import SchedulerUnavailable
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.gateway.schemas import StartRun
@@ -60,6 +61,28 @@ def test_a_repeat_a_day_later_finds_the_ended_run_and_starts_nothing(world: Worl
     answer = client.post("/v1/runs", json=body, headers={"Idempotency-Key": "k"})
     assert (answer.status_code, answer.json()["run_id"], answer.json()["status"]) == (202, run_id, "FAILED")
     assert len(world.workflows.started) == 1
+
+
+@pytest.mark.parametrize(("priority", "status"), [(3, 202), (1, 422)])
+def test_a_repeat_that_came_while_the_catalogue_was_asked_finds_the_run(
+    world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch, priority: int, status: int
+) -> None:
+    """The first request waits for its catalogue; its repeat goes to a gateway that has an older one at hand."""
+    asked = world.scheduler.crawlers
+    elsewhere = with_limits(RunRequest(crawler="plain"), {"stall_timeout_s": 66.0})
+
+    def slow() -> list[CrawlerDefinition]:
+        world.store.reserve_run(elsewhere, "k")
+        return asked()
+
+    monkeypatch.setattr(world.scheduler, "crawlers", slow)
+    body = {"crawler": "plain", "priority": priority}
+    answer = client.post("/v1/runs", json=body, headers={"Idempotency-Key": "k"})
+    assert answer.status_code == status, answer.text
+    [row] = world.store.list_runs()
+    assert row.request["limits"]["stall_timeout_s"] == 66.0
+    if status == 202:
+        assert (answer.json()["run_id"], answer.headers["Idempotency-Replayed"]) == (row.run_id, "true")
 
 
 def test_the_same_key_with_another_body_is_refused(world: World, client: TestClient) -> None:
