@@ -84,7 +84,8 @@ class OwnershipPart(StorePart):
         return self._insert_or_find(request, request_id, task_args, found)
 
     def create_run(self, request: RunRequest, request_id: str, owner: Owner) -> RunHandle:
-        """``reserve_run`` and claim in one transaction. The same owner again gets the same handle.
+        """``reserve_run`` and claim in one transaction. The same owner again gets the same handle, as it was stored:
+        its second try may know other limits of the crawler.
 
         Raises ``DuplicateRequest`` when the id belongs to another request or another owner.
         """
@@ -99,7 +100,7 @@ class OwnershipPart(StorePart):
                 )
             return run_handle(unit.run)
 
-        return self._insert_or_find(request, request_id, None, claim)
+        return self._insert_or_find(request, request_id, None, claim, owner)
 
     def _insert_or_find(
         self,
@@ -107,6 +108,7 @@ class OwnershipPart(StorePart):
         request_id: str,
         task_args: Sequence[Mapping[str, str]] | None,
         then: Callable[[Unit, bool], T],
+        owner: Owner | None = None,
     ) -> T:
         """Find or insert the run of this id and finish in the same transaction.
 
@@ -121,7 +123,8 @@ class OwnershipPart(StorePart):
                 with self._db.writing() as conn:
                     run = self._find_locked(conn, request_id)
                     if run is not None:
-                        _check_same(run, fingerprint)
+                        if owner is None or _owner_of(run) != owner:
+                            _check_same(run, fingerprint)
                         return then(Unit(conn, run, self._clock()), False)
                     unit = self._insert(conn, request, request_id, fingerprint, args)
                     answer = then(unit, True)

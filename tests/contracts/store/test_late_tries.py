@@ -6,11 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from crawler_lifecycle.domain.errors import Fenced
+from crawler_lifecycle.domain.crawler import with_limits
+from crawler_lifecycle.domain.errors import DuplicateRequest, Fenced
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus
 from crawler_lifecycle.ports import Deployed, Details, Fence, Owner
-from tests.contracts.store.world import OTHER, OWNER, START, World, closed, good_end, seen
+from tests.contracts.store.world import OTHER, OWNER, START, World, closed, good_end, request, seen
 
 UNTIL, LATER = START + timedelta(seconds=25), START + timedelta(seconds=60)
 
@@ -76,6 +77,16 @@ def test_a_workflow_that_lost_a_run_does_not_claim_it_again(world: World, repair
     assert world.row(fence) == ended
     again = world.store.claim_run(RunRequest(run_id=fence.run_id), Owner("crawl/services/new", "chain-4"), closed)
     assert again.attempt == 4
+
+
+def test_a_second_try_that_knows_another_catalogue_finds_the_run_of_the_first(world: World) -> None:
+    """The worker that made the run died before it could say so; the other one has read the catalogue anew."""
+    first = world.store.create_run(with_limits(request(), {"stall_timeout_s": 60.0}), "r", OWNER)
+    other = with_limits(request(), {"stall_timeout_s": 90.0})
+    assert world.store.create_run(other, "r", OWNER) == first
+    assert first.request.limits.stall_timeout_s == 60.0
+    with pytest.raises(DuplicateRequest):
+        world.store.create_run(other, "r", OTHER)
 
 
 def test_the_owner_of_a_run_claims_it_as_often_as_it_likes(world: World) -> None:
