@@ -139,18 +139,29 @@ class Bundle:
         if over or found.st_size - found.st_blocks * 512 > HOLES_MAX:
             self.left_out += 1
             return
-        try:
-            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
+        opened = _opened(path)
+        if opened is None:
             self.left_out += 1
             return
-        with open(handle, "rb") as file:
+        with opened as file:
             info.size = found.st_size
             self.files += 1
             self.bytes += found.st_size
             whole = _Whole(file, found.st_size)
             tar.addfile(info, cast(IO[bytes], whole))
             self.left_out += whole.lacking
+
+
+def _opened(path: str) -> IO[bytes] | None:
+    """The file, unless something else has taken its place since it was looked at: the crawler may have left writers."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return open(handle, "rb")
+    os.close(handle)
+    return None
 
 
 class _Whole:

@@ -11,7 +11,7 @@ import sys
 import tarfile
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from crawler_lifecycle.adapters.archive import open_archive
 from crawler_lifecycle.adapters.archive.bundles import NOTHING, UNFINISHED, S3Bundles
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.ports import FilesMissing, FileSource
-from crawler_lifecycle.runner.bundle import PART_BYTES
+from crawler_lifecycle.runner.bundle import PART_BYTES, Bundle
 from crawler_lifecycle.runner.upload import Upload
 from tests.support.faulty_http import Answer, FaultyServer, serving
 from tests.support.s3 import Bucket, S3Server, rclone_s3, use_aws
@@ -121,6 +121,31 @@ def test_what_the_crawler_left_is_in_the_archive_afterwards(bench: RunnerBench, 
     zipped = zipfile.ZipFile(io.BytesIO(b"".join(archive.open(result.url))))
     assert zipped.read("task-3/sub/a.txt") == b"a" * 1000
     assert (result.files, result.note) == (2, None)
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink("/etc/passwd", path), None])
+def test_something_else_takes_the_place_of_a_file_before_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[str], None] | None
+) -> None:
+    """What the crawler left running may do that; the other files are sent all the same."""
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text(name)
+    really, parts = os.open, list[bytes]()
+
+    def late(path: str, flags: int) -> int:
+        if path == str(tmp_path / "b"):
+            os.unlink(path)
+            if make is not None:
+                make(path)
+        return really(path, flags)
+
+    bundle = Bundle(str(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", late)
+        bundle.send(lambda number, part: parts.append(part))
+    with tarfile.open(fileobj=io.BytesIO(b"".join(parts))) as tar:
+        assert tar.getnames() == ["a", "c"]
+    assert (bundle.files, bundle.left_out) == (2, 1)
 
 
 def test_a_crawler_that_left_nothing_is_not_taken_for_one_that_uploaded_nothing(bench: RunnerBench, way: Way) -> None:
