@@ -120,6 +120,9 @@ def test_a_file_replaced_by_a_link_between_look_and_open(
     (tmp_path / "secret").write_text("secret")
     (folder / "a").write_text("a")
     (folder / "b").write_text("b")
+    (folder / "c").write_text("c")
+    (folder / "d").write_text("d")
+    (folder / "e").write_text("e")
     real = os.stat
 
     def swap(name: Any, **options: Any) -> os.stat_result:
@@ -129,15 +132,23 @@ def test_a_file_replaced_by_a_link_between_look_and_open(
             (folder / "a").symlink_to(tmp_path / "secret")
         if name == b"b":
             (folder / "b").unlink()
+        if name == b"c":
+            (folder / "c").unlink()
+            (folder / "c").mkdir()
+        if name == b"d":
+            (folder / "d").unlink()
+            os.mkfifo(folder / "d")
         return found
 
     monkeypatch.setattr(os, "stat", swap)
     result = _store(archive, folder)
     monkeypatch.undo()
     files, manifest = _read(archive, result)
-    assert files == {}
+    assert files == {"e": b"e"}
     assert "cannot be opened" in _skipped(manifest)["a"]
     assert "vanished" in _skipped(manifest)["b"]
+    assert _skipped(manifest)["c"] == _skipped(manifest)["d"] == "replaced while it was read"
+    assert _open_below(folder.parent) == []
 
 
 NAMES = [

@@ -121,11 +121,12 @@ class Walk:
         else:
             with reading():
                 fd = os.open(name, _OPEN, dir_fd=parent)
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                os.close(fd)
+                raise Unreadable("replaced while it was read")
             # Unbuffered: the packer reads in large pieces, and so nothing is copied twice.
             with os.fdopen(fd, "rb", buffering=0) as file:
-                found = os.fstat(fd)
-                if not stat.S_ISREG(found.st_mode):
-                    raise Unreadable("replaced while it was read")
                 if (holes := _holes(fd, found, self._limits.holes_max)) > self._limits.holes_max:
                     raise Unreadable(f"sparse: at least {holes} of its {found.st_size} bytes are holes")
                 yield Found(path, file, found.st_size, found.st_mtime)
