@@ -93,7 +93,8 @@ class Blocked:
         if time.monotonic() < self._silent_until:
             return None
         try:
-            found = await asyncio.wait_for(self._workflows.trouble(name), PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                found = await self._workflows.trouble(name)
         except (TimeoutError, TemporalUnavailable):
             self._silent_until = time.monotonic() + self._every_s  # one reader waits in vain, not each of them
             return None

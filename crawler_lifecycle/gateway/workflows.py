@@ -83,7 +83,10 @@ class LateTemporal:
         delay = 0.2
         while self._client is None:
             try:
-                self._client = await asyncio.wait_for(self._connect(), self._timeout_s)
+                # Not ``wait_for``: until Python 3.12 it forgets a cancellation that comes together with the answer, and
+                # then this loop would go on for ever in a gateway that is to leave.
+                async with asyncio.timeout(self._timeout_s):
+                    self._client = await self._connect()
             except Exception as error:
                 # Whatever it is (refused, TLS, a wrong profile), the cure is outside; readiness tells it.
                 trouble = str(error) or type(error).__name__
@@ -125,7 +128,8 @@ class LateTemporal:
         if self._client is None:
             raise TemporalUnavailable(f"Temporal cannot be reached: {self._trouble}")
         try:
-            return await asyncio.wait_for(call(self._client), self._timeout_s)
+            async with asyncio.timeout(self._timeout_s):  # see ``keep_connecting``
+                return await call(self._client)
         except TimeoutError:
             raise TemporalUnavailable(f"Temporal did not answer within {self._timeout_s:g} s") from None
         except RPCError as error:
