@@ -109,6 +109,8 @@ def test_a_run_whose_workflow_was_terminated_comes_to_its_end(stack: World) -> N
     with stack.site_stands_still():
         run_id = started(stack, {"max_pages": "30", "delay": "0.1"}, tasks=2)
         until(lambda: stack.tasks(run_id) == {"RUNNING": 2}, "two tasks that run")
+        # That they execute may be on record before the run itself has started.
+        until(lambda: stack.gateway.run(run_id)["status"] == "PROCESSING", "a run that has started")
         stack.temporal("workflow", "terminate", "--workflow-id", owner(stack, run_id), "--reason", "by an operator")
     assert crawlctl(stack, "audit", "-q").returncode == 1, "without --repair something is left"
     assert audit(stack)["repaired"] == {"no_workflow": 1}
