@@ -57,15 +57,25 @@ class JsonLinesSink:
     @contextmanager
     def _open(self) -> Iterator[int]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # O_NONBLOCK: a FIFO under this name must fail and not hang.
-        fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
+        while True:
+            # O_NONBLOCK: a FIFO under this name must fail and not hang.
+            fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
+            try:
+                if not stat.S_ISREG(os.fstat(fd).st_mode):
+                    raise OSError(errno.EINVAL, "not a regular file")
+                self._lock(fd)
+                if self._is_named(fd):
+                    yield fd
+                    return
+            finally:
+                os.close(fd)  # releases the lock
+
+    def _is_named(self, fd: int) -> bool:
+        """Whether the open file still has its name: while we waited for the lock, it may have been taken away."""
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise OSError(errno.EINVAL, "not a regular file")
-            self._lock(fd)
-            yield fd
-        finally:
-            os.close(fd)  # releases the lock
+            return os.path.samestat(os.stat(self.path), os.fstat(fd))
+        except FileNotFoundError:
+            return False
 
     def _append(self, line: bytes) -> None:
         with self._open() as fd:

@@ -101,6 +101,27 @@ def test_a_full_disk_leaves_no_half_line(path: Path, monkeypatch: pytest.MonkeyP
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("remade", [False, True])
+def test_a_file_that_is_moved_while_a_writer_waits_for_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch, remade: bool
+) -> None:
+    """By whoever collects events: what comes later belongs into the next file, where it will be looked for."""
+    sink, lock, moved = JsonLinesSink(path.as_uri()), JsonLinesSink._lock, path.with_name("collected.jsonl")
+    sink.send(_event(1))
+
+    def waits(self: JsonLinesSink, fd: int) -> None:
+        lock(self, fd)
+        if not moved.exists():
+            path.rename(moved)
+            if remade:
+                path.touch()
+
+    monkeypatch.setattr(JsonLinesSink, "_lock", waits)
+    sink.send(_event(2))
+    assert [line["id"] for line in _lines(moved)] == ["1/2/run.ended"]
+    assert [line["id"] for line in _lines(path)] == ["2/2/run.ended"]
+
+
 def test_a_stuck_writer_delays_and_does_not_hang(path: Path) -> None:
     with path.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
