@@ -101,6 +101,7 @@ def test_a_crawl_that_ends_while_its_run_is_blocked_is_found_by_the_next_build(o
     with ours.site_stands_still():
         run_id = ours.gateway.start(request, "blocked-end")["run_id"]
         until(lambda: ours.tasks(run_id).get("RUNNING"), "a task that runs")
+        until(lambda: ours.status(run_id) == "PROCESSING", "a run that has started")
         ours.deploy(bug)
     ends = ours.folder / "cluster" / "tasks" / str(run_id)
     until(lambda: list(ends.glob("*/*/end.json")), "the end of the crawl")
