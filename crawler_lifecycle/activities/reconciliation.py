@@ -145,12 +145,16 @@ class ReconciliationActivities:
         Second execution: looks again and stages anew.
         """
         fence = order.fence
-        with beating(), telling(self.store.record_look_error, fence):
+
+        def tell(fence: Fence, error: str) -> None:
+            self.store.record_look_error(fence, error, ordered_at())
+
+        with beating(), telling(tell, fence):
             state = self.store.found_state(fence)
             try:
                 look = self.cluster.look(fence.run_id, [ref_of(task) for task in state.tasks])
             except ClusterUnavailable as error:
-                self.store.record_look_error(fence, str(error))
+                tell(fence, str(error))
                 raise
             findings = compare(state, look, gap_s=order.gap_s, resumed=order.resumed)
             wanted = order.next_gap_s if look.again_s is None else min(order.next_gap_s, look.again_s)

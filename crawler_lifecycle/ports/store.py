@@ -186,8 +186,11 @@ class RunStore(Protocol):
         """
         ...
 
-    def record_look_error(self, fence: Fence, error: str) -> None:
-        """Write down why the last look failed, and since when looks do, until one succeeds."""
+    def record_look_error(self, fence: Fence, error: str, ordered_at: datetime | None = None) -> None:
+        """Write down why the last look failed, and since when looks do, until one succeeds.
+
+        Nothing when a look that was ordered later is on record.
+        """
         ...
 
     def staged(self, fence: Fence, after_index: int = -1, limit: int = 500) -> list[Finding]:

@@ -599,7 +599,7 @@ def _prepare_reserved(w: World) -> AuditPage:
 
 def _begun(w: World, part: Any) -> None:
     assert part.repaired == {"not_started": 1}
-    assert w.directory.begun == {"crawl/books/res": (RunRequest(crawler="books", run_id=1), False)}
+    assert w.directory.begun == {"crawl/books/res": (RunRequest(crawler="books", run_id=1), True)}
     assert w.store.corrections(1) == []
 
 

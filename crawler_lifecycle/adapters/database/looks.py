@@ -113,10 +113,13 @@ class LookPart(StorePart):
             )
             return _report(unit)
 
-    def record_look_error(self, fence: Fence, error: str) -> None:
-        """Write down why the last look failed, and since when, until one succeeds. It says nothing about any task."""
+    def record_look_error(self, fence: Fence, error: str, ordered_at: datetime | None = None) -> None:
+        """Write down why the last look failed, and since when, until one succeeds. It says nothing about any task.
+
+        One that was given up, and fails when a look that was ordered later has succeeded, is not the last one.
+        """
         with self._unit(fence.run_id, fence) as unit:
-            if not unit.status.terminal:
+            if not unit.status.terminal and not _is_overtaken(unit, ordered_at):
                 unit.update_run(look_error=error, look_error_since=unit.run["look_error_since"] or unit.now)
 
     def staged(self, fence: Fence, after_index: int = -1, limit: int = CHUNK) -> list[Finding]:
@@ -194,14 +197,18 @@ class LookPart(StorePart):
 
 def _check_order(unit: Unit, ordered_at: datetime | None) -> None:
     """Refuse a look that was ordered before the one on record: it would take back what is known by now."""
-    last = unit.run["look_ordered_at"]
-    if ordered_at is not None and last is not None and ordered_at < last:
+    if _is_overtaken(unit, ordered_at):
         text = (
-            f"A look at run {unit.run_id}, attempt {unit.attempt}, that was ordered at {ordered_at.isoformat()} may no "
-            f"longer write: one that was ordered at {last.isoformat()} is on record"
+            f"A look at run {unit.run_id}, attempt {unit.attempt}, that was ordered at {ordered_at} may no longer "
+            f"write: one that was ordered at {unit.run['look_ordered_at']} is on record"
         )
         log.warning("refused a late write: %s", text)
         raise Overtaken(text)
+
+
+def _is_overtaken(unit: Unit, ordered_at: datetime | None) -> bool:
+    last = unit.run["look_ordered_at"]
+    return ordered_at is not None and last is not None and ordered_at < last
 
 
 def _report(unit: Unit) -> LookReport:

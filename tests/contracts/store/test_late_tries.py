@@ -10,7 +10,7 @@ from crawler_lifecycle.domain.crawler import with_limits
 from crawler_lifecycle.domain.errors import DuplicateRequest, Fenced
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus
-from crawler_lifecycle.ports import Deployed, Details, Fence, Owner
+from crawler_lifecycle.ports import Deployed, Details, Fence, Look, Owner
 from tests.contracts.store.world import OTHER, OWNER, START, World, closed, good_end, request, seen
 
 UNTIL, LATER = START + timedelta(seconds=25), START + timedelta(seconds=60)
@@ -59,6 +59,21 @@ def test_late_details_leave_an_end_as_it_is_on_record(world: World) -> None:
     world.look(fence, [seen(second, Phase.ENDED, world.clock.now, uid=second.uid, end=good_end(world.clock.now))])
     task = next(t for t in world.store.list_tasks(fence.run_id) if t.task_id == first.task_id)
     assert (task.pages, task.items, world.store.log_tail(first.task_id)) == (10, 5, "all of it\n")
+
+
+def test_a_look_that_fails_late_does_not_say_that_looks_fail(world: World) -> None:
+    """It hung and was left behind; the look that was ordered after it has succeeded meanwhile."""
+    fence = world.deployed()
+    task = world.store.found_state(fence).tasks[0]
+    look = Look(world.clock.now, 0.1, [seen(task, Phase.EXECUTING, world.clock.now, uid=task.uid)])
+    world.store.record_look(fence, look, [], LATER, "look", LATER)
+    world.store.record_look_error(fence, "no answer within 60 s", UNTIL)
+    assert (world.row(fence).look_error, world.row(fence).look_error_since) == (None, None)
+    for ordered_at in (LATER, LATER + timedelta(seconds=1), None):
+        world.store.record_look_error(fence, "no answer within 60 s", ordered_at)
+        assert world.row(fence).look_error == "no answer within 60 s"
+        world.store.record_look(fence, look, [], LATER, "look")
+        assert world.row(fence).look_error is None
 
 
 @pytest.mark.parametrize("repair", [False, True])
