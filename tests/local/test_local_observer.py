@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -248,6 +248,17 @@ def test_garbage_in_the_folder_hides_no_end(bench: Bench, told: Told) -> None:
     told.after(lambda: bench.slay(crawler))
     wait_until(lambda: not supervisor.alive())
     wait_until(lambda: told.observer.health().watched == 0)
+
+
+def test_an_observer_that_is_there_before_the_cluster_leaves_it_to_be_made(
+    make_bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    """Two processes begin in an empty folder; what the observer makes does not say that tasks were ever there."""
+    told = Told(LocalObserver(tmp_path / "state"))
+    with told.watching():
+        bench = make_bench()
+        assert bench.look().phase is Phase.ABSENT
+        told.after(lambda: (bench.deploy(SLEEP), bench.until(Phase.EXECUTING)))
 
 
 def test_observers_have_places_and_move_up(bench: Bench) -> None:

@@ -107,10 +107,11 @@ class LocalCluster:
         self._state = Path(state_dir).absolute()
         self._clock = clock
         self._node = socket.gethostname()
-        others = ("state", "slots", "waiting", live.LIVE, live.ENDED)
-        # Beside the others, a missing folder of tasks is a disk that is not mounted, and must not become an empty one.
-        used = any((self._state / name).exists() for name in others)
-        for name in others if used else ("tasks", *others):
+        ours, marks = ("state", "slots"), ("waiting", live.LIVE, live.ENDED)
+        # Beside those that nobody else makes, a missing folder of tasks is a disk that is not mounted, and must not
+        # become an empty one. An observer makes those of the marks, too, and may be there before us.
+        used = any((self._state / name).exists() for name in ours)
+        for name in (*ours, *marks) if used else ("tasks", *ours, *marks):
             (self._state / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         self._launcher = Launcher(
             state=self._state,
