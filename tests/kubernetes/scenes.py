@@ -6,7 +6,6 @@ when the condition is there to be seen. Those in ``ALONE`` change the cluster it
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -68,13 +67,7 @@ def _no_pod(prepare: Callable[[Scene], None] | None = None, seconds: float = 60,
 
 
 def _quota(scene: Scene) -> None:
-    path = f"/api/v1/namespaces/{scene.namespace}/resourcequotas"
-    scene.cluster.admin.post(path, {"metadata": {"name": "crawls"}, "spec": {"hard": {"pods": "0"}}})
-    deadline = time.monotonic() + 60
-    while not scene.cluster.admin.get(f"{path}/crawls").get("status", {}).get("hard"):
-        if time.monotonic() > deadline:
-            raise TimeoutError("the quota is not in force")
-        time.sleep(0.1)
+    scene.cluster.quota(scene.namespace, "crawls", {"pods": "0"})
 
 
 def _limit_range(scene: Scene) -> None:
@@ -86,6 +79,8 @@ def _limit_range(scene: Scene) -> None:
 def _restricted(scene: Scene) -> None:
     level = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     scene.cluster.admin.patch(f"/api/v1/namespaces/{scene.namespace}", level)
+    pod = {"metadata": {"name": "probe"}, "spec": job(WAITS)["spec"]["template"]["spec"]}
+    scene.until(lambda _: scene.cluster.refuses(scene.pods, pod, "violates PodSecurity"), "the level in force")
 
 
 def _running(scene: Scene) -> None:
@@ -180,8 +175,9 @@ def _job_deadline_no_pod(scene: Scene) -> None:
 
 
 def _pod_deadline(scene: Scene) -> None:
-    scene.start(pod_spec={"activeDeadlineSeconds": 3})
-    scene.until(lambda o: o["pods"][0]["status"].get("reason") == "DeadlineExceeded", "DeadlineExceeded", 60)
+    # It counts from the kubelet's first look at the pod, and the container is to execute by then.
+    scene.start(pod_spec={"activeDeadlineSeconds": 12})
+    scene.until(lambda o: o["pods"][0]["status"].get("reason") == "DeadlineExceeded", "DeadlineExceeded", 90)
 
 
 def _failed_no_pod(code: str, **changes: Any) -> Play:

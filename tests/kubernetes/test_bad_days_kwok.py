@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,8 +20,8 @@ from tests.kubernetes.test_lifecycle_kwok import ENDLESS, QUICKLY, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-#: Takes its time to leave, so that there is something to be seen meanwhile.
-SLOW_TO_LEAVE = scripted(stop_after="15s", stop_code="11", message=SHUTDOWN)
+#: Does not leave until it is made to, so that there is something to be seen meanwhile.
+DEAF = scripted(stop_after="3600s")
 
 
 @pytest_asyncio.fixture(loop_scope="session", params=[True, False], ids=["observed", "unobserved"])
@@ -34,9 +35,12 @@ async def kube(
         yield kube
 
 
-async def stopped(kube: KubeLab, handle: object, run_id: int) -> RunResult:
-    """What comes of a stop, and that it was on record as one before its end."""
+async def stopped(kube: KubeLab, handle: object, run_id: int, meanwhile: Callable[[], None] | None = None) -> RunResult:
+    """What comes of a stop, and that it was on record as one before its end; ``meanwhile`` happens in between."""
     await handle.signal("stop", {"request_id": f"s{run_id}", "requested_by": "ada"})  # type: ignore[attr-defined]
+    if meanwhile is not None:
+        await kube.lab.until(lambda: str(kube.run(run_id).status) == "STOPPING")
+        await asyncio.to_thread(meanwhile)
     result: RunResult = await kube.lab.ended(handle)  # type: ignore[arg-type]
     assert (result.status, result.outcome) == ("FAILED", "cancelled")
     assert kube.lab.corrections(run_id) == []
@@ -47,9 +51,7 @@ async def stopped(kube: KubeLab, handle: object, run_id: int) -> RunResult:
 async def test_a_stop_while_a_quota_is_zero(kube: KubeLab, hard: str, status: str) -> None:
     """Nothing was made, or a Job without a pod: there is nothing to wait for."""
     kube.knows(QUICKLY)
-    quotas = kube.path("resourcequotas")
-    kube.cluster.admin.post(quotas, {"metadata": {"name": "none"}, "spec": {"hard": {hard: "0"}}})
-    await kube.lab.until(lambda: kube.cluster.admin.get(f"{quotas}/none").get("status", {}).get("hard"))
+    await asyncio.to_thread(kube.cluster.quota, kube.namespace, "none", {hard: "0"})
     handle = await kube.lab.start(request())
     assert "exceeded quota: none" in await kube.until_said("quota is used up")
     assert [str(task.status) for task in kube.tasks()] == [status]
@@ -107,12 +109,13 @@ async def test_a_job_recreated_by_hand_leaves_the_rest_of_its_run_alone(kube: Ku
 
 
 async def test_a_stop_while_a_pod_that_somebody_deleted_takes_its_time(kube: KubeLab) -> None:
-    kube.knows(SLOW_TO_LEAVE)
+    kube.knows(DEAF)
     handle = await kube.lab.start(request())
     await kube.until_task("RUNNING")
-    kube.delete_pod(kube.pods()[0]["metadata"]["name"])
+    pod = kube.pods()[0]["metadata"]["name"]
+    kube.delete_pod(pod)
     assert "The pod is shutting down" in await kube.until_said("its pod was deleted by somebody else")
     assert [str(task.status) for task in kube.tasks()] == ["RUNNING"]
-    result = await stopped(kube, handle, 1)
+    result = await stopped(kube, handle, 1, lambda: kube.end_pod(pod, 11, SHUTDOWN))
     assert result.tasks == {"CANCELLED": 1}
     assert kube.tasks()[0].exit_code == 11

@@ -12,7 +12,6 @@ from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
 from tests.contracts.cluster.kube_harness import KubernetesHarness
 from tests.contracts.cluster.test_cluster_contract import *  # noqa: F403 - the tests themselves
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.cluster.processes import until
 
 
 class KwokHarness(KubernetesHarness):
@@ -27,10 +26,7 @@ class KwokHarness(KubernetesHarness):
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         namespace = cluster.namespace("contract")
-        quota = {"metadata": {"name": "one-slot"}, "spec": {"hard": {"pods": "1"}}}
-        quotas = f"/api/v1/namespaces/{namespace}/resourcequotas"
-        cluster.admin.post(quotas, quota)
-        until(lambda: cluster.admin.get(f"{quotas}/one-slot").get("status", {}).get("used"), "the quota is counted", 60)
+        cluster.quota(namespace, "one-slot", {"pods": "1"})
         self._nobody = folder / "nobody"
         self._nobody.write_text(cluster.kubeconfig.read_text().replace(cluster.api, "https://127.0.0.1:9"))
         super().__init__(Api.connect(kubeconfig=cluster.kubeconfig, namespace=namespace), folder)

@@ -120,9 +120,8 @@ def quota(world: World) -> Seen:
     if world.fake is not None:
         world.fake.routes.jobs_quota = 1
     else:
-        path = world.path("resourcequotas")
-        world.api.post(path, {"metadata": {"name": "crawls"}, "spec": {"hard": {"count/jobs.batch": "1"}}})
-        until(lambda: world.get(f"{path}/crawls").get("status", {}).get("hard"))
+        assert world.cluster is not None
+        world.cluster.quota(world.api.namespace, "crawls", {"count/jobs.batch": "1"})
     world.api.post(world.api.jobs_path(), job("a"))
     # Admission comes before the storage: the name of the very Job that uses the quota up gets the same answer.
     return [world.outcome(lambda name=name: world.api.post(world.api.jobs_path(), job(name))) for name in ("b", "a")]

@@ -35,8 +35,8 @@ WRITE = [
     {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "patch", "delete"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch", "delete"]},
 ]
-#: Long enough for looks in between; it says then what our runner would say.
-SLOW_TO_LEAVE = scripted(stop_after="20s", stop_code="11", message=SHUTDOWN)
+#: Does not leave until it is made to (``leave``), so that there are looks in between.
+DEAF = scripted(stop_after="3600s")
 
 
 class Place:
@@ -76,12 +76,19 @@ class Place:
 
 async def two_runs(kube: KubeLab) -> tuple[Any, Any]:
     """Both execute, on record."""
-    kube.knows(SLOW_TO_LEAVE)
+    kube.knows(DEAF)
     runs = []
     for run_id in (1, 2):
         runs.append(await kube.lab.start(request()))
         await kube.until_task("RUNNING", run_id=run_id)
     return runs[0], runs[1]
+
+
+async def leave(kube: KubeLab) -> None:
+    """Every pod is being deleted, and now it ends and says what our runner would say."""
+    await kube.lab.until(lambda: all("deletionTimestamp" in pod["metadata"] for pod in kube.pods()))
+    for pod in await asyncio.to_thread(kube.pods):
+        await asyncio.to_thread(kube.end_pod, pod["metadata"]["name"], 11, SHUTDOWN)
 
 
 async def test_the_right_to_patch_goes_first(
@@ -100,6 +107,8 @@ async def test_the_right_to_patch_goes_first(
             assert "an administrator frees them: crawlctl cluster release" in said
             assert [str(task.status) for task in kube.tasks(run_id)] == ["RUNNING"]
         await stopped.signal("stop", {"request_id": "s2"})
+        await kube.lab.until(lambda: str(kube.run(2).status) == "STOPPING")
+        await leave(kube)
         result = await kube.lab.ended(left)
         assert (result.status, result.outcome, result.tasks) == ("FAILED", "interrupted", {"FAILED": 1})
         result = await kube.lab.ended(stopped)
@@ -127,7 +136,7 @@ async def test_all_rights_go_first(server: WorkflowEnvironment, kwok_cluster: Cl
             await kube.until_said("needs permission to", run_id=run_id)
         await stopped.signal("stop", {"request_id": "s2"})
         await kube.lab.until(lambda: str(kube.run(2).status) == "STOPPING")
-        await kube.lab.until(lambda: {pod["status"]["phase"] for pod in kube.pods()} == {"Failed"})
+        await leave(kube)
         assert [str(task.status) for run_id in (1, 2) for task in kube.tasks(run_id)] == ["RUNNING", "RUNNING"]
         assert await place.release() == 2
         await kube.lab.until(lambda: not place.is_there(), 60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def request(**more: Any) -> dict[str, Any]:
 async def test_a_run_of_several_tasks_in_waves(kube: KubeLab) -> None:
     kube.knows(QUICKLY)
     handle = await kube.lab.start(request(tasks=[{}] * 5, max_parallel_tasks=2))
-    result = await kube.lab.ended(handle)
+    result = await kube.lab.ended(handle, 180)
     assert (result.status, result.outcome, result.tasks) == ("COMPLETED", "finished", {"SUCCEEDED": 5})
     rows = kube.tasks()
     assert [(t.exit_code, t.pages, t.node is not None) for t in rows] == [(0, 3, True)] * 5
@@ -133,9 +134,7 @@ async def test_a_pod_deleted_behind_our_back(kube: KubeLab) -> None:
 async def test_a_quota_of_zero_and_then_room(kube: KubeLab) -> None:
     kube.knows(QUICKLY)
     quotas = kube.path("resourcequotas")
-    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"count/jobs.batch": "0"}}}
-    kube.cluster.admin.post(quotas, quota)
-    await kube.lab.until(lambda: kube.cluster.admin.get(f"{quotas}/none").get("status", {}).get("hard"))
+    await asyncio.to_thread(kube.cluster.quota, kube.namespace, "none", {"count/jobs.batch": "0"})
     handle = await kube.lab.start(request())
     assert "exceeded quota: none" in await kube.until_said("quota is used up")
     assert [t.status for t in kube.tasks()] == ["QUEUED"]
@@ -147,8 +146,7 @@ async def test_a_quota_of_zero_and_then_room(kube: KubeLab) -> None:
 async def test_no_pod_may_be_made_and_then_it_may(kube: KubeLab) -> None:
     kube.knows(QUICKLY)
     quotas = kube.path("resourcequotas")
-    kube.cluster.admin.post(quotas, {"metadata": {"name": "no-pods"}, "spec": {"hard": {"pods": "0"}}})
-    await kube.lab.until(lambda: kube.cluster.admin.get(f"{quotas}/no-pods").get("status", {}).get("hard"))
+    await asyncio.to_thread(kube.cluster.quota, kube.namespace, "no-pods", {"pods": "0"})
     handle = await kube.lab.start(request())
     assert "exceeded quota: no-pods" in await kube.until_said("quota is used up")
     kube.cluster.admin.delete(f"{quotas}/no-pods", {})

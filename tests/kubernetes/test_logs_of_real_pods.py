@@ -18,10 +18,11 @@ from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.pod import PodOptions
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase
-from crawler_lifecycle.ports import Deployment, QueuedTask, TaskRef
+from crawler_lifecycle.ports import Deployment, Details, QueuedTask, TaskRef
 from crawler_lifecycle.settings import ClusterSettings
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.images import PYTHON
+from tests.kubernetes.cluster.processes import until
 
 #: Lines of all kinds: a carriage return, none, empty ones, bytes that are no text, one longer than a node keeps in one.
 PRINTS = """
@@ -69,6 +70,13 @@ class Pods:
         assert answer.state == "created", answer
         return TaskRef(1, 0, 1, answer.uid)
 
+    def details(self, task: TaskRef) -> Details:
+        """What is to be kept of it. A node that is slow to hand out the log is asked again."""
+        end = time.monotonic() + 60
+        while not (found := self.cluster.details(7, [task])):
+            assert time.monotonic() < end, "the log could not be read within 60 s"
+        return found[0]
+
     def until(self, task: TaskRef, right: Callable[[Observation], Any], seconds: float = 60) -> Observation:
         end = time.monotonic() + seconds
         while not right(seen := self.cluster.look(7, [task]).observations[0]):
@@ -110,7 +118,7 @@ def test_counters_come_from_the_log_and_a_stop_leaves_the_rest(pods: Pods) -> No
     task = pods.deploy("waits")
     seen = pods.until(task, lambda seen: seen.counters.pages == 60)
     assert seen.phase is Phase.EXECUTING
-    [before] = pods.cluster.details(7, [task])
+    before = pods.details(task)
     assert '{"crawl_progress": {"pages": 60, "items": 2}}\n' in (before.log_tail or "")
     pods.cluster.stop(7, task)
     stopping = replace(task, stopping=True)
@@ -124,6 +132,8 @@ def test_counters_come_from_the_log_and_a_stop_leaves_the_rest(pods: Pods) -> No
     assert part is not None
     assert part.ended
     assert part.data.endswith(b"last words\n") or not part.data
+    # Its phase follows the end of its container a moment later, and only then it is looked for among what is kept.
+    until(pods.cluster.kept, "the end is kept", 60)
     [kept] = pods.cluster.kept()
     assert kept.uid == task.uid
     pods.cluster.release(7, [task])

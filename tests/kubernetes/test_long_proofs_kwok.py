@@ -21,6 +21,7 @@ import pytest_asyncio
 from temporalio.client import WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
+from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import AuditReport, AuditRules
 from crawler_lifecycle.domain.pod import PodOptions
@@ -211,6 +212,14 @@ class World:
 
     # --- the node that vanishes
 
+    async def heartbeats(self, node: str, ready: dict[str, str]) -> None:
+        """The node is there until its pods execute, however long that takes."""
+        while True:
+            beat = {**ready, "lastHeartbeatTime": utc_now().strftime("%Y-%m-%dT%H:%M:%SZ")}
+            status = {"status": {"conditions": [beat]}}
+            await asyncio.to_thread(self.kube.cluster.admin.patch, f"{node}/status", status, "strategic-merge")
+            await asyncio.sleep(2)
+
     async def a_node_vanishes(self) -> None:
         """Told, and nothing is called ended before it is certain: neither by itself nor after a stop."""
         admin, path = self.kube.cluster.admin, f"/api/v1/nodes/{self.node}"
@@ -219,12 +228,16 @@ class World:
         status = {"capacity": room, "allocatable": room, "conditions": [ready]}
         meta = {"name": self.node, "labels": {"kubernetes.io/hostname": self.node}}
         admin.post("/api/v1/nodes", {"metadata": meta, "status": status})
-        left, stopped = await self.start(crawler="bound"), await self.start(crawler="bound")
-        for run in (left, stopped):
-            await self.kube.lab.until(lambda run=run: run.pod is not None and run.pod["spec"].get("nodeName"))
-            assert run.pod is not None
-            self.kube.start_pod(run.pod["metadata"]["name"])
-            await self.kube.lab.until(lambda run=run: run.status == "RUNNING")
+        beating = asyncio.create_task(self.heartbeats(path, ready))
+        try:
+            left, stopped = await self.start(crawler="bound"), await self.start(crawler="bound")
+            for run in (left, stopped):
+                await self.kube.lab.until(lambda run=run: run.pod is not None and run.pod["spec"].get("nodeName"))
+                assert run.pod is not None
+                self.kube.start_pod(run.pod["metadata"]["name"])
+                await self.kube.lab.until(lambda run=run: run.status == "RUNNING")
+        finally:
+            beating.cancel()
         words = f"Node {self.node} has not answered since"
         await self.kube.lab.until(lambda: left.says(words) and stopped.says(words), 60)
         assert (left.status, left.kinds) == ("RUNNING", [])

@@ -78,7 +78,7 @@ class Place:
         return [event["message"] for event in found]
 
 
-def eventually(found: Callable[[], Any], seconds: float = 30.0) -> Any:
+def eventually(found: Callable[[], Any], seconds: float = 60.0) -> Any:
     until = time.monotonic() + seconds
     while not (answer := found()):
         assert time.monotonic() < until, f"it did not come within {seconds:g} s"
@@ -198,10 +198,8 @@ def test_a_queue_holds_the_job_before_it_has_a_pod(place: Place) -> None:
 
 
 def _quota(place: Place, name: str, **hard: str) -> None:
-    spec = {"hard": {key.replace("__", "/").replace("_", "."): value for key, value in hard.items()}}
-    place.make("resourcequotas", {"metadata": {"name": name}, "spec": spec})
-    path = f"{place.core}/resourcequotas/{name}"
-    eventually(lambda: place.cluster.admin.get(path).get("status", {}).get("hard"))
+    limits = {key.replace("__", "/").replace("_", "."): value for key, value in hard.items()}
+    place.cluster.quota(place.namespace, name, limits)
 
 
 def test_a_quota_on_jobs_defers_in_the_servers_words(place: Place) -> None:

@@ -125,7 +125,6 @@ def test_a_missing_secret_keeps_it_from_starting_until_it_is_there(node: Node) -
 def test_the_clusters_own_limit_ends_it_when_nobody_of_us_does(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "BACKSTOP_S", 0)
     node.deploy(_crawler(sleep_s=600), limits=Limits(run_timeout_s=2, stop_grace_s=1))
-    eventually(lambda: {"running", "terminated"} & set(node.container()))
     pod = eventually(lambda: (found := node.pod()) and found["status"]["phase"] == "Failed" and found)
     assert pod["status"]["reason"] == "DeadlineExceeded"
     assert labels.FINALIZER in pod["metadata"]["finalizers"]

@@ -6,6 +6,7 @@ import json
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,26 @@ class Admin:
         self.api, self._token, self._timeout_s = api, token, timeout_s
         self._authority = authority
 
-    def request(self, method: str, path: str, body: object = None, content: str = "application/json") -> bytes:
-        """The answer's bytes. Raises AdminError on any refusal, OSError when there is no answer."""
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        content: str = "application/json",
+        begun: Callable[[], None] | None = None,
+    ) -> bytes:
+        """The answer's bytes; ``begun`` is called when they begin to come.
+
+        Raises AdminError on any refusal, OSError when there is no answer.
+        """
         data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content, "Accept": "application/json"}
         request = urllib.request.Request(self.api + path, method=method, data=data, headers=headers)
         context = ssl.create_default_context(cafile=str(self._authority))
         try:
             with urllib.request.urlopen(request, context=context, timeout=self._timeout_s) as answer:
+                if begun is not None:
+                    begun()
                 return bytes(answer.read())
         except urllib.error.HTTPError as error:
             with error:
@@ -75,9 +88,9 @@ class Admin:
         """Delete an object or a collection."""
         return self._object(self.request("DELETE", path, options))
 
-    def text(self, path: str) -> str:
-        """An answer that is not JSON: a log, metrics."""
-        return self.request("GET", path).decode(errors="replace")
+    def text(self, path: str, begun: Callable[[], None] | None = None) -> str:
+        """An answer that is not JSON: a log, metrics. Of one that takes its time, ``begun`` tells the beginning."""
+        return self.request("GET", path, begun=begun).decode(errors="replace")
 
     def ready(self) -> bool:
         """Whether the server answers that it is ready."""

