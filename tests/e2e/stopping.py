@@ -7,7 +7,6 @@ worker (``failpoints/sitecustomize.py``).
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
 import json
@@ -17,15 +16,14 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pymysql
-from temporalio.client import Client, WorkflowUpdateStage
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.client import WorkflowUpdateStage
 
 from crawler_lifecycle.cli import processes
 from crawler_lifecycle.domain import names
@@ -113,8 +111,15 @@ class StopWorld(World):
 
     def freeze(self, part: str) -> None:
         """SIGSTOP, and wait until the kernel says that no thread of it runs."""
-        pid = self.stack.kill_part(part, signal.SIGSTOP)
-        until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", f"a frozen {part}")
+        threads = Path(f"/proc/{self.stack.kill_part(part, signal.SIGSTOP)}/task")
+
+        def states() -> set[str]:
+            files = [thread / "stat" for thread in threads.iterdir()]
+            with contextlib.suppress(OSError):  # a thread that ended meanwhile
+                return {file.read_text().rpartition(")")[2].split()[0] for file in files}
+            return set()
+
+        until(lambda: states() == {"T"}, f"a frozen {part}")
 
     def thaw(self, part: str) -> None:
         self.stack.kill_part(part, signal.SIGCONT)
@@ -159,23 +164,6 @@ class StopWorld(World):
 
     # --- Temporal ----------------------------------------------------------------------------------------------------
 
-    def talk(self, *calls: Callable[[Client], Any]) -> list[Any]:
-        """Make these calls of Temporal at the same time; their answers. An ended workflow answers ``None``."""
-
-        async def one(client: Client, call: Callable[[Client], Any]) -> Any:
-            try:
-                return await call(client)
-            except RPCError as error:
-                if error.status is not RPCStatusCode.NOT_FOUND:
-                    raise
-                return None
-
-        async def talk() -> list[Any]:
-            client = await Client.connect(str(self.stack.addresses["temporal"]))
-            return list(await asyncio.gather(*(one(client, call) for call in calls)))
-
-        return asyncio.run(talk())
-
     def start_by_temporal(self, workflow_id: str, request: Row) -> None:
         """Start a run as a stranger would."""
         more = {"id": workflow_id, "task_queue": names.QUEUE_MAIN}
@@ -203,15 +191,16 @@ class StopWorld(World):
         found = (self.folder / "cluster" / "tasks" / str(run_id)).glob("*/*/spec.json")
         return sorted(file.parent for file in found)
 
+    def begun(self, folder: Path) -> bool:
+        """Whether the crawler of this task listens to signals, by its own word: RUNNING on record comes before that."""
+        log = folder / "log"
+        return log.exists() and "begins" in log.read_text().splitlines()
+
     def signals(self, folder: Path) -> list[float]:
         """When the crawler of this task got stop signals, by its own word."""
         log = folder / "log"
         text = log.read_text() if log.exists() else ""
         return [float(at) for at in re.findall(r"^signal \d+ at ([\d.]+)$", text, re.MULTILINE)]
-
-    def open_workflow(self, workflow_id: str) -> bool:
-        (described,) = self.talk(lambda client: client.get_workflow_handle(workflow_id).describe())
-        return described is not None and described.status.name == "RUNNING"
 
     def closed(self, run_ids: Sequence[int]) -> bool:
         """Whether these runs have their verdict and everything that follows it, and their workflows are over."""
@@ -222,7 +211,7 @@ class StopWorld(World):
             f"WHERE r.run_id IN ({marks}) AND r.status IN {TERMINAL}",
             *run_ids,
         )
-        return len(done) == len(run_ids) and not any(self.open_workflow(workflow_id) for _, workflow_id in done)
+        return len(done) == len(run_ids) and not self.open_workflows([workflow_id for _, workflow_id in done])
 
     def transactions(self) -> bool:
         """Whether anybody is in the middle of a change of the database."""

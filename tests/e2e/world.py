@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -14,6 +15,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
+
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
 
 from crawler_lifecycle.cli import processes, temporal_server
 from crawler_lifecycle.cli.gateway import Gateway
@@ -33,8 +37,8 @@ PARTS = ("worker", "gateway", "scheduler", "temporal")
 TERMINAL = ("COMPLETED", "FAILED")
 #: Looks are one to two seconds apart where production has minutes.
 QUICK: Row = {"poll_minutes": [0.02, 0.03], "limits": {"start_check_s": 0.3}}
-#: A crawl that only a stop ends within the time of a test.
-ENDLESS = {"max_pages": "100000", "delay": "0.3"}
+#: A crawl that only a stop ends within the time of a test: the site has 234 pages, which take 20 minutes.
+ENDLESS = {"max_pages": "100000", "delay": "5"}
 #: Far longer than anything takes that works; a wait that reaches it has failed.
 PATIENCE_S = 60.0
 
@@ -194,6 +198,32 @@ class World:
         found: list[Row] = json.loads(self.temporal("workflow", "list", "--query", which).stdout or "[]")
         return found
 
+    def talk(self, *calls: Callable[[Client], Any]) -> list[Any]:
+        """Make these calls of Temporal at the same time; their answers. An ended workflow answers ``None``."""
+
+        async def one(client: Client, call: Callable[[Client], Any]) -> Any:
+            try:
+                return await call(client)
+            except RPCError as error:
+                if error.status is not RPCStatusCode.NOT_FOUND:
+                    raise
+                return None
+
+        async def talk() -> list[Any]:
+            client = await Client.connect(str(self.stack.addresses["temporal"]))
+            return list(await asyncio.gather(*(one(client, call) for call in calls)))
+
+        return asyncio.run(talk())
+
+    def open_workflows(self, workflow_ids: Sequence[str]) -> list[str]:
+        """Those of these workflows that are open, as their own state tells it: lists are written a moment later."""
+
+        def ask(workflow_id: str) -> Callable[[Client], Any]:
+            return lambda client: client.get_workflow_handle(workflow_id).describe()
+
+        told = zip(workflow_ids, self.talk(*map(ask, workflow_ids)), strict=True)
+        return [name for name, found in told if found is not None and found.status.name == "RUNNING"]
+
     # --- the truth ---------------------------------------------------------------------------------------------------
 
     def prove(self, run_id: int, status: str, outcome: str, *, attempt: int = 1) -> None:
@@ -253,12 +283,18 @@ class World:
         return found
 
     def closed(self, run_ids: Sequence[int]) -> bool:
-        """Whether these runs have ended with everything that follows: event, archive, and a closed workflow."""
-        if any(self.status(run_id) not in TERMINAL for run_id in run_ids):
-            return False
+        """Whether these runs have ended with everything that follows: event, archive, and closed workflows.
+
+        The archive is that of the present attempt: an earlier one has left its own.
+        """
         places = ", ".join("?" * len(run_ids))
-        exports = self.query(f"SELECT run_id FROM export_record WHERE run_id IN ({places})", *run_ids)
-        if len(set(exports)) < len(run_ids):
+        done = self.query(
+            "SELECT DISTINCT r.run_id, r.owner_workflow_id FROM run_history r JOIN export_record x ON "
+            "x.run_id = r.run_id AND x.attempt = r.attempt "
+            f"WHERE r.run_id IN ({places}) AND r.status IN {TERMINAL}",
+            *run_ids,
+        )
+        if len(done) < len(set(run_ids)) or self.open_workflows([workflow_id for _, workflow_id in done]):
             return False
         ids = " OR ".join(f"CrawlRunId={run_id}" for run_id in run_ids)
         return not self.cli_list(f"ExecutionStatus='Running' AND ({ids})")
