@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
-from crawler_lifecycle.cli.supervise import answers
 from tests.e2e.deploys import history, served_by
 from tests.e2e.world import ENDLESS, QUICK, World, until
 from tests.support.builds import ROOT, Change, build
@@ -34,7 +34,7 @@ def test_a_worker_leaves_in_order_while_an_activity_runs(ours: World) -> None:
     """The deployment of one run hangs in the scheduler service while another run is in the middle of its crawl."""
     world = ours
     crawling = world.gateway.start({"crawler": "plain", "args": ENDLESS, **QUICK}, "rollout-crawling")["run_id"]
-    until(lambda: world.tasks(crawling).get("RUNNING"), "a task that runs")
+    until(lambda: world.status(crawling) == "PROCESSING", "a run that has started")
     world.stack.kill_part("scheduler", signal.SIGSTOP)
     try:
         request = {"crawler": "plain", "args": {"max_pages": "4", "delay": "0.05"}, **QUICK}
@@ -43,7 +43,7 @@ def test_a_worker_leaves_in_order_while_an_activity_runs(ours: World) -> None:
         until(lambda: world.query(sql, hanging)[0][0], "a deployment call on its way")
         starts = world.stack.starts("worker")
         leaver = world.stack.kill_part("worker", signal.SIGTERM)
-        until(lambda: not answers(f"{world.stack.addresses['worker']}/readyz"), "that it is not ready any more")
+        until(lambda: _leaves(world), "that it is not ready any more")
         world.cli_start("rollout/new", request)
         time.sleep(1.0)  # so that one that does not wait has left
         assert world.stack.pids.get("worker") == leaver, "it waits for the activity that runs"
@@ -60,6 +60,12 @@ def test_a_worker_leaves_in_order_while_an_activity_runs(ours: World) -> None:
     world.gateway.stop(crawling, requested_by="ada")
     until(lambda: world.closed([crawling]), "the end of the stop")
     world.prove(crawling, "FAILED", "cancelled")
+
+
+def _leaves(world: World) -> bool:
+    """Whether the worker says that it leaves; one that is only slow to answer has not said so."""
+    answer = httpx.get(f"{world.stack.addresses['worker']}/readyz", timeout=60, trust_env=False)
+    return answer.status_code == 503 and "is leaving" in answer.text
 
 
 def _tries(world: World, workflow_id: str, activity: str) -> list[int]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.world import ENDLESS, QUICK, World, until
+from tests.e2e.world import ENDLESS, QUICK, Row, World, until
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The ladder is ten hours long: what ends here, ends because somebody noticed.
@@ -52,11 +52,21 @@ def woken(world: World, run_id: int) -> int:
     return sum("workflowExecutionSignaledEventAttributes" in event for event in history["events"])
 
 
+def started(world: World, **keys: Row) -> list[int]:
+    """A run of ``plain`` with these arguments for each key. None ends before its first look is ten hours away.
+
+    What ended while its start was waited for is looked at as a part of the start, with no wake-up at all.
+    """
+    with world.site_stands_still():
+        requests = {key: {"crawler": "plain", "args": args, **NEVER} for key, args in keys.items()}
+        run_ids = [int(world.gateway.start(request, key)["run_id"]) for key, request in requests.items()]
+        until(lambda: all(world.status(run_id) == "PROCESSING" for run_id in run_ids), "runs that have started")
+    return run_ids
+
+
 def test_nobody_waits_for_the_ladder(world: World) -> None:
     until(lambda: wake_ups(world)["observer"] == "up", "an observer that sees")
-    run_id = world.gateway.start({"crawler": "plain", "args": SOME, **NEVER}, "noticed")["run_id"]
-    killed = world.gateway.start({"crawler": "plain", "args": ENDLESS, **NEVER}, "killed")["run_id"]
-    until(lambda: world.tasks(killed).get("RUNNING"), "a task that runs")
+    run_id, killed = started(world, noticed=SOME, killed=ENDLESS)
     process = json.loads((world.folder / f"cluster/tasks/{killed}/0/1/process.json").read_text())
     os.kill(process["pid"], signal.SIGKILL)
     until(lambda: world.closed([run_id, killed]), "the end of both runs")
@@ -72,9 +82,7 @@ def test_two_workers_notice_the_same_and_send_little(world: World) -> None:
         both = ("worker", "worker-2")
         until(lambda: all(wake_ups(world, name)["observer"] == "up" for name in both), "two observers that see")
         before = sum(counted(world, name) for name in both)
-        run_ids = [
-            world.gateway.start({"crawler": "plain", "args": SOME, **NEVER}, f"two-{n}")["run_id"] for n in range(3)
-        ]
+        run_ids = started(world, **{f"two-{n}": SOME for n in range(3)})
         until(lambda: world.closed(run_ids), "the end of the runs")
         for run_id in run_ids:
             world.prove(run_id, "COMPLETED", "finished")
@@ -83,7 +91,7 @@ def test_two_workers_notice_the_same_and_send_little(world: World) -> None:
         assert sum(woken(world, run_id) for run_id in run_ids) <= noticed, "never without a change, never twice for one"
         # One that is killed leaves its place to the other.
         world.stack._supervisor.kill("worker", signal.SIGKILL)
-        run_id = world.gateway.start({"crawler": "plain", "args": SOME, **NEVER}, "one-left")["run_id"]
+        (run_id,) = started(world, **{"one-left": SOME})
         until(lambda: world.closed([run_id]), "the end of the run")
         world.prove(run_id, "COMPLETED", "finished")
     finally:
@@ -92,8 +100,7 @@ def test_two_workers_notice_the_same_and_send_little(world: World) -> None:
 
 
 def test_what_ended_while_no_worker_was_there_is_noticed_by_the_next(world: World) -> None:
-    run_id = world.gateway.start({"crawler": "plain", "args": ENDLESS, **NEVER}, "unseen")["run_id"]
-    until(lambda: world.tasks(run_id).get("RUNNING"), "a task that runs")
+    (run_id,) = started(world, unseen=ENDLESS)
     process = json.loads((world.folder / f"cluster/tasks/{run_id}/0/1/process.json").read_text())
     world.undeploy()
     os.kill(process["pid"], signal.SIGKILL)
@@ -121,7 +128,7 @@ def test_an_observer_of_its_own_wakes_for_workers_that_do_not_look_out(world: Wo
         world.deploy(ROOT, "observer", ["observer"], LIFECYCLE_WORKER__WAKE_UPS="false")
         assert wake_ups(world) == {}
         until(lambda: wake_ups(world, "observer")["observer"] == "up", "an observer that sees")
-        run_id = world.gateway.start({"crawler": "plain", "args": SOME, **NEVER}, "apart")["run_id"]
+        (run_id,) = started(world, apart=SOME)
         until(lambda: world.closed([run_id]), "the end of the run")
         world.prove(run_id, "COMPLETED", "finished")
         assert woken(world, run_id) >= 1
