@@ -36,6 +36,12 @@ def use_up(world: StopWorld, role: str) -> None:
     until(lambda: stuck(world, role) == THREADS, f"that the queue of {role} is stuck")
 
 
+def waits_for_a_step(world: StopWorld, name: str) -> bool:
+    """Whether an activity of this run is in a queue, or has been taken out of it."""
+    (described,) = world.talk(lambda client: client.get_workflow_handle(f"crawl/patient/{name}").describe())
+    return bool(described.raw_description.pending_activities)
+
+
 def stuck(world: StopWorld, role: str) -> int:
     return len(world.points.held("*", f"{role}.*"))
 
@@ -56,6 +62,8 @@ def test_a_stop_passes_queues_that_are_stuck(world: StopWorld) -> None:
     until(lambda: all(world.status(run_id) == "COMPLETED" for run_id in exporting), "the ends of some runs")
     for role in ORDINARY:
         use_up(world, role)
+    # All that take its place wait for it already: what the run itself does next comes behind them.
+    until(lambda: all(waits_for_a_step(world, f"one-more-{n}") for n in range(THREADS)), "that others wait")
     world.points.release(starting)
     until(
         lambda: not world.points.held(starting) and stuck(world, "workflows") == THREADS, "that others take its place"
@@ -64,11 +72,12 @@ def test_a_stop_passes_queues_that_are_stuck(world: StopWorld) -> None:
 
     stopped = [crawling, starting]
     folders = [folder for run_id in stopped for folder in world.task_folders(run_id)]
+    until(lambda: all(world.begun(folder) for folder in folders), "crawlers that listen")
     asked = time.time()
     for run_id in stopped:
         world.gateway.stop(run_id, requested_by="ada", request_id="past-the-stuck")
     until(lambda: all(world.signals(folder) for folder in folders), "the stop signals")
-    until(lambda: all(world.status(run_id) == "FAILED" for run_id in stopped), "the proofs and the verdicts")
+    until(lambda: all(world.status(run_id) == "FAILED" for run_id in stopped), "the proofs and the verdicts", 150)
     proved = time.time()
     got = [world.signals(folder) for folder in folders]
     assert {role: stuck(world, role) for role in ORDINARY} == dict.fromkeys(ORDINARY, THREADS), "as before"
@@ -89,6 +98,7 @@ def test_an_acknowledged_stop_survives_everybody(world: StopWorld) -> None:
     run_id = start(world, "survivor")
     until(lambda: world.tasks(run_id).get("RUNNING"), "a task that runs")
     (folder,) = world.task_folders(run_id)
+    until(lambda: world.begun(folder), "a crawler that listens")
     world.kill("worker")
     told = world.gateway.stop(run_id, requested_by="ada", request_id="promised")
     world.kill("gateway", "temporal")
