@@ -34,6 +34,10 @@ SERVICES = 100
 LETTERS = ("a-c", "d-i", "j-q", "r-z")
 STORYTELLER = "the story"
 PAUSE_S = 0.3
+#: Pages of each task of which one will be killed.
+PAGES = 45
+#: Far longer than anything takes that works, also on a machine that is busy with other things.
+PATIENCE_S = 120.0
 
 Run = dict[str, Any]
 
@@ -55,7 +59,7 @@ class Story:
         """Three ways to crawl, and a fourth run for the next act."""
         looks = ", ".join(f"{minutes * 60:g}" for minutes in POLL_MINUTES)
         self.view.say("looks", f"{looks} s after each other; in production 1, 2, 3, 5, 8, 15 min")
-        tasks = [{"args": {"letters": letters, "max_pages": "45"}} for letters in LETTERS]
+        tasks = [{"args": {"letters": letters, "max_pages": str(PAGES)}} for letters in LETTERS]
         self._start("single", "services", settings={"DOWNLOAD_DELAY": "0.12"})
         self._start("multi", "operations", tasks=tasks, max_parallel_tasks=3)
         self._start("api", "sitemap", trigger="api", args={"max_links": "4"})
@@ -74,9 +78,16 @@ class Story:
 
     def act_chaos(self) -> None:
         """A crawler is killed behind the service's back: no event, no message, only the truth of the next look."""
-        run_id, task = self.ids["multi"], self._victim()
-        group = task_processes(self._places(), run_id)[f"{task['task_index']}/{task['attempt']}"][2]
-        os.killpg(group, signal.SIGKILL)
+        run_id = self.ids["multi"]
+        self._wait("a first item", lambda: self._found_something(run_id))
+        # The site answers nobody meanwhile: what is on record as executing cannot come to its own end before the shot.
+        self.stack.kill_part("site", signal.SIGSTOP)
+        try:
+            task = self._victim(datetime.now(UTC))
+            group = task_processes(self._places(), run_id)[f"{task['task_index']}/{task['attempt']}"][2]
+            os.killpg(group, signal.SIGKILL)
+        finally:
+            self.stack.kill_part("site", signal.SIGCONT)
         what = f"task {task['task_id']} of run {run_id}, process group {group}"
         self.view.say("chaos", f"killed {what} behind the service's back; on record it is {task['status']}", "red")
         self._wait("the correction", lambda: self._corrections_of(task))
@@ -168,13 +179,26 @@ class Story:
     def _corrections_of(self, task: Mapping[str, Any]) -> list[Run]:
         return [c for c in self.gateway.corrections(task["run_id"]) if c["task_id"] == task["task_id"]]
 
-    def _victim(self) -> Run:
-        """A task of the multi-process run that executes and has found something."""
+    def _found_something(self, run_id: int) -> bool:
+        """Whether a crawler of this run has written an item."""
+        files = (self.stack.state_dir / "cluster" / "tasks" / str(run_id)).glob("*/*/files/items.jsonl")
+        return any(file.stat().st_size for file in files)
+
+    def _victim(self, since: datetime) -> Run:
+        """A task of the multi-process run that executed after ``since``, and had found something.
+
+        By the look before the last one: what a look finds is on record when the next one begins.
+        """
         found: list[Run] = []
+        looks: set[datetime] = set()
 
         def look() -> bool:
+            verified = moment(self._run("multi")["verified_at"])
+            looks.update([verified] if verified is not None and verified > since else [])
+            if len(looks) < 2:
+                return False
             rows = self.gateway.tasks(self.ids["multi"])
-            found[:] = [row for row in rows if row["status"] == "RUNNING" and row["items"]]
+            found[:] = [row for row in rows if row["status"] == "RUNNING" and 0 < (row["items"] or 0) < PAGES]
             return bool(found)
 
         self._wait("a task with items", look)
@@ -201,10 +225,10 @@ class Story:
         return runs
 
     def _wait_for_end(self, name: str) -> Run:
-        self._wait(f"the end of run {self.ids[name]}", lambda: self._run(name)["status"] in TERMINAL, 60)
+        self._wait(f"the end of run {self.ids[name]}", lambda: self._run(name)["status"] in TERMINAL)
         return self._run(name)
 
-    def _wait(self, what: str, condition: Callable[[], object], timeout_s: float = 30) -> None:
+    def _wait(self, what: str, condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
         until = time.monotonic() + timeout_s
         while True:
             self._show()
@@ -266,7 +290,7 @@ def main() -> int:
 
 def _over(stack: Stack, view: View) -> list[str]:
     """The story over a stack that is up; what failed."""
-    with Gateway(str(stack.addresses["gateway"]), timeout_s=10) as gateway:
+    with Gateway(str(stack.addresses["gateway"]), timeout_s=60) as gateway:
         story = Story(stack, gateway, view)
         over = False
         try:

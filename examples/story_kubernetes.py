@@ -85,7 +85,7 @@ class ClusterStory(Story):
         self._start("stopped", "operations", args=site, settings=slow)
         self._start("taken", "operations", args=site, settings=slow)
         self._start("hungry", "hungry", args=site)
-        self._start("nowhere", "nowhere", args=site, limits={"start_timeout_s": 25})
+        self._start("nowhere", "nowhere", args=site, limits={"start_timeout_s": 60})
 
     def act_image(self) -> None:
         """The image that does not exist is named while the run waits for it."""
@@ -271,7 +271,7 @@ def perform(view: View, folder: Path) -> list[str]:
         stack.start()
         after.callback(stack.stop)
         view.say("stack", f"ready: gateway {stack.addresses['gateway']}, site {stack.addresses['site']}")
-        gateway = after.enter_context(Gateway(str(stack.addresses["gateway"]), timeout_s=10))
+        gateway = after.enter_context(Gateway(str(stack.addresses["gateway"]), timeout_s=60))
         story = ClusterStory(stack, gateway, view, cluster, namespace)
         failed = tell(story)
         if not failed:
