@@ -23,7 +23,10 @@ POLL = ("--poll-minutes", "0.02")
 
 @pytest.fixture(scope="module")
 def ended(running: Dev) -> int:
-    """A run of two tasks, the second of which was added while the first was executed; watched to its end."""
+    """A run of two tasks, the second of which was added while the first was executed; watched to its end.
+
+    Its archive comes after that.
+    """
     with running.no_crawl_gets_on():
         started = running.crawlctl("start", "services", "--tasks", "1", *POLL, "--tag", "story", "-o", "name")
         run = started.stdout.strip()
@@ -45,6 +48,7 @@ def ended(running: Dev) -> int:
     assert "\x1b" not in told
     assert any(line.startswith(f"run {run} services COMPLETED completion finished") for line in lines), lines
     assert any("(index 1) SUCCEEDED finished" in line for line in lines), lines
+    wait_until(lambda: json.loads(running.crawlctl("export", run, "-o", "json").stdout)["exports"])
     return int(run)
 
 
