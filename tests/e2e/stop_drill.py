@@ -22,6 +22,7 @@ from typing import Any
 
 import httpx
 import pytest
+from temporalio.service import RPCError
 
 from crawler_lifecycle.domain import names
 from examples.story_checks import CHECKS
@@ -144,7 +145,7 @@ class Drill:
         if self.phase in EXECUTING or (self.phase == DEPLOYING and self.cell.on_cluster):
             until(lambda: self._says("begins") == (2 if self.phase == MULTI else 1), "crawlers that execute")
         if self.phase == EXPORTING:
-            assert self._row("status") == "COMPLETED"
+            until(lambda: self._row("status") == "COMPLETED", "the verdict")
 
     def _row(self, column: str) -> Any:
         found = self.world.rows(f"SELECT {column} FROM run_history WHERE run_id = ?", self.run_id)
@@ -221,7 +222,10 @@ class Drill:
             return await client.get_workflow_handle(self.workflow_id).query(names.QUERY_STATUS)
 
         snapshot: Row | None
-        (snapshot,) = self.world.talk(ask)
+        try:
+            (snapshot,) = self.world.talk(ask)
+        except RPCError:  # no worker answered in time
+            return False
         return bool(snapshot is None or snapshot["stop"] or snapshot["outcome"])
 
     # --- the proof ---------------------------------------------------------------------------------------------------
@@ -384,10 +388,12 @@ class Batch:
                     drill.force()
             self._all_closed()
         elif self.state == "cluster answering errors":
+            asked = [drill for drill in self.drills if drill.phase not in WITHOUT_CLUSTER]
+            for drill in asked:
+                until(lambda d=drill: world.status(d.run_id) == "STOPPING", f"{drill.cell.id}: the stop")  # type: ignore[misc]
             time.sleep(3)
-            for drill in self.drills:
-                if drill.phase not in WITHOUT_CLUSTER:
-                    assert world.status(drill.run_id) == "STOPPING", f"{drill.cell.id}: shown until proved gone"
+            for drill in asked:
+                assert world.status(drill.run_id) == "STOPPING", f"{drill.cell.id}: shown until proved gone"
         else:
             time.sleep(3)
 
@@ -404,10 +410,8 @@ class Batch:
         ids = [drill.run_id for drill in self.drills]
         marks = ", ".join("?" * len(ids))
         sql = f"SELECT run_id, status, stage, waiting_for FROM run_history WHERE run_id IN ({marks})"
-        left = f"AND status NOT IN {TERMINAL}"
-        self._until(
-            lambda: self.world.rows(sql, *ids) and not self.world.rows(f"{sql} {left}", *ids), "verdicts", sql, ids
-        )
+        ended = f"{sql} AND status IN {TERMINAL}"
+        self._until(lambda: len(self.world.rows(ended, *ids)) == len(ids), "verdicts", sql, ids)
         for drill in self.drills:
             self.world.points.release(drill.run_id)
         self._until(lambda: self.world.closed(ids), "closed workflows", sql, ids)
