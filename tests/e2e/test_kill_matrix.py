@@ -35,6 +35,7 @@ class Drill:
     part: str
     when: str
     ids: dict[str, int] = field(default_factory=dict)
+    stop_asked: bool = False
     stop_sent: bool = False
     killed_at: float = 0.0
     killed: datetime = NEVER
@@ -67,6 +68,7 @@ class Drill:
 
     def stop(self) -> None:
         """Ask for the stop, under one id however often; a gateway that is away is asked again."""
+        self.stop_asked = True
         with suppress(CommandFailed):
             self.world.gateway.stop(self.ids["stopped"], requested_by="ada", request_id=f"{self.part}-{self.when}")
             self.stop_sent = True
@@ -76,17 +78,22 @@ class Drill:
         self.world.stack.kill_part(self.part)
 
     def over(self) -> bool:
-        """Watch the recovery; whether everything has ended."""
+        """Watch the recovery; whether everything has ended. A database that cannot be read now is asked again."""
+        with suppress(sqlite3.OperationalError):
+            return self._watch()
+        return False
+
+    def _watch(self) -> bool:
         world, passed = self.world, time.monotonic() - self.killed_at
         if self.back_s is None and self._is_back():
             self.back_s = passed
-        with suppress(sqlite3.OperationalError):
-            self.seen |= {i for i in self.ids.values() if self._is_seen(i)}
-            if self.seen_s is None and len(self.seen) == len(self.ids):
-                self.seen_s = passed
-            stopped = self.ids["stopped"]
-            if not self.stop_sent and (self.when == "executing" or world.tasks(stopped).get("RUNNING")):
-                self.stop()
+        self.seen |= {i for i in self.ids.values() if self._is_seen(i)}
+        if self.seen_s is None and len(self.seen) == len(self.ids):
+            self.seen_s = passed
+        # One that was not acknowledged may be recorded and carried out all the same: then no task runs any more.
+        due = self.stop_asked or self.when == "executing" or world.tasks(self.ids["stopped"]).get("RUNNING")
+        if due and not self.stop_sent:
+            self.stop()
         if self.back_s is None or self.seen_s is None or not self.stop_sent:
             return False
         if any(world.status(i) not in TERMINAL for i in self.ids.values()):
