@@ -36,6 +36,8 @@ class Gateway:
         self._http = httpx.Client(
             base_url=self.url,
             timeout=timeout_s,
+            # The gateway keeps an idle connection for 5 s: a call must not go out just as it closes.
+            limits=httpx.Limits(keepalive_expiry=2.0),
             headers={"User-Agent": "crawlctl"} | ({"Authorization": f"Bearer {token}"} if token else {}),
             verify=address.scheme == "https",
             trust_env=address.hostname not in ("127.0.0.1", "localhost", "::1"),
