@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from crawler_lifecycle.adapters.kubernetes.files import VolumeFiles
 from crawler_lifecycle.adapters.kubernetes.layout import files_path, state_path
 from crawler_lifecycle.adapters.kubernetes.volume import ASIDE, TRASH, VolumePlace
 from crawler_lifecycle.domain.errors import ClusterUnavailable
+from tests.support.folders import reachable_folder
 from crawler_lifecycle.ports import TaskRef
 
 
@@ -273,9 +273,7 @@ def owned(root: Path, user: int, *tops: str) -> None:
 @pytest.fixture
 def volume_of_crawls() -> Iterator[Path]:
     """A volume of somebody else than us, in a place that everybody reaches."""
-    with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
-        root.chmod(0o755)
+    with reachable_folder() as root:
         (root / "tasks").mkdir()
         left(root, 7)
         yield root

@@ -198,8 +198,6 @@ class Installation:
 
     def _own_volumes(self, file: Path) -> None:
         """Local volumes of the one node, in place of those of an NFS server; a folder that pods may write to."""
-        for folder in (*reversed(self.folder.parents[:2]), self.folder):
-            folder.chmod(0o755)
         self.volume.mkdir()
         self.volume.chmod(0o777)
         documents = list(yaml.safe_load_all(file.read_text()))

@@ -32,6 +32,7 @@ from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.ports import Deployment, QueuedTask, TaskRef
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.support.crawler_image import REFERENCE, assemble
+from tests.support.folders import reachable_folder
 from tests.support.job_cases import Rules
 from tests.support.s3 import S3Server, rclone_s3, use_aws
 
@@ -298,13 +299,17 @@ def _claim(namespace: Namespace, folder: Path) -> None:
     namespace.admin.patch(f"{volumes}/{volume}/status", {"status": {"phase": "Bound"}})
 
 
-def test_files_and_state_on_a_shared_volume_are_found_by_the_worker(namespace: Namespace, tmp_path: Path) -> None:
-    # The node has private overlays over /var and /run only, so it sees this folder; pods write there as uid 1000.
-    for folder in (*reversed(tmp_path.parents[:2]), tmp_path):
-        folder.chmod(0o755)
-    volume = tmp_path / "volume"
-    volume.mkdir()
-    volume.chmod(0o777)
+@pytest.fixture
+def volume() -> Iterator[Path]:
+    """The node has private overlays over /var and /run only, so it sees this folder; pods write there as uid 1000."""
+    with reachable_folder() as folder:
+        folder.chmod(0o777)
+        yield folder
+
+
+def test_files_and_state_on_a_shared_volume_are_found_by_the_worker(
+    namespace: Namespace, volume: Path, tmp_path: Path
+) -> None:
     _claim(namespace, volume)
     code = """
 import os, pathlib

@@ -29,6 +29,7 @@ from tests.e2e.world import QUICK
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import until
 from tests.kubernetes.real.installation import CRAWLS, PATIENCE_S, SERVICES, Installation
+from tests.support.folders import reachable_folder
 from tests.support.manifests import Document
 from tests.support.service_image import BUILD_ID
 
@@ -39,18 +40,19 @@ pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
-def installed(real_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+def installed(real_cluster: Cluster) -> Iterator[Installation]:
     """Everything ready. Nothing of it outlives the module."""
-    made = Installation(real_cluster, tmp_path_factory.mktemp("installed"))
-    try:
-        made.start()
-        made.prepare()
-        made.migrate()
-        made.apply()
-        made.rolled_out()
-        yield made
-    finally:
-        made.end()
+    with reachable_folder() as folder:
+        made = Installation(real_cluster, folder)
+        try:
+            made.start()
+            made.prepare()
+            made.migrate()
+            made.apply()
+            made.rolled_out()
+            yield made
+        finally:
+            made.end()
 
 
 @pytest.fixture(scope="module")
