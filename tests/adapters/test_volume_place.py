@@ -17,8 +17,8 @@ from crawler_lifecycle.adapters.kubernetes.files import VolumeFiles
 from crawler_lifecycle.adapters.kubernetes.layout import files_path, state_path
 from crawler_lifecycle.adapters.kubernetes.volume import ASIDE, TRASH, VolumePlace
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from tests.support.folders import reachable_folder
 from crawler_lifecycle.ports import TaskRef
+from tests.support.folders import reachable_folder
 
 
 def left(root: Path, run_id: int, *, tasks: int = 2, attempt: int = 1) -> None:
