@@ -108,9 +108,14 @@ class Drill:
     # --- the former attempt ------------------------------------------------------------------------------------------
 
     def behave(self, *, rest: Behaviour = STAYS, third: Behaviour = BAD, last: Behaviour = NO_ROOM) -> None:
-        """How tasks of the former attempt behave; those that the resume starts stay until they are ended."""
+        """How tasks of the former attempt behave, also in a call of it that comes late; those that the resume starts
+        stay until they are ended."""
         own = (GOOD, rest, third, last) if self.multi else (rest,)
-        self.lab.cluster.behaviour = lambda run, index, attempt: STAYS if self.resuming else own[index]
+
+        def behaviour(run: int, index: int, attempt: int) -> Behaviour:
+            return STAYS if self.resuming and attempt >= self.cell.attempt else own[index]
+
+        self.lab.cluster.behaviour = behaviour
 
     async def start(self, **more: Any) -> WorkflowHandle[Any, RunResult]:
         tasks = {"tasks": [{}] * 4} if self.multi else {}
@@ -200,7 +205,7 @@ class Drill:
         cell, store = self.cell, self.lab.store
         assert (result.run_id, result.attempt) == (RUN, cell.attempt)
         assert (result.status, result.outcome) == (cell.status, cell.outcome), result.cause
-        assert self.deployed() == cell.deployed
+        assert self.deployed() == cell.deployed, self.deployed()
         row = store.get_run(RUN)
         assert (row.status, row.outcome, row.attempt) == (result.status, result.outcome, result.attempt)
         rows = store.list_tasks(RUN, superseded=True)
