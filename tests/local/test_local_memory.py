@@ -100,7 +100,7 @@ def groups(bench: Bench) -> list[str]:
 @pytest.mark.parametrize("code", [GROW, FAMILY, FAST], ids=["grows", "family", "fails at the limit"])
 def test_over_the_limit_is_out_of_memory(bench: Bench, code: str) -> None:
     bench.deploy(code, memory="80Mi")
-    seen = bench.until(Phase.ENDED)
+    seen = bench.until_on_file()
     assert seen.end is not None
     assert seen.end.reason == "OOMKilled"
     assert seen.end.memory_limit == "80Mi"
@@ -151,7 +151,7 @@ def test_a_slow_supervisor_hides_no_kill_for_memory(make_bench: Callable[..., Be
     seen = bench.until(Phase.ENDED)
     assert seen.end is not None
     assert (seen.end.reason, seen.end.exit_code, seen.end.signal) == ("OOMKilled", 137, 9)
-    assert seen.end.message == "Its supervisor did not write the end. It held 1 bytes, the limit is 0 bytes"
+    assert seen.end.message == "Its supervisor had not written the end. It held 1 bytes, the limit is 0 bytes"
     assert seen.peak_memory == 81 * 2**20
 
 

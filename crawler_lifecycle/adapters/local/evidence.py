@@ -25,7 +25,8 @@ from .limits import KILLED, failed_at_limit, left_behind, settle
 
 #: A supervisor that lives writes the end within this time after its crawler died, or it hangs.
 END_SECONDS = 1.0
-NOT_WRITTEN = "Its supervisor did not write the end"
+#: It may be dead, or slow: then it comes later, and says more.
+NOT_WRITTEN = "Its supervisor had not written the end"
 ONLY_SUMMARY = "; this is the runner's own summary"
 _BIG = 2**63
 #: Characters of a note on resumption that are kept.
