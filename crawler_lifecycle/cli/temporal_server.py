@@ -80,11 +80,9 @@ def prepare(
             f"{file.name} cannot be used ({problem}); kept as {aside.name}, starting with an empty one: "
             "runs known only to the old file are started again from the database"
         )
-    # A builder may have been killed after the file got its name, too.
+    # A builder may have been killed after the file got its name, too, and its server may yet take away what is its own.
     for leftover in file.parent.glob(f"{file.name}.[dc][ro][ap]*"):
-        leftover.unlink(
-            missing_ok=True
-        )  # the server that was killed with its builder may have taken it as its last act
+        leftover.unlink(missing_ok=True)
     if not file.exists():
         # Setting it aside may have been killed in its middle, or a person removed the file alone: SQLite would play the
         # journal of another file into the new one.

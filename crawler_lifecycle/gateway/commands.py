@@ -114,18 +114,16 @@ class Commands:
         self, request: RunRequest, request_id: str, body: StartRun, args: list[dict[str, str]] | None
     ) -> tuple[RunRow, bool]:
         """The stored run, and whether this request made it. Raises ``DuplicateRequest``."""
-        known = await run_in_threadpool(self._store.find_run, request_id)
-        try:
+        while True:
+            known = await run_in_threadpool(self._store.find_run, request_id)
             wanted = await self._completed(request, body, args, known)
-            return await run_in_threadpool(self._store.reserve_run, wanted, request_id, args)
-        except DuplicateRequest:
-            if known is not None:
-                raise
-        # While the catalogue was asked, the same request came through another gateway, which may know another
-        # catalogue: then this one is the repeat.
-        known = await run_in_threadpool(self._store.find_run, request_id)
-        wanted = await self._completed(request, body, args, known)
-        return await run_in_threadpool(self._store.reserve_run, wanted, request_id, args)
+            try:
+                return await run_in_threadpool(self._store.reserve_run, wanted, request_id, args)
+            except DuplicateRequest:
+                if known is not None:
+                    raise
+            # While the catalogue was asked, the same request came through another gateway, which may know another
+            # catalogue: then this one is the repeat.
 
     async def _completed(
         self, request: RunRequest, body: StartRun, args: list[dict[str, str]] | None, known: RunRow | None

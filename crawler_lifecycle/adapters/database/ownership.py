@@ -205,12 +205,12 @@ class OwnershipPart(StorePart):
         former = _owner_of(run)
         if former == owner:
             return None
-        _check_never_lost(unit, owner)
         if former is None:
             unit.update_run(
                 owner_workflow_id=owner.workflow_id, owner_run_id=owner.first_run_id, **_renewed(run, request)
             )
             return None
+        _check_never_lost(unit, owner)
         if repair and unit.status.terminal:
             raise NotInThisState(f"Run {unit.run_id} is {unit.status} by now, so nothing of it is left to repair")
         if unit.status is RunStatus.COMPLETED and not request.rerun:
@@ -222,18 +222,14 @@ class OwnershipPart(StorePart):
 
     def set_property(self, run_id: int, attempt: int, name: str, value: str) -> None:
         """Write one property of an attempt; a second value under the same name replaces the first."""
+        p = history_property.c
         with self._unit(run_id) as unit:
-            _write_property(unit, attempt, name, value)
-
-
-def _write_property(unit: Unit, attempt: int, name: str, value: str) -> None:
-    p = history_property.c
-    key = (p.run_id == unit.run_id, p.attempt == attempt, p.name == name)
-    if unit.conn.execute(select(p.id).where(*key)).one_or_none() is None:
-        new = {"run_id": unit.run_id, "attempt": attempt, "name": name, "value": value}
-        unit.conn.execute(insert(history_property).values(**new))
-    else:
-        unit.conn.execute(update(history_property).where(*key).values(value=value))
+            key = (p.run_id == run_id, p.attempt == attempt, p.name == name)
+            if unit.conn.execute(select(p.id).where(*key)).one_or_none() is None:
+                new = {"run_id": run_id, "attempt": attempt, "name": name, "value": value}
+                unit.conn.execute(insert(history_property).values(**new))
+            else:
+                unit.conn.execute(update(history_property).where(*key).values(value=value))
 
 
 def _check_never_lost(unit: Unit, owner: Owner) -> None:
@@ -287,7 +283,9 @@ def _renewed(run: Row, request: RunRequest) -> dict[str, Any]:
 def _take_over(unit: Unit, request: RunRequest, owner: Owner, repair: bool) -> None:
     """Begin the next attempt under a new owner. The row is locked, so this is the compare-and-set on both."""
     run, before = unit.run, unit.status
-    _write_property(unit, unit.attempt, PROPERTY_FORMER_OWNER, run["owner_run_id"])
+    # Each attempt is taken over once, as its number is raised here.
+    lost = {"attempt": unit.attempt, "name": PROPERTY_FORMER_OWNER, "value": run["owner_run_id"]}
+    unit.conn.execute(insert(history_property).values(run_id=unit.run_id, **lost))
     values: dict[str, Any] = {
         **_renewed(run, request),
         "attempt": unit.attempt + 1,
