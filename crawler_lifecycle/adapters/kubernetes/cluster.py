@@ -169,9 +169,11 @@ class KubernetesCluster:
         self._deleting.stop(run_id, task)
 
     def kill(self, run_id: int, task: TaskRef) -> None:
-        """Shorten the grace of its pods to a second. What that does is for looks to find out. Raises ``ApiError``.
+        """Delete its pods with a grace of a second. What that does is for looks to find out. Raises ``ApiError``.
 
-        A pod's record is never removed by force: on a node that does not answer, the crawler may still execute.
+        A node that has begun a longer grace, after a plain stop, finishes that one first; our runner learns of the
+        force from the gateway and ends it. A pod's record is never removed by force: on a node that does not answer,
+        the crawler may still execute.
         """
         self._deleting.kill(run_id, task)
 

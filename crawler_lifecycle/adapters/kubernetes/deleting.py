@@ -2,12 +2,15 @@
 
 A Job is deleted in the foreground: it makes no new pods, its pods get one SIGTERM and their own grace, and it is gone
 when the last of them is. A Job that has ended is left alone, so that a stop which came too late changes nothing.
+
+The API shortens a grace at any time. The kubelet (1.36: ``SyncTerminatingPod``, kubernetes issue 113606) does not, once
+it has begun to end a pod: it waits out the grace that it saw first.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from crawler_lifecycle.ports import TaskRef
 
@@ -50,17 +53,27 @@ class Deleting:
             self._check_place(task, ())
 
     def kill(self, run_id: int, task: TaskRef) -> None:
-        """Its Job first, so that no new pod comes, then each of its pods that has not ended."""
+        """Its pods before its Job: a kubelet keeps the grace that it began with, and that of a pod whose Job is deleted
+        is the long one. Then the Job, and any pod that it made meanwhile.
+
+        No second pod comes for one that is killed first: ours have no retries (``backoffLimit`` 0).
+        """
         job = self._job(run_id, task)
-        if job is not None:
-            self._delete_job(job)
         uid = job.metadata.uid if job is not None else task.uid
-        pods = self._pods(uid) if uid is not None else []
+        pods = self._kill_pods(uid)
         if job is None:
             self._check_place(task, pods)
+            return
+        self._delete_job(job)
+        self._kill_pods(uid, {pod.metadata.uid for pod in pods})
+
+    def _kill_pods(self, uid: str | None, known: Collection[str] = ()) -> list[Pod]:
+        """Shorten the grace of those pods of a Job that have not ended and are not ``known``; all that it has."""
+        pods = self._pods(uid) if uid is not None else []
         for pod in pods:
-            if not ended(pod):
+            if pod.metadata.uid not in known and not ended(pod):
                 self._delete_pod(pod, KILL_GRACE_S)
+        return pods
 
     def _check_place(self, task: TaskRef, pods: Sequence[Pod]) -> None:
         """A task of which nothing is here must not live elsewhere: this stop would be lost. Raises like a look."""

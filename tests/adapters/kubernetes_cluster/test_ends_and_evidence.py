@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -108,6 +109,49 @@ def test_a_kill_shortens_the_grace_and_removes_no_record(world: World) -> None:
     [body] = _deletes(world, "pods")
     assert body["gracePeriodSeconds"] == 1
     assert world.see(stopping=True).phase is Phase.EXECUTING, "nothing is over before its node says so"
+
+
+def test_no_node_ever_hears_of_a_longer_grace_before_a_kill(world: World) -> None:
+    """A kubelet keeps the grace that it began with, and deleting the Job has its pods deleted with their own."""
+    world.deploy()
+    world.cluster.kill(RUN, world.ref())
+    deleted = [seen.path.split("/")[-2] for seen in world.server.requests if seen.method == "DELETE"]
+    assert deleted == ["pods", "jobs"]
+    [pod] = world.server.pods(world.name())
+    assert pod["metadata"]["deletionGracePeriodSeconds"] == 1
+
+
+def test_a_pod_that_comes_while_its_job_is_killed_is_killed_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.server.controllers.makes_pods = False
+    world.deploy(started=False)
+    delete = world.api.delete
+
+    def late(path: str, options: dict[str, object]) -> None:
+        if "/jobs/" in path:  # the controller makes it between the list of the pods and the end of the Job
+            world.server.controllers.make_pod(world.server.job(world.name()))
+            world.server.pod_starts(world.name())
+        delete(path, options)
+
+    monkeypatch.setattr(world.api, "delete", late)
+    world.cluster.kill(RUN, world.ref())
+    [body] = _deletes(world, "pods")
+    assert body["gracePeriodSeconds"] == 1
+
+
+def test_what_is_said_of_a_pod_whose_grace_was_shortened_stays_true_on_a_node_that_keeps_it(world: World) -> None:
+    world.stand_still()
+    world.deploy()
+    world.cluster.stop(RUN, world.ref())
+    own = world.server.pods(world.name())[0]["spec"]["terminationGracePeriodSeconds"]
+    plain = world.see(stopping=True).reason or ""
+    assert plain.endswith("at the latest"), plain
+    world.cluster.kill(RUN, world.ref())
+    forced = world.see(stopping=True).reason or ""
+    assert f"if its node had begun its grace of {own} s before" in forced
+    world.later = timedelta(seconds=own + 20)
+    assert world.see(stopping=True).reason == forced, "the same sentence until then"
+    world.later = timedelta(seconds=own + 40)
+    assert "does not confirm" in (world.see(stopping=True).reason or "")
 
 
 def test_a_killed_task_on_a_lost_node_is_never_called_stopped(world: World) -> None:

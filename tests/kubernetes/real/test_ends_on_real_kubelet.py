@@ -133,6 +133,30 @@ def test_a_forced_stop(world: RealWorld) -> None:
     assert processes_with(f"CRAWL_RUN_ID={run_id}", world) == []
 
 
+@pytest.mark.parametrize("crawler", ["actor", "bare"])
+def test_a_stop_becomes_a_forced_one_where_nobody_can_tell_the_pod(world: RealWorld, crawler: str) -> None:
+    """A kubelet keeps the grace that it has begun. The run says so instead of calling the node silent.
+
+    There is no gateway here that pods can reach. How our runner learns of the force from one: test_service_pods.
+    """
+    run_id = world.begin(crawler, do="ignore", limits={"stop_grace_s": 20})
+    world.until_running(run_id)
+    pod = world.pod(run_id)
+    own = pod["spec"]["terminationGracePeriodSeconds"]
+    world.gateway.stop(run_id, reason="enough")
+    name = pod["metadata"]["name"]
+    killing = f"/api/v1/namespaces/{world.namespace}/events?fieldSelector=reason=Killing,involvedObject.name={name}"
+    until(lambda: world.cluster.admin.get(killing)["items"], "the node's beginning to end the pod")
+    world.gateway.stop(run_id, force=True, reason="now")
+    words = f"if its node had begun its grace of {own} s before"
+    until(lambda: words in str(world.task(run_id)["reason"]), "the reason why it takes so long")
+    assert world.status(run_id) == "STOPPING"
+    assert processes_with(f"CRAWL_RUN_ID={run_id}", world) != []
+    run, task = world.until_ended(run_id), world.task(run_id)
+    assert (run["status"], run["outcome"], task["status"]) == ("FAILED", "cancelled", "CANCELLED")
+    assert (task["exit_code"], task["exit_signal"]) == ((13, 9) if crawler == "actor" else (137, 9))
+
+
 def test_killed_from_outside(world: RealWorld) -> None:
     run_id = world.begin("bare", do="wait")
     world.until_running(run_id)
