@@ -89,6 +89,7 @@ ACCESS: Mapping[str, Access] = {
     "addTasks": Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX, own_run=True),
     "uploadFiles": Access(Role.OPERATE, own_task=True),
     "stopRun": _OPERATE,
+    "getStop": Access(Role.READ, own_run=True),
     "resumeRun": _OPERATE,
     "lookAtRun": _OPERATE,
     "resendExport": _OPERATE,
@@ -278,7 +279,7 @@ def _check(caller: Caller | None, access: Access, operation: str, parameters: Ma
         # A run that does not exist is refused in the same words as a foreign one.
         if access.own_run and parameters.get("run_id") == str(caller.run_id):
             return
-        detail = f"the token of run {caller.run_id} adds tasks to that run and does nothing else"
+        detail = f"the token of run {caller.run_id} adds tasks to that run, reads its stop, and does nothing else"
     logger.warning("refused: %s", detail)
     challenge = f'Bearer realm="crawler-lifecycle", error="insufficient_scope", scope="{access.role}"'
     raise Problem(403, "forbidden", detail, headers={"WWW-Authenticate": challenge})

@@ -50,8 +50,8 @@ class Role(enum.StrEnum):
 class Caller:
     """Who sent a request.
 
-    ``role`` is ``None`` for a crawler, which may only add tasks to ``run_id``; with ``task`` (index and attempt) it is
-    that task's runner, which may only upload its files.
+    ``role`` is ``None`` for a crawler, which may only add tasks to ``run_id`` and read its stop; with ``task`` (index
+    and attempt) it is that task's runner, which may only upload its files.
     """
 
     name: str

@@ -26,8 +26,8 @@ works on loopback only, asks for none. Errors are problem documents (RFC 9457) w
 """
 
 _SECURITY = """\
-A token of the gateway's tokens file. A crawler's own token (`CRAWL_TOKEN`) is enough for `addTasks` on its own run,
-that of its runner (`CRAWL_UPLOAD_TOKEN`) for `uploadFiles` of its own task.
+A token of the gateway's tokens file. A crawler's own token (`CRAWL_TOKEN`) is enough for `addTasks` and `getStop` on
+its own run, that of its runner (`CRAWL_UPLOAD_TOKEN`) for `uploadFiles` of its own task.
 """
 
 #: Bodies that work as they are on `crawlctl dev` with its example crawlers.

@@ -26,7 +26,7 @@ from .paging import (
     decode,
     id_before,
 )
-from .schemas import CorrectionPage, Run, RunDetail, RunPage, TaskPage
+from .schemas import CorrectionPage, Run, RunDetail, RunPage, StopOfRun, TaskPage
 from .timeline import TimelinePage, timeline_page
 from .waiting import told_by_tasks
 
@@ -75,6 +75,12 @@ def _add_runs(app: FastAPI, store: RunStore, blocked: Blocked, clock: Callable[[
         """One run: its state, when that was last verified, its tasks by status, its stops, exports and deliveries."""
         row = await run_in_threadpool(found, store, run_id)
         return conditional(request, await run_in_threadpool(detail_of, row, await blocked.of(row)))
+
+    @app.get("/v1/runs/{run_id}/stop", operation_id="getStop")
+    def get_stop(run_id: RunId) -> StopOfRun:
+        """Whether a run is to end, and by force. A crawler may ask this of its own run with the token it was given."""
+        row = found(store, run_id)
+        return StopOfRun(run_id=run_id, asked=row.stop is not None, force=row.stop is not None and row.stop.force)
 
     def detail_of(row: RunRow, why_blocked: str | None) -> RunDetail:
         run_id = row.run_id

@@ -134,6 +134,14 @@ class Stop(BaseModel):
         return cls(**asdict(intent))
 
 
+class StopOfRun(BaseModel):
+    """Whether a run is to end. Its crawler may ask too, so nothing stands here of who wants it and why."""
+
+    run_id: int
+    asked: bool
+    force: bool
+
+
 class Run(BaseModel):
     """One run."""
 

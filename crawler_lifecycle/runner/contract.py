@@ -54,6 +54,9 @@ class Contract(NamedTuple):
     """What comes after that before everything is killed, ourselves included: then we keep the crawler's grace."""
     upload_url: str | None
     upload_token: str | None
+    stop_url: str | None
+    """Where the gateway tells of the run's stop."""
+    stop_token: str | None
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Contract:
@@ -84,7 +87,16 @@ class Contract(NamedTuple):
             end_grace_s=_seconds(environ, "CRAWL_END_GRACE_S", 0.0) if environ.get("CRAWL_END_GRACE_S") else None,
             upload_url=environ.get("CRAWL_UPLOAD_URL"),
             upload_token=environ.get("CRAWL_UPLOAD_TOKEN"),
+            stop_url=_stop_url(environ),
+            stop_token=environ.get("CRAWL_TOKEN"),
         )
+
+
+def _stop_url(environ: Mapping[str, str]) -> str | None:
+    gateway, run_id = environ.get("CRAWL_GATEWAY_URL", ""), environ.get("CRAWL_RUN_ID", "")
+    if not gateway.startswith(("http://", "https://")) or not run_id.isdecimal():
+        return None
+    return f"{gateway.rstrip('/')}/v1/runs/{run_id}/stop"
 
 
 def _attempt(environ: Mapping[str, str]) -> int:

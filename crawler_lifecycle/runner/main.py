@@ -18,6 +18,7 @@ from typing import Any
 
 from . import VERSION, contract
 from .child import Child, Ended, become_subreaper, block_signals, hide_environment
+from .forced import ForcedStop
 from .memory import cgroup_limit
 from .state import ANEW, NOT_ASKED, UNKNOWN, WENT_ON, JobState
 from .upload import INTERRUPTED, Upload
@@ -63,6 +64,7 @@ class Runner:
         self._kill_at: float | None = None
         self._timed_out = False
         self._killed_late = False
+        self._forced: ForcedStop | None = None
 
     def run(self, argv: list[str]) -> int:
         """Run the crawler; the exit code."""
@@ -130,13 +132,14 @@ class Runner:
 
     def _keep_deadline(self, child: Child) -> None:
         now = time.monotonic()
-        if self._kill_at is None and child.stopped_at is not None and self._terms.end_grace_s is not None:
-            # Whoever stopped us kills us together with the crawler, and later: its grace is ours to keep.
-            self._kill_at = child.stopped_at + self._terms.stop_grace_s
+        # Whoever stopped us kills us together with the crawler, and later: its grace is ours to keep.
+        over = self._grace_over(child)
+        if over is not None:
+            self._kill_at = over if self._kill_at is None else min(self._kill_at, over)
         if self._kill_at is not None:
             if now >= self._kill_at and not self._killed_late:
                 self._killed_late = True
-                said = f"It still ran {self._terms.stop_grace_s:g} s after the stop signal and was killed"
+                said = self._why_killed(child)
                 self._message = self._message or said
                 say(f"{said}.")
                 child.kill()
@@ -146,6 +149,26 @@ class Runner:
             self._message = f"Stopped by the runner: it still ran {DEADLINE_GRACE_SECONDS:g} s after its deadline"
             say(self._message)
             child.stop()
+
+    def _grace_over(self, child: Child) -> float | None:
+        """When what a stopped crawler is given ends, by the monotonic clock: with a forced stop, at once.
+
+        ``None`` where nobody has stopped it, or its grace is not ours to keep.
+        """
+        if child.stopped_at is None or self._terms.end_grace_s is None:
+            return None
+        if self._forced is None and self._terms.stop_url and self._terms.stop_token:
+            self._forced = ForcedStop(self._terms.stop_url, self._terms.stop_token)
+        over = child.stopped_at + self._terms.stop_grace_s
+        forced_at = self._forced.at if self._forced is not None else None
+        return over if forced_at is None else min(over, forced_at)
+
+    def _why_killed(self, child: Child) -> str:
+        if child.stopped_at is not None and self._kill_at is not None:
+            after_s = self._kill_at - child.stopped_at
+            if after_s < self._terms.stop_grace_s:
+                return f"It was killed by a forced stop, {after_s:.0f} s after the stop signal"
+        return f"It still ran {self._terms.stop_grace_s:g} s after the stop signal and was killed"
 
     def _read_stats(self) -> None:
         """Take over what the crawler wrote, if it is new and makes sense."""
@@ -234,8 +257,8 @@ class Runner:
         def over() -> bool:
             if child.stopped_at is not None:
                 end_grace_s = self._terms.end_grace_s or 0.0
-                grace_s = self._terms.stop_grace_s + end_grace_s - min(MARGIN_SECONDS, end_grace_s / 5)
-                upload.hurry(child.stopped_at + grace_s)
+                grace_over = self._grace_over(child) or child.stopped_at + self._terms.stop_grace_s
+                upload.hurry(grace_over + end_grace_s - min(MARGIN_SECONDS, end_grace_s / 5))
             return upload.over() or upload.late()
 
         child.attend(over, _LOOK_SECONDS)

@@ -30,7 +30,7 @@ _PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0)
 #: Tries of what is refused but may be a matter of an expired address or a clock.
 _REFUSALS_MAX = 3
 _WORDS_MAX = 300
-_ANSWER_MAX = 64 * 1024
+ANSWER_MAX = 64 * 1024
 
 
 class _Later(Exception):
@@ -56,7 +56,7 @@ class Upload:
         self._deadline = time.monotonic()
         self._trouble = ""
         self._result: dict[str, Any] | None = None
-        self._opener = urllib.request.build_opener(_NoRedirect)
+        self._opener = urllib.request.build_opener(NoRedirect)
 
     def start(self, deadline: float) -> None:
         """``deadline`` by the monotonic clock."""
@@ -105,7 +105,7 @@ class Upload:
                 if status in (200, 201, 204):
                     return
                 why = f"object storage answered {status}{_s3_words(answer)}"
-                if not _passing(status):
+                if not passing(status):
                     refusals += 1
                     if refusals >= _REFUSALS_MAX:
                         raise _Never(why)
@@ -127,7 +127,7 @@ class Upload:
         status, answer, wait_s = self._call("POST", self._url, body, headers)
         if status != 200:
             why = f"the gateway answered {status}{_problem_words(answer)}"
-            raise _Later(why, wait_s) if _passing(status) else _Never(why)
+            raise _Later(why, wait_s) if passing(status) else _Never(why)
         try:
             ticket = json.loads(answer)
             given = {str(name): str(value) for name, value in ticket["headers"].items()}
@@ -146,7 +146,7 @@ class Upload:
         try:
             request = urllib.request.Request(url, data=body, headers=dict(headers), method=method)  # noqa: S310
             with self._opener.open(request, timeout=min(_SILENCE_S, left)) as answer:
-                return answer.status, answer.read(_ANSWER_MAX), 0.0
+                return answer.status, answer.read(ANSWER_MAX), 0.0
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, _rest(error), _wait(error.headers.get("Retry-After"))
@@ -157,7 +157,7 @@ class Upload:
             raise _Later(f"{who} cannot be reached: {reason}") from None
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
+class NoRedirect(urllib.request.HTTPRedirectHandler):
     """An address that was signed is good where it was signed for; a redirect is an answer like any other."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
@@ -168,7 +168,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 _NOT_FOR_SECURITY: dict[str, Any] = {"usedforsecurity": False}
 
 
-def _passing(status: int) -> bool:
+def passing(status: int) -> bool:
+    """Whether the same request may be answered otherwise later."""
     return status >= 500 or status in (408, 425, 429)
 
 
@@ -178,7 +179,7 @@ def _wait(text: str | None) -> float:
 
 def _rest(error: urllib.error.HTTPError) -> bytes:
     try:
-        return error.read(_ANSWER_MAX)
+        return error.read(ANSWER_MAX)
     except (OSError, http.client.HTTPException):
         return b""
 

@@ -226,7 +226,7 @@ def test_commands_leave_a_line_with_their_caller(
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-def test_a_crawlers_token_adds_tasks_to_its_own_run_and_does_nothing_else(
+def test_a_crawlers_token_adds_tasks_to_its_own_run_reads_its_stop_and_does_nothing_else(
     world: World, keys: Keys, is_open: bool
 ) -> None:
     entrance = Entrance(task_key=KEY) if is_open else keys.entrance()
@@ -237,7 +237,7 @@ def test_a_crawlers_token_adds_tasks_to_its_own_run_and_does_nothing_else(
                 continue
             answer = door.request(method, path, headers=headers, **bodies(name))
             # There is no run 1: whoever passes the door hears that.
-            assert answer.status_code == (404 if name == "addTasks" else 403), (name, answer.text)
+            assert answer.status_code == (404 if name in ("addTasks", "getStop") else 403), (name, answer.text)
         foreign, missing = (
             door.post(f"/v1/runs/{run_id}/tasks", headers=headers, **bodies("addTasks")).json() for run_id in (2, 99)
         )

@@ -64,6 +64,19 @@ def test_a_second_stop_is_200_and_a_forced_one_after_it_is_new(world: World, cli
     assert world.workflows.signals[2][1] == StopRequest("b", force=True)
 
 
+def test_whether_a_run_is_to_end_can_be_asked(client: TestClient, run_id: int) -> None:
+    def asked() -> tuple[bool, bool]:
+        answer = client.get(f"/v1/runs/{run_id}/stop").json()
+        assert set(answer) == {"run_id", "asked", "force"}, "its crawler may ask: not who wants it, nor why"
+        return answer["asked"], answer["force"]
+
+    told = [asked()]
+    for body in ({"reason": "enough"}, {"force": True}, {"reason": "a plain one takes nothing back"}):
+        client.post(f"/v1/runs/{run_id}/stop", json=body)
+        told.append(asked())
+    assert told == [(False, False), (True, False), (True, True), (True, True)]
+
+
 def test_a_hundred_stops_under_one_id_make_one_log_row(world: World, client: TestClient, run_id: int) -> None:
     def stop(_: int) -> int:
         return client.post(f"/v1/runs/{run_id}/stop", json={"request_id": "same"}).status_code

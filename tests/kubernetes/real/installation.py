@@ -54,7 +54,16 @@ CATALOGUE: list[Document] = [
         "resources": {"cpu": "250m", "memory": "96Mi"},
         "stop_signal": "SIGTERM",
         "resumable": True,
-    }
+    },
+    {
+        "name": "deaf",
+        "kind": "command",
+        "command": ["python3", "/app/actor.py"],
+        "image": ACTOR,
+        "args": {"do": {"default": "ignore"}},
+        "resources": {"cpu": "250m", "memory": "96Mi"},
+        "stop_signal": "SIGTERM",
+    },
 ]
 
 

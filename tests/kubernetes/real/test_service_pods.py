@@ -154,9 +154,10 @@ def fetched(url: str, token: str | None = None) -> str:
 # --- at work ---------------------------------------------------------------------------------------------------------
 
 
-def begin(gateway: Gateway) -> int:
+def begin(gateway: Gateway, crawler: str = "writer", **limits: Any) -> int:
     """A run whose crawl waits until it is let go or stopped."""
-    run_id = int(gateway.start({"crawler": "writer", **QUICK}, uuid.uuid4().hex)["run_id"])
+    request = {"crawler": crawler, **QUICK, "limits": QUICK["limits"] | limits}
+    run_id = int(gateway.start(request, uuid.uuid4().hex)["run_id"])
     until(lambda: gateway.run(run_id)["tasks"] == {"RUNNING": 1}, f"run {run_id} executing", PATIENCE_S)
     until(lambda: "waiting" in gateway.logs(run_id), "a line of its log", PATIENCE_S)
     return run_id
@@ -254,6 +255,20 @@ def test_a_stop_reaches_the_crawl(installed: Installation, gateway: Gateway) -> 
     assert (run["status"], run["outcome"], run["tasks"]) == ("FAILED", "cancelled", {"CANCELLED": 1})
     path = f"/api/v1/namespaces/{CRAWLS}/pods?labelSelector={labels.RUN}%3D{run_id}"
     until(lambda: installed.admin.get(path)["items"] == [], "nothing of it is left on the cluster", PATIENCE_S)
+
+
+def test_a_forced_stop_reaches_a_crawl_that_is_being_stopped(installed: Installation, gateway: Gateway) -> None:
+    """Its node cannot be told: a kubelet keeps the grace that it has begun. Its runner asks the gateway."""
+    run_id = begin(gateway, "deaf", stop_grace_s=3600)
+    gateway.stop(run_id, reason="enough", requested_by="a person")
+    name = crawl_pod(installed, run_id)["metadata"]["name"]
+    killing = f"/api/v1/namespaces/{CRAWLS}/events?fieldSelector=reason=Killing,involvedObject.name={name}"
+    until(lambda: installed.admin.get(killing)["items"], "the node's beginning to end the pod", PATIENCE_S)
+    gateway.stop(run_id, force=True, reason="now", requested_by="a person")
+    run = ended(gateway, run_id)
+    assert (run["status"], run["outcome"]) == ("FAILED", "cancelled")
+    [task] = gateway.tasks(run_id)
+    assert (task["status"], task["exit_code"], task["exit_signal"]) == ("CANCELLED", 13, 9)
 
 
 def test_an_audit_by_its_own_worker_finds_nothing(installed: Installation, completed: int) -> None:

@@ -1,0 +1,65 @@
+"""Learns of a forced stop from the gateway, because nobody else can tell us.
+
+A kubelet that has begun to end a pod waits out the grace it began with: shortened afterwards, it changes nothing. So
+what is being stopped asks whether its stop has become a forced one, seldom, and only once it takes long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import random
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+from .upload import ANSWER_MAX, NoRedirect, passing
+
+#: Seconds before each question; the last one stands for all that follow. Most crawlers have ended before the first.
+_PAUSES_S = (5.0, 5.0, 10.0, 15.0, 30.0)
+#: For one connection, and for each piece of an answer.
+_SILENCE_S = 10.0
+
+
+class ForcedStop:
+    """Asks from now on, in a thread of its own, until it is told so or nobody will ever answer."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self.at: float | None = None
+        """When we were told that the stop is a forced one, by the monotonic clock."""
+        self._url = url
+        self._token = token
+        self._opener = urllib.request.build_opener(NoRedirect)
+        with contextlib.suppress(RuntimeError):  # no thread to be had: then the grace is kept as it is
+            threading.Thread(target=self._ask, name="crawl-forced-stop", daemon=True).start()
+
+    def _ask(self) -> None:
+        for pause in _pauses():
+            time.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 - many are stopped at once
+            answer = self._answer()
+            if answer is not None:
+                if answer:
+                    self.at = time.monotonic()
+                return
+
+    def _answer(self) -> bool | None:
+        """Whether it is forced; false also where it is no use to ask. ``None``: ask again."""
+        try:
+            headers = {"Authorization": f"Bearer {self._token}"}
+            request = urllib.request.Request(self._url, headers=headers)  # noqa: S310 - checked by who made us
+            with self._opener.open(request, timeout=_SILENCE_S) as answer:
+                return True if json.loads(answer.read(ANSWER_MAX))["force"] is True else None
+        except urllib.error.HTTPError as error:
+            with error:
+                return None if passing(error.code) else False
+        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+
+def _pauses() -> Iterator[float]:
+    yield from _PAUSES_S
+    while True:
+        yield _PAUSES_S[-1]

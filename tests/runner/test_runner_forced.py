@@ -1,0 +1,132 @@
+"""What is being stopped learns from the gateway that its stop became a forced one: its kubelet cannot tell it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from runner_bench import RunnerBench, wait_until
+
+from crawler_lifecycle.runner import forced
+from crawler_lifecycle.runner.forced import ForcedStop
+from tests.support.faulty_http import Answer, FaultyServer, serving
+
+TOKEN = "task.7.mac"
+#: Deaf to the stop, and long done with it before its grace is over.
+DEAF = """
+import os, pathlib, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+(pathlib.Path(os.environ["CRAWL_FILES_DIR"]) / "ready").touch()
+time.sleep(300)
+"""
+
+
+class Door(FaultyServer):
+    """What the gateway tells of the stop of run 7."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.force = False
+
+    def handle(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Answer:
+        if method == "POST":  # for a ticket: storage is away
+            return Answer(503, b"{}")
+        assert (method, target) == ("GET", "/v1/runs/7/stop")
+        assert headers["authorization"] == f"Bearer {TOKEN}"
+        return Answer(200, json.dumps({"run_id": 7, "asked": True, "force": self.force}).encode())
+
+    def environment(self, **more: str) -> dict[str, str]:
+        own = {"CRAWL_GATEWAY_URL": f"{self.url}/", "CRAWL_TOKEN": TOKEN, "CRAWL_RUN_ID": "7"}
+        return {**own, "CRAWL_STOP_GRACE_S": "600", "CRAWL_END_GRACE_S": "10", **more}
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    made = Door()
+    with serving(made):
+        yield made
+
+
+def _stopped(bench: RunnerBench, code: str, environment: dict[str, str]) -> Any:
+    process = bench.start_python(code, **environment)
+    process.send_signal(signal.SIGTERM)
+    return process
+
+
+def test_a_forced_stop_ends_the_grace_of_a_plain_one(bench: RunnerBench, door: Door) -> None:
+    process = _stopped(bench, DEAF, door.environment())
+    wait_until(lambda: door.requests)
+    assert process.poll() is None, "a plain stop leaves it its grace"
+    door.force = True
+    began = time.monotonic()
+    assert bench.finish(process) == 13
+    assert time.monotonic() - began < 60, "and not its 600 s"
+    assert bench.summary()["message"].startswith("It was killed by a forced stop, ")
+
+
+def test_without_force_the_grace_is_kept(bench: RunnerBench, door: Door) -> None:
+    process = _stopped(bench, DEAF, door.environment(CRAWL_STOP_GRACE_S="8"))
+    assert bench.finish(process) == 13
+    assert bench.summary()["message"] == "It still ran 8 s after the stop signal and was killed"
+    assert door.requests >= 1
+
+
+def test_a_forced_stop_hurries_the_upload(bench: RunnerBench, door: Door) -> None:
+    """Its files have what comes after the grace, and not the grace as well."""
+    door.force = True
+    url = f"{door.url}/v1/runs/7/tasks/3/attempts/2/files"
+    code = DEAF.replace("signal.SIG_IGN", "lambda *_: os._exit(0)")
+    more = {"CRAWL_UPLOAD_URL": url, "CRAWL_UPLOAD_TOKEN": "files.7.3.2.mac", "CRAWL_END_GRACE_S": "5"}
+    process = _stopped(bench, code, door.environment(**more))
+    began = time.monotonic()
+    bench.finish(process)
+    assert time.monotonic() - began < 60
+    assert bench.summary()["files"]["uploaded"] is False
+
+
+@pytest.mark.parametrize("missing", ["CRAWL_GATEWAY_URL", "CRAWL_TOKEN", "CRAWL_RUN_ID", "CRAWL_END_GRACE_S"])
+def test_nobody_is_asked_where_there_is_nobody_to_ask(bench: RunnerBench, door: Door, missing: str) -> None:
+    _stopped(bench, DEAF, door.environment(**{missing: ""}))
+    time.sleep(8)  # the first question comes after 6 s at the latest
+    assert door.requests == 0
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        *["drop", "hang", Answer(503), Answer(429), Answer(200, b"no JSON"), Answer(200, b"[]"), Answer(200, b"{}")],
+        Answer(200, b'{"force": "yes"}'),
+        Answer(200, b"[" * 100_000),
+    ],
+    ids=repr,
+)
+def test_whatever_goes_wrong_is_asked_again(door: Door, monkeypatch: pytest.MonkeyPatch, trouble: Any) -> None:
+    monkeypatch.setattr(forced, "_PAUSES_S", (0.01,))
+    monkeypatch.setattr(forced, "_SILENCE_S", 0.5)
+    door.faults.extend([trouble, trouble])
+    door.force = True
+    asking = ForcedStop(f"{door.url}/v1/runs/7/stop", TOKEN)
+    wait_until(lambda: asking.at is not None)
+    assert door.requests == 3
+
+
+@pytest.mark.parametrize("status", [302, 401, 403, 404, 405])
+def test_whoever_will_never_answer_is_asked_once(door: Door, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    monkeypatch.setattr(forced, "_PAUSES_S", (0.01,))
+    door.faults.append(Answer(status, b"{}", headers={"Location": f"{door.url}/elsewhere"}))
+    asking = ForcedStop(f"{door.url}/v1/runs/7/stop", TOKEN)
+    wait_until(lambda: door.requests)
+    time.sleep(0.3)
+    assert (door.requests, asking.at) == (1, None)
+
+
+def test_an_address_that_is_none_is_no_reason_to_fail(bench: RunnerBench) -> None:
+    more = {"CRAWL_TOKEN": TOKEN, "CRAWL_RUN_ID": "7", "CRAWL_END_GRACE_S": "5", "CRAWL_STOP_GRACE_S": "7"}
+    for url in ("nonsense", "http://[", "file:///etc/passwd"):
+        (bench.files / "ready").unlink(missing_ok=True)
+        assert bench.finish(_stopped(bench, DEAF, {"CRAWL_GATEWAY_URL": url, **more})) == 13
+        assert b"Traceback" not in bench.output
