@@ -108,7 +108,7 @@ CODES: Mapping[str, Kind] = {
         (403,),
         "Forbidden",
         "The token is right, but its role does not cover this operation; or it is a crawler's own token, which adds "
-        "tasks to its own run and does nothing else.",
+        "tasks to its own run, reads its stop and does nothing else.",
         "`detail` names the role that is needed: `read` to look, `operate` to change.",
     ),
     "foreign_host": Kind(
