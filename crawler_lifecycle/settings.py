@@ -107,7 +107,7 @@ class GatewaySettings(_Section):
     tokens_file: Path | None = Field(default=None, description="TOML file of callers: name, role, sha256 of the token")
     task_key: SecretStr | None = Field(
         default=None,
-        description="signs a crawler's token, which adds tasks to its own run and reads its stop; shared with the scheduler service",
+        description="signs a crawler's token, which adds tasks to its own run and reads its stop; also the scheduler's",
     )
     hosts: list[str] = Field(default_factory=list, description="names it answers to, when tokens are asked for; any")
     reads_per_s: float = Field(default=100.0, gt=0, description="requests that only read, for each token")

@@ -1,4 +1,4 @@
-"""The tokens by which a crawler adds tasks to its own run and reads its stop, and a runner uploads the files of its task.
+"""The tokens by which a crawler adds tasks to its own run and reads its stop, and a runner uploads its task's files.
 
 Each does that and nothing else. ``task.<run_id>.<mac>`` and ``files.<run_id>.<index>.<attempt>.<mac>``: the mac is
 HMAC-SHA256 over a prefix that belongs to one purpose and version alone, so that a signature made with the same key for
