@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import random
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 
 from .upload import ANSWER_MAX, NoRedirect, passing
 
@@ -37,7 +37,7 @@ class ForcedStop:
             threading.Thread(target=self._ask, name="crawl-forced-stop", daemon=True).start()
 
     def _ask(self) -> None:
-        for pause in _pauses():
+        for pause in itertools.chain(_PAUSES_S, itertools.repeat(_PAUSES_S[-1])):
             time.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 - many are stopped at once
             answer = self._answer()
             if answer is not None:
@@ -57,9 +57,3 @@ class ForcedStop:
                 return None if passing(error.code) else False
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, RecursionError):
             return None
-
-
-def _pauses() -> Iterator[float]:
-    yield from _PAUSES_S
-    while True:
-        yield _PAUSES_S[-1]

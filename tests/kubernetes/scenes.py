@@ -6,6 +6,7 @@ when the condition is there to be seen. Those in ``ALONE`` change the cluster it
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -205,6 +206,15 @@ def _stopping_slowly(scene: Scene) -> None:
     scene.until(lambda o: o["pods"][0]["metadata"]["deletionTimestamp"], "the deletion")
 
 
+def _forced_slowly(scene: Scene) -> None:
+    """A forced stop after a plain one: the server shortens the grace, and the node keeps the one that it has begun."""
+    _stopping_slowly(scene)
+    begun = f"/api/v1/namespaces/{scene.namespace}/events?fieldSelector=reason=Killing"
+    scene.until(lambda _: scene.cluster.admin.get(begun)["items"], "the node's beginning to end the pod")
+    scene.delete_pod(grace=1)
+    time.sleep(6)  # a node that took the shorter one would have ended it after 2
+
+
 def _deleted_slowly(scene: Scene) -> None:
     _leaving(scene)
     scene.delete_pod()
@@ -303,6 +313,7 @@ SCENES: dict[str, Play] = {
     "stop-exit-0": _stopped(SAYS_SHUTDOWN.format(code=0), Scene.stop),
     "stop-ignored": _stopped(WAITS, Scene.stop, grace=2),
     "stop-slow": _stopping_slowly,
+    "stop-slow-forced": _forced_slowly,
     "pod-deleted": _stopped(SAYS_SHUTDOWN.format(code=11), Scene.delete_pod),
     "pod-deleted-exit-0": _stopped(
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n" + WAITS, Scene.delete_pod, runner=False
@@ -457,7 +468,16 @@ ALONE: dict[str, Play] = {
 }
 
 #: Conditions that turn into another one by themselves and are recorded at once.
-PASSING = ("image-pull", "image-back-off", "preparing", "stop-slow", "pod-deleted-slow", "two-pods", "node-lost")
+PASSING = (
+    "image-pull",
+    "image-back-off",
+    "preparing",
+    "stop-slow",
+    "stop-slow-forced",
+    "pod-deleted-slow",
+    "two-pods",
+    "node-lost",
+)
 
 #: What the recording adds to the task as the database has it, and seconds between the condition and the look.
 TASK: Mapping[str, Mapping[str, Any]] = {
@@ -465,5 +485,6 @@ TASK: Mapping[str, Mapping[str, Any]] = {
     "stop-exit-0": {"stopping": True},
     "stop-ignored": {"stopping": True},
     "stop-slow": {"stopping": True},
+    "stop-slow-forced": {"stopping": True},
 }
 LATER_S: Mapping[str, int] = {"no-controller": 90, "no-scheduler": 90, "job-held": 60}
