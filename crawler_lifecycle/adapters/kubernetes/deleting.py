@@ -64,8 +64,8 @@ class Deleting:
         if job is None:
             self._check_place(task, pods)
             return
-        self._delete_job(job)
-        self._kill_pods(uid, {pod.metadata.uid for pod in pods})
+        if self._delete_job(job):
+            self._kill_pods(uid, {pod.metadata.uid for pod in pods})
 
     def _kill_pods(self, uid: str | None, known: Collection[str] = ()) -> list[Pod]:
         """Shorten the grace of those pods of a Job that have not ended and are not ``known``; all that it has."""
@@ -92,13 +92,15 @@ class Deleting:
             logger.warning("left alone: Job %s is %s, meant was %s", job.metadata.name, job.metadata.uid, meant)
         return job if ours else None
 
-    def _delete_job(self, job: Job) -> None:
+    def _delete_job(self, job: Job) -> bool:
+        """Whether it could make pods until now: it was neither over nor being deleted."""
         if job.metadata.deletion_timestamp is not None or job_is_over(job):
-            return
+            return False
         self._delete(
             self._api.jobs_path(job.metadata.name),
             {"propagationPolicy": "Foreground", "preconditions": {"uid": job.metadata.uid}},
         )
+        return True
 
     def _pods(self, uid: str) -> list[Pod]:
         return pods_of_jobs(self._api, [uid]).get(uid, [])

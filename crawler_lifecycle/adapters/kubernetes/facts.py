@@ -16,6 +16,7 @@ CONTROLLER_UID, JOB_NAME = "batch.kubernetes.io/controller-uid", "batch.kubernet
 _HARMLESS = ("MissingClusterDNS", "DNSConfigForming")
 #: The kubelet writes the beginning of the epoch where it knows no time.
 _FIRST = datetime(2000, 1, 1, tzinfo=UTC)
+_LAST = datetime.max.replace(tzinfo=UTC)
 
 
 def owner_of(pod: Pod) -> str | None:
@@ -75,7 +76,23 @@ def deletion_asked(pod: Pod) -> datetime | None:
     over, grace = pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds or 0
     if over is None or real(over) is None:
         return over
-    return over - timedelta(seconds=min(max(grace, 0), 10**8))
+    return over - _seconds(grace)
+
+
+def kept_until(pod: Pod) -> datetime | None:
+    """By when a pod ends whose grace was shortened, should its node have begun the pod's own: a kubelet keeps that one.
+
+    ``None`` for any other pod. The first deletion is not on record any more, but it was no later than the last one.
+    """
+    asked, own = deletion_asked(pod), pod.spec.termination_grace_period_seconds or 0
+    if asked is None or not pod.spec.node_name or own <= (pod.metadata.deletion_grace_period_seconds or 0):
+        return None
+    return asked + min(_seconds(own), _LAST - asked)
+
+
+def _seconds(grace: int) -> timedelta:
+    """A grace as the API takes any number for it."""
+    return timedelta(seconds=min(max(grace, 0), 10**8))
 
 
 def newest(pods: Iterable[Pod]) -> Pod | None:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from crawler_lifecycle.ports import TaskRef
 
 from .ending import STALE_AFTER, moving, who_deleted
-from .facts import asked_by_us, clock, deletion_asked, main_of, warning
+from .facts import asked_by_us, clock, deletion_asked, kept_until, main_of, warning
 from .objects import ContainerStatus, Event, Job, Pod
 from .summary import clean
 
@@ -212,7 +212,7 @@ def _leaving(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | N
         return None
     who = _who(task, job, pod)
     told = f": {who}" if who else ""
-    kept = _kept_grace(pod, asked)
+    kept = kept_until(pod)
     if now - (kept or over) > OVERDUE:
         node = f"node {pod.spec.node_name}" if pod.spec.node_name else "nobody"
         return f"The pod should have ended at {clock(kept or over, now)}, and {node} does not confirm that it has{told}"
@@ -221,15 +221,6 @@ def _leaving(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | N
         own = pod.spec.termination_grace_period_seconds
         unless = f", or by {clock(kept, now)} if its node had begun its grace of {own} s before"
     return f"The pod is shutting down since {clock(asked, now)}, by {clock(over, now)} at the latest{unless}{told}"
-
-
-def _kept_grace(pod: Pod, asked: datetime) -> datetime | None:
-    """By when a pod with a node ends whose grace was shortened too late: a kubelet keeps the one that it has begun.
-
-    The first deletion is not on record any more, but it was no later than ``asked``.
-    """
-    own, given = pod.spec.termination_grace_period_seconds or 0, pod.metadata.deletion_grace_period_seconds or 0
-    return asked + timedelta(seconds=min(own, 10**8)) if pod.spec.node_name and own > given else None
 
 
 def _who(task: TaskRef, job: Job | None, pod: Pod) -> str | None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from crawler_lifecycle.adapters.kubernetes import holding, labels, tails
 from crawler_lifecycle.adapters.kubernetes.errors import ApiError, Refused
+from crawler_lifecycle.adapters.kubernetes.facts import kept_until
 from crawler_lifecycle.adapters.kubernetes.logs import PodLogs
 from crawler_lifecycle.adapters.kubernetes.metrics import to_bytes
+from crawler_lifecycle.adapters.kubernetes.objects import Pod, decode
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Phase
 from tests.adapters.kubernetes_cluster.world import RUN, World
@@ -152,6 +155,16 @@ def test_what_is_said_of_a_pod_whose_grace_was_shortened_stays_true_on_a_node_th
     assert world.see(stopping=True).reason == forced, "the same sentence until then"
     world.later = timedelta(seconds=own + 40)
     assert "does not confirm" in (world.see(stopping=True).reason or "")
+
+
+def test_a_grace_that_leaves_the_calendar_is_told_all_the_same(world: World) -> None:
+    world.deploy()
+    world.cluster.kill(RUN, world.ref())
+    [pod] = world.server.pods(world.name())
+    pod["spec"]["terminationGracePeriodSeconds"] = 2**62
+    pod["metadata"]["deletionTimestamp"] = "9999-12-31T23:59:59Z"
+    read = decode(Pod, json.dumps({"kind": "Pod", **pod}).encode())
+    assert kept_until(read) == datetime.max.replace(tzinfo=UTC)
 
 
 def test_a_killed_task_on_a_lost_node_is_never_called_stopped(world: World) -> None:
