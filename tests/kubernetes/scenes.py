@@ -209,8 +209,8 @@ def _stopping_slowly(scene: Scene) -> None:
 def _forced_slowly(scene: Scene) -> None:
     """A forced stop after a plain one: the server shortens the grace, and the node keeps the one that it has begun."""
     _stopping_slowly(scene)
-    begun = f"/api/v1/namespaces/{scene.namespace}/events?fieldSelector=reason=Killing"
-    scene.until(lambda _: scene.cluster.admin.get(begun)["items"], "the node's beginning to end the pod")
+    admin, name = scene.cluster.admin, scene.objects()["pods"][0]["metadata"]["name"]
+    scene.until(lambda _: admin.is_killing(scene.namespace, name), "the node's beginning to end the pod")
     scene.delete_pod(grace=1)
     time.sleep(6)  # a node that took the shorter one would have ended it after 2
 

@@ -88,6 +88,11 @@ class Admin:
         """Delete an object or a collection."""
         return self._object(self.request("DELETE", path, options))
 
+    def is_killing(self, namespace: str, pod: str) -> bool:
+        """Whether the pod's node has begun to end it, with the grace that it saw then."""
+        chosen = f"fieldSelector=reason=Killing,involvedObject.name={pod}"
+        return bool(self.get(f"/api/v1/namespaces/{namespace}/events?{chosen}")["items"])
+
     def text(self, path: str, begun: Callable[[], None] | None = None) -> str:
         """An answer that is not JSON: a log, metrics. Of one that takes its time, ``begun`` tells the beginning."""
         return self.request("GET", path, begun=begun).decode(errors="replace")

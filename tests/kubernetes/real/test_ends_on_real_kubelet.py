@@ -145,8 +145,7 @@ def test_a_stop_becomes_a_forced_one_where_nobody_can_tell_the_pod(world: RealWo
     own = pod["spec"]["terminationGracePeriodSeconds"]
     world.gateway.stop(run_id, reason="enough")
     name = pod["metadata"]["name"]
-    killing = f"/api/v1/namespaces/{world.namespace}/events?fieldSelector=reason=Killing,involvedObject.name={name}"
-    until(lambda: world.cluster.admin.get(killing)["items"], "the node's beginning to end the pod")
+    until(lambda: world.cluster.admin.is_killing(world.namespace, name), "the node's beginning to end the pod")
     world.gateway.stop(run_id, force=True, reason="now")
     words = f"if its node had begun its grace of {own} s before"
     until(lambda: words in str(world.task(run_id)["reason"]), "the reason why it takes so long")

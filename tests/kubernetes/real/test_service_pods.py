@@ -262,8 +262,7 @@ def test_a_forced_stop_reaches_a_crawl_that_is_being_stopped(installed: Installa
     run_id = begin(gateway, "deaf", stop_grace_s=3600)
     gateway.stop(run_id, reason="enough", requested_by="a person")
     name = crawl_pod(installed, run_id)["metadata"]["name"]
-    killing = f"/api/v1/namespaces/{CRAWLS}/events?fieldSelector=reason=Killing,involvedObject.name={name}"
-    until(lambda: installed.admin.get(killing)["items"], "the node's beginning to end the pod", PATIENCE_S)
+    until(lambda: installed.admin.is_killing(CRAWLS, name), "the node's beginning to end the pod", PATIENCE_S)
     gateway.stop(run_id, force=True, reason="now", requested_by="a person")
     run = ended(gateway, run_id)
     assert (run["status"], run["outcome"]) == ("FAILED", "cancelled")
