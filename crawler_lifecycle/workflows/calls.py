@@ -21,13 +21,9 @@ from .requests import read_answer
 ASK_AGAIN_MAX_S = 60.0
 #: The same for what runs on the control queue: the steps of a stop, which nothing can stand in for.
 ASK_AGAIN_STOPPING_S = 15.0
-#: Where executions of earlier versions gave each further try the whole time again.
-PATCH_TIME_RUNS_ON = "time-runs-on"
 #: Events after which an execution goes on as another one, before the server suggests it (at 4,096 by default): a round,
 #: or a window of a stop with its hundred calls, comes on top.
 HISTORY_MAX = 3_600
-#: Where executions of earlier versions waited for the suggestion, and did not look for it in the middle of a stop.
-PATCH_HISTORY_MAX = "history-max"
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -40,9 +36,7 @@ class Interrupted(Exception):
 def history_full() -> bool:
     """Whether this execution is to go on as another one as soon as it may."""
     info = workflow.info()
-    if info.is_continue_as_new_suggested():
-        return True
-    return info.get_current_history_length() >= HISTORY_MAX and workflow.patched(PATCH_HISTORY_MAX)
+    return info.is_continue_as_new_suggested() or info.get_current_history_length() >= HISTORY_MAX
 
 
 def start(
@@ -86,7 +80,7 @@ async def call(
             again = min(float(2**tries), most)
             _tell(method, error, again)
         await pause(again if left is None else min(again, left), wake or (lambda: False), "asking again")
-        if seconds is not None and workflow.patched(PATCH_TIME_RUNS_ON):
+        if seconds is not None:
             left = seconds - (workflow.now() - began).total_seconds()
             if left <= 0:
                 raise Interrupted

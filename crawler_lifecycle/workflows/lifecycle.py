@@ -59,12 +59,6 @@ R = TypeVar("R")
 DEPLOYMENT_HOLD_S = 30.0
 #: Seconds between looks for the proof that a deployment call, to which nobody answered, has brought nothing.
 QUEUED_PROOF_S = 5.0
-#: Where executions of earlier versions did not keep a gap.
-PATCH_GAP_AT_START, PATCH_GAP_IN_STOPS = "gap-at-start", "gap-in-stops"
-#: Where executions of earlier versions forgot a wake-up over the deployment that followed the look it came in.
-PATCH_WOKEN_IN_A_WAVE = "woken-in-a-wave"
-PATCH_STOP_BEFORE_VERDICT, PATCH_NOTHING_TO_PROVE = "stop-before-verdict", "nothing-to-prove"
-PATCH_NO_WAIT_FOR_UPDATES = "no-wait-for-updates"
 
 
 @workflow.defn(name=names.LIFECYCLE_WORKFLOW)
@@ -155,9 +149,8 @@ class CrawlerLifecycleWorkflow:
                     await self._initiate(request)
                 elif s.stage is Stage.COMPLETION:
                     await self._judge()
-                elif history_full() and self._may_leave():
-                    await workflow.wait_condition(workflow.all_handlers_finished)
-                    return None
+                elif history_full() and workflow.all_handlers_finished():
+                    return None  # while an update hangs, looks and stops go on where they are
                 elif s.inbox.stop is not None:
                     await self._stop()
                 elif s.resumed and not s.looked_back:
@@ -170,10 +163,6 @@ class CrawlerLifecycleWorkflow:
                 continue
         publish(s)
         return await self._complete()
-
-    def _may_leave(self) -> bool:
-        """Whether nobody waits for the answer of an update; while one hangs, looks and stops go on where they are."""
-        return workflow.all_handlers_finished() or not workflow.patched(PATCH_NO_WAIT_FOR_UPDATES)
 
     # --- 1. initiation ---------------------------------------------------------------------------------------------
 
@@ -258,7 +247,7 @@ class CrawlerLifecycleWorkflow:
                 if s.stop_wanted() or not s.inbox.look_now:
                     return 0.0
                 seconds = most - (workflow.now() - began).total_seconds()
-                return seconds if seconds > 0 and workflow.patched(PATCH_GAP_AT_START) else 0.0
+                return max(seconds, 0.0)
 
             try:
                 return await call(method, arg, wake=s.woken, seconds=left, hold=hold)
@@ -285,7 +274,7 @@ class CrawlerLifecycleWorkflow:
         if s.room and not s.stop_wanted():
             await self._deploy_wave(DeploymentActivities.deploy_queued_tasks)
             if s.inbox.wakes > wakes and not s.inbox.look_now:  # it takes a look to see what it was woken for
-                s.inbox.look_now = workflow.patched(PATCH_WOKEN_IN_A_WAVE)
+                s.inbox.look_now = True
         if not s.counts.alive:
             s.stage = Stage.COMPLETION
 
@@ -310,7 +299,7 @@ class CrawlerLifecycleWorkflow:
         if s.stop_rung == 0 or heard:
             await call(CancellationActivities.add_cancellation_log_to_db, RecordStop(s.fence, s.stop_log))
             s.stop_log = []
-        if not s.counts.alive and workflow.patched(PATCH_NOTHING_TO_PROVE):
+        if not s.counts.alive:
             s.stage = Stage.COMPLETION
             return
         wait = cadence.stop_interval(s.stop_rung, s.last_look_s)
@@ -322,22 +311,21 @@ class CrawlerLifecycleWorkflow:
         if s.counts.queued and not s.counts.active:  # all that is left is a deployment call that is about to be void
             wait = min(wait, QUEUED_PROOF_S)
         await pause(s.until_force(wait), lambda: s.stop_changed() or s.inbox.look_now, "proof of the stop")
-        left = s.until_force(gap_left(s)) if s.inbox.look_now else 0.0
-        if left > 0 and workflow.patched(PATCH_GAP_IN_STOPS):
-            await pause(left, s.stop_changed)
+        if s.inbox.look_now:
+            await pause(s.until_force(gap_left(s)), s.stop_changed)
         s.inbox.look_now = False
 
     # --- 4. completion ---------------------------------------------------------------------------------------------
 
     async def _judge(self) -> None:
         s, late = self._s, False
-        while s.inbox.heard and workflow.patched(PATCH_STOP_BEFORE_VERDICT):
+        while s.inbox.heard:
             await self._record_late_stop()
         verdict = call(CompletionActivities.update_run_status, s.fence, control=s.stopped, wake=lambda: late)
         judging = asyncio.create_task(verdict)
         await workflow.wait_condition(lambda: judging.done() or bool(s.inbox.heard))
         # A stop that comes before the verdict is on record before it; whether the crawl had finished is judged then.
-        late = not judging.done() and workflow.patched(PATCH_STOP_BEFORE_VERDICT)
+        late = not judging.done()
         try:
             ended = await judging
         except ApplicationError as error:

@@ -15,15 +15,13 @@ from crawler_lifecycle.domain.run import RunResult, StopIntent
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Fence
 
-from .calls import PATCH_HISTORY_MAX, Interrupted, call, history_full, neglect, pause, reason, settle, start
+from .calls import Interrupted, call, history_full, neglect, pause, reason, settle, start
 from .state import RunState
 
 R = TypeVar("R")
 
 #: Stops of a multi-process run that are under way at once, and how long one such window is waited for, in seconds.
 STOP_WINDOW, STOP_WINDOW_S = 100, 30.0
-
-PATCH_STOP_BEFORE_COURTESY = "stop-before-courtesy"
 
 
 def gap(s: RunState) -> float:
@@ -97,7 +95,7 @@ async def ask_to_end(s: RunState) -> None:
             STOP_WINDOW_S,
         )
         after = page.tasks[-1].index
-        if not forced and history_full() and workflow.patched(PATCH_HISTORY_MAX):
+        if not forced and history_full():
             return
 
 
@@ -108,7 +106,7 @@ async def courtesy(s: RunState, method: Callable[[Any, Fence], R]) -> R | None:
     """
 
     def overtaken() -> bool:
-        return s.outcome is None and s.stop_wanted() and workflow.patched(PATCH_STOP_BEFORE_COURTESY)
+        return s.outcome is None and s.stop_wanted()
 
     try:
         return await call(method, s.fence, wake=overtaken)

@@ -193,10 +193,7 @@ class HeldLooks:
 
 
 async def woken(lab: Lab) -> Handle:
-    """Woken in the middle of looks: while the start is awaited, while it executes, and under a stop.
-
-    ``woken_before.json`` is the same by a version that kept no gap there; it is not made again.
-    """
+    """Woken in the middle of looks: while the start is awaited, while it executes, and under a stop."""
     lab.cluster.behaviour = Behaviour(waits=20, executes=None, heeds_stop_after=8)
     looks = HeldLooks(lab)
     handle = await lab.start({"crawler": "books"})
@@ -210,10 +207,7 @@ async def woken(lab: Lab) -> Handle:
 
 
 async def woken_in_a_wave(lab: Lab) -> Handle:
-    """Woken in the middle of a look which finds that the next task of three may be deployed.
-
-    ``woken_in_a_wave_before.json`` is the same by a version that forgot the wake-up over it; it is not made again.
-    """
+    """Woken in the middle of a look which finds that the next task of three may be deployed."""
     lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=50 if index < 2 else None)
     looks = HeldLooks(lab)
     looks.let_go()

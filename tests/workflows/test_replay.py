@@ -26,9 +26,6 @@ from tests.histories.record import fingerprint, promised
 FOLDER = Path(__file__).parents[1] / "histories"
 HISTORIES = sorted(FOLDER.glob("*.json"))
 
-#: Forms of a scenario that only earlier versions make.
-BY_EARLIER_VERSIONS = {"woken_before", "woken_in_a_wave_before"}
-
 History = dict[str, Any]
 SCHEDULED = "activityTaskScheduledEventAttributes"
 
@@ -106,7 +103,7 @@ def test_a_recording_is_not_made_twice_by_accident(capsys: pytest.CaptureFixture
 
 def test_the_histories_cover_what_a_run_may_go_through() -> None:
     names = {re.sub(r"-\d+$", "", file.stem) for file in HISTORIES}
-    assert names - BY_EARLIER_VERSIONS == {scenario.__name__ for scenario in record.SCENARIOS}
+    assert names == {scenario.__name__ for scenario in record.SCENARIOS}
     assert len([f for f in HISTORIES if f.stem.startswith("continued")]) > 1, "a chain of executions"
     called = {name for file in HISTORIES for name in activities(read(file.stem))}
     assert called == set(POLICIES), "every activity is in one of them"
