@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-deps test-all kube-binaries test-kubernetes test-kubernetes-37 soak lint fmt types image-lint lock lock-check wheel image crawler-image openapi bench clean
+.PHONY: help env run run-kubernetes dev test test-deps test-all kube-binaries test-kubernetes test-kubernetes-37 soak fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi bench clean
 
 PY := .venv/bin/python
 STAMP := .venv/.made-from-lock
@@ -16,6 +16,7 @@ help:
 	@echo "make test-kubernetes-37  what we ask of the Kubernetes API, on the client's next major release; it may lag"
 	@echo "make test-kubernetes  the tests on a real Kubernetes; make kube-binaries builds it first (Go; minutes, once)"
 	@echo "make soak       a random plan against the whole stack (MINUTES=10 SEED=1): is anything untrue on record then?"
+	@echo "make fuzz       new random examples for every property (SEED=1 for the same again); what it finds becomes a fixed one"
 	@echo "make bench      the figures, each beside its baseline"
 	@echo "make wheel      dist/*.whl; make image builds the container image from it (docker or podman)"
 	@echo "make lock       renew both lock files; make lock-check tells whether they fit pyproject.toml"
@@ -97,6 +98,12 @@ SEED ?= 1
 RUNS ?= 500
 soak: env
 	@$(PY) -m tests.soak --minutes $(MINUTES) --seed $(SEED) --runs $(RUNS)
+
+# Tests play fixed examples, so that a change is refused only for what it did. This looks for new ones, twenty times as
+# many, each time others: it prints how to play a failure again. Mend it, and put what was found beside the property.
+fuzz: env
+	@HYPOTHESIS_PROFILE=search $(PY) -m pytest -q -m "hypothesis and not soak" -n $(JOBS) --timeout 3600 \
+	  $(if $(filter command line environment,$(origin SEED)),--hypothesis-seed $(SEED)) $(if $(WHERE),$(WHERE))
 
 # The pin stays below 37 until those we share clusters with have moved. This tells early what will break, and a failure
 # of it holds up nothing. Its environment is beside the cache of the cluster's programs: ours, with another client first.

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.adapters.catalogue import NODES_MAX, SIZE_MAX, YamlCatalogue, load
 from crawler_lifecycle.domain.errors import CatalogueError
+from tests.support.examples import examples
 
 GOOD = "- name: plain\n  kind: command\n  command: [python, crawl.py]\n"
 
@@ -157,7 +158,7 @@ def test_readers_at_once_while_the_file_is_replaced(file: Path) -> None:
     assert catalogue.problem is None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.text(alphabet=st.sampled_from("-:[]{}&*!|>'\"%@`#,?\n \tab01nkem~<=.\\\0\u2028é"), max_size=60))
 def test_no_text_is_anything_but_a_catalogue_or_its_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     file = tmp_path_factory.getbasetemp() / "any.yaml"

@@ -21,6 +21,7 @@ from crawler_lifecycle.cloudevents import (
     event_text,
 )
 from crawler_lifecycle.ports import Event
+from tests.support.examples import examples
 
 AT = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=UTC)
 
@@ -82,7 +83,7 @@ _json_values = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     body=st.dictionaries(st.sampled_from([*CORE, "cause", "tasks", "x", "y"]), _json_values),
     padding=st.integers(0, 3000),

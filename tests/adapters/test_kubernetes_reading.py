@@ -25,6 +25,7 @@ from crawler_lifecycle.domain.task import (
     task_may_become,
 )
 from crawler_lifecycle.ports import TaskRef
+from tests.support.examples import examples
 from tests.support.kubernetes_conditions import RECORDED
 
 T0 = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
@@ -257,7 +258,7 @@ def test_a_pod_that_somebody_deleted_before_it_had_a_node_and_that_was_stopped_l
 
 
 @given(tasks, clusters, moments, stops)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 def test_reading_has_an_answer_to_everything_and_calls_nothing_a_success_by_default(
     task: TaskRef, cluster: Cluster, now: datetime, stop: StopIntent | None
 ) -> None:
@@ -312,7 +313,7 @@ well_ended = st.builds(
 
 
 @given(tasks, well_ended, stops)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 def test_exit_0_is_no_success_when_somebody_had_asked_for_the_end(
     task: TaskRef, cluster: Cluster, stop: StopIntent | None
 ) -> None:
@@ -326,7 +327,7 @@ def test_exit_0_is_no_success_when_somebody_had_asked_for_the_end(
 
 
 @given(tasks, clusters, moments, st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_the_order_of_lists_is_of_no_consequence(task: TaskRef, cluster: Cluster, now: datetime, random: Any) -> None:
     def shuffled(value: Any) -> Any:
         if isinstance(value, dict):
@@ -342,7 +343,7 @@ def test_the_order_of_lists_is_of_no_consequence(task: TaskRef, cluster: Cluster
 
 
 @given(tasks, st.lists(st.tuples(clusters, moments), max_size=6), stops)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_statuses_go_forwards_only_whatever_looks_see(
     task: TaskRef, history: list[tuple[Cluster, datetime]], stop: StopIntent | None
 ) -> None:
@@ -360,7 +361,7 @@ RECORDINGS = {path.stem: path.read_text() for path in sorted(RECORDED.glob("*.js
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 def test_a_real_object_that_lacks_something_is_read_or_refused_as_no_object(data: st.DataObject) -> None:
     said = json.loads(RECORDINGS[data.draw(st.sampled_from(sorted(RECORDINGS)))])
     for _ in range(data.draw(st.integers(1, 4))):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -18,6 +20,7 @@ from crawler_lifecycle.domain.waking import (
     Wake,
     Wakes,
 )
+from tests.support.examples import examples
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 GAP = 1.0
@@ -34,7 +37,11 @@ class Run:
     verified: float | None = None
     wanted: bool = False
     look_began: float | None = None
+    look_ends: float = 0.0
     look_takes: float = 0.1
+    """Of the looks that begin from now on; one that is under way goes on as it began."""
+    looked_for: float = 0.0
+    """Seconds that the last look took, by which the gap after it goes."""
     changes: list[float] = field(default_factory=list)
     signals: list[tuple[float, float]] = field(default_factory=list)
     """When each came and what it covered, in seconds since the start."""
@@ -139,12 +146,16 @@ class World(RuleBasedStateMachine):
 
     def _workflows(self) -> None:
         for run in self.runs.values():
-            if run.look_began is not None and self.now >= run.look_began + run.look_takes:
+            if run.look_began is not None and self.now >= run.look_ends:
                 run.verified, run.look_began = run.look_began, None
-            gap = max(GAP, 2 * run.look_takes)
-            ready = run.verified is None or self.now - run.verified >= gap
-            if run.wanted and run.look_began is None and run.looking and ready and not run.ended:
-                run.wanted, run.look_began = False, self.now
+                run.looked_for = run.look_ends - run.verified
+            self._look(run)
+
+    def _look(self, run: Run) -> None:
+        """The workflow begins a look if one is wanted, none is under way, and the gap after the last one is over."""
+        ready = run.verified is None or self.now - run.verified >= max(GAP, 2 * run.looked_for)
+        if run.wanted and run.look_began is None and run.looking and ready and not run.ended:
+            run.wanted, run.look_began, run.look_ends = False, self.now, self.now + run.look_takes
 
     def _waker(self) -> None:
         due = self.wakes.due(self.now)
@@ -180,14 +191,30 @@ class World(RuleBasedStateMachine):
         run.wanted = True
         if self.meanwhile == wake.run_id:
             self.meanwhile = None
-            run.wanted = False  # the look that this signal leads to comes before the change
-            run.look_began = self.now
+            self._look(run)  # the look that this signal leads to may begin before the change
             self._change(wake.run_id)
         self.wakes.sent(wake, self.now)
 
 
 TestWakeUps = World.TestCase
-TestWakeUps.settings = settings(max_examples=120, stateful_step_count=25, deadline=None)
+TestWakeUps.settings = settings(max_examples=examples(120), stateful_step_count=25)
+
+#: Steps that a search found once, each with what was wrong: the rules, or the world that they are held against.
+FOUND: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "a signal whose look begins before the change that comes with it": [
+        ("busy_time", {"run_id": 2, "every": 4, "steps": 5}),
+        ("change_while_it_is_signalled", {"run_id": 2}),
+        ("everything_heals", {}),
+    ],
+}
+
+
+@pytest.mark.parametrize("steps", FOUND.values(), ids=FOUND)
+def test_what_was_found_once(steps: list[tuple[str, dict[str, Any]]]) -> None:
+    world = World()
+    for name, given in steps:
+        getattr(world, name)(**given)
+        world.no_more_signals_than_looks()
 
 
 def standing(run_id: int = 1, **more: object) -> Standing:

@@ -26,6 +26,7 @@ from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.gateway.feed import BUSY_S, IDLE_S, Feed, encode
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.ports import Event, Fence, Owner, RunStore
+from tests.support.examples import examples
 
 AT = datetime(2026, 11, 20, tzinfo=UTC)
 
@@ -327,7 +328,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"crawler_lifecycle.gateway.feed.{name}", number)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15))
 @given(seed=st.integers(0, 2**32), chosen=st.sampled_from([None, 1, 2]), kept=st.sampled_from([1, 4, 50]))
 @pytest.mark.usefixtures("quick")
 def test_reconnecting_again_and_again_gives_every_event_once_and_in_order(

@@ -18,6 +18,7 @@ from crawler_lifecycle.adapters.local import folder as files
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import Phase, read_end
+from tests.support.examples import examples
 
 NAMES = ["spec.json", "supervisor.json", "waiting.json", "process.json", "stop.json", "end.json", "stats.json"]
 NAMES.extend(["summary.json", "log"])
@@ -56,7 +57,7 @@ _objects = st.dictionaries(_fields, _values, max_size=8).map(
 _garbage = st.binary(max_size=200) | _objects | st.just(b"[" * 100_000) | st.just(b'{"pages": ' + b"9" * 5000 + b"}")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(contents=st.dictionaries(st.sampled_from(NAMES), _garbage, max_size=6))
 def test_garbage_is_never_a_crash_and_never_gone(contents: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as place:

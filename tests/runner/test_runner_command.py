@@ -22,6 +22,7 @@ from runner_bench import RUNNER, RunnerBench, wait_until
 from crawler_lifecycle.runner import contract
 from crawler_lifecycle.runner.main import Runner
 from crawler_lifecycle.runner.state import ANEW, NOT_ASKED, UNKNOWN, WENT_ON
+from tests.support.examples import examples
 
 READY = "import os; open(os.environ['CRAWL_FILES_DIR'] + '/ready', 'w').close()\n"
 STATS = """
@@ -207,7 +208,7 @@ def test_progress_is_printed_every_now_and_then(
 _texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(args=st.dictionaries(_texts, _texts | st.sampled_from(["-x", "--", "a=b", "-s A=B", "\n"]), max_size=6))
 def test_arguments_arrive_byte_by_byte(args: dict[str, str]) -> None:
     code = (

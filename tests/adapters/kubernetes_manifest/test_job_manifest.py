@@ -19,6 +19,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.pod import PodOptions, PodVolume
 from crawler_lifecycle.domain.run import Limits, Resources, parse_cpu, parse_memory
 from crawler_lifecycle.ports import Deployment, QueuedTask
+from tests.support.examples import examples
 from tests.support.job_cases import DIGEST, FAR, Case, Rules, cases, crawler, deployment
 
 _LABEL_NAME = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -115,7 +116,7 @@ def _explains(refusal: InvalidRequest, field: str) -> None:
     assert re.search(field, str(refusal)), f"no field is named: {refusal}"
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     name=ANY | st.just("shops"),
     spider=st.none() | ANY,
@@ -168,7 +169,7 @@ def test_any_text_gives_a_job_or_a_clear_refusal(
         assert words[words.index("--") + 1 :] == command
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     run_id=st.integers(-1, 2**63 - 1),
     index=st.integers(-1, 2**31),

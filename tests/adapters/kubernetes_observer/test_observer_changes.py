@@ -18,6 +18,7 @@ from crawler_lifecycle.adapters.kubernetes.changes import (
     Seen,
     seen,
 )
+from tests.support.examples import examples
 
 RUN, LONG = 7, 3.0
 FRESH, STUCK = seen(RUN, PENDING, job="j"), seen(RUN, WAITING, "Unschedulable", "j")
@@ -166,7 +167,7 @@ class Story:
         return found
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400))
 @given(st.lists(STEP, max_size=40))
 def test_at_rest_every_change_has_been_told(steps: list[Any]) -> None:
     story = Story()
@@ -180,7 +181,7 @@ def test_at_rest_every_change_has_been_told(steps: list[Any]) -> None:
     assert story.looked == {}, f"a list that shows nothing new tells nothing: {before}"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.lists(STEP, max_size=40))
 def test_jobs_without_pods_are_told_as_well(steps: list[Any]) -> None:
     story = Story()

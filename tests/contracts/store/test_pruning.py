@@ -27,6 +27,7 @@ from crawler_lifecycle.domain.run import ExportResult, RunStatus
 from crawler_lifecycle.domain.task import Phase, TaskStatus
 from crawler_lifecycle.ports import Correction, Details, Fence, Owner
 from tests.contracts.store.world import Clock, World, good_end, seen
+from tests.support.examples import examples
 
 DAY = 86_400.0
 AGE = timedelta(days=90)
@@ -419,7 +420,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, size=st.sampled_from([1, 4, 500]))
 def test_any_history(store: SqlRunStore, pruner: Pruner, clock: Clock, steps: list[Any], size: int) -> None:
     """The record is the same with and without pruning, and what is gone is of runs that were old then."""

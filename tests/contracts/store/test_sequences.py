@@ -16,6 +16,7 @@ from crawler_lifecycle.domain.run import RunStatus, run_may_become
 from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus, task_may_become
 from crawler_lifecycle.ports import Fence, Owner
 from tests.contracts.store.world import Clock, World, bad_end, good_end, seen
+from tests.support.examples import examples
 
 TASKS = 3
 STEPS = st.lists(
@@ -103,7 +104,7 @@ def check(world: World, fence: Fence) -> None:
     assert store.events_after(0)[-1].body["status"] == row.status
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_rules_that_no_sequence_breaks(empty_sqlite: Path, steps: list[tuple[str, list[str], bool]]) -> None:
     with TemporaryDirectory() as folder:

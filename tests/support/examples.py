@@ -1,0 +1,38 @@
+"""How many examples of Hypothesis a property gets: the same fixed ones every time, or many new ones in a search.
+
+``HYPOTHESIS_PROFILE`` chooses: ``ours`` by default, ``thorough`` for more of them, ``search`` as ``make fuzz`` does.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ours")
+#: How many times more a search tries.
+SEARCHES_MORE = 20
+
+
+def examples(count: int) -> int:
+    """For a property that sets a number of its own: ``count``, or far more in a search."""
+    return count * SEARCHES_MORE if PROFILE == "search" else count
+
+
+def load_profile() -> None:
+    """Make the profile that was chosen the one of every test that is read after this."""
+    # What chance finds, no change made: so nothing but a search draws at random, or keeps what it found for next time.
+    fixed = settings(
+        deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    )
+    settings.register_profile("ours", parent=fixed)
+    settings.register_profile("thorough", parent=fixed, max_examples=300)
+    settings.register_profile(
+        "search",
+        parent=fixed,
+        derandomize=False,
+        max_examples=examples(100),
+        database=DirectoryBasedExampleDatabase(".hypothesis/examples"),
+    )
+    settings.load_profile(PROFILE)
