@@ -188,7 +188,8 @@ def paging(world: World) -> Seen:
         token: str | None = None
         versions = set()
         while True:
-            page = world.get(path, limit=2, **query, **({"continue": token} if token else {}))
+            size = (2, 1, 3)[len(into)]  # a page may be of another size than the one before
+            page = world.get(path, limit=size, **query, **({"continue": token} if token else {}))
             meta = page["metadata"]
             versions.add(meta["resourceVersion"])
             into.append((page["kind"], _names(page), "continue" in meta, meta.get("remainingItemCount")))

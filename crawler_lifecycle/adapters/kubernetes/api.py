@@ -1,8 +1,9 @@
 """One connection to the Kubernetes API for a whole process: bytes in, bytes out, and an error for anything else.
 
 Every call has a limit for connecting, for silence, and for the whole of its answer. Nothing is tried again here, with
-two exceptions that are no retries of a call that may have worked: a 401 is answered once with credentials read anew,
-and a list whose pages stopped belonging together (410) begins again. When to try again is for Temporal to decide.
+three exceptions that are no retries of a call that may have worked: a 401 is answered once with credentials read anew,
+a list whose pages stopped belonging together (410) begins again, and a page that is longer than an answer may be is
+asked for with half as many objects. When to try again is for Temporal to decide.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Generic, TypeVar, overload
 from urllib.parse import quote
 
 from . import access
-from .errors import Asked, Expired, Unreadable, unreadable
+from .errors import Asked, Expired, TooLarge, Unreadable, unreadable
 from .objects import ListPage, decode_kind, decode_page
 from .watching import Watch, WatchEvent
 from .wire import Wire
@@ -32,6 +33,8 @@ _Decode = Callable[[bytes], tuple[ListPage[Any], Iterable[Any]]]
 CONNECTIONS = 32
 #: How often a list whose pages stopped belonging together begins again, and how many pages one may have.
 LIST_STARTS, PAGES_MAX = 3, 4000
+#: A page with less than this part of the longest answer is short: twice as many objects will fit.
+SHORT = 4
 
 _PATCHES = {
     "merge": "application/merge-patch+json",
@@ -57,6 +60,8 @@ class Api:
         self.namespace = namespace
         self._access = access.Access(source, CONNECTIONS)
         self._wire = Wire(self._access, connect_s, read_s)
+        self._fitted: dict[str, int] = {}
+        """Objects that fitted into one answer lately, by path; without an entry: as many as one asks for."""
 
     @classmethod
     def connect(
@@ -227,7 +232,10 @@ class Api:
         names: set[tuple[str | None, str]] = set()
         token, tokens = None, set[str]()
         for _ in range(PAGES_MAX):
-            page, items = _of(asked, decode, self._wire.call(asked, {**query, "continue": token}, until=until))
+            data = self._page(asked, {**query, "continue": token}, until)
+            if data is None:
+                continue
+            page, items = _of(asked, decode, data)
             _belongs(asked, found, page, names)
             found.items.extend(items)
             if not (token := page.metadata.continue_):
@@ -238,6 +246,25 @@ class Api:
                 raise unreadable(asked, "its pages go round in a circle")
             tokens.add(token)
         raise unreadable(asked, f"it has more than {PAGES_MAX} pages")
+
+    def _page(self, asked: Asked, query: Mapping[str, object], until: float) -> bytes | None:
+        """One page, or ``None`` when it was too long: the next try asks for half as many objects.
+
+        How many fit is remembered for the next list, and grows again while pages are short. What some run has in its
+        objects may make lists longer, and never hide the objects of others.
+        """
+        most = int(str(query["limit"]))
+        size = min(most, self._fitted.get(asked.path, most))
+        try:
+            data = self._wire.call(asked, {**query, "limit": size}, until=until)
+        except TooLarge:
+            if size == 1:
+                raise
+            self._fitted[asked.path] = size // 2
+            return None
+        if size < most and len(data) < self._wire.answer_max // SHORT:
+            self._fitted[asked.path] = size * 2
+        return data
 
     # --- watches ------------------------------------------------------------------------------------------------------
 

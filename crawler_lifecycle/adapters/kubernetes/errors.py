@@ -107,6 +107,10 @@ class Unreadable(ApiError):
     what = ""
 
 
+class TooLarge(Unreadable):
+    """The answer has more bytes than we read; of a list, ask for fewer objects at once."""
+
+
 class TooLate(ApiError):
     """Not sent: the time in which it had to take effect was over."""
 
@@ -236,10 +240,15 @@ def no_answer(asked: Asked, what: str, *, effect_unknown: bool) -> NoAnswer:
     )
 
 
-def unreadable(asked: Asked | None, what: str) -> Unreadable:
+def too_large(asked: Asked, limit: int) -> Unreadable:
+    """The error for an answer that is longer than ``limit`` bytes."""
+    return unreadable(asked, f"it has more than {limit} bytes", TooLarge)
+
+
+def unreadable(asked: Asked | None, what: str, kind: type[Unreadable] = Unreadable) -> Unreadable:
     """The error for an answer that is none."""
     subject = f": {asked.gesture}" if asked else ""
-    error = Unreadable(
+    error = kind(
         f"the answer of the Kubernetes API cannot be used{subject}: {what}",
         effect_unknown=asked is not None and asked.writes,
     )

@@ -21,12 +21,13 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 
 from . import access, errors
 from .calls import Call, Calls
-from .errors import ApiError, Asked, Unauthorised, unreadable
+from .errors import ApiError, Asked, Unauthorised
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
-#: Longest answer, in bytes: a page of 500 pods has about two million.
+#: Longest answer, in bytes: a page of 500 pods has about two million. One object always fits: a cluster's store takes
+#: 1.5 MiB of it, and JSON makes at most six bytes of one.
 ANSWER_MAX = 64 * 1024 * 1024
 #: The whole of an answer may take this many times the longest silence within it.
 WHOLE = 3
@@ -42,6 +43,7 @@ class Wire:
         self._access = identity
         self._connect_s, self._read_s = connect_s, read_s
         self._calls = Calls()
+        self.answer_max = ANSWER_MAX
         self._agent = f"crawler-lifecycle/{_version()}"
         self.skew_s: float | None = None
         """The server's clock minus ours at the last answer, in seconds; the server tells whole ones."""
@@ -175,14 +177,14 @@ class Wire:
         self._note_clock(response.headers.get("Date"))
         return call, response
 
-    def _body(self, asked: Asked, call: Call, response: BaseHTTPResponse, limit: int = ANSWER_MAX) -> bytes:
-        parts, size = [], 0
+    def _body(self, asked: Asked, call: Call, response: BaseHTTPResponse, limit: int | None = None) -> bytes:
+        parts, size, most = [], 0, limit or self.answer_max
         try:
             for part in response.stream(_READ):
                 parts.append(part)
                 size += len(part)
-                if size > limit:
-                    raise unreadable(asked, f"it has more than {limit} bytes")
+                if size > most:
+                    raise errors.too_large(asked, most)
             if call.overdue:  # cut at the seam of an answer that has no length: it looks like an end
                 raise errors.no_answer(asked, self._trouble(call, None), effect_unknown=True)
         except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
