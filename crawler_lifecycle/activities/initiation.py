@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from temporalio import activity
 
-from crawler_lifecycle.domain.crawler import args_of_tasks, with_limits
+from crawler_lifecycle.domain.crawler import check_tasks, with_limits
 from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID
 from crawler_lifecycle.domain.run import AddedTaskId, ChildTask, RunRequest, TasksAdded
 from crawler_lifecycle.ports import Catalogue, Fence, Owner, RunHandle, RunStore, WorkflowDirectory
@@ -81,6 +81,6 @@ class InitiationActivities:
         crawler = self.catalogue.get(request.crawler or "")
         args = [task.args for task in order.tasks]
         if crawler is not None:
-            args_of_tasks(crawler, request.args, args)
+            check_tasks(crawler, request.args, request.settings, args)
         added = self.store.add_tasks(run_id, order.key, args, order.fence)
         return TasksAdded(run_id, [AddedTaskId(task.task_id, task.index) for task in added])

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from .errors import InvalidRequest
 from .pod import PodOptions
-from .run import Limits, Resources, RunRequest
+from .run import Limits, Resources, RunRequest, check_sizes
 
 #: Variables a catalogue entry may not set: the process contract is ours, the rest decide what code a child loads.
 RESERVED_ENV_PREFIXES = ("CRAWL_", "LD_", "PYTHON", "KUBERNETES_")
@@ -74,6 +74,10 @@ class CrawlerDefinition:
                     f"{self.name}: env.{key}: names that begin with {', '.join(RESERVED_ENV_PREFIXES)} "
                     "are reserved; choose another name"
                 )
+        try:
+            check_sizes(_defaults(self), self.settings)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{self.name}: {error}") from None
         known_limits = [f.name for f in fields(Limits)]
         unknown = sorted(set(self.limits) - set(known_limits))
         if unknown:
@@ -98,12 +102,16 @@ class CrawlerDefinition:
         return self.spider or self.name
 
 
+def _defaults(crawler: CrawlerDefinition) -> dict[str, str]:
+    return {name: arg.default for name, arg in crawler.args.items() if arg.default is not None}
+
+
 def effective_args(crawler: CrawlerDefinition, *layers: Mapping[str, str]) -> dict[str, str]:
     """The arguments of one task: defaults, then each layer over the one before.
 
     Raises ``InvalidRequest`` for an argument the crawler does not take, or a required one that nobody gave.
     """
-    merged = {name: arg.default for name, arg in crawler.args.items() if arg.default is not None}
+    merged = _defaults(crawler)
     for layer in layers:
         for name, value in layer.items():
             if name not in crawler.args:
@@ -134,6 +142,23 @@ def args_of_tasks(
             where = "" if named in args and named not in own else f"tasks[{n}]."
             raise InvalidRequest(f"{where}{error}") from None
     return complete
+
+
+def check_tasks(
+    crawler: CrawlerDefinition,
+    args: Mapping[str, str],
+    settings: Mapping[str, str],
+    tasks: Sequence[Mapping[str, str]] | None,
+) -> None:
+    """Refuse arguments that the crawler does not take or misses, and more of them than one task may carry.
+
+    ``tasks``: their own arguments, over those of the run. Raises ``InvalidRequest`` that names the task.
+    """
+    if tasks is None:
+        effective_args(crawler, args)
+    else:
+        args_of_tasks(crawler, args, tasks)
+    check_sizes({**_defaults(crawler), **args}, {**crawler.settings, **settings}, tasks)
 
 
 def with_limits(request: RunRequest, limits: Mapping[str, float | None]) -> RunRequest:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -19,6 +19,9 @@ from .names import CRAWLER_NAME, REQUEST_ID_MAX
 
 INLINE_TASKS_MAX = 500
 INLINE_TASKS_BYTES = 128 * 1024
+#: Arguments and settings of one task together, in bytes of JSON. They stand in its Job and again in its pod, and a list
+#: is read in pages of 500 objects, whose answer may have 64 MiB (docs/kubernetes.md).
+TASK_BYTES_MAX = 64 * 1024
 
 _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
@@ -168,6 +171,34 @@ class ChildTask:
     args: dict[str, str] = field(default_factory=dict)
 
 
+def check_sizes(
+    args: Mapping[str, str],
+    settings: Mapping[str, str],
+    tasks: Sequence[Mapping[str, str]] | None = None,
+    first: int = 0,
+) -> None:
+    """Refuse more than one task may carry: ``tasks`` are the own arguments of each, counted from ``first``.
+
+    Raises ``InvalidRequest``, naming the task.
+    """
+    shared, set_ = _json_bytes(args), _json_bytes(settings)
+    for n, own in enumerate([{}] if tasks is None else tasks, first):
+        if shared + _json_bytes(own) + set_ <= TASK_BYTES_MAX:
+            continue
+        size = _json_bytes({**args, **own})
+        if size + set_ > TASK_BYTES_MAX:
+            where = "" if tasks is None or shared + set_ > TASK_BYTES_MAX else f"tasks[{n}]."
+            raise InvalidRequest(
+                f"{where}{'args' if size >= set_ else 'settings'}: {size + set_} bytes of arguments and settings (as "
+                f"JSON) are too much for one task; at most {TASK_BYTES_MAX} are allowed. Divide them among more tasks, "
+                "or put them into a file that the crawler fetches"
+            )
+
+
+def _json_bytes(texts: Mapping[str, str]) -> int:
+    return len(json.dumps(texts)) if texts else 0
+
+
 def _check_inline(tasks: Sequence[ChildTask], cure: str) -> None:
     """Refuse more than travels well through Temporal."""
     if len(tasks) > INLINE_TASKS_MAX:
@@ -284,6 +315,7 @@ class RunRequest:
                 raise _refuse(name, value, f"give 1 to {limit} characters, or leave it out")
 
     def _check_tasks(self) -> None:
+        check_sizes(self.args, self.settings, None if self.tasks is None else [task.args for task in self.tasks])
         if self.tasks is None:
             return
         if not self.tasks:

@@ -17,7 +17,7 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.client import TemporalUnavailable
-from crawler_lifecycle.domain.crawler import with_limits
+from crawler_lifecycle.domain.crawler import check_tasks, with_limits
 from crawler_lifecycle.domain.errors import DuplicateRequest, RunNotFound
 from crawler_lifecycle.domain.names import attempt_workflow_id, workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
@@ -25,7 +25,7 @@ from crawler_lifecycle.ports import RunRow, RunStore
 from crawler_lifecycle.web.problems import Problem, unavailable
 
 from .auth import caller_name
-from .crawlers import Crawlers, check_args
+from .crawlers import Crawlers
 from .schemas import AddedTasks, AddTasksBody, ResumeRun, StartRun, StopRun
 from .workflows import Workflows
 
@@ -135,7 +135,7 @@ class Commands:
         """
         if known is None:
             crawler = await self._crawlers.get(body.crawler)
-            await run_in_threadpool(check_args, crawler, body.args, args)
+            await run_in_threadpool(check_tasks, crawler, body.args, body.settings, args)
             return with_limits(request, crawler.limits)
         request = with_limits(request, _mapping(known.request.get("limits")))
         if request.requested_by is not None and request.requested_by == caller_name():
@@ -199,8 +199,8 @@ class Commands:
         request_id = _own_id(_same_id(body.request_id, key))
         args = [task.args for task in body.tasks]
         crawler = await self._crawlers.get(row.crawler)
-        own = {str(name): str(value) for name, value in _mapping(row.request.get("args")).items()}
-        await run_in_threadpool(check_args, crawler, own, args)
+        own, settings = (_texts(row.request.get(name)) for name in ("args", "settings"))
+        await run_in_threadpool(check_tasks, crawler, own, settings, args)
         try:
             added = await run_in_threadpool(self._store.add_tasks, run_id, request_id, args)
         except DuplicateRequest as error:
@@ -288,6 +288,10 @@ def _own_id(given: str | None) -> str:
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _texts(value: object) -> dict[str, str]:
+    return {str(name): str(text) for name, text in _mapping(value).items()}
 
 
 def _text(value: object) -> str | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from starlette.concurrency import run_in_threadpool
 
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, args_of_tasks, effective_args
+from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import SchedulerUnavailable
 from crawler_lifecycle.ports import SchedulerClient
 from crawler_lifecycle.web.problems import FieldError, Problem
@@ -59,14 +59,3 @@ class Crawlers:
             error = FieldError(field="crawler", value=repr(name), message=f"unknown crawler; known are {listed}")
             raise Problem(422, "unknown_crawler", f"crawler: {name!r} is unknown; known are {listed}", errors=[error])
         return known[name]
-
-
-def check_args(crawler: CrawlerDefinition, args: Mapping[str, str], tasks: Sequence[Mapping[str, str]] | None) -> None:
-    """Refuse arguments that the crawler does not take or misses, before anything is stored.
-
-    Raises ``InvalidRequest`` that names the task.
-    """
-    if tasks is None:
-        effective_args(crawler, args)
-        return
-    args_of_tasks(crawler, args, tasks)

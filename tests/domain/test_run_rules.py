@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from crawler_lifecycle.domain import cadence, errors, names
-from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind, effective_args
+from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind, check_tasks, effective_args
 from crawler_lifecycle.domain.run import (
+    ChildTask,
     EndedTasks,
     RunRequest,
     RunStatus,
@@ -191,6 +192,29 @@ def test_arguments_are_layered_and_checked() -> None:
         effective_args(crawler, {"site": "s", "page": "1"})
     with pytest.raises(errors.InvalidRequest, match="NUL"):
         effective_args(crawler, {"site": "a\0b"})
+
+
+def test_a_task_carries_so_much_and_no_more() -> None:
+    """Arguments and settings together, as the JSON that the process gets: the run's, the task's and the catalogue's."""
+    half = {"a": "x" * 32_000}
+    RunRequest(crawler="c", args=half, settings={"b": "x" * 33_000})
+    with pytest.raises(errors.InvalidRequest, match=r"^settings: 66018 bytes of arguments and settings"):
+        RunRequest(crawler="c", args=half, settings={"b": "x" * 34_000})
+    with pytest.raises(errors.InvalidRequest, match=r"^args: .* at most 65536 are allowed\. Divide them"):
+        RunRequest(crawler="c", args={"a": "é" * 11_000})  # six bytes each
+    own = ChildTask({"b": "x" * 40_000})
+    with pytest.raises(errors.InvalidRequest, match=r"^tasks\[1\]\.args: "):
+        RunRequest(crawler="c", args=half, tasks=[ChildTask(), own])
+    RunRequest(crawler="c", args=half, tasks=[ChildTask({"a": "x" * 40_000})])  # in place of the run's
+
+    crawler = CrawlerDefinition("c", args={"a": Argument(default="x" * 40_000), "b": Argument()})
+    check_tasks(crawler, {}, {}, [{"a": "1", "b": "x" * 60_000}])
+    with pytest.raises(errors.InvalidRequest, match=r"^tasks\[1\]\.args: "):
+        check_tasks(crawler, {}, {}, [{}, {"b": "x" * 30_000}])
+    with pytest.raises(errors.InvalidRequest, match=r"^args: "):
+        check_tasks(crawler, {}, {"s": "x" * 30_000}, None)
+    with pytest.raises(errors.InvalidRequest, match=r"^c: settings: "):
+        CrawlerDefinition("c", settings={"s": "x" * 70_000})
 
 
 def test_a_definition_refuses_what_cannot_work() -> None:

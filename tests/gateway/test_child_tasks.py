@@ -68,6 +68,7 @@ def test_many_at_once_under_one_key_add_once(world: World, client: TestClient, r
         ({}, "tasks"),
         ({"tasks": [{"args": {"colour": "red"}}]}, "tasks[0].args.colour: unknown argument"),
         ({"tasks": [{}, {"args": {"page": 7}}]}, "tasks"),
+        ({"tasks": [{}, {"args": {"page": "x" * 65_600}}]}, "tasks[1].args: 656"),
         ({"tasks": [{}], "image": "mine"}, "image"),
         ({"tasks": [{}] * 10_001}, "tasks"),
     ],

@@ -17,12 +17,13 @@ from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.api import Api
 from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
 from crawler_lifecycle.adapters.kubernetes.errors import Refused
+from crawler_lifecycle.adapters.kubernetes.manifest import _listed
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.pod import PodOptions, Toleration
 from crawler_lifecycle.domain.run import Resources
 from crawler_lifecycle.ports import Deployed, QueuedTask
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.support.job_cases import Rules, cases, crawler, deployment
+from tests.support.job_cases import Case, Rules, cases, crawler, deployment
 
 RESTRICTED = {
     "pod-security.kubernetes.io/enforce": "restricted",
@@ -114,8 +115,16 @@ def test_the_server_takes_every_job_and_its_pod_under_pod_security_restricted(
     place: Place, priority: None, name: str
 ) -> None:
     made, api = cases()[name].job(), place.api()
-    api.post(api.jobs_path(), made, dry_run=True)  # field validation is strict: an unknown field is an error
+    job = api.post(api.jobs_path(), made, dry_run=True)  # field validation is strict: an unknown field is an error
     api.post(api.pods_path(), _pod(made), dry_run=True)
+    assert len(job) - _listed(made) < 14 * 1024  # beside a status, what the server adds: see MANIFEST_MAX
+
+
+@pytest.mark.parametrize("text", ["x", "<", ">", "&", '"', "é", "漢", "\n", "$"])
+def test_a_large_job_weighs_what_we_reckon(place: Place, text: str) -> None:
+    of = crawler(env={f"E{n}": text * 500 for n in range(20)})
+    made, api = Case(of, deployment()).job(), place.api()
+    assert abs(len(api.post(api.jobs_path(), made, dry_run=True)) - _listed(made)) < 14 * 1024
 
 
 @pytest.mark.parametrize(

@@ -169,16 +169,19 @@ def test_a_supervisor_that_starts_too_late_never_begins(bench: Bench) -> None:
         (CrawlerDefinition("x"), "project: missing"),
         (CrawlerDefinition("x", CrawlerKind.COMMAND, command=["true"], secrets={"KEY": "env:NOT_THERE"}), "KEY"),
         (CrawlerDefinition("x", CrawlerKind.COMMAND, command=["true"], args={"a": Argument(required=True)}), "args.a"),
-        (
-            CrawlerDefinition("x", CrawlerKind.COMMAND, command=["true"], settings={"s": "x" * 200_000}),
-            "CRAWL_SETTINGS",
-        ),
     ],
 )
 def test_what_can_never_work_is_refused(bench: Bench, crawler: CrawlerDefinition, words: str) -> None:
     [answer] = bench.cluster.deploy(bench.deployment(), crawler)
     assert answer.state == "refused"
     assert words in (answer.reason or "")
+    assert not bench.folder().exists()
+
+
+def test_what_grew_too_large_since_it_was_accepted_is_refused(bench: Bench) -> None:
+    of = CrawlerDefinition("x", CrawlerKind.COMMAND, command=["true"], settings={"s": "x" * 40_000})
+    [answer] = bench.cluster.deploy(replace(bench.deployment(), settings={"t": "x" * 40_000}), of)
+    assert (answer.state, (answer.reason or "")[:15]) == ("refused", "settings: 80020")
     assert not bench.folder().exists()
 
 

@@ -75,6 +75,7 @@ async def test_the_same_update_or_request_again_adds_nothing(real_lab: Lab) -> N
         ([{"tasks": [{}], "taks": 1}], "unknown field"),
         ([{"tasks": [{}] * 501}], "501"),
         ([{"tasks": [{"args": {"shelf": "x" * 140_000}}]}], "bytes"),
+        ([{"tasks": [{"args": {"shelf": "x" * 65_600}}]}], "tasks[0].args: 65613 bytes of arguments and settings"),
         (["nonsense"], "nonsense"),
         ([{"tasks": [{}]}, "surplus"], ""),
         ([{"tasks": [{"args": {"colour": "red"}}]}], "tasks[0].args.colour: unknown argument"),

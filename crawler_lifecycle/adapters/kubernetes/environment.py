@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, effective_args
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.pod import secret_reference
+from crawler_lifecycle.domain.run import check_sizes
 from crawler_lifecycle.ports import Deployment, QueuedTask
 
 from . import layout
 from .resources import memory_limit
 
-#: The kernel takes at most 128 KiB in one variable.
-VARIABLE_MAX = 120 * 1024
 #: Seconds that a pod and the runner can count.
 SECONDS_MAX = 2**31
 _NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]{0,1023}")
@@ -64,14 +63,17 @@ def contract(
     limits = deployment.limits
     if limits.stop_grace_s >= SECONDS_MAX:
         raise InvalidRequest(f"limits.stop_grace_s: {limits.stop_grace_s:g} is too much; give less than {SECONDS_MAX}")
+    args = effective_args(crawler, deployment.args, task.args)
+    set_ = {**crawler.settings, **deployment.settings}
+    check_sizes(args, set_)
     found = {
         "CRAWL_RUN_ID": str(deployment.run_id),
         "CRAWL_TASK_ID": str(task.task_id),
         "CRAWL_TASK_INDEX": str(task.index),
         "CRAWL_ATTEMPT": str(deployment.attempt),
         "CRAWL_CRAWLER": crawler.name,
-        "CRAWL_ARGS": json.dumps(effective_args(crawler, deployment.args, task.args)),
-        "CRAWL_SETTINGS": json.dumps({**crawler.settings, **deployment.settings}),
+        "CRAWL_ARGS": json.dumps(args),
+        "CRAWL_SETTINGS": json.dumps(set_),
         "CRAWL_RESUME": "1" if deployment.resume and crawler.resumable else "0",
         "CRAWL_FILES_DIR": layout.FILES_MOUNT,
         "CRAWL_STATE_DIR": layout.STATE_MOUNT,
@@ -115,6 +117,3 @@ def _check(name: str, value: str) -> None:
         )
     if "\0" in value:
         raise InvalidRequest(f"env.{name!r:.80}: holds a NUL character, which no process can receive; remove it")
-    size = len(value.encode(errors="surrogatepass"))
-    if size > VARIABLE_MAX:
-        raise InvalidRequest(f"{name!s:.80}: {size} bytes are too many; at most {VARIABLE_MAX}")

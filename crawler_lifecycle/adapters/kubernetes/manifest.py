@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import InvalidRequest
@@ -21,8 +21,9 @@ from .resources import resources_of, scratch_of
 
 #: Kubernetes adds six characters for the pod, whose name is also a label (63 in all).
 NAME_MAX = 52
-#: The store of a cluster takes objects up to 1.5 MB, and each pod repeats its Job's template.
-MANIFEST_MAX = 512 * 1024
+#: A page of 500 Jobs fits into the longest answer that we read (``wire.ANSWER_MAX``: 131 KiB each), with all that the
+#: server writes into them itself. Each pod repeats its Job's template.
+MANIFEST_MAX = 112 * 1024
 #: The cluster's own limits stand so far behind ours that they count only when nobody of us is alive.
 BACKSTOP_S = 3600
 #: The Job's limit also counts the time that it waits for room, which ours does not.
@@ -88,7 +89,7 @@ def job_for(
         },
         "spec": _pod(deployment, crawler, task, settings, Given(public, name, secret_names)),
     }
-    job: dict[str, object] = {
+    job: dict[str, Any] = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
@@ -338,15 +339,23 @@ def _volumes(
 _TMP_VOLUME = "crawl-tmp"
 
 
-def _check_text(job: Mapping[str, object]) -> None:
+def _check_text(job: Mapping[str, Any]) -> None:
     """Refuse what no JSON document can carry, and what is too much for one. Raises ``InvalidRequest``."""
     try:
-        size = len(json.dumps(job, ensure_ascii=False).encode())
+        size = _listed(job)
     except UnicodeEncodeError as error:
         around = error.object[max(0, error.start - 20) : error.end + 20]
         raise InvalidRequest(f"the Job holds half a character near {around!r}, which is no text; remove it") from None
     if size > MANIFEST_MAX:
+        largest = max(job["spec"]["template"]["spec"]["containers"][0]["env"], key=_listed)
         raise InvalidRequest(
-            f"the Job has {size} bytes; at most {MANIFEST_MAX} are allowed. Give its arguments, settings and "
-            "environment as a file that the crawler fetches"
+            f"the Job has {size} bytes as the cluster lists it; at most {MANIFEST_MAX} are allowed. Its largest "
+            f"variable is {largest['name']:.80} ({_listed(largest)}): put arguments, settings, or 'env' and "
+            "'kubernetes.annotations' of the catalogue into a file that the crawler fetches"
         )
+
+
+def _listed(part: Mapping[str, Any]) -> int:
+    """Bytes as the API server writes them: ``<``, ``>`` and ``&`` take six."""
+    text = json.dumps(part, ensure_ascii=False)
+    return len(text.encode()) + 5 * sum(map(text.count, "<>&"))

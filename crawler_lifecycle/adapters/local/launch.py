@@ -16,7 +16,7 @@ from pathlib import Path
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind, effective_args
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest
 from crawler_lifecycle.domain.names import cluster_name
-from crawler_lifecycle.domain.run import parse_cpu, parse_memory
+from crawler_lifecycle.domain.run import check_sizes, parse_cpu, parse_memory
 from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
 
 from . import folder as files
@@ -31,8 +31,6 @@ PASSED_ON = (
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy"),
 )
-#: The kernel takes at most 128 KiB in one variable.
-VARIABLE_MAX = 120 * 1024
 LAUNCH_SECONDS = 30.0
 #: A mark without a supervisor is a deployment on its way, or one that died; after this time it no longer counts.
 STALE_MARK_SECONDS = 60.0
@@ -214,6 +212,8 @@ class Launcher:
     ) -> dict[str, object]:
         """All that the supervisor needs. Raises ``Refused`` or ``InvalidRequest`` for what can never work."""
         arguments = effective_args(crawler, deployment.args, task.args)
+        set_ = {**crawler.settings, **deployment.settings}
+        check_sizes(arguments, set_)
         resources = deployment.resources.over(crawler.resources)
         memory = parse_memory(resources.memory)
         groups = self.groups()
@@ -227,7 +227,7 @@ class Launcher:
             "CRAWL_ATTEMPT": str(deployment.attempt),
             "CRAWL_CRAWLER": crawler.name,
             "CRAWL_ARGS": json.dumps(arguments),
-            "CRAWL_SETTINGS": json.dumps({**crawler.settings, **deployment.settings}),
+            "CRAWL_SETTINGS": json.dumps(set_),
             "CRAWL_RESUME": "1" if deployment.resume and crawler.resumable else "0",
             "CRAWL_FILES_DIR": str(folder / files.FILES),
             "CRAWL_STATE_DIR": str(state_dir),
@@ -238,9 +238,6 @@ class Launcher:
         }
         if memory is not None:
             contract["CRAWL_MEMORY_LIMIT"] = str(memory)
-        for variable, value in contract.items():
-            if len(value.encode()) > VARIABLE_MAX:
-                raise Refused(f"{variable}: {len(value.encode())} bytes are too many; at most {VARIABLE_MAX}")
         return {
             "version": 1,
             "uid": str(uuid.uuid4()),

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.adapters.kubernetes import labels, layout
 from crawler_lifecycle.adapters.kubernetes.manifest import MANIFEST_MAX, job_for, spec_hash
+from crawler_lifecycle.adapters.kubernetes.wire import ANSWER_MAX
 from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.pod import PodOptions, PodVolume
-from crawler_lifecycle.domain.run import Limits, Resources, parse_cpu, parse_memory
+from crawler_lifecycle.domain.run import TASK_BYTES_MAX, Limits, Resources, parse_cpu, parse_memory
 from crawler_lifecycle.ports import Deployment, QueuedTask
 from tests.support.examples import examples
 from tests.support.job_cases import DIGEST, FAR, Case, Rules, cases, crawler, deployment
@@ -414,11 +415,31 @@ def test_wrong_arguments_are_refused_before_anything_is_made() -> None:
 
 def test_what_is_too_much_is_refused_with_its_size() -> None:
     big = crawler(args={"x": Argument()})
-    with pytest.raises(InvalidRequest, match=r"CRAWL_ARGS: \d+ bytes are too many; at most 122880"):
-        Case(big, deployment(args={"x": "y" * 130_000})).job()
-    env = {f"E{n}": "y" * 100_000 for n in range(6)}
-    with pytest.raises(InvalidRequest, match=r"the Job has \d+ bytes; at most 524288"):
+    with pytest.raises(InvalidRequest, match=r"args: \d+ bytes of arguments and settings .*; at most 65536"):
+        Case(big, deployment(args={"x": "y" * 70_000})).job()
+    env = {f"E{n}": "y" * (12_000 + n) for n in range(10)}
+    with pytest.raises(InvalidRequest, match=r"the Job has \d+ bytes .*; at most 114688 .* variable is E9 \(120\d\d\)"):
         Case(crawler(env=env), deployment()).job()
+    with pytest.raises(InvalidRequest, match="the Job has"):  # the server writes six bytes for each of these
+        Case(crawler(env={"E": "<" * 20_000}), deployment()).job()
+
+
+def test_a_page_of_the_largest_jobs_fits_into_an_answer() -> None:
+    """What the server adds (defaults, managed fields, a status) is told by ``test_manifests_dry_run``: below 8 KiB.
+
+    And what the bound of a request lets through fits into a Job.
+    """
+    assert 500 * (MANIFEST_MAX + 16 * 1024) <= ANSWER_MAX
+    largest = crawler(args={"x": Argument()}, settings={"s": "1"})
+    for text in (
+        "x",
+        "/",
+        "é",
+        "漢",
+        '{"a": "https://b.example/c"}',
+    ):
+        half = text * (TASK_BYTES_MAX // len(json.dumps(text)[1:-1]) * 2 // 3 - 20)
+        check(Case(largest, deployment(args={"x": half}, settings={"t": half[: len(half) // 3]})).job())
 
 
 # --- the hash ---------------------------------------------------------------------------------------------------------
