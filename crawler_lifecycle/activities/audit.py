@@ -209,7 +209,7 @@ class AuditActivities:
         def begin() -> str:
             request = RunRequest(crawler=run.crawler, run_id=run.run_id, priority=_priority(run.priority))
             if finding.kind is FindingKind.NOT_STARTED:
-                workflow_id = names.workflow_id(run.crawler, run.request_id)
+                workflow_id = run.owner_workflow_id or names.workflow_id(run.crawler, run.request_id)
                 # Since it was judged somebody else may have started it, and it may even have ended: then it stays so.
                 self.directory.begin(request, workflow_id, repair=True)
                 return f"started as workflow {workflow_id}"

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 Goal = Literal["completed", "ended", "started"]
 
-#: How long a resume is followed to the begin of its attempt, in seconds; usually that takes half of one.
-BEGIN_S = 5.0
-
 TERMINAL = ("COMPLETED", "FAILED")
 STOPPED = ("cancelled", "cancel_timeout")
 
@@ -92,11 +89,10 @@ def resume(
         if watch:
             from crawler_lifecycle.cli.watch import watch_run
 
-            return watch_run(session, gateway, run, attempt=awaited_attempt(answer))
+            return watch_run(session, gateway, run, attempt=int(answer.get("attempt") or 0))
         if wait:
             return show_state(session, *wait_for(gateway, run, "completed", session.timeout_s, after=answer))
-        begun = _begun(session, gateway, answer)
-    _show(session, [begun])
+    _show(session, [answer])
     session.say(f"next: crawlctl wait {run} · crawlctl describe {run}")
     return Exit.DONE
 
@@ -127,21 +123,6 @@ def wait(
         return show_state(session, *wait_for(gateway, run, goal, session.timeout_s))
 
 
-def _begun(session: Session, gateway: Gateway, resumed: Document) -> Document:
-    """The run when its new attempt has begun: until then it shows the end of the last one, and a wait believes that."""
-    run_id, attempt = int(resumed["run_id"]), awaited_attempt(resumed)
-    if resumed.get("status") not in TERMINAL:
-        return resumed
-    try:
-        for run in Polling(timeout_s=BEGIN_S).answers(lambda: gateway.run(run_id)):
-            if int(run.get("attempt") or 0) >= attempt:
-                return run
-    except CommandFailed as failure:
-        session.say(f"crawlctl: {failure}")  # The resume itself is recorded.
-    session.say(f"run {run_id}: attempt {attempt} is recorded and has not begun yet; this is how the last one ended")
-    return resumed
-
-
 # --- waiting -------------------------------------------------------------------------------------------------------
 
 
@@ -162,11 +143,11 @@ def wait_for(
 ) -> tuple[Document, Exit]:
     """Ask for a run until ``goal`` is reached; the run as it is then, and the exit code that says how it ended.
 
-    ``after`` is the answer to a resume: what the run was before that attempt does not count. A gateway that restarts
+    ``after`` is the answer to a resume: what is said of an attempt before does not count. A gateway that restarts
     meanwhile is waited for.
     """
     session = current()
-    attempt = 0 if after is None else awaited_attempt(after)
+    attempt = int((after or {}).get("attempt") or 0)
     shown = ""
     for run in Polling(timeout_s=timeout_s).answers(lambda: gateway.run(run_id)):
         code = verdict(run, goal) if int(run.get("attempt") or 0) >= attempt else None
@@ -185,11 +166,6 @@ def _next_look(run: Document) -> str:
     """When the run is looked at again: until then it may have ended, and nobody here knows."""
     at = run.get("next_look_at")
     return f", looked at next at {str(at)[11:19]} UTC" if at else ""
-
-
-def awaited_attempt(resumed: Document) -> int:
-    """The attempt that a resume began, of its answer, which may still show the one before."""
-    return int(resumed.get("attempt") or 0) + (resumed.get("status") in TERMINAL)
 
 
 def gave_up(run_id: int, timeout_s: float | None, state: str) -> CommandFailed:

@@ -95,6 +95,7 @@ class LiveRun:
     crawler: str
     request_id: str
     created_at: datetime
+    attempt_at: datetime | None = None
     owner_workflow_id: str | None = None
     owner_run_id: str | None = None
     priority: int = 3
@@ -225,7 +226,7 @@ def judge_live(run: LiveRun, workflow: WorkflowState) -> Finding | None:
     evidence: dict[str, object] = {"status": run.status, "attempt": run.attempt}
     if run.owner_run_id is None:
         detail = f"run {run.run_id} ({run.crawler}) is {run.status} and was never taken up by a workflow"
-        return _of_run(FindingKind.NOT_STARTED, run, detail, evidence, run.created_at)
+        return _of_run(FindingKind.NOT_STARTED, run, detail, evidence, run.attempt_at or run.created_at)
     how = f"was {workflow.how}" if workflow.how else "is no longer known to Temporal"
     detail = f"run {run.run_id} ({run.crawler}) is {run.status}, but its workflow {run.owner_workflow_id!r} {how}"
     evidence |= {"workflow": run.owner_workflow_id, "closed": workflow.how}

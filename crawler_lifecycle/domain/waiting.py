@@ -33,6 +33,7 @@ class Standing:
     status: str
     now: datetime | None = None
     created_at: datetime | None = None
+    """When its present attempt was accepted."""
     owned: bool = True
     """Whether a workflow has taken the run up."""
     waiting_for: str | None = None

@@ -54,6 +54,8 @@ def next_workflow_id(row: RunRow) -> str:
     keeps a repeat from starting two.
     """
     own = own_workflow_id(row)
+    if row.owner_run_id is None:
+        return row.owner_workflow_id or own
     free = row.attempt == 1 or row.owner_workflow_id in (None, own)
     return own if free else attempt_workflow_id(row.crawler, row.request_id, row.attempt + 1)
 
@@ -145,12 +147,12 @@ class Commands:
     async def _begin(self, row: RunRow) -> None:
         try:
             # Another gateway may do the same, and the run may have ended before this start comes to the server.
-            await self._workflows.start(begin_request(row), own_workflow_id(row), repair=True)
+            await self._workflows.start(begin_request(row), next_workflow_id(row), repair=True)
         except TemporalUnavailable as error:
             raise unavailable(
                 "temporal_unavailable",
                 f"Run {row.run_id} is recorded and starts as soon as Temporal can be reached, without another request; "
-                f"sending this one again under the same Idempotency-Key is safe. {error}",
+                f"sending this one again (a start: under the same Idempotency-Key) is safe. {error}",
                 run_id=row.run_id,
             ) from error
 
@@ -220,7 +222,7 @@ class Commands:
     # --- resume and look --------------------------------------------------------------------------------------------
 
     async def resume(self, run_id: int, body: ResumeRun) -> Outcome:
-        """Start a workflow that goes on with a run that has ended, or whose workflow is gone."""
+        """Record the next attempt of a run that has ended, or whose workflow is gone, then start its workflow."""
         row = await self.find(run_id)
         if row.status is RunStatus.COMPLETED and not body.rerun:
             detail = f"run {run_id} is COMPLETED; send rerun: true to execute all of it again"
@@ -232,15 +234,20 @@ class Commands:
             poll_minutes=body.poll_minutes,
         )
         try:
-            await self._workflows.start(request, await self._resume_id(row))
+            workflow_id = await self._resume_id(row)
         except TemporalUnavailable as error:
             detail = f"run {run_id} was not resumed; send this again later. {error}"
             raise unavailable("temporal_unavailable", detail, run_id=run_id) from error
-        return Outcome(row)
+        row, fresh = await run_in_threadpool(self._store.resume_run, request, workflow_id, row.attempt)
+        if row.owner_run_id is None:
+            await self._begin(row)
+        return Outcome(row, fresh)
 
     async def _resume_id(self, row: RunRow) -> str:
         """The id for the next attempt's workflow. Raises ``Problem`` 409 when the run is live."""
         wanted = next_workflow_id(row)
+        if row.owner_run_id is None:
+            return wanted
         if not row.status.terminal:
             for candidate in workflow_ids(row):
                 if await self._workflows.is_open(candidate):

@@ -19,7 +19,7 @@ def standing_of(row: RunRow, now: datetime, **more: Any) -> Standing:
     return Standing(
         status=str(row.status),
         now=now,
-        created_at=row.created_at,
+        created_at=row.attempt_at or row.created_at,
         owned=row.owner_run_id is not None,
         waiting_for=row.waiting_for,
         waiting_since=row.waiting_since,

@@ -77,13 +77,22 @@ class RunStore(Protocol):
     def claim_run(
         self, request: RunRequest, owner: Owner, former_is_open: Callable[[Owner], bool], *, repair: bool = False
     ) -> RunHandle:
-        """Claim the run ``request.run_id``: a reserved one as it is, any other with its attempt raised.
+        """Claim the run ``request.run_id``: reserved or resumed, it is taken as it is, else its attempt is raised.
 
         The same owner again gets the same answer. ``former_is_open`` is asked, outside of the transaction, whether the
         former owner still lives. Raises ``RunNotFound``, ``RunIsLive``, ``AlreadyCompleted``, ``InvalidRequest``.
 
         ``repair`` claims in place of a workflow that was lost: the ended tasks of its attempt count as judged, as they
         did for it, and a run that has ended meanwhile is not claimed (``NotInThisState``).
+        """
+        ...
+
+    def resume_run(self, request: RunRequest, workflow_id: str, attempt: int) -> tuple[RunRow, bool]:
+        """Accept that the run goes on after ``attempt``, whose workflow is closed: the next attempt is on record from
+        now on, to be claimed by ``workflow_id``. The row, and whether this call did it.
+
+        What somebody else resumed since ``attempt`` was read stays as it is. Raises ``RunNotFound``,
+        ``AlreadyCompleted``, and ``NotInThisState`` for a rerun of what was resumed without and is not claimed yet.
         """
         ...
 
@@ -376,7 +385,7 @@ class RunStore(Protocol):
     def properties(self, run_id: int) -> list[Mapping[str, object]]: ...
 
     def unowned_runs(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
-        """Reserved runs that no workflow claimed: their start was accepted, so somebody must start them."""
+        """Runs that were reserved or resumed and not claimed: they were accepted, so somebody must start them."""
         ...
 
     def unheard_stops(self, older_than: datetime, limit: int = 100) -> list[RunRow]:

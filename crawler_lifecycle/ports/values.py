@@ -48,6 +48,8 @@ class RunHandle:
     resumed: bool
     """Whether this attempt takes over from an earlier one."""
     rerun: bool = False
+    repair: bool = False
+    """Whether the claim stands in for a workflow that was lost."""
     stop: StopIntent | None = None
 
 
@@ -75,7 +77,10 @@ class RunRow:
     attempt: int
     created_at: datetime
     updated_at: datetime
+    attempt_at: datetime | None = None
+    """When a later attempt than the first was accepted."""
     owner_workflow_id: str | None = None
+    """Without ``owner_run_id``: the workflow that is to claim the attempt."""
     owner_run_id: str | None = None
     outcome: str | None = None
     cause: str | None = None

@@ -182,6 +182,7 @@ class RunState:
         self.crawler, self.trigger = request.crawler or "", request.trigger
         self.flow_id, self.parent = request.flow_id, request.parent
         self.multi, self.resumed, self.rerun, self.status = handle.multi, handle.resumed, handle.rerun, handle.status
+        self.repair = handle.repair
         self.limits, self.poll_minutes = request.limits, request.poll_minutes
         self.max_parallel = request.max_parallel_tasks
         self.inbox.recorded_stop(handle.stop)

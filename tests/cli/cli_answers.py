@@ -49,6 +49,7 @@ FAILED = COMPLETED | {
     "outcome": "killed by oom",
     "cause": "Out of memory (limit 512Mi), exit 137",
 }
+RESUMED = RUN | {"status": "INITIALIZING", "stage": "initiation", "attempt": 2, "owner_run_id": None}
 STOPPED = COMPLETED | {
     "status": "FAILED",
     "outcome": "cancelled",

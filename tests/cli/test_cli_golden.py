@@ -15,6 +15,7 @@ from cli_answers import (
     EXPORT,
     FAILED,
     HAPPENED,
+    RESUMED,
     RUN,
     STOPPED,
     TASKS,
@@ -72,7 +73,7 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
     ],
     "stop 7 --by eve": [("POST", "/v1/runs/7/stop", RUN | {"status": "STOPPING"})],
     "force-stop 7 --yes": [("POST", "/v1/runs/7/stop", RUN | {"status": "STOPPING"})],
-    "resume 7": [("POST", "/v1/runs/7/resume", FAILED), ("GET", "/v1/runs/7", RUN | {"attempt": 2})],
+    "resume 7": [("POST", "/v1/runs/7/resume", RESUMED)],
     "look 7": [("POST", "/v1/runs/7/look", RUN)],
     "wait 7": [("GET", "/v1/runs/7", FAILED)],
     "watch 7": [

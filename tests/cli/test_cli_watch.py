@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 import respx
-from cli_answers import COMPLETED, CORRECTION, FAILED, RUN, STOPPED, TASKS
+from cli_answers import COMPLETED, CORRECTION, FAILED, RESUMED, RUN, STOPPED, TASKS
 from cli_support import GATEWAY, Crawlctl
 from cli_world import Served, serve
 
@@ -77,7 +77,7 @@ def test_start_and_resume_go_on_watching(gateway: respx.MockRouter, crawlctl: Cr
 
 
 def test_a_resumed_run_is_watched_in_its_next_attempt(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
-    gateway.post("/v1/runs/7/resume").respond(202, json=FAILED)
+    gateway.post("/v1/runs/7/resume").respond(202, json=RESUMED)
     second = {"attempt": 2}
     _answers(gateway, [FAILED, RUN | second, COMPLETED | second], [TASKS, TASKS, TASKS])
     result = crawlctl("resume", "7", "--watch")

@@ -186,6 +186,7 @@ def short_lives(world: World) -> None:
     store.append_event(fence, "run.started", f"{fence.run_id}/1/run.started", {})
     with suppress(NotInThisState):
         world.end(fence)
+    store.resume_run(RunRequest(run_id=fence.run_id), "w2", fence.attempt)
     store.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
     store.reserve_run(request(), "reserved")
 

@@ -193,10 +193,10 @@ def test_a_failed_run_is_resumed_under_its_own_id(world: World, client: TestClie
     world.end(run_id)
     answer = client.post(f"/v1/runs/{run_id}/resume", json={"requested_by": "ada", "poll_minutes": [0.5]})
     assert answer.status_code == 202
-    workflow_id, request = world.workflows.started[-1]
-    assert workflow_id == OWN
-    assert request == RunRequest(crawler="plain", run_id=run_id, requested_by="ada", poll_minutes=[0.5])
-    assert world.claim(run_id).attempt == 2
+    assert world.workflows.started[-1] == (OWN, RunRequest(crawler="plain", run_id=run_id))
+    handle = world.claim(run_id)
+    assert handle.attempt == 2
+    assert (handle.request.requested_by, handle.request.poll_minutes) == ("ada", [0.5])
 
 
 def test_resume_twice_starts_one_workflow(world: World, client: TestClient, run_id: int) -> None:
@@ -266,7 +266,7 @@ def test_a_completed_run_needs_rerun(world: World, client: TestClient, run_id: i
     assert (answer.status_code, answer.json()["code"]) == (409, "already_completed")
     assert "rerun: true" in answer.json()["detail"]
     assert client.post(f"/v1/runs/{run_id}/resume", json={"rerun": True}).status_code == 202
-    assert world.workflows.started[-1][1].rerun is True
+    assert world.claim(run_id).rerun is True
 
 
 def test_temporal_down_resumes_nothing_and_says_so(world: World, client: TestClient, run_id: int) -> None:

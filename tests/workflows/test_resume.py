@@ -11,7 +11,7 @@ from temporalio.client import WorkflowFailureError, WorkflowHandle
 
 from crawler_lifecycle.activities import deployment
 from crawler_lifecycle.domain.errors import NotDelivered
-from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.domain.run import RunRequest, StopIntent
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.ports import Deployment, Event
@@ -254,3 +254,34 @@ async def test_an_export_goes_on_beside_the_attempt_that_follows(lab: Lab) -> No
     assert ((await first.result()).attempt, (await second.result()).attempt) == (1, 2)
     assert sorted((e.attempt, e.body["status"]) for e in lab.outside.sent) == [(1, "FAILED"), (2, "COMPLETED")]
     assert {x["attempt"]: x["status"] for x in lab.store.exports(1)} == {1: "empty", 2: "empty"}
+
+
+@pytest.mark.parametrize("by_signal", [False, True], ids=["on record", "by signal"])
+@pytest.mark.parametrize("tasks", [None, 3])
+async def test_a_stop_between_the_accepted_resume_and_its_claim_stops_it(
+    lab: Lab, tasks: int | None, by_signal: bool
+) -> None:
+    lab.cluster.behaviour = FAILS
+    request = {"crawler": "books", **({"tasks": [{}] * tasks} if tasks else {})}
+    first = await lab.run(request)
+    lab.cluster.behaviour = UNTIL_STOPPED
+    row, _ = lab.store.resume_run(RunRequest(run_id=first.run_id), "resumed", 1)
+    if by_signal:
+        handle = await lab.start({"run_id": first.run_id}, start_signal="stop", start_signal_args=[])
+    else:
+        lab.store.record_stop(first.run_id, StopIntent(row.updated_at, requested_by="ada"), "s1")
+        handle = await lab.start({"run_id": first.run_id})
+    result = await handle.result()
+    assert (result.status, result.outcome, result.attempt) == ("FAILED", "cancelled", 2)
+    assert len(lab.scheduler.calls) == 1, "nothing of the second attempt was deployed"
+    assert lab.cluster.alive() == []
+    assert [c["attempt"] for c in lab.store.cancellations(first.run_id)] == [2]
+    assert "run.stopped" in [e.type for e in lab.outside.pushed if e.attempt == 2]
+
+
+async def test_an_accepted_resume_is_claimed_as_it_was_accepted(lab: Lab) -> None:
+    first = await lab.run({"crawler": "books"})
+    lab.store.resume_run(RunRequest(run_id=first.run_id, rerun=True), "resumed", 1)
+    second = await lab.run({"run_id": first.run_id})
+    assert (second.status, second.attempt) == ("COMPLETED", 2)
+    assert [call.attempt for call in lab.scheduler.calls] == [1, 2]

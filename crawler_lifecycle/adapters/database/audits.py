@@ -236,9 +236,9 @@ def _live_run(row: Row) -> LiveRun:
     values, wrong = salvaged(run_history, row)
     request = values["request"]
     priority = request.get("priority") if isinstance(request, Mapping) else None
-    names = ("run_id", "attempt", "status", "crawler", "request_id", "created_at", "owner_workflow_id", "owner_run_id")
+    names = ("run_id", "attempt", "status", "crawler", "request_id", "created_at", "attempt_at")
     return LiveRun(
-        **{name: values[name] for name in names},
+        **{name: values[name] for name in (*names, "owner_workflow_id", "owner_run_id")},
         priority=priority if isinstance(priority, int) else 3,
         stop=stop_of(values) if wrong is None else None,
         unreadable=wrong,

@@ -68,7 +68,7 @@ def _task_args(
 
 
 class OwnershipPart(StorePart):
-    """``reserve_run``, ``create_run``, ``claim_run``, ``set_property``."""
+    """``reserve_run``, ``create_run``, ``claim_run``, ``resume_run``, ``set_property``."""
 
     def reserve_run(
         self, request: RunRequest, request_id: str, task_args: Sequence[Mapping[str, str]] | None = None
@@ -205,20 +205,36 @@ class OwnershipPart(StorePart):
         former = _owner_of(run)
         if former == owner:
             return None
-        if former is None:
-            unit.update_run(
-                owner_workflow_id=owner.workflow_id, owner_run_id=owner.first_run_id, **_renewed(run, request)
-            )
-            return None
         _check_never_lost(unit, owner)
+        if former is None:
+            rerun = run["claim_rerun"] or (run["claim_resumed"] and request.rerun)
+            owned = {"owner_workflow_id": owner.workflow_id, "owner_run_id": owner.first_run_id}
+            unit.update_run(**owned, claim_rerun=rerun, **_renewed(run, request))
+            return None
         if repair and unit.status.terminal:
             raise NotInThisState(f"Run {unit.run_id} is {unit.status} by now, so nothing of it is left to repair")
-        if unit.status is RunStatus.COMPLETED and not request.rerun:
-            raise AlreadyCompleted(f"Run {unit.run_id} is COMPLETED; only rerun: true executes it again")
+        _check_rerun(unit, request)
         if not unit.status.terminal and known_closed != (unit.attempt, former):
             return former
-        _take_over(unit, request, owner, repair)
+        _next_attempt(unit, request, owner.workflow_id, owner.first_run_id, repair=repair)
         return None
+
+    def resume_run(self, request: RunRequest, workflow_id: str, attempt: int) -> tuple[RunRow, bool]:
+        """Begin the attempt after ``attempt`` of the run, to be claimed by ``workflow_id``. Again: the row as it is.
+
+        Raises ``RunNotFound``, ``AlreadyCompleted``, and ``NotInThisState`` when it was resumed a moment ago otherwise.
+        """
+        assert request.run_id is not None
+        with self._unit(request.run_id) as unit:
+            claimed = unit.run["owner_run_id"] is not None
+            if unit.attempt == attempt and claimed:
+                _check_rerun(unit, request)
+                _next_attempt(unit, request, workflow_id, None)
+                return run_row(unit.run), True
+            if request.rerun and not claimed and not unit.run["claim_rerun"]:
+                text = f"Run {unit.run_id} was resumed a moment ago, without rerun; stop it first, or wait for its end"
+                raise NotInThisState(text)
+            return run_row(unit.run), False
 
     def set_property(self, run_id: int, attempt: int, name: str, value: str) -> None:
         """Write one property of an attempt; a second value under the same name replaces the first."""
@@ -230,6 +246,11 @@ class OwnershipPart(StorePart):
                 unit.conn.execute(insert(history_property).values(**new))
             else:
                 unit.conn.execute(update(history_property).where(*key).values(value=value))
+
+
+def _check_rerun(unit: Unit, request: RunRequest) -> None:
+    if unit.status is RunStatus.COMPLETED and not request.rerun:
+        raise AlreadyCompleted(f"Run {unit.run_id} is COMPLETED; only rerun: true executes it again")
 
 
 def _check_never_lost(unit: Unit, owner: Owner) -> None:
@@ -280,18 +301,26 @@ def _renewed(run: Row, request: RunRequest) -> dict[str, Any]:
     return {"request": stored, "requested_by": stored["requested_by"]}
 
 
-def _take_over(unit: Unit, request: RunRequest, owner: Owner, repair: bool) -> None:
-    """Begin the next attempt under a new owner. The row is locked, so this is the compare-and-set on both."""
+def _next_attempt(
+    unit: Unit, request: RunRequest, workflow_id: str, first_run_id: str | None, *, repair: bool = False
+) -> None:
+    """Begin the next attempt. The row is locked, so this is the compare-and-set on attempt and owner.
+
+    Without ``first_run_id`` it is accepted and that workflow is to claim it. From here on the run is live: a stop is
+    one of this attempt, and the former owner may write no more.
+    """
     run, before = unit.run, unit.status
-    # Each attempt is taken over once, as its number is raised here.
+    # Each attempt is lost once, as its number is raised here.
     lost = {"attempt": unit.attempt, "name": PROPERTY_FORMER_OWNER, "value": run["owner_run_id"]}
     unit.conn.execute(insert(history_property).values(run_id=unit.run_id, **lost))
     values: dict[str, Any] = {
         **_renewed(run, request),
         "attempt": unit.attempt + 1,
-        "owner_workflow_id": owner.workflow_id,
-        "owner_run_id": owner.first_run_id,
+        "attempt_at": unit.now,
+        "owner_workflow_id": workflow_id,
+        "owner_run_id": first_run_id,
         "claim_resumed": True,
+        "claim_repair": repair,
         "stage": Stage.INITIATION.value,
         "waiting_for": None,
         "look_error": None,
@@ -328,6 +357,6 @@ def _take_over(unit: Unit, request: RunRequest, owner: Owner, repair: bool) -> N
     unit.update_run(status=after.value, **values)
     if before is not after:
         source = "sweep" if repair else "resume"
-        unit.note_transition(before.value, after, source, {"attempt": unit.attempt, "owner": owner.workflow_id})
+        unit.note_transition(before.value, after, source, {"attempt": unit.attempt, "owner": workflow_id})
     # What the former owner found and did not apply, the first look of this attempt finds again.
     forget_staged(unit)

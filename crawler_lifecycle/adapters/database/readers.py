@@ -236,7 +236,7 @@ class ReaderPart(StorePart):
         return int(rows[0]["seq"]) if rows else 0
 
     def unowned_runs(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
-        """Reserved runs that no workflow claimed since ``older_than``, oldest first."""
+        """Runs that were reserved or resumed before ``older_than`` and not claimed since, oldest first."""
         r = run_history.c
         query = (
             select(run_history)
@@ -244,6 +244,7 @@ class ReaderPart(StorePart):
                 r.owner_run_id.is_(None),
                 r.status == RunStatus.INITIALIZING,
                 r.created_at < older_than,
+                or_(r.attempt_at.is_(None), r.attempt_at < older_than),
             )
             .order_by(r.created_at)
             .limit(limit)

@@ -233,7 +233,7 @@ def standing(run: Row, tasks: Mapping[str, int]) -> Standing:
     """Where the run stands, without ages: an event is read at any later time."""
     return Standing(
         status=str(run["status"]),
-        created_at=run["created_at"],
+        created_at=run["attempt_at"] or run["created_at"],
         owned=run["owner_run_id"] is not None,
         waiting_for=run["waiting_for"],
         waiting_since=run["waiting_since"],

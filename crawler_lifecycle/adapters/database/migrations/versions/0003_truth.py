@@ -71,6 +71,8 @@ def upgrade() -> None:
     _column("task_history", sa.Column("cluster_place", sa.String(200)))
     _column("task_finding", sa.Column("vouched_at", _TIME))
     _column("run_history", sa.Column("look_ordered_at", _TIME))
+    _column("run_history", sa.Column("claim_repair", sa.Boolean))
+    _column("run_history", sa.Column("attempt_at", _TIME))
     for table in ("task_history", "task_change"):
         _column(table, sa.Column("resumed", sa.Boolean))
         _column(table, sa.Column("resume_note", sa.String(200)))
@@ -86,6 +88,8 @@ def downgrade() -> None:
     for table in ("task_change", "task_history"):
         op.drop_column(table, "resume_note")
         op.drop_column(table, "resumed")
+    op.drop_column("run_history", "attempt_at")
+    op.drop_column("run_history", "claim_repair")
     op.drop_column("run_history", "look_ordered_at")
     op.drop_column("task_finding", "vouched_at")
     op.drop_column("task_history", "cluster_place")
