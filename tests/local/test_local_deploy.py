@@ -181,7 +181,7 @@ def test_what_can_never_work_is_refused(bench: Bench, crawler: CrawlerDefinition
 def test_what_grew_too_large_since_it_was_accepted_is_refused(bench: Bench) -> None:
     of = CrawlerDefinition("x", CrawlerKind.COMMAND, command=["true"], settings={"s": "x" * 40_000})
     [answer] = bench.cluster.deploy(replace(bench.deployment(), settings={"t": "x" * 40_000}), of)
-    assert (answer.state, (answer.reason or "")[:15]) == ("refused", "settings: 80020")
+    assert (answer.state, (answer.reason or "")[:15]) == ("refused", "settings: 80018")
     assert not bench.folder().exists()
 
 
