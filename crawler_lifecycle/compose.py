@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -22,7 +22,7 @@ from crawler_lifecycle.adapters.catalogue import EmptyCatalogue, YamlCatalogue
 from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.eventbridge import EventBridgeSink
 from crawler_lifecycle.adapters.events import JsonLinesSink, OutboxNotifier
-from crawler_lifecycle.adapters.local.cluster import LocalCluster
+from crawler_lifecycle.adapters.local.cluster import LocalCluster, LocalRuns
 from crawler_lifecycle.adapters.local.logs import LocalLogs
 from crawler_lifecycle.adapters.local.observer import LocalObserver
 from crawler_lifecycle.adapters.pusher import PusherNotifier
@@ -37,6 +37,7 @@ from crawler_lifecycle.ports import (
     EvidenceKeeper,
     FileArchive,
     FilesPlace,
+    KnowsRuns,
     Notifier,
     Observer,
     RunStore,
@@ -262,6 +263,34 @@ def build_logs(settings: Settings) -> TaskLogs | None:
     from crawler_lifecycle.adapters.kubernetes.logs import PodLogs
 
     return PodLogs(build_api(settings))
+
+
+def build_numbers(settings: Settings, directory: KnowsRuns | None, roles: Collection[str]) -> dict[str, KnowsRuns]:
+    """Everything outside of the database that bears numbers of runs, as far as these roles may ask it.
+
+    The names are for people. Raises ``InvalidRequest``.
+    """
+    found: dict[str, KnowsRuns] = {} if directory is None else {"Temporal": directory}
+    if settings.cluster.kind == "local":
+        found["the cluster"] = LocalRuns(settings.cluster.state_dir)
+    elif ASKING & set(roles):
+        found["the cluster"] = build_cluster(settings)
+    if "export" in roles:
+        found["the archive"] = build_archive(settings)
+        if settings.cluster.kind == "kubernetes" and (settings.cluster.files_url or settings.cluster.volume_path):
+            found |= {place.where: _RunsOf(place) for place in build_places(settings)}
+    return found
+
+
+class _RunsOf:
+    """``KnowsRuns`` by the names that lie where tasks leave files."""
+
+    def __init__(self, place: FilesPlace) -> None:
+        self._place = place
+
+    def highest_run(self, above: int = 0) -> int:
+        """See the port."""
+        return max([above, *map(names.run_number, self._place.runs())])
 
 
 def build_keeper(cluster: Cluster) -> EvidenceKeeper | None:

@@ -42,12 +42,14 @@ from crawler_lifecycle.compose import (
     Parts,
     activities_of,
     build_keeper,
+    build_numbers,
     build_observer,
     build_parts,
     build_store,
     workflows_of,
 )
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
+from crawler_lifecycle.numbering import FIRST_S, Numbers
 from crawler_lifecycle.observability import logs, tracing
 from crawler_lifecycle.observability.metrics import build
 from crawler_lifecycle.ports import Observer, ObserverHealth, RunStore
@@ -80,6 +82,8 @@ class Health:
     """How the observer stands. A dead one is no reason to take no work: it only makes things faster."""
     releases: Callable[[], Mapping[str, object]] | None = None
     """How many ends the cluster still keeps as evidence, and why they cannot be let go of."""
+    numbers: Callable[[], Mapping[str, object]] | None = None
+    """Whether everything that bears numbers of runs has said which ones. New ones are given out all the same."""
 
     def app(self) -> Starlette:
         """``/healthz`` (alive) and ``/readyz`` (serving; otherwise what is missing and the cure)."""
@@ -93,6 +97,8 @@ class Health:
                 body["wake_ups"] = dict(self.wake_ups())
             if self.releases is not None:
                 body["releases"] = dict(self.releases())
+            if self.numbers is not None:
+                body["numbers"] = dict(self.numbers())
             return JSONResponse(body, status_code=503 if self.missing else 200)
 
         return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz)])
@@ -253,7 +259,7 @@ def _observer_of(settings: Settings, roles: Sequence[str]) -> Observer | None:
 
 
 @contextlib.asynccontextmanager
-async def _beside(helper: Waker | Releaser, over: asyncio.Event) -> AsyncIterator[None]:
+async def _beside(helper: Waker | Releaser | Numbers, over: asyncio.Event) -> AsyncIterator[None]:
     """A helper at work for as long as this is open and ``over`` is not set."""
     task = asyncio.create_task(helper.run(over))
     try:
@@ -344,6 +350,12 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         client = await _connected(store, directory, health, over, connecting)
         if client is None:
             return
+        if queued:
+            numbers = Numbers(store, build_numbers(settings, directory, queued))
+            health.numbers = numbers.state
+            await stack.enter_async_context(_beside(numbers, over))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(numbers.first.wait(), FIRST_S)
         workers = []
         for role in queued:
             threads = stack.enter_context(ThreadPoolExecutor(settings.worker.threads, thread_name_prefix=role))

@@ -31,11 +31,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "web": {"domain", "observability"},
     "waking": {"domain", "ports"},
     "releasing": {"domain", "ports"},
+    "numbering": {"domain", "ports"},
     "beating": set(),
     "patience": {"domain"},
     "worker": {
         *("domain", "ports", "activities", "adapters", "workflows", "settings", "compose", "temporal"),
-        *("codec", "observability", "client", "waking", "beating", "releasing"),
+        *("codec", "observability", "client", "waking", "beating", "releasing", "numbering"),
     },
     "scheduler": {
         *("domain", "ports", "adapters", "settings", "compose", "web", "task_tokens", "observability"),
@@ -46,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cli": {
         *("domain", "ports", "adapters", "settings", "compose", "client", "temporal", "observability"),
-        *("worker", "scheduler", "gateway"),
+        *("worker", "scheduler", "gateway", "numbering"),
     },
     "runner": set(),
     "generic": set(),

@@ -86,6 +86,28 @@ class TemporalDirectory:
         """The same as its own execution says; ``None`` when it is no longer open."""
         return self._ask(lambda client: _confirmed(client, workflow))
 
+    def highest_run(self, above: int = 0) -> int:
+        """The highest number of a run that any lifecycle workflow works or worked for, ``above`` when none is higher.
+
+        Found by counting, as no visibility store promises an order: some dozens of questions, and one where no workflow
+        is newer. Closed ones count for as long as the namespace keeps them.
+        """
+        step = 1
+        while self._any_run_above(above):
+            while self._any_run_above(above + step):
+                above, step = above + step, 2 * step
+            while step > 1:
+                step //= 2
+                above += step if self._any_run_above(above + step) else 0
+            above += 1
+        return above
+
+    def _any_run_above(self, number: int) -> bool:
+        if number >= names.RUN_NUMBER_MAX:
+            return False
+        query = f"{_RUNS} AND CrawlRunId > {number} AND CrawlRunId <= {names.RUN_NUMBER_MAX}"
+        return self._ask(lambda client: _count(client, query)) > 0
+
     def begin(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> None:
         """Start a workflow for a stored run, or find it open."""
         args: list[object] = [request, {"repair": True}] if repair else [request]
@@ -143,7 +165,18 @@ class TemporalDirectory:
 
 
 _RUN_ID = SearchAttributeKey.for_int("CrawlRunId")
-_OPEN_RUNS = f"WorkflowType = '{names.LIFECYCLE_WORKFLOW}' AND ExecutionStatus = 'Running'"
+_RUNS = f"WorkflowType = '{names.LIFECYCLE_WORKFLOW}'"
+_OPEN_RUNS = f"{_RUNS} AND ExecutionStatus = 'Running'"
+
+
+async def _count(client: Client, query: str) -> int:
+    try:
+        return (await client.count_workflows(query)).count
+    except RPCError as error:
+        # A namespace that was never told of our search attributes has no workflow that bears one.
+        if error.status == RPCStatusCode.INVALID_ARGUMENT and "CrawlRunId" in str(error):
+            return 0
+        raise
 
 
 async def _described(client: Client, workflow_id: str) -> WorkflowExecutionDescription | None:

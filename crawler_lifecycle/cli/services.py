@@ -97,7 +97,12 @@ def scheduler() -> int:
 def db_upgrade(
     *, url: Annotated[str | None, Parameter(help="database; default: LIFECYCLE_DATABASE__URL")] = None
 ) -> int:
-    """Bring the database's schema to this version; nothing happens when it has it."""
+    """Bring the database's schema to this version; nothing happens when it has it.
+
+    Then new runs get numbers above every one that workflows, cluster and archive of the settings still bear: a database
+    that was restored or made anew would give them out again. With --url only the schema is looked at.
+    """
+    settings = None if url is not None else load_settings()
     url = url or load_settings().database.url
     before = _database("read_schema")(url)
     _database("upgrade")(url)
@@ -106,7 +111,32 @@ def db_upgrade(
         current().say(f"database at {before}; nothing to do" if before.newer else f"database at {head} already")
     else:
         current().say(f"database {before.version or 'empty'} -> {head}")
+    if settings is not None:
+        _bring_numbers_forward(settings)
     return Exit.DONE
+
+
+def _bring_numbers_forward(settings: Settings) -> None:
+    from crawler_lifecycle.cli.numbers import LIMIT_S, sources
+    from crawler_lifecycle.compose import build_store
+    from crawler_lifecycle.domain.errors import LifecycleError
+    from crawler_lifecycle.numbering import bring_forward
+
+    say = current().say
+    try:
+        store = build_store(settings)
+        newest = store.newest_run_id()
+        known = bring_forward(store, sources(settings), LIMIT_S)
+    except LifecycleError as error:
+        say(f"numbers of runs were not brought forward: {error}; a worker does it when it starts")
+        return
+    if known.above > newest:
+        say(
+            f"new runs get numbers above {known.above}: the newest run of the database is {newest}, and "
+            f"{', '.join(known.words(newest))}; was it restored? next: crawlctl audit"
+        )
+    for name, text in sorted(known.troubles.items()):
+        say(f"numbers that {name} may still bear are not known ({text}); a worker asks again when it starts")
 
 
 def db_current(*, url: str | None = None) -> int:

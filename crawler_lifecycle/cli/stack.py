@@ -114,8 +114,9 @@ class Stack:
         migrations = self._start_migrations(env)
         try:
             self._start_temporal(parts.pop("temporal"), env)
-            self._supervisor.start(parts.values())
+            # Nobody gives out a number before the upgrade knows which ones workflows and crawls still bear.
             self._finish_migrations(migrations)
+            self._supervisor.start(parts.values())
         finally:
             migrations.kill()
             migrations.wait()

@@ -66,6 +66,11 @@ EVENT_RUN_ENDED = "run.ended"
 #: Events that happen at most once in an attempt; their id needs no sequence number.
 EVENTS_ONCE = frozenset({EVENT_RUN_STARTED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED})
 
+#: The highest number of a run that is believed when anything outside of the database bears it. A thousand new runs a
+#: second reach it after 31 years, and a name of a stranger that is a number (a moment in milliseconds, a row of nines)
+#: is above it: else one such folder would use up the numbers that are left.
+RUN_NUMBER_MAX = 10**12
+
 CRAWLER_NAME = re.compile(r"[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?")
 REQUEST_ID_MAX = 120
 TASKS_PER_RUN_MAX = 100_000
@@ -92,6 +97,16 @@ def cluster_name(run_id: int, index: int, attempt: int) -> str:
     A DNS-1123 label of at most 52 characters, so that Kubernetes can add its suffix for the pod (63 in all).
     """
     return f"crawl-{run_id}-{index}-{attempt}"
+
+
+def run_number(name: str) -> int:
+    """The number of a run that a folder or the first part of a key is named after; 0 for any other name.
+
+    A number above ``RUN_NUMBER_MAX`` is no run's.
+    """
+    digits = re.match(r"[1-9][0-9]{0,12}(?![^-])", name, re.ASCII)
+    number = int(digits.group()) if digits is not None else 0
+    return number if number <= RUN_NUMBER_MAX else 0
 
 
 def request_fingerprint(text: str) -> str:

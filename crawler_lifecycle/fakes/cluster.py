@@ -252,6 +252,10 @@ class FakeCluster:
                 if (run_id, ref.index) in self.folders
             ]
 
+    def highest_run(self, above: int = 0) -> int:
+        with self._called("highest_run"):
+            return max([above, *(run for run, _, _ in self._tasks)])
+
     def inventory(
         self, *, run_id: int | None = None, after: tuple[int, int, int] | None = None, limit: int = 500
     ) -> list[ClusterTask]:

@@ -30,7 +30,7 @@ from crawler_lifecycle.domain.errors import (
     OtherPlace,
     SchedulerUnavailable,
 )
-from crawler_lifecycle.domain.names import cluster_name
+from crawler_lifecycle.domain.names import cluster_name, run_number
 from crawler_lifecycle.domain.run import ExportResult, RunRequest
 from crawler_lifecycle.ports import (
     Deployed,
@@ -194,6 +194,10 @@ class FakeDirectory:
         self.faults.strike()
         self.begun[workflow_id] = (request, repair)
 
+    def highest_run(self, above: int = 0) -> int:
+        self.faults.strike()
+        return max([above, *(w.run_id for w in self.workflows if w.run_id is not None)])
+
     def deliver_again(self, fence: Fence, *, event: bool, files: bool) -> None:
         self.faults.strike()
         self.delivered[fence] = (event, files)
@@ -317,6 +321,10 @@ class FakeArchive:
         if url not in self.stored:
             raise NotDelivered(f"{url}: no such archive")
         return iter([self.stored[url]])
+
+    def highest_run(self, above: int = 0) -> int:
+        self.faults.strike()
+        return max([above, *(run_number(url.removeprefix("memory:///").partition("/")[0]) for url in self.stored)])
 
     def check(self) -> str:
         self.faults.strike()

@@ -35,7 +35,19 @@ from .values import (
 )
 
 
-class Cluster(Protocol):
+class KnowsRuns(Protocol):
+    """What lies outside of the database and bears the numbers of its runs, also of those that it has forgotten."""
+
+    def highest_run(self, above: int = 0) -> int:
+        """The highest number of a run that anything here bears, ``above`` when none is higher.
+
+        Numbers over ``names.RUN_NUMBER_MAX`` are no run's. Raises an error of the domain for anything but an answer,
+        also when there is too much to read all of it.
+        """
+        ...
+
+
+class Cluster(KnowsRuns, Protocol):
     """Where tasks execute, as looks and stops see it. Raises ``ClusterUnavailable`` for anything but an answer."""
 
     kind: str
@@ -169,7 +181,7 @@ class SchedulerClient(Protocol):
     def crawlers(self) -> list[CrawlerDefinition]: ...
 
 
-class WorkflowDirectory(Protocol):
+class WorkflowDirectory(KnowsRuns, Protocol):
     """Which workflows are open, and what an audit does about them. Raises ``TemporalUnavailable``."""
 
     def is_open(self, owner: Owner) -> bool:
@@ -235,7 +247,7 @@ class EventSink(Protocol):
         ...
 
 
-class FileArchive(Protocol):
+class FileArchive(KnowsRuns, Protocol):
     """Where zips of supporting files go."""
 
     def store(

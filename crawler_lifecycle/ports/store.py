@@ -74,6 +74,18 @@ class RunStore(Protocol):
         """``reserve_run`` and claim in one transaction. Raises ``DuplicateRequest`` when another workflow owns it."""
         ...
 
+    def newest_run_id(self) -> int:
+        """The highest number of a run in the database; 0 when there is none."""
+        ...
+
+    def begin_run_ids_above(self, run_id: int) -> bool:
+        """From now on new runs get higher numbers than this one; whether they would not have. Numbers never go back.
+
+        A database from which rows are missing (restored, made anew) is without their tasks too: new tasks leave out as
+        many numbers as the missing runs may have used.
+        """
+        ...
+
     def claim_run(
         self, request: RunRequest, owner: Owner, former_is_open: Callable[[Owner], bool], *, repair: bool = False
     ) -> RunHandle:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from temporalio.client import Client, ScheduleOverlapPolicy
+from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 
@@ -106,3 +107,36 @@ async def test_an_unreachable_server_is_no_answer() -> None:
     directory = TemporalDirectory(asyncio.get_running_loop())
     with pytest.raises(TemporalUnavailable, match="not connected"):
         await asyncio.to_thread(directory.state, "any")
+
+
+@pytest.mark.parametrize("highest", [1, 2, 3, 7, 8, 1000, 65_537])
+async def test_the_highest_number_is_found_by_counting(idle_lab: Lab, highest: int) -> None:
+    """Closed workflows count, numbers that no run can have do not."""
+    lab, directory = idle_lab, idle_lab.parts.directory
+    base, handles = 10**9 + 10**6 * highest, []
+    for number in (base + 1, base + highest, 10**12 + 1, 2**62):
+        attributes = TypedSearchAttributes([SearchAttributePair(SearchAttributeKey.for_int("CrawlRunId"), number)])
+        handles.append(await lab.start({"crawler": "books"}, search_attributes=attributes))
+    await handles[1].terminate("it is over")
+    asked = 0
+    count = directory._any_run_above
+
+    def counted(number: int) -> bool:
+        nonlocal asked
+        asked += 1
+        return count(number)
+
+    directory._any_run_above = counted
+
+    def found() -> bool:
+        return directory.highest_run(base) == base + highest
+
+    await lab.until(found)
+    asked = 0
+    assert await asyncio.to_thread(directory.highest_run, base + highest) == base + highest
+    assert asked == 1, "where nothing is newer, one question tells"
+    assert await asyncio.to_thread(directory.highest_run) == base + highest
+    assert asked < 100
+    for handle in handles:
+        if handle is not handles[1]:
+            await handle.terminate("end of test")

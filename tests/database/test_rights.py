@@ -62,6 +62,7 @@ def test_a_whole_life_needs_no_more(limited: str) -> None:
     store = open_store(limited, clock=clock)
     try:
         store.ping()
+        assert store.begin_run_ids_above(store.newest_run_id() + 40)
         world = World(store, clock)
         fence = world.deployed(tasks=3)
         world.execute(fence)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.domain.names import run_number
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports import FileSource
 
@@ -29,6 +30,8 @@ QUIET_S = 20.0
 CONNECT_S, READ_S, TRIES = 10, 60, 3
 #: Of a check: somebody sits there and waits.
 CHECK_S = 5
+#: Runs whose archives are listed to find the highest number: 2,000 calls, a cent and some minutes.
+NAMES_MAX = 2_000_000
 CONTENT_TYPE = "application/zip"
 
 
@@ -116,6 +119,28 @@ class S3Archive:
         except S3_ERRORS as error:
             raise not_delivered(url, "the archive cannot be read", error) from error
         return _chunks(answer["Body"], url)
+
+    def highest_run(self, above: int = 0) -> int:
+        """The highest number that a key begins with, by their first parts alone: one call for a thousand runs.
+
+        S3 lists names as texts (``10`` before ``9``), so all of them have to be read. Raises ``NotDelivered``, also
+        when they are more than ``NAMES_MAX``.
+        """
+        from .s3_trouble import S3_ERRORS, not_delivered
+
+        client: Any = self._s3()
+        options: dict[str, Any] = {"Bucket": self.bucket, "Prefix": self.prefix, "Delimiter": "/"}
+        try:
+            for _ in range(NAMES_MAX // 1000):
+                page = client.list_objects_v2(**options)
+                names = (one["Prefix"].removeprefix(self.prefix) for one in page.get("CommonPrefixes", ()))
+                above = max([above, *(run_number(name.rstrip("/")) for name in names)])
+                if not page.get("IsTruncated"):
+                    return above
+                options["ContinuationToken"] = page["NextContinuationToken"]
+        except S3_ERRORS as error:
+            raise not_delivered(self.root, "listing the archives of runs", error) from error
+        raise NotDelivered(f"{self.root} holds archives of more than {NAMES_MAX:,} runs: they were not all read")
 
     def check(self) -> str:
         """Do with a probe all that an export does. Raises ``NotDelivered`` that names what failed and the cure."""

@@ -11,6 +11,7 @@ from .deployment import DeploymentPart
 from .engine import Database, open_engine, parse_url
 from .ledger import LedgerPart
 from .looks import LookPart
+from .numbers import NumbersPart
 from .ownership import OwnershipPart
 from .readers import ReaderPart
 from .schema import schema_of
@@ -20,6 +21,7 @@ from .unit import Clock, Told, utc_now
 
 
 class SqlRunStore(
+    NumbersPart,
     OwnershipPart,
     AdditionPart,
     DeploymentPart,

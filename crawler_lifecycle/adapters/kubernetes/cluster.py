@@ -17,6 +17,7 @@ from functools import partial
 from typing import Protocol
 
 from crawler_lifecycle.domain.audit import ClusterTask
+from crawler_lifecycle.domain.names import run_number
 from crawler_lifecycle.domain.task import Counters, Observation, Phase
 from crawler_lifecycle.ports import Details, FileSource, KeptEnd, Look, TaskRef
 
@@ -27,7 +28,7 @@ from .facts import ended, main_of, newest
 from .keeping import Keeping
 from .listing import Key, Objects, is_of, key_of, name_of, of_tasks, pods_of_tasks, read_objects, task_id_of
 from .metrics import MemoryNow
-from .objects import Event, Job, Pod
+from .objects import Event, Job, Named, Pod
 from .place import Here
 from .place import here as place_here
 from .progress import last_progress
@@ -193,6 +194,12 @@ class KubernetesCluster:
         """What these tasks left, as far as it can be reached from here."""
         return [] if self._files is None else self._files.files(run_id, tasks)
 
+    def highest_run(self, above: int = 0) -> int:
+        """The highest number of a run on the labels of our Jobs and pods, settled ones too. Raises ``ApiError``."""
+        for path in (self._api.jobs_path(), self._api.pods_path()):
+            above = max([above, *self._api.listing(path, Named, labels=labels.ours(settled=None), keep=_run).items])
+        return above
+
     def inventory(self, *, run_id: int | None = None, after: Key | None = None, limit: int = 500) -> list[ClusterTask]:
         """Everything of ours that waits or executes. Later pages are of the same reading. Raises ``ApiError``.
 
@@ -246,6 +253,10 @@ def _objects_of(run_id: int, task: TaskRef, listed: Objects) -> absence.Found:
     job = listed.jobs.get(name_of(run_id, task))
     own = job is not None and task.uid is not None and job.metadata.uid == task.uid
     return absence.Found(job if own else None, listed.pods_of(task.uid))
+
+
+def _run(one: Named) -> int:
+    return run_number(one.metadata.labels.get(labels.RUN, ""))
 
 
 def _never_seen(task: TaskRef, other: Job | None, now: datetime) -> Observation:

@@ -29,7 +29,7 @@ from . import cgroup, live
 from . import folder as files
 from .evidence import TaskFolder
 from .identity import Identity, boot_id, kill_all
-from .inventory import inventory
+from .inventory import highest_run, inventory
 from .launch import Launcher, default_python
 from .retention import REMOVED, exclusive, remove_old
 
@@ -300,6 +300,10 @@ class LocalCluster:
         except OSError as error:
             raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
 
+    def highest_run(self, above: int = 0) -> int:
+        """The highest number of a run that anything here bears. Raises ``ClusterUnavailable``."""
+        return LocalRuns(self._state).highest_run(above)
+
     def remove_old(self, keep_s: float) -> list[int]:
         """Remove what is left of runs whose last task ended more than ``keep_s`` seconds ago; their ids.
 
@@ -340,6 +344,20 @@ class LocalCluster:
                 pass
         except FileNotFoundError:
             pass
+
+
+class LocalRuns:
+    """``KnowsRuns`` over a state folder, which is not made for it."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._state = Path(state_dir).absolute()
+
+    def highest_run(self, above: int = 0) -> int:
+        """The highest number of a run that anything there bears. Raises ``ClusterUnavailable``."""
+        try:
+            return highest_run(self._state, above)
+        except OSError as error:
+            raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
 
 
 def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int) -> None:

@@ -12,11 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from crawler_lifecycle.domain.audit import ClusterTask
+from crawler_lifecycle.domain.names import RUN_NUMBER_MAX, run_number
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports import TaskRef
 
 from . import folder as files
 from .identity import Stat, all_processes
+from .live import LIVE
 
 Key = tuple[int, int, int]
 #: How a look sees one task.
@@ -90,6 +92,24 @@ def _processes(tasks: Path) -> dict[Key, Stat]:
     return found
 
 
+def highest_run(state: Path, above: int = 0) -> int:
+    """The highest number of a run that a folder, a mark or a living process of this cluster bears.
+
+    A state folder that was never made holds nothing. Raises ``OSError`` when anything cannot be read.
+    """
+    tasks = state / "tasks"
+    names = [name for folder in ("tasks", "state") for name in _names(state / folder)]
+    names += [name.removeprefix("crawl-") for name in _names(state / LIVE)]
+    return max([above, *map(run_number, names), *(key[0] for key in _processes(tasks) if key[0] <= RUN_NUMBER_MAX)])
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
 def _environment(pid: int) -> dict[str, str]:
     """The variables of the contract with which the process was executed; none when it is gone or another user's."""
     try:
@@ -154,7 +174,8 @@ def _numbers(folder: Path) -> list[int]:
 def _number(text: object) -> int | None:
     if isinstance(text, int):
         return text
-    return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() else None
+    # One that no row of a database could have is none of ours.
+    return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 
 def _spec(folder: Path) -> dict[str, object]:

@@ -87,7 +87,7 @@ def _prepare(session: Session, fix: bool, state_dir: Path | None) -> tuple[Conte
 
 
 def _checks() -> Sequence[Check]:
-    from crawler_lifecycle.cli.doctor import cluster, database, files, machine, services, temporal
+    from crawler_lifecycle.cli.doctor import cluster, database, files, machine, numbers, services, temporal
     from crawler_lifecycle.cli.doctor.report import Check
     from crawler_lifecycle.cli.doctor.sources import check_variables
 
@@ -100,6 +100,7 @@ def _checks() -> Sequence[Check]:
         Check("ports", machine.check_ports),
         Check("temporal", temporal.check_temporal),
         Check("database", database.check_database),
+        Check("numbers", numbers.check_numbers),
         Check("cluster", cluster.check_cluster),
         Check("files", files.check_files),
         Check("catalogue", services.check_catalogue),

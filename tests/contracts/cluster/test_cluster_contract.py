@@ -265,3 +265,14 @@ def test_a_cluster_that_cannot_be_read_has_no_inventory(harness: Harness) -> Non
     harness.break_it()
     with pytest.raises(ClusterUnavailable):
         harness.cluster.inventory()
+
+
+def test_the_highest_number_of_a_run_is_known_also_after_its_end(harness: Harness) -> None:
+    assert harness.cluster.highest_run() == 0
+    assert harness.cluster.highest_run(RUN + 1) == RUN + 1
+    harness.deploy()
+    assert harness.cluster.highest_run() == RUN
+    harness.until(Phase.EXECUTING)
+    harness.finish()
+    harness.until(Phase.ENDED)
+    assert harness.cluster.highest_run(RUN - 1) == RUN
