@@ -36,12 +36,15 @@ class Workflows:
         if not named():
             raise TemporalUnavailable("TEMPORAL_ADDRESS is not set")
         loop = asyncio.new_event_loop()
-        threading.Thread(target=loop.run_forever, name="numbers of workflows", daemon=True).start()
+        thread = threading.Thread(target=loop.run_forever, name="numbers of workflows", daemon=True)
+        thread.start()
         try:
             connecting = asyncio.run_coroutine_threadsafe(_connected(self._patience_s), loop)
             return TemporalDirectory(loop, connecting.result()).highest_run(above)
         finally:
             loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
 
 
 def named() -> bool:

@@ -244,6 +244,7 @@ def audits(store: RunStore, filled: Filled) -> None:
     store.recorded_tasks([(run_id, index, 1) for index in range(500)] + [(n, 0, 1) for n in range(1, 200)])
     store.unproved_ends([run.run_id for run in page] + [run_id], since)
     store.existing_runs(range(1, 500))
+    store.begin_run_ids_above(store.newest_run_id() + 1)
     found = [Finding(f"orphan/{n}", FindingKind.ORPHAN, "it executes", n) for n in range(200)]
     store.note_findings(found)
     store.note_findings(found)
