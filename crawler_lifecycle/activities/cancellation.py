@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from temporalio import activity
 
 from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.names import EVENT_RUN_STOPPED, event_key
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports import Cluster, Fence, Notifier, RunStore, TaskRef
 
-from .shared import Clock, Counts, beating, deliver, utc_now
+from .shared import Clock, Counts, beating, send_event, utc_now
 
 log = logging.getLogger(__name__)
 
@@ -116,17 +117,9 @@ class CancellationActivities:
     def signal_pusher_stopped(self, fence: Fence) -> None:
         """Tell the front end that the run was stopped, so that it closes its dialog.
 
+        The event was written together with the verdict; it is pushed also when the run was resumed meanwhile.
         Second execution: pushes the same event under the same id.
         """
-        row = self.store.get_run(fence.run_id)
-        if row is None:
-            return
-        body = {
-            "run_id": row.run_id,
-            "attempt": row.attempt,
-            "crawler": row.crawler,
-            "status": row.status,
-            "outcome": row.outcome,
-            "cause": row.cause,
-        }
-        deliver(self.store, fence, "run.stopped", body, self.notifier.push, self.notifier.name)
+        event = self.store.find_event(event_key(fence.run_id, fence.attempt, EVENT_RUN_STOPPED))
+        if event is not None:
+            send_event(self.store, event, self.notifier.push, self.notifier.name)

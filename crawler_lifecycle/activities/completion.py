@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from temporalio import activity
 
 from crawler_lifecycle.domain.errors import LifecycleError, NotDelivered, NotInThisState
-from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, EVENT_RUN_ENDED, archive_key, event_key, files_prefix
+from crawler_lifecycle.domain.names import (
+    EVENT_RUN_CHANGED,
+    EVENT_RUN_ENDED,
+    EVENT_RUN_STOPPED,
+    archive_key,
+    event_key,
+    files_prefix,
+)
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, StopIntent, Verdict, verdict
 from crawler_lifecycle.ports import (
     Catalogue,
@@ -44,6 +51,8 @@ class RunEnded:
     errors: int | None = None
     push: bool = False
     """Whether somebody wants to be told by ``signal_pusher_changed``."""
+    stopped: bool = False
+    """Whether a stop was on record, so that ``signal_pusher_stopped`` has something to tell."""
 
 
 @dataclass
@@ -83,6 +92,7 @@ class CompletionActivities:
             ended.items,
             ended.errors,
             push=self.notifier.sends,
+            stopped=ended.stop is not None,
         )
 
     @activity.defn(name="initiate_export_signal", no_thread_cancel_exception=True)
@@ -184,7 +194,8 @@ class CompletionActivities:
         sent = 0
         for delivery in self.store.deliveries(fence.run_id):
             failed = delivery["sink"] == self.notifier.name and delivery["status"] == "failed"
-            event = self.store.get_event(int(str(delivery["seq"]))) if failed else None
+            untried = delivery["type"] == EVENT_RUN_STOPPED and delivery["status"] == "pending"
+            event = self.store.get_event(int(str(delivery["seq"]))) if failed or untried else None
             if event is None or event.attempt != fence.attempt:
                 continue
             if event.type == EVENT_RUN_CHANGED and event != newest:

@@ -261,6 +261,8 @@ class RunStore(Protocol):
     def end_run(self, fence: Fence, judge: Callable[[Sequence[EndedTasks], StopIntent | None], Verdict]) -> RunRow:
         """Judge and set the terminal status, with its transition and the event ``run.ended``, in one transaction.
 
+        When a stop is on record, there is also the event ``run.stopped``.
+
         Raises ``NotInThisState`` while tasks are alive.
         """
         ...

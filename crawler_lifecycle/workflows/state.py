@@ -191,6 +191,7 @@ class RunState:
         """Take over the verdict that is committed now."""
         self.status, self.outcome, self.cause = ended.status, ended.outcome, ended.cause
         self.pages, self.items, self.errors, self.push_end = ended.pages, ended.items, ended.errors, ended.push
+        self.stopped = ended.stopped
         self.counts, self.waiting_for, self.next_look_at = Counts(ended.tasks), None, None
         if self.inbox.heard:
             self.inbox.note("a stop came after the verdict and changed nothing")

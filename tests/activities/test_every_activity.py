@@ -171,6 +171,7 @@ def _is_fenced(case: Case) -> bool:
         "signal_pusher_changed",  # pushes what is recorded, whoever owns the run by now
         "resend_pushes",  # the same
         *(name for name in OURS if "audit" in name),  # compares whatever runs there are
+        "signal_pusher_stopped",  # pushes the stored event of its own attempt, whoever owns the run by now
         "initiate_export_signal",  # delivers the stored event of its own attempt, whoever owns the run by now
     }
 

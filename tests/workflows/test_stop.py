@@ -14,9 +14,10 @@ from temporalio.common import RawValue
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable, SchedulerUnavailable
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
+from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
-from crawler_lifecycle.ports import Deployment
-from tests.support.lab import Lab
+from crawler_lifecycle.ports import Deployment, Fence
+from tests.support.lab import Lab, workflow_clock
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -314,3 +315,22 @@ async def test_a_stop_does_not_wait_for_a_push(lab: Lab) -> None:
     finally:
         over.set()
     _checked(lab, await handle.result())
+
+
+@pytest.mark.parametrize("ended", [FINISHED, SHUTDOWN], ids=["finished", "stopped"])
+async def test_a_stop_whose_signal_misses_the_verdict_is_told(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, ended: End
+) -> None:
+    """The gateway has written the stop, and the verdict comes before its signal: a dialog waits for the word."""
+    lab.cluster.behaviour = Behaviour(end=ended)
+    end_run = lab.store.end_run
+
+    def stopped_just_before(fence: Fence, judge: Any) -> Any:
+        lab.store.record_stop(fence.run_id, StopIntent(workflow_clock(), requested_by="ada"), "g1")
+        return end_run(fence, judge)
+
+    monkeypatch.setattr(lab.store, "end_run", stopped_just_before)
+    result = await lab.run({"crawler": "books"})
+    row = lab.store.get_run(result.run_id)
+    assert row.stop is not None
+    assert [e.body["status"] for e in lab.outside.pushed if e.type == "run.stopped"] == [row.status]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from sqlalchemy import Connection, func, insert, literal, or_, select, update
 
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, RowUnreadable
-from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, WAITING_FOR_START, archive_key, event_key
+from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STOPPED, WAITING_FOR_START, archive_key, event_key
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, Stage, StopIntent, Verdict
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Event, Fence, RunRow, TaskCounts
@@ -55,7 +55,9 @@ class CompletionPart(StorePart):
     """``end_run``, ``requeue_ended``, ``append_event``, ``record_delivery``, ``record_export``."""
 
     def end_run(self, fence: Fence, judge: Callable[[Sequence[EndedTasks], StopIntent | None], Verdict]) -> RunRow:
-        """Judge the run and set its terminal status, with the event ``run.ended`` in the same transaction.
+        """Judge the run and set its terminal status, with the events of it in the same transaction.
+
+        These are ``run.ended``, and ``run.stopped`` whenever a stop is on record, however its signal fared.
 
         Again: the row as it is, without asking ``judge``.
 
@@ -90,6 +92,9 @@ class CompletionPart(StorePart):
             if unit.stop is not None:
                 note_acted(unit, unit.now)  # nothing is left to be done about one that nobody heard of any more
             forget_staged(unit)
+            if unit.stop is not None:
+                key = event_key(unit.run_id, unit.attempt, EVENT_RUN_STOPPED)
+                unit.append_event(EVENT_RUN_STOPPED, key, _stopped_body(unit))
             key = event_key(unit.run_id, unit.attempt, EVENT_RUN_ENDED)
             unit.append_event(EVENT_RUN_ENDED, key, _ended_body(unit, counts))
             return run_row(unit.run)
@@ -203,6 +208,11 @@ def _tasks_made(unit: Unit) -> int:
     began = first["evidence"].get("tasks") if known and first is not None else None
     added = unit.conn.execute(select(func.sum(a.tasks)).where(a.run_id == unit.run_id)).scalar_one()
     return (began if isinstance(began, int) else 0) + int(added or 0)
+
+
+def _stopped_body(unit: Unit) -> dict[str, object]:
+    """What the front end is told about a run that was to be stopped."""
+    return {name: unit.run[name] for name in ("run_id", "attempt", "crawler", "status", "outcome", "cause")}
 
 
 def _ended_body(unit: Unit, counts: TaskCounts) -> dict[str, object]:
