@@ -184,6 +184,8 @@ class ResourceRequirements(_Struct, frozen=True):
 class Container(_Struct, frozen=True):
     name: str
     image: str | None = None
+    restart_policy: str | None = None
+    """Of an init container: ``Always`` makes it a sidecar, which executes beside the others."""
     resources: ResourceRequirements | None = None
 
     @property

@@ -95,6 +95,7 @@ def pod_words(task: TaskRef, job: Job | None, pod: Pod, events: Sequence[Event],
         return f"Held by scheduling gates: {', '.join(gates)}"
     if not pod.spec.node_name:
         return _unscheduled(pod, now)
+    beside = {one.name for one in pod.spec.init_containers if one.restart_policy == "Always"}
     for status in sorted(pod.status.init_container_statuses, key=lambda s: s.name):
         if status.state.terminated is not None and status.state.terminated.exit_code != 0:
             done = status.state.terminated
@@ -103,7 +104,8 @@ def pod_words(task: TaskRef, job: Job | None, pod: Pod, events: Sequence[Event],
         words = _container(pod, status, events, now)
         if words is not None:
             return f"Init container {status.name}: {words}"
-        if status.state.running is not None and not status.started:
+        # Of one that is no sidecar ``started`` says nothing: kubelets set it as soon as it runs.
+        if status.state.running is not None and not (status.started and status.name in beside):
             return f"Init container {status.name} runs"
     main = main_of(pod)
     words = _container(pod, main, events, now) if main is not None else None
