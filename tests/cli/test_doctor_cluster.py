@@ -25,9 +25,9 @@ from crawler_lifecycle.settings import Settings
 from tests.support.kube_api import Answer, FakeApiServer, Garbage, Silence
 from tests.support.kube_api.store import KINDS, NAMESPACES, PODS, Kind
 
-QUOTAS, ACCOUNTS, SECRETS, CLAIMS = (
+QUOTAS, ACCOUNTS, SECRETS, CLAIMS, PRIORITIES = (
     next(kind for kind in KINDS if kind.plural == plural)
-    for plural in ("resourcequotas", "serviceaccounts", "secrets", "persistentvolumeclaims")
+    for plural in ("resourcequotas", "serviceaccounts", "secrets", "persistentvolumeclaims", "priorityclasses")
 )
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
@@ -332,6 +332,26 @@ def test_the_volume(api: FakeApiServer, claim: dict[str, Any] | None, level: str
     if claim is not None:
         put(api, CLAIMS, "files", **claim)
     assert of(look(api, volume_claim="files"), "volume")[0][0] == level
+
+
+def test_priority_classes_of_settings_and_catalogue(api: FakeApiServer, tmp_path: Path) -> None:
+    (tmp_path / "crawlers.yaml").write_text(
+        "- {name: shops, kind: command, command: [x], image: a:1, kubernetes: {priority_class: theirs}}\n"
+    )
+    for name, value in (("crawls", -10), ("low", -11), ("none", 0)):
+        api.store.create(PRIORITIES, ("", name), {"metadata": {"name": name}, "value": value})
+    assert of(look(api, onetime_priority_class="crawls", scheduled_priority_class="low"), "priority") == [
+        (
+            "warn",
+            "priority class 'low' (LIFECYCLE_CLUSTER__SCHEDULED_PRIORITY_CLASS) is -11: below -10 the Cluster "
+            "Autoscaler adds no node for pods that wait, and takes nodes away under those that run",
+        ),
+        ("bad", "there is no priority class 'theirs' (crawler shops): no pod that names it can be made"),
+        ("ok", "priority class 'crawls' is -10"),
+    ]
+    api.deny("get", "priorityclasses")
+    [(level, text)] = of(look(api), "priority")
+    assert (level, text) == ("ok", "priority class 'theirs' is not ours to read")
 
 
 def test_pull_secrets_of_settings_and_catalogue(api: FakeApiServer, tmp_path: Path) -> None:

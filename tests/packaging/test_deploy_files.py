@@ -20,6 +20,7 @@ from crawler_lifecycle.adapters.kubernetes import labels, rights
 from crawler_lifecycle.adapters.kubernetes.resources import resources_of
 from crawler_lifecycle.cli import cluster_tidy, main
 from crawler_lifecycle.cli.doctor import place
+from crawler_lifecycle.cli.doctor.cluster_objects import EXPENDABLE
 from crawler_lifecycle.compose import OBSERVER, ROLES
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.pod import PodOptions
@@ -438,6 +439,18 @@ def test_a_drained_node_takes_one_of_each_at_a_time() -> None:
         assert budget["selector"] == deployments[name]["selector"]
         assert budget["selector"]["matchLabels"].items() <= deployments[name]["template"]["metadata"]["labels"].items()
     assert all(deployments[f"worker-{role}"]["replicas"] >= 2 for role in ("workflows", "control", "cluster"))
+
+
+def test_a_cluster_grows_for_crawls_and_nothing_gives_way_to_them() -> None:
+    """Pods below the Cluster Autoscaler's cutoff count as nothing to it; above 0 crawls would displace others."""
+    settings = dict(
+        line.split("=", 1)
+        for line in (DEPLOY / "overlays/production/settings.env").read_text().splitlines()
+        if "PRIORITY_CLASS=" in line
+    )
+    values = {one["metadata"]["name"]: one["value"] for one in documents(DEPLOY / "overlays/production/priority.yaml")}
+    assert all(EXPENDABLE <= values[name] <= 0 for name in settings.values())
+    assert len(settings) == 2
 
 
 def test_crawls_cannot_take_the_whole_cluster() -> None:

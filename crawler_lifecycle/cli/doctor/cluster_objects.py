@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from crawler_lifecycle.adapters.catalogue import load
 from crawler_lifecycle.cli.doctor.report import Level, Line, counted
@@ -13,12 +14,15 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable, LifecycleError
 
 if TYPE_CHECKING:
     from crawler_lifecycle.adapters.kubernetes.api import Api
+    from crawler_lifecycle.domain.crawler import CrawlerDefinition
     from crawler_lifecycle.settings import Settings
 
 #: An end is recorded, and its pod released, at the next look at the latest; the ladder ends at fifteen minutes.
 LEFT_OVER_S = 3600.0
 #: Above this share of a quota tasks begin to wait.
 NEARLY = Decimal("0.9")
+#: The Cluster Autoscaler's default of --expendable-pods-priority-cutoff: pods below it count as nothing.
+EXPENDABLE = -10
 
 #: Never the base alone: that would take back what an overlay changed.
 APPLY = "apply your overlay of deploy/ again, as an administrator"
@@ -105,11 +109,7 @@ def account(api: Api, name: str) -> list[Line]:
 def pull_secrets(api: Api, settings: Settings) -> list[Line]:
     """Whether the image pull secrets of settings and catalogue are there, as far as they are ours to read."""
     wanted: dict[str, list[str]] = {name: ["LIFECYCLE_CLUSTER__PULL_SECRETS"] for name in settings.cluster.pull_secrets}
-    try:
-        crawlers = load(settings.crawlers) if settings.crawlers.exists() else []
-    except LifecycleError:
-        crawlers = []  # told by the check of the catalogue
-    for crawler in crawlers:
+    for crawler in _crawlers(settings):
         for name in crawler.kubernetes.pull_secrets:
             wanted.setdefault(name, []).append(f"crawler {crawler.name}")
     lines, unread = [], []
@@ -161,6 +161,45 @@ def claim(api: Api, name: str | None) -> list[Line]:
     return [Line("volume", "ok", f"claim {name!r} is bound, {', '.join(modes)}")]
 
 
+def priority(api: Api, settings: Settings) -> list[Line]:
+    """Whether the priority classes of crawl pods are there, and none is so low that no node is added for them."""
+    chosen = settings.cluster
+    wanted: dict[str, str] = {}
+    if chosen.scheduled_priority_class is not None:
+        wanted[chosen.scheduled_priority_class] = "LIFECYCLE_CLUSTER__SCHEDULED_PRIORITY_CLASS"
+    if chosen.onetime_priority_class is not None:
+        wanted[chosen.onetime_priority_class] = "LIFECYCLE_CLUSTER__ONETIME_PRIORITY_CLASS"
+    for crawler in _crawlers(settings):
+        if crawler.kubernetes.priority_class is not None:
+            wanted.setdefault(crawler.kubernetes.priority_class, f"crawler {crawler.name}")
+    lines, well = [], []
+    for name, user in wanted.items():
+        found = _read(api, f"/apis/scheduling.k8s.io/v1/priorityclasses/{quote(name, safe='')}")
+        value = (found or {}).get("value") or 0
+        if found is None:
+            well.append(f"{name!r} is not ours to read")
+        elif not found:
+            text = f"there is no priority class {name!r} ({user}): no pod that names it can be made"
+            lines.append(Line("priority", "bad", text, f"make it, or name another one in {user}"))
+        elif value < EXPENDABLE:
+            text = (
+                f"priority class {name!r} ({user}) is {value}: below {EXPENDABLE} the Cluster Autoscaler adds no node "
+                "for pods that wait, and takes nodes away under those that run"
+            )
+            cure = f"delete the class and make it again with {EXPENDABLE} or more; a value cannot be changed"
+            lines.append(Line("priority", "warn", text, cure))
+        else:
+            well.append(f"{name!r} is {value}")
+    return [*lines, *([Line("priority", "ok", f"priority class {', '.join(well)}")] if well else [])]
+
+
+def _crawlers(settings: Settings) -> list[CrawlerDefinition]:
+    try:
+        return load(settings.crawlers) if settings.crawlers.exists() else []
+    except LifecycleError:
+        return []  # told by the check of the catalogue
+
+
 # --- leftovers -----------------------------------------------------------------------------------------------------
 
 
@@ -199,9 +238,12 @@ def left_over(api: Api) -> list[Line]:
 
 def _object(api: Api, resource: str, name: str) -> dict[str, Any] | None:
     """An object of the namespace; empty when there is none, ``None`` when it is not ours to read."""
+    return _read(api, api.path(resource, name))
+
+
+def _read(api: Api, path: str) -> dict[str, Any] | None:
     from crawler_lifecycle.adapters.kubernetes.errors import NotFound, Refused
 
-    path = api.path(resource, name)
     try:
         found: dict[str, Any] = json.loads(api.get(path))
     except NotFound:
