@@ -312,6 +312,11 @@ def _api(kubeconfig: Path | None, context: str | None, namespace: str, connect_s
     return Api.connect(kubeconfig=kubeconfig, context=context, namespace=namespace, connect_s=connect_s, read_s=read_s)
 
 
+def build_audit(parts: Parts) -> AuditActivities:
+    """What compares database, cluster and Temporal, and puts right where they differ."""
+    return AuditActivities(parts.store, parts.cluster, parts.directory, parts.audit)
+
+
 def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
     """Every activity by its name."""
     p = parts
@@ -321,7 +326,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
         ReconciliationActivities(p.store, p.cluster, p.notifier),
         CancellationActivities(p.store, p.cluster, p.notifier),
         CompletionActivities(p.store, p.cluster, p.sink, p.archive, p.catalogue, p.notifier),
-        AuditActivities(p.store, p.cluster, p.directory, p.audit),
+        build_audit(p),
     )
     found: dict[str, Callable[..., Any]] = {}
     for owner in owners:

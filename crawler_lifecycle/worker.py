@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError
 from temporalio.worker import Worker, WorkerDeploymentConfig
 
+from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.meters import INSTRUMENTS
 from crawler_lifecycle.adapters.temporal import (
     TemporalDirectory,
@@ -41,6 +43,7 @@ from crawler_lifecycle.compose import (
     ROLES,
     Parts,
     activities_of,
+    build_audit,
     build_keeper,
     build_numbers,
     build_observer,
@@ -52,6 +55,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from crawler_lifecycle.numbering import FIRST_S, Numbers
 from crawler_lifecycle.observability import logs, tracing
 from crawler_lifecycle.observability.metrics import build
+from crawler_lifecycle.overdue import Overdue
 from crawler_lifecycle.ports import Observer, ObserverHealth, RunStore
 from crawler_lifecycle.releasing import Releaser
 from crawler_lifecycle.settings import AuditSettings, Settings, WorkerSettings
@@ -66,6 +70,8 @@ EXIT_ERROR, EXIT_UNREACHABLE = 1, 8
 RETRY_S = 2.0
 #: How often a worker that serves asks whether what it needs is there, seconds.
 CHECK_S = 5.0
+#: How often a worker asks whether Temporal still knows what was registered, seconds: its database may be another one.
+REGISTER_S = 30.0
 #: How long a workflow waits for the worker that remembers it before any other takes it: the price of a killed worker.
 STICKY_S = 5.0
 
@@ -84,6 +90,8 @@ class Health:
     """How many ends the cluster still keeps as evidence, and why they cannot be let go of."""
     numbers: Callable[[], Mapping[str, object]] | None = None
     """Whether everything that bears numbers of runs has said which ones. New ones are given out all the same."""
+    overdue: Callable[[], Mapping[str, object]] | None = None
+    """How many looks are overdue, and what was done about them."""
 
     def app(self) -> Starlette:
         """``/healthz`` (alive) and ``/readyz`` (serving; otherwise what is missing and the cure)."""
@@ -99,6 +107,8 @@ class Health:
                 body["releases"] = dict(self.releases())
             if self.numbers is not None:
                 body["numbers"] = dict(self.numbers())
+            if self.overdue is not None:
+                body["overdue"] = dict(self.overdue())
             return JSONResponse(body, status_code=503 if self.missing else 200)
 
         return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz)])
@@ -192,6 +202,18 @@ async def _without_database(store: RunStore) -> dict[str, str]:
     return {}
 
 
+async def _registered(client: Client) -> dict[str, str]:
+    """Register the search attributes that the server does not know; what is missing of them."""
+    try:
+        added = await register_search_attributes(client)
+    except RPCError as error:
+        cure = registration_command(client.namespace)
+        return {"search_attributes": f"cannot be registered ({error}); let an operator run: {cure}"}
+    if added:
+        log.info("registered search attributes %s", ", ".join(added))
+    return {}
+
+
 async def _connected(
     store: RunStore,
     directory: TemporalDirectory,
@@ -209,13 +231,7 @@ async def _connected(
                 missing["temporal"] = f"no Temporal server answers ({error}); start one or set TEMPORAL_ADDRESS"
         client = directory.client
         if client is not None:
-            try:
-                added = await register_search_attributes(client)
-                if added:
-                    log.info("registered search attributes %s", ", ".join(added))
-            except RPCError as error:
-                cure = registration_command(client.namespace)
-                missing["search_attributes"] = f"cannot be registered ({error}); let an operator run: {cure}"
+            missing |= await _registered(client)
         missing |= await _without_database(store)
         if client is not None and not missing:
             return client
@@ -259,7 +275,7 @@ def _observer_of(settings: Settings, roles: Sequence[str]) -> Observer | None:
 
 
 @contextlib.asynccontextmanager
-async def _beside(helper: Waker | Releaser | Numbers, over: asyncio.Event) -> AsyncIterator[None]:
+async def _beside(helper: Waker | Releaser | Numbers | Overdue, over: asyncio.Event) -> AsyncIterator[None]:
     """A helper at work for as long as this is open and ``over`` is not set."""
     task = asyncio.create_task(helper.run(over))
     try:
@@ -280,15 +296,24 @@ async def _stay_truthful(
     store: RunStore,
     health: Health,
     over: asyncio.Event,
+    registered: Callable[[], Awaitable[dict[str, str]]],
     also: Callable[[], dict[str, str]] = dict,
 ) -> None:
-    """Until ``over``: readiness says what the worker cannot do without and does not have at present."""
+    """Until ``over``: readiness says what the worker cannot do without and does not have at present.
+
+    ``registered`` makes sure that Temporal knows what workflows need.
+    """
+    checked = time.monotonic()
     while not over.is_set():
         missing = await _without_database(store) | also()
         try:
             await client.service_client.check_health(timeout=timedelta(seconds=CHECK_S))
         except (RPCError, RuntimeError) as error:
             missing["temporal"] = f"the Temporal server does not answer ({error})"
+        else:
+            if time.monotonic() - checked >= REGISTER_S or "search_attributes" in health.missing:
+                checked = time.monotonic()
+                missing |= await registered()
         for what in sorted({*missing, *health.missing}):
             if missing.get(what) != health.missing.get(what):
                 log.warning("%s: %s", what, missing.get(what, "is there again"))
@@ -340,6 +365,8 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         traces = tracing.start("worker")
         stack.callback(traces.close)
         runtime = _runtime(settings.worker)
+        meters.outside(runtime.metric_meter)
+        stack.callback(meters.outside, None)
         codec = codec_of(settings.payloads.keys)
         directory = TemporalDirectory(asyncio.get_running_loop())
         queued = [role for role in health.roles if role != OBSERVER]
@@ -375,9 +402,20 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
             await stack.enter_async_context(_beside(releaser, over))
         if "audit" in health.roles:
             await _keep_schedule(client, settings.audit)
+            take_over = functools.partial(build_audit(parts["audit"]).take_over, repair=settings.audit.repair)
+            overdue = Overdue(parts["audit"].store, take_over, Lifecycle(client).look_now)
+            health.overdue = overdue.state
+            await stack.enter_async_context(_beside(overdue, over))
         health.missing = only()
         log.info("worker ready, roles %s, version %s", ", ".join(health.roles), health.version or "none")
-        await _stay_truthful(client, store, health, over, only)
+
+        async def registered() -> dict[str, str]:
+            if "audit" in health.roles:
+                with contextlib.suppress(RPCError):  # that it may not was said at the start
+                    await keep_audit_schedule(client, settings.audit.every_s, settings.audit.repair, only_missing=True)
+            return await _registered(client)
+
+        await _stay_truthful(client, store, health, over, registered, only)
         health.missing = {"worker": "is leaving"}
         log.info("worker leaves; running activities get %s s", settings.worker.grace_s)
         # All at once: one after the other, the last would still take work while the first waits, and the grace adds up.

@@ -32,11 +32,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "waking": {"domain", "ports"},
     "releasing": {"domain", "ports"},
     "numbering": {"domain", "ports"},
+    "overdue": {"domain", "ports"},
     "beating": set(),
     "patience": {"domain"},
     "worker": {
         *("domain", "ports", "activities", "adapters", "workflows", "settings", "compose", "temporal"),
-        *("codec", "observability", "client", "waking", "beating", "releasing", "numbering"),
+        *("codec", "observability", "client", "waking", "beating", "releasing", "numbering", "overdue"),
     },
     "scheduler": {
         *("domain", "ports", "adapters", "settings", "compose", "web", "task_tokens", "observability"),

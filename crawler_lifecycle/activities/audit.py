@@ -46,6 +46,7 @@ from crawler_lifecycle.domain.errors import (
     RunNotFound,
 )
 from crawler_lifecycle.domain.ledger import CorrectionKind
+from crawler_lifecycle.domain.overdue import OVERDUE_S
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Cluster, Correction, Fence, RunStore, TaskRef, WorkflowDirectory
@@ -229,6 +230,21 @@ class AuditActivities:
             return f"taken over by workflow {workflow_id}"
 
         return begin
+
+    def take_over(self, run: LiveRun, *, repair: bool = True) -> Reported | None:
+        """Start or take over a run whose look is overdue and that nobody works for: what was found, and what was done.
+
+        ``None``: somebody works for it, or it went on meanwhile. Whoever was about to put it right had the time since
+        the look was due, so the grace is short. Again, and two at once: find the workflow that the first one started.
+        Without ``repair`` it is only told. Raises ``TemporalUnavailable``.
+        """
+        finding = self._judged(run)
+        if finding is None:
+            return None
+        grace = min(self.rules.grace_s, OVERDUE_S) if finding.since is not None else 0.0
+        hasty = replace(self, rules=replace(self.rules, grace_s=grace))
+        part = hasty._settle([finding], repair, 1, lambda found: self._resumer(found, run))
+        return next(iter(part.findings), None)
 
     # --- workflows that are open ------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """What is counted about runs, and where: one table of instruments, and the calls that feed them.
 
-Everything goes through the SDK's meter of the activity, so that a worker has one endpoint for its own figures and the
-SDK's, and an activity that is executed outside of a worker counts nothing. Figures are for watching, not for accounts:
-an activity whose answer was lost counts twice. The database is what is true.
+Everything goes through the SDK's meter of the activity, or of the worker for what it does beside them, so that a worker
+has one endpoint for its own figures and the SDK's, and an activity that is executed outside of a worker counts nothing.
+Figures are for watching, not for accounts: an activity whose answer was lost counts twice. The database is true.
 
 Labels are closed sets. A crawler may invent outcomes; here they become ``other``.
 """
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from temporalio import activity
+from temporalio.common import MetricMeter
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, CancelledError
 
 from crawler_lifecycle.domain.errors import LifecycleError, codes
@@ -99,10 +100,20 @@ def expected(error: BaseException) -> bool:
     return isinstance(error, ApplicationError) and error.category is ApplicationErrorCategory.BENIGN
 
 
+_outside: MetricMeter | None = None
+
+
+def outside(meter: MetricMeter | None) -> None:
+    """Where is counted what a worker does outside of activities; ``None``: nowhere."""
+    global _outside
+    _outside = meter
+
+
 def count(what: Instrument, by: int = 1, **labels: str) -> None:
-    """Add to a counter of the activity that runs now; outside of activities nothing happens."""
-    if by and activity.in_activity():
-        activity.metric_meter().create_counter(what.name, what.text).add(by, dict(labels))
+    """Add to a counter of the activity that runs now, or of the worker."""
+    meter = activity.metric_meter() if activity.in_activity() else _outside
+    if by and meter is not None:
+        meter.create_counter(what.name, what.text).add(by, dict(labels))
 
 
 def measure(what: Instrument, seconds: float, **labels: str) -> None:

@@ -221,14 +221,17 @@ async def _confirmed(client: Client, workflow: OpenWorkflow) -> OpenWorkflow | N
     return OpenWorkflow(found.id, first, found.start_time, found.typed_search_attributes.get(_RUN_ID))
 
 
-async def keep_audit_schedule(client: Client, every_s: float, repair: bool) -> None:
+async def keep_audit_schedule(client: Client, every_s: float, repair: bool, *, only_missing: bool = False) -> None:
     """Make the Temporal Schedule of audits what the settings say; without ``every_s`` there is none.
 
     Whoever paused it finds it paused. Audits never overlap, and those that were missed are not made up for: the next
-    one finds the same. Raises ``RPCError`` when the right to do so is missing.
+    one finds the same. With ``only_missing`` what is there stays as it is. Raises ``RPCError`` when the right to do so
+    is missing.
     """
     handle = client.get_schedule_handle(names.AUDIT_SCHEDULE)
     if every_s <= 0:
+        if only_missing:
+            return
         try:
             await handle.delete()
         except RPCError as error:
@@ -256,7 +259,8 @@ async def keep_audit_schedule(client: Client, every_s: float, repair: bool) -> N
     try:
         await client.create_schedule(names.AUDIT_SCHEDULE, wanted)
     except ScheduleAlreadyRunningError:
-        await handle.update(renewed)
+        if not only_missing:
+            await handle.update(renewed)
 
 
 async def register_search_attributes(client: Client) -> list[str]:

@@ -67,8 +67,15 @@ class Gateway:
 
     def runs(self, *, limit: int | None = None, **filters: str | Sequence[str] | None) -> list[Document]:
         """Runs, newest first, at most ``limit``. Filters as the API spells them; several values mean any of them."""
+        rows: list[Document] = self.list_of_runs(limit=limit, **filters)["runs"]
+        return rows
+
+    def list_of_runs(self, *, limit: int | None = None, **filters: str | Sequence[str] | None) -> Document:
+        """The same with what the gateway says beside them about all runs: how many looks are overdue."""
         chosen = {name: value for name, value in filters.items() if value}
-        return self._pages("/v1/runs", "runs", chosen, limit)
+        last: Document = {}
+        rows = self._pages("/v1/runs", "runs", chosen, limit, last)
+        return {"runs": rows} | {name: last[name] for name in ("overdue",) if name in last}
 
     def run(self, run_id: int) -> Document:
         """One run with everything that is known about it."""
@@ -185,11 +192,19 @@ class Gateway:
     # --- transport -----------------------------------------------------------------------------------------------
 
     def _pages(
-        self, path: str, name: str, filters: Mapping[str, str | Sequence[str]], limit: int | None
+        self,
+        path: str,
+        name: str,
+        filters: Mapping[str, str | Sequence[str]],
+        limit: int | None,
+        last: Document | None = None,
     ) -> list[Document]:
+        """All rows of all pages; ``last`` gets what else stands in the last one."""
         found: list[Document] = []
         for page in self._each_page(path, filters, PAGE_SIZE if limit is None else min(limit, PAGE_SIZE)):
             found += page.get(name, [])
+            if last is not None:
+                last |= page
             if limit is not None and len(found) >= limit:
                 return found[:limit]
         return found

@@ -58,8 +58,15 @@ def list_runs(
             from crawler_lifecycle.cli.watch import watch_list
 
             return watch_list(session, gateway, filters, limit)
-        rows = gateway.runs(limit=limit, **filters)
-    emit_list(session, "runs", rows, columns.RUNS, name="run_id", empty="no runs; next: crawlctl crawler list")
+        document = gateway.list_of_runs(limit=limit, **filters)
+    rows, overdue = document["runs"], document.get("overdue", {}).get("text")
+
+    def table() -> None:
+        show_rows(session, rows, columns.RUNS, empty="no runs; next: crawlctl crawler list")
+        if overdue:
+            print(clean(overdue))
+
+    emit(session, document, names=[row.get("run_id") for row in rows], table=table, rows=rows)
     return Exit.DONE
 
 

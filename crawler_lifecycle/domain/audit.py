@@ -100,6 +100,10 @@ class LiveRun:
     owner_run_id: str | None = None
     priority: int = 3
     stop: StopIntent | None = None
+    due_at: datetime | None = None
+    """When its next look is due; where none is planned, since when its row has not changed."""
+    planned: bool = False
+    """Whether a look is planned."""
     unreadable: str | None = None
     """What in the row cannot be; then nobody may go by it."""
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from .overdue import overdue_before
+
 #: How a wait that activities write down begins: who does not answer, then a colon and the error.
 SCHEDULER_WAIT = "scheduler service: "
 CLUSTER_WAIT = "cluster: "
-#: A look is under way for some seconds after it was due; later it is overdue.
-OVERDUE_S = 15.0
 #: Tasks that are named before the rest is only counted.
 NAMED_MAX = 5
 
@@ -104,8 +104,7 @@ def _look(s: Standing) -> str | None:
         return f"looks have failed{_for(s, s.look_error_since)}: {s.look_error}"
     if s.look_error is not None:
         return f"the cluster has not answered{_for(s, s.look_error_since)}: {s.look_error}"
-    late = s.now is not None and s.next_look_at is not None and (s.now - s.next_look_at).total_seconds() > OVERDUE_S
-    if late:
+    if s.now is not None and s.next_look_at is not None and s.next_look_at < overdue_before(s.now):
         return f"the look that was due{_ago(s, s.next_look_at)} has not come: no worker takes it up, or it hangs"
     return None
 

@@ -24,6 +24,7 @@ RELATIVE: Mapping[str, Any] = {
     "verified_ago_s": True,
     "waiting": True,
     "until": True,
+    "overdue": {"text"},
     "runs": {"__all__": {"verified_ago_s", "waiting"}},
 }
 

@@ -15,12 +15,13 @@ from starlette.responses import Response
 
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.ledger import CorrectionKind, wrong_words
+from crawler_lifecycle.domain.overdue import OverdueLooks, overdue_before
 from crawler_lifecycle.ports import CorrectionSummary, RunStore
 
 from .conditional import NOT_MODIFIED, conditional
 from .metrics import Metrics
 from .paging import SummaryChoice
-from .schemas import WEEK, CorrectionTotals, LedgerSummary
+from .schemas import WEEK, CorrectionTotals, LedgerSummary, Overdue
 
 #: Seconds for which the figures of the last scrape are good enough.
 FRESH_S = 5.0
@@ -41,13 +42,16 @@ def add_ledger(app: FastAPI, store: RunStore, metrics: Metrics, clock: Callable[
         """For how long at most a recorded status was untrue, over all runs, and how often, by kind."""
         now = clock()
         since = choice.since or now - WEEK
-        return conditional(request, summary_of(store.correction_summary(since), now, week=choice.since is None))
+        summary, late = store.correction_summary(since), store.overdue_looks(overdue_before(now))
+        return conditional(request, summary_of(summary, late, now, week=choice.since is None))
 
 
-def summary_of(found: CorrectionSummary, now: datetime, *, week: bool) -> LedgerSummary:
+def summary_of(found: CorrectionSummary, late: OverdueLooks, now: datetime, *, week: bool) -> LedgerSummary:
     """The answer, in numbers and in words."""
     known = {kind.value: kind.meaning for kind in CorrectionKind}
+    overdue = Overdue.of(late, now)
     period = "this week" if week else f"since {found.since:%Y-%m-%dT%H:%M:%SZ}"
+    words = wrong_words(found.worst_ms, {total.kind: total.count for total in found.kinds}, period)
     return LedgerSummary(
         since=found.since,
         until=now,
@@ -59,7 +63,9 @@ def summary_of(found: CorrectionSummary, now: datetime, *, week: bool) -> Ledger
             )
             for total in found.kinds
         },
-        text=wrong_words(found.worst_ms, {total.kind: total.count for total in found.kinds}, period),
+        overdue=overdue,
+        # What no look has compared yet may be untrue as well.
+        text="; ".join(filter(None, [words, overdue.text])),
     )
 
 
@@ -68,7 +74,7 @@ def _seconds(milliseconds: int | None) -> float | None:
 
 
 class Figures:
-    """Gauges of the last seven days, asked of the database when somebody scrapes, at most every few seconds."""
+    """Gauges of the last seven days and of overdue looks, asked of the database at a scrape, not too often."""
 
     def __init__(self, store: RunStore, metrics: Metrics, clock: Callable[[], datetime]) -> None:
         self._store, self._clock = store, clock
@@ -86,7 +92,15 @@ class Figures:
             ["kind"],
             registry=metrics.registry,
         )
-        self._set({kind.value: (math.nan, math.nan) for kind in CorrectionKind})
+        self._overdue = Gauge(
+            "lifecycle_looks_overdue",
+            "Looks that are overdue by 30 s or more; NaN while the database does not answer",
+            registry=metrics.registry,
+        )
+        self._overdue_s = Gauge(
+            "lifecycle_look_overdue_seconds_max", "For how long the oldest of them was due", registry=metrics.registry
+        )
+        self._unknown()
 
     def refresh(self) -> None:
         """Bring the gauges up to date. Blocks. A database that does not answer makes them unknown, not zero."""
@@ -95,13 +109,22 @@ class Figures:
             if self._asked_at is not None and now - self._asked_at < FRESH_S:
                 return
             self._asked_at = now
+            clock = self._clock()
             try:
-                found = self._store.correction_summary(self._clock() - WEEK)
+                found = self._store.correction_summary(clock - WEEK)
+                late = self._store.overdue_looks(overdue_before(clock))
             except LifecycleError:
-                self._set({kind.value: (math.nan, math.nan) for kind in CorrectionKind})
+                self._unknown()
                 return
+            self._overdue.set(late.count)
+            self._overdue_s.set((clock - late.since).total_seconds() if late.since else 0)
             totals = {total.kind: (float(total.count), (total.worst_ms or 0) / 1000) for total in found.kinds}
             self._set({kind.value: totals.get(kind.value, (0.0, 0.0)) for kind in CorrectionKind})
+
+    def _unknown(self) -> None:
+        self._set({kind.value: (math.nan, math.nan) for kind in CorrectionKind})
+        self._overdue.set(math.nan)
+        self._overdue_s.set(math.nan)
 
     def _set(self, totals: dict[str, tuple[float, float]]) -> None:
         for kind, (count, worst) in totals.items():

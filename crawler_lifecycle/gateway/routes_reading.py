@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.errors import RunNotFound
+from crawler_lifecycle.domain.overdue import overdue_before
 from crawler_lifecycle.ports import RunRow, RunStore
 
 from .blocked import Blocked
@@ -26,7 +27,7 @@ from .paging import (
     decode,
     id_before,
 )
-from .schemas import CorrectionPage, Run, RunDetail, RunPage, StopOfRun, TaskPage
+from .schemas import CorrectionPage, Overdue, Run, RunDetail, RunPage, StopOfRun, TaskPage
 from .timeline import TimelinePage, timeline_page
 from .waiting import told_by_tasks
 
@@ -68,7 +69,8 @@ def _add_runs(app: FastAPI, store: RunStore, blocked: Blocked, clock: Callable[[
         page, token = cut("run", rows, filters.page_size, lambda row: row.run_id)
         now = clock()
         runs = [Run.of(row, now, blocked=blocked.listed(row)) for row in page]
-        return conditional(request, RunPage(runs=runs, next_page_token=token))
+        overdue = Overdue.of(store.overdue_looks(overdue_before(now)), now)
+        return conditional(request, RunPage(runs=runs, next_page_token=token, overdue=overdue))
 
     @app.get("/v1/runs/{run_id}", operation_id="getRun", response_model=RunDetail, responses=NOT_MODIFIED)
     async def get_run(run_id: RunId, request: Request) -> Response:

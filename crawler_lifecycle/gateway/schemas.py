@@ -11,6 +11,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validato
 
 from crawler_lifecycle.domain.audit import AuditReport, Reported
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX, workflow_id
+from crawler_lifecycle.domain.overdue import OverdueLooks, overdue_before, overdue_words
 from crawler_lifecycle.domain.run import ChildTask, Limits, Resources, RunRequest, RunStatus, StopIntent, Trigger
 from crawler_lifecycle.domain.waiting import waiting
 from crawler_lifecycle.ports import AddedTask, CorrectionRow, FindingRow, Resumption, RunRow, TaskRow
@@ -21,8 +22,6 @@ from .waiting import standing_of, undelivered
 WEEK = timedelta(days=7)
 #: Tasks of one run that the gateway takes; it stores them, so that none of them has to travel through Temporal.
 TASKS_MAX = 10_000
-#: A live run whose next look is overdue by more than this shows a status that nobody vouches for any more.
-STALE_AFTER = timedelta(seconds=60)
 
 _ID = r"^\S(.*\S)?$"
 
@@ -172,6 +171,7 @@ class Run(BaseModel):
     verified_ago_s: float | None
     next_look_at: datetime | None
     stale: bool
+    """Whether the look that was due is overdue: nobody vouches for the status any more."""
     blocked: str | None = None
     last_progress_at: datetime | None
     pages: int | None
@@ -187,7 +187,7 @@ class Run(BaseModel):
     @classmethod
     def of(cls, row: RunRow, now: datetime, *, known: Mapping[str, Any] | None = None, **more: Any) -> Self:
         """The row as it is at ``now``; ``known`` is what its tasks and deliveries add to what it waits for."""
-        overdue = row.next_look_at is not None and now - row.next_look_at > STALE_AFTER
+        overdue = row.next_look_at is not None and row.next_look_at < overdue_before(now)
         same = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
         requested_by, tags = row.request.get("requested_by"), row.request.get("tags")
         return cls(
@@ -231,11 +231,30 @@ class Accepted(Run):
     note: str | None
 
 
+class Overdue(BaseModel):
+    """Looks that are overdue, over all runs: what they would have found is not on record yet."""
+
+    count: int
+    since: datetime | None
+    """When the oldest of them was due."""
+    run_id: int | None
+    """The run whose look that is."""
+    verified_at: datetime | None
+    """When that run was last verified; null also when it never was."""
+    text: str | None
+    """The same in one sentence; null when no look is overdue."""
+
+    @classmethod
+    def of(cls, looks: OverdueLooks, now: datetime) -> Self:
+        return cls(**asdict(looks), text=overdue_words(looks, now))
+
+
 class RunPage(BaseModel):
-    """Runs, newest first."""
+    """Runs, newest first. ``overdue`` is about all runs, whatever the filters."""
 
     runs: list[Run]
     next_page_token: str | None
+    overdue: Overdue
 
 
 class TaskPage(BaseModel):
@@ -310,6 +329,7 @@ class LedgerSummary(BaseModel):
     worst_s: float | None
     """Seconds; null when no recorded status was untrue, or nobody can say for how long."""
     kinds: dict[str, CorrectionTotals]
+    overdue: Overdue
     text: str
     """The same in one sentence."""
 

@@ -14,6 +14,7 @@ from crawler_lifecycle.domain.audit import (
     RecordedTask,
 )
 from crawler_lifecycle.domain.audit import Finding as AuditFinding
+from crawler_lifecycle.domain.overdue import OverdueLooks
 from crawler_lifecycle.domain.run import (
     EndedTasks,
     ExportResult,
@@ -413,6 +414,19 @@ class RunStore(Protocol):
     # audits
     def open_runs(self, after_run_id: int = 0, limit: int = 500) -> list[LiveRun]:
         """Runs that have not ended, by id, with what in their rows cannot be."""
+        ...
+
+    def overdue_runs(
+        self, before: datetime, after: tuple[datetime, int] | None = None, limit: int = 500
+    ) -> list[LiveRun]:
+        """Live runs whose next look was due before then, in that order and by id; ``after`` is the last one seen.
+
+        Those without a planned look are among them when their row has not changed since then.
+        """
+        ...
+
+    def overdue_looks(self, before: datetime) -> OverdueLooks:
+        """How many looks that were planned for before then have not come, and the oldest."""
         ...
 
     def ended_runs(

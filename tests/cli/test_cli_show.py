@@ -29,6 +29,15 @@ def test_list_as_json_with_the_option_anywhere(gateway: respx.MockRouter, crawlc
     assert result.json == {"runs": [RUN]}
 
 
+def test_a_list_says_how_many_looks_are_overdue(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    words = "3 looks are overdue, the oldest (run 7) by 2 min 44 s: nothing after 2026-11-20T11:57:16Z is verified"
+    overdue = {"count": 3, "since": "2026-11-20T11:57:16Z", "run_id": 7, "verified_at": None, "text": words}
+    gateway.get("/v1/runs").respond(json={"runs": [RUN], "overdue": overdue})
+    assert crawlctl("list").out.splitlines()[-1] == words
+    assert crawlctl("list", "-o", "json").json["overdue"] == overdue
+    assert crawlctl("list", "-o", "name").out == "7\n"
+
+
 def test_list_as_yaml_and_names(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     gateway.get("/v1/runs").respond(json={"runs": [RUN, COMPLETED | {"run_id": 5}]})
     assert yaml.safe_load(crawlctl("list", "-o", "yaml").out)["runs"][0]["run_id"] == 7

@@ -151,6 +151,7 @@ def test_the_ledger_in_one_line(world: World, client: TestClient, fence: Fence) 
     wrong(world, fence, CorrectionKind.KILLED, "FAILED")
     world.clock.forward(8 * 86400)
     wrong(world, fence, CorrectionKind.LATE, "FAILED")
+    look(world, fence, Phase.EXECUTING)
     summary = client.get("/v1/corrections/summary").json()
     assert (summary["count"], list(summary["kinds"])) == (1, ["late"])
     assert summary["text"] == "wrong for at most 691242 s this week: 1 correction (late 1)"
@@ -161,6 +162,30 @@ def test_the_ledger_in_one_line(world: World, client: TestClient, fence: Fence) 
     assert "since 2026-11-20T00:00:00Z: 2 corrections (killed 1, late 1)" in whole["text"]
     refused = client.get("/v1/corrections/summary", params={"since": "yesterday"})
     assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "since")
+
+
+def test_no_word_of_the_truth_without_the_looks_that_are_overdue(
+    world: World, client: TestClient, fence: Fence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes_ledger, "FRESH_S", 0.0)
+    world.clock.forward(90)
+    nothing = {"count": 0, "since": None, "run_id": None, "verified_at": None, "text": None}
+    assert client.get("/v1/runs", params={"status": "FAILED"}).json()["overdue"] == nothing
+    assert client.get("/v1/corrections/summary").json()["overdue"] == nothing
+    world.clock.forward(134)
+    words = f"1 look is overdue (run {fence.run_id}) by 2 min 44 s: nothing after 2026-11-20T12:00:00Z is verified"
+    listed = client.get("/v1/runs", params={"status": "FAILED"}).json()
+    assert listed["overdue"] == {
+        "count": 1, "since": "2026-11-20T12:01:00Z", "run_id": fence.run_id,
+        "verified_at": "2026-11-20T12:00:00Z", "text": words,
+    }  # fmt: skip
+    summary = client.get("/v1/corrections/summary").json()
+    assert summary["text"] == f"no recorded status was untrue this week; {words}"
+    scraped = client.get("/metrics").text
+    assert "lifecycle_looks_overdue 1.0" in scraped
+    assert "lifecycle_look_overdue_seconds_max 164.0" in scraped
+    look(world, fence, Phase.EXECUTING)
+    assert client.get("/v1/runs").json()["overdue"] == nothing
 
 
 def test_lists_by_kind(world: World, client: TestClient, fence: Fence) -> None:

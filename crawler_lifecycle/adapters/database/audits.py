@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, Select, and_, delete, insert, or_, select, union, update
+from sqlalchemy import Connection, Select, and_, delete, func, insert, or_, select, union, update
 from sqlalchemy.exc import IntegrityError
 
 from crawler_lifecycle.domain.audit import (
@@ -23,6 +23,7 @@ from crawler_lifecycle.domain.audit import (
     RecordedTask,
 )
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STARTED, EVENT_RUN_STOPPED, event_key
+from crawler_lifecycle.domain.overdue import OverdueLooks
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import FindingRow
@@ -68,6 +69,36 @@ class AuditPart(StorePart):
         query = select(run_history).join(ids, ids.c.run_id == r.run_id).order_by(r.run_id).limit(limit)
         with self._db.reading() as conn:
             return [_live_run(row) for row in conn.execute(query).mappings()]
+
+    def overdue_runs(
+        self, before: datetime, after: tuple[datetime, int] | None = None, limit: int = 500
+    ) -> list[LiveRun]:
+        """Live runs that were due before then, in the order of that and of their ids; ``after`` is the last one seen.
+
+        Where no look is planned (nobody owns the run yet, nothing of it is deployed, its start is waited for) it is
+        those whose rows have not changed since then.
+        """
+        r = run_history.c
+        pages = [_due_page(r.next_look_at, r.status.in_(_LIVE), before, after, limit, "page_planned")]
+        for n, status in enumerate(_LIVE):
+            unplanned = and_(r.next_look_at.is_(None), r.status == status)
+            pages.append(_due_page(r.updated_at, unplanned, before, after, limit, f"page_unplanned_{n}"))
+        ids = union(*(select(page.c.run_id) for page in pages)).subquery("page_of_due")
+        with self._db.reading() as conn:
+            rows = conn.execute(select(run_history).join(ids, ids.c.run_id == r.run_id)).mappings()
+            found = [_live_run(row) for row in rows]
+        return sorted(found, key=lambda run: (run.due_at or before, run.run_id))[:limit]
+
+    def overdue_looks(self, before: datetime) -> OverdueLooks:
+        """How many looks that were planned for before then have not come, and the oldest."""
+        r = run_history.c
+        late = and_(r.next_look_at < before, r.status.in_(_LIVE))
+        oldest = select(r.next_look_at, r.run_id, r.verified_at).where(late).order_by(r.next_look_at, r.run_id).limit(1)
+        with self._db.reading() as conn:
+            first = conn.execute(oldest).one_or_none()
+            if first is None:
+                return OverdueLooks()
+            return OverdueLooks(conn.execute(select(func.count()).where(late)).scalar_one(), *first)
 
     def ended_runs(
         self, since: datetime, after: tuple[datetime, int] | None = None, limit: int = 500
@@ -232,6 +263,17 @@ def _page(condition: Any, after: int, limit: int, name: str) -> Any:
     )
 
 
+def _due_page(
+    due: Any, condition: Any, before: datetime, after: tuple[datetime, int] | None, limit: int, name: str
+) -> Any:
+    r = run_history.c
+    query = select(r.run_id).where(condition, due < before)
+    if after is not None:
+        query = query.where(due >= after[0], or_(due > after[0], r.run_id > after[1]))
+    hint = "FORCE INDEX (ix_run_history_overdue)"
+    return query.order_by(due, r.run_id).limit(limit).with_hint(run_history, hint, "mysql").subquery(name)
+
+
 def _live_run(row: Row) -> LiveRun:
     values, wrong = salvaged(run_history, row)
     request = values["request"]
@@ -241,6 +283,8 @@ def _live_run(row: Row) -> LiveRun:
         **{name: values[name] for name in (*names, "owner_workflow_id", "owner_run_id")},
         priority=priority if isinstance(priority, int) else 3,
         stop=stop_of(values) if wrong is None else None,
+        due_at=values["next_look_at"] or values["updated_at"],
+        planned=values["next_look_at"] is not None,
         unreadable=wrong,
     )
 

@@ -116,6 +116,8 @@ run_history = Table(
     Index(None, "created_at"),
     # What is open, and what ended lately, is what audits compare.
     Index(None, "ended_at", "run_id"),
+    # Only live runs have a next look; those without one are read by the last change of their rows.
+    Index("ix_run_history_overdue", "next_look_at", "status", "updated_at"),
     Index("ix_run_history_unowned", "owner_run_id", "status", "created_at"),
     Index("ix_run_history_unheard", "stop_acted_at", "status", "stop_requested_at"),
     **_options,

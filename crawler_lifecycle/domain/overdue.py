@@ -1,0 +1,51 @@
+"""Looks that are overdue: a run that nobody has looked at by the time that its row names. A status that was verified
+before then may be untrue by now, whoever is to blame: so it is told wherever statuses are told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+#: A look is under way for some seconds after it was due. From here on it is overdue, for everybody who speaks of it.
+OVERDUE_S = 30.0
+#: Seconds between two searches for overdue looks. With the former: at most 60 s from due to looked at.
+SEARCH_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class OverdueLooks:
+    """How many looks are overdue, and the oldest of them."""
+
+    count: int = 0
+    since: datetime | None = None
+    """When the oldest was due."""
+    run_id: int | None = None
+    """The run whose look that is."""
+    verified_at: datetime | None = None
+    """When that run was last looked at; ``None``: never."""
+
+
+def overdue_before(now: datetime) -> datetime:
+    """A look that was due before this is overdue."""
+    return now - timedelta(seconds=OVERDUE_S)
+
+
+def overdue_words(looks: OverdueLooks, now: datetime) -> str | None:
+    """``3 looks are overdue, the oldest (run 7) by 2 min 4 s: nothing after … is verified``, or ``None``."""
+    if not looks.count or looks.since is None:
+        return None
+    which = f"(run {looks.run_id}) by {_span((now - looks.since).total_seconds())}"
+    many = "1 look is overdue" if looks.count == 1 else f"{looks.count} looks are overdue, the oldest"
+    after = f" after {looks.verified_at:%Y-%m-%dT%H:%M:%SZ}" if looks.verified_at else ""
+    return f"{many} {which}: nothing{after} is verified"
+
+
+def _span(seconds: float) -> str:
+    """``44 s``, ``2 min 44 s``, ``3 h 2 min``, ``5 d 1 h``."""
+    whole = max(0, int(seconds))
+    for large, name, small, part in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= large:
+            rest = whole % large // small
+            return f"{whole // large} {name}" + (f" {rest} {part}" if rest else "")
+    return f"{whole} s"

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from crawler_lifecycle.domain.overdue import OVERDUE_S, SEARCH_S, OverdueLooks, overdue_words
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("looks", "words"),
+    [
+        (OverdueLooks(), None),
+        (
+            OverdueLooks(3, NOW - timedelta(seconds=164), 7, NOW - timedelta(hours=1)),
+            "3 looks are overdue, the oldest (run 7) by 2 min 44 s: nothing after 2026-03-01T11:00:00Z is verified",
+        ),
+        (
+            OverdueLooks(1, NOW - timedelta(seconds=44), 7),
+            "1 look is overdue (run 7) by 44 s: nothing is verified",
+        ),
+        (
+            OverdueLooks(1, NOW - timedelta(minutes=60), 7),
+            "1 look is overdue (run 7) by 1 h: nothing is verified",
+        ),
+        (
+            OverdueLooks(2, NOW - timedelta(hours=50), 7),
+            "2 looks are overdue, the oldest (run 7) by 2 d 2 h: nothing is verified",
+        ),
+    ],
+)
+def test_words(looks: OverdueLooks, words: str | None) -> None:
+    assert overdue_words(looks, NOW) == words
+
+
+def test_an_overdue_look_is_found_within_a_minute() -> None:
+    assert OVERDUE_S + SEARCH_S < 60
