@@ -242,7 +242,7 @@ def _large_run(store: SqlRunStore, request_id: str) -> tuple[Fence, Look, list[F
     """A run of 10,000 RUNNING tasks, and a look that finds them all ended."""
     row, _ = store.reserve_run(RunRequest(crawler="large"), request_id, [{}] * CHANGED)
     handle = store.claim_run(RunRequest(run_id=row.run_id), OWNER, lambda _: False)
-    fence = Fence(handle.run_id, handle.attempt, OWNER.first_run_id)
+    fence = Fence(handle.run_id, handle.attempt, OWNER.first_run_id, handle.run_uid)
     now = datetime.now(UTC)
     offered, _ = store.offer_tasks(fence, CHANGED, None, now)
     answers = [Deployed(t.index, "created", f"crawl-{fence.run_id}-{t.index}-1", f"uid-{t.task_id}") for t in offered]

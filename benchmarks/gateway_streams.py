@@ -71,7 +71,7 @@ class Writer:
         self._store = store
         owner = Owner("benchmark", "benchmark")
         run = store.create_run(RunRequest(crawler="books"), f"streams-{time.time_ns()}", owner)
-        self._fence = Fence(run.run_id, run.attempt, owner.first_run_id)
+        self._fence = Fence(run.run_id, run.attempt, owner.first_run_id, run.run_uid)
         self.written = 0
 
     async def write(self, seconds: float) -> None:

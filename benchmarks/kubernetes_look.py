@@ -27,6 +27,7 @@ from typing import Any
 
 from tests.contracts.observer.kubernetes_harness import job_of
 from tests.kubernetes.cluster.cluster import Cluster
+from tests.support.run_refs import run_ref
 
 PODS, RUNS, TIMES = 10_000, 500, 3
 RUN = 7
@@ -138,7 +139,7 @@ def _look(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:
     api.get("/version")
 
     def read() -> None:
-        phases = {one.phase.name for one in cluster.look(RUN, refs).observations}
+        phases = {one.phase.name for one in cluster.look(run_ref(RUN), refs).observations}
         assert phases == {"ENDED"}, phases
 
     return read
@@ -240,7 +241,7 @@ def at_rest(cluster: Cluster, runs: int) -> None:
         time.sleep(0.05)
     began = time.monotonic()
     for run_id in range(1, runs + 1):
-        looks.look(run_id, [TaskRef(run_id, 0, 1, None)])
+        looks.look(run_ref(run_id), [TaskRef(run_id, 0, 1, None)])
     took = time.monotonic() - began
     after = requests(cluster)
     over.set()

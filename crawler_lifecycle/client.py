@@ -66,7 +66,7 @@ class Lifecycle:
 
     async def export_again(self, fence: Fence, *, event: bool = True, files: bool = True) -> str:
         """Send again what an ended attempt has to deliver, or find that going on; the workflow's id."""
-        workflow_id = names.export_workflow_id(fence.run_id, fence.attempt)
+        workflow_id = names.export_workflow_id(fence.run, fence.attempt)
         await self._rpc(
             self._client.start_workflow(
                 RunExportWorkflow.run,

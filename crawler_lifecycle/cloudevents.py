@@ -26,7 +26,7 @@ CAUSE_MAX = 2000
 TEXT_MAX = 500
 CORE_MAX = 100
 #: Which run it is and what became of it: never left out.
-CORE = ("run_id", "attempt", "crawler", "trigger", "status", "outcome", "started")
+CORE = ("run_id", "run_uid", "attempt", "crawler", "trigger", "status", "outcome", "started")
 #: The field of ``data`` that says so.
 TRUNCATED = "truncated"
 
@@ -38,7 +38,7 @@ def event_id(event: Event) -> str:
 
     What happens once in an attempt is named by run, attempt and type; what repeats has its sequence number, too.
     """
-    key = event_key(event.run_id, event.attempt, event.type)
+    key = event_key(event.run, event.attempt, event.type)
     return key if event.type in EVENTS_ONCE else f"{key}/{event.seq}"
 
 

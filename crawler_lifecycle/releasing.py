@@ -54,7 +54,11 @@ def _is_strange(end: KeptEnd, row: RecordedTask | None) -> bool:
     """Whether no row is about this object: what is under a row's name may be another one, of another installation."""
     if row is None:
         return True
-    if end.uid is None or end.uid == row.uid:
+    if end.uid is not None and end.uid == row.uid:
+        return False
+    if end.run_uid != row.run_uid:  # of another run of the same number: of this database before it was restored
+        return True
+    if end.uid is None:
         return False
     # A row that has ended and knows of no object never had one. One that is open may only not have been told yet.
     return row.uid is not None or row.status in _ENDS
@@ -112,10 +116,10 @@ class Releaser:
         self._tell_unknown([end for end in kept if _is_strange(end, rows.get(end.key))])
         chosen = ready[:PAGE]
         trouble: LifecycleError | None = None
-        for run_id, ends in groupby(chosen, key=lambda end: end.run_id):
+        for run, ends in groupby(chosen, key=lambda end: rows[end.key].run):
             refs = [TaskRef(rows[end.key].task_id, end.index, end.attempt, end.uid) for end in ends]
             try:
-                self._keeper.release(run_id, refs)
+                self._keeper.release(run, refs)
                 self.counts[RELEASED] += len(refs)
             except LifecycleError as error:  # the other runs' ends need not wait for this one's
                 self.counts[FAILED] += len(refs)

@@ -47,7 +47,7 @@ from crawler_lifecycle.domain.errors import (
 )
 from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.overdue import OVERDUE_S
-from crawler_lifecycle.domain.run import RunRequest, StopIntent
+from crawler_lifecycle.domain.run import RunRef, RunRequest, StopIntent
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Cluster, Correction, Fence, RunStore, TaskRef, WorkflowDirectory
 
@@ -257,7 +257,7 @@ class AuditActivities:
         with beating():
             listed, following = self.directory.open_runs(page.after, PAGE)
             there = self.store.existing_runs([w.run_id for w in listed if w.run_id is not None])
-            suspects = [w for w in listed if judge_workflow(w, w.run_id in there) is not None]
+            suspects = [w for w in listed if judge_workflow(w, there.get(w.run_id or 0)) is not None]
             found: list[tuple[Finding, OpenWorkflow]] = []
             for listed_one in suspects:
                 alive()
@@ -265,8 +265,8 @@ class AuditActivities:
                 workflow = self.directory.confirm(listed_one)
                 if workflow is None:
                     continue
-                exists = workflow.run_id is not None and bool(self.store.existing_runs([workflow.run_id]))
-                finding = judge_workflow(workflow, exists)
+                uids = {} if workflow.run_id is None else self.store.existing_runs([workflow.run_id])
+                finding = judge_workflow(workflow, uids.get(workflow.run_id or 0))
                 if finding is not None:
                     found.append((finding, workflow))
             mends = {finding.subject: self._terminator(finding, workflow) for finding, workflow in found}
@@ -317,7 +317,7 @@ class AuditActivities:
         owner = run.owner_workflow_id
         if owner is not None and self.directory.state(owner, run.owner_run_id).open:
             return None
-        if self.directory.state(names.export_workflow_id(run.run_id, run.attempt)).open:
+        if self.directory.state(names.export_workflow_id(run.ref, run.attempt)).open:
             return None
         # It may have delivered the last of it and closed between the two readings.
         now = self.store.ended_run(run.run_id)
@@ -325,31 +325,31 @@ class AuditActivities:
 
     def _deliverer(self, run: EndedRun) -> Mend:
         def deliver() -> str:
-            fence = Fence(run.run_id, run.attempt, run.owner_run_id or "")
+            fence = Fence(run.run_id, run.attempt, run.owner_run_id or "", run.run_uid)
             event = not (run.event_delivered and run.pushes_delivered)
             self.directory.deliver_again(fence, event=event, files=not run.exported)
-            return f"sent again by workflow {names.export_workflow_id(run.run_id, run.attempt)}"
+            return f"sent again by workflow {names.export_workflow_id(run.ref, run.attempt)}"
 
         return deliver
 
     def _late_evidence(self, stops: Mapping[int, StopIntent | None], since: datetime) -> list[Finding]:
         """What the cluster says now about ends that were recorded without evidence. ``stops`` are those of the runs."""
         found = []
-        ends: dict[int, list[TaskRef]] = {}
+        ends: dict[RunRef, list[TaskRef]] = {}
         recorded = {}
         for task in self.store.unproved_ends(list(stops), since):
             recorded[task.key] = task
-            ends.setdefault(task.run_id, []).append(TaskRef(task.task_id, task.index, task.attempt, task.uid))
-        for run_id, refs in ends.items():
+            ends.setdefault(task.run, []).append(TaskRef(task.task_id, task.index, task.attempt, task.uid))
+        for run, refs in ends.items():
             alive()
             try:
-                look = self.cluster.look(run_id, refs)
+                look = self.cluster.look(run, refs)
             except ClusterUnavailable as error:  # told in the report by the source that is the cluster itself
-                log.warning("audit: no evidence about run %d: %s", run_id, error)
+                log.warning("audit: no evidence about run %d: %s", run.run_id, error)
                 continue
             for seen in look.observations:
-                task = recorded[run_id, seen.index, seen.attempt]
-                finding = judge_end(task, seen, stops[run_id])
+                task = recorded[run.run_id, seen.index, seen.attempt]
+                finding = judge_end(task, seen, stops[run.run_id])
                 if finding is not None:
                     found.append(finding)
         return found

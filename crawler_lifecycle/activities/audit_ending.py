@@ -33,7 +33,7 @@ class Ending:
         """Ask all of these to end."""
         for finding in findings:
             task, ref = self._ref(finding)
-            self._cluster.stop(task.run_id, ref)
+            self._cluster.stop(task.run, ref)
         self._until = time.monotonic() + STOP_S
 
     def of(self, finding: Finding) -> Mend:
@@ -56,7 +56,7 @@ class Ending:
         return "asked to end, and it ended"
 
     def _kill(self, task: ClusterTask, ref: TaskRef) -> None:
-        self._cluster.kill(task.run_id, ref)
+        self._cluster.kill(task.run, ref)
         killed = time.monotonic()
         while self._there(task):
             alive()

@@ -79,7 +79,7 @@ class CancellationActivities:
         with beating():
             if self.cluster.log_fades:
                 self._keep_log(order)
-            self.cluster.stop(order.fence.run_id, order.task)
+            self.cluster.stop(order.fence.run, order.task)
         self.store.mark_stopping(order.fence, [order.task.task_id])
 
     @activity.defn(name="add_cancellation_log_to_db", no_thread_cancel_exception=True)
@@ -100,7 +100,7 @@ class CancellationActivities:
         Second execution: what is gone stays gone.
         """
         with beating():
-            self.cluster.kill(order.fence.run_id, order.task)
+            self.cluster.kill(order.fence.run, order.task)
         self.store.mark_stopping(order.fence, [order.task.task_id])
 
     def _keep_log(self, order: StopTask) -> None:
@@ -109,7 +109,7 @@ class CancellationActivities:
         The stop never waits for it: a node that does not answer is a reason to stop.
         """
         try:
-            self.store.save_details(order.fence, self.cluster.details(order.fence.run_id, [order.task]))
+            self.store.save_details(order.fence, self.cluster.details(order.fence.run, [order.task]))
         except LifecycleError as error:
             log.warning("the log of task %s was not kept before its stop: %s", order.task.task_id, error)
 
@@ -120,6 +120,6 @@ class CancellationActivities:
         The event was written together with the verdict; it is pushed also when the run was resumed meanwhile.
         Second execution: pushes the same event under the same id.
         """
-        event = self.store.find_event(event_key(fence.run_id, fence.attempt, EVENT_RUN_STOPPED))
+        event = self.store.find_event(event_key(fence.run, fence.attempt, EVENT_RUN_STOPPED))
         if event is not None:
             send_event(self.store, event, self.notifier.push, self.notifier.name)

@@ -102,7 +102,7 @@ class CompletionActivities:
         The event was written together with the verdict; here it is delivered, also when the run was resumed meanwhile.
         Second execution: delivers the same event under the same id.
         """
-        event = self.store.find_event(event_key(fence.run_id, fence.attempt, EVENT_RUN_ENDED))
+        event = self.store.find_event(event_key(fence.run, fence.attempt, EVENT_RUN_ENDED))
         if event is None:
             raise NotDelivered(f"attempt {fence.attempt} of run {fence.run_id} has no verdict to tell yet")
         self._tell_earlier_ends(fence)
@@ -119,7 +119,7 @@ class CompletionActivities:
         told = {row["attempt"] for row in ends if row["status"] == "delivered"}
         untold = {int(str(row["attempt"])) for row in ends if row["attempt"] not in told}
         for attempt in sorted(one for one in untold if one < fence.attempt):
-            event = self.store.find_event(event_key(fence.run_id, attempt, EVENT_RUN_ENDED))
+            event = self.store.find_event(event_key(fence.run, attempt, EVENT_RUN_ENDED))
             if event is not None:
                 with suppress(NotDelivered):
                     send_event(self.store, event, self.sink.send, self.sink.name)
@@ -142,7 +142,7 @@ class CompletionActivities:
             return []
         refs = self._all_tasks(fence)
         gone = [ref for ref in refs if ref.attempt <= given_up and ref.uid is not None]
-        found = self.cluster.files(fence.run_id, [ref for ref in refs if ref.attempt > given_up])
+        found = self.cluster.files(fence.run, [ref for ref in refs if ref.attempt > given_up])
         return [*(FileSource(files_prefix(r.index, r.attempt), missing=FILES_REMOVED) for r in gone), *found]
 
     def _is_stored(self, fence: Fence) -> bool:
@@ -168,7 +168,7 @@ class CompletionActivities:
                 if not sources:
                     self.store.record_export(fence, "empty", None, None)
                     return None
-                manifest = {"run_id": fence.run_id, "attempt": fence.attempt}
+                manifest = {"run_id": fence.run_id, "run_uid": fence.run_uid, "attempt": fence.attempt}
                 key = archive_key(fence.run_id, fence.attempt)
                 result = self.archive.store(
                     key,

@@ -137,7 +137,7 @@ class DeploymentActivities:
                     raise NothingDeployed("a deployment call of the former attempt may still be on its way")
                 return DeployReport(Counts.of(counts))
             call = Deployment(
-                run_id=fence.run_id,
+                run=fence.run,
                 attempt=fence.attempt,
                 crawler=handle.crawler or "",
                 args=handle.args,
@@ -215,12 +215,12 @@ class DeploymentActivities:
         It is a whole look, because it is recorded as one: it vouches for the tasks that were deployed before as well.
         """
         state = self.store.found_state(fence)
-        look = self.cluster.look(fence.run_id, [ref_of(task) for task in state.tasks])
+        look = self.cluster.look(fence.run, [ref_of(task) for task in state.tasks])
         found = compare(state, look, gap_s=0, resumed=source == "resume")
         self.store.record_look(fence, look, found, state.next_look_at, source, ordered_at())
         changed = {finding.change.task_id for finding in found}
         refs = [ref_of(task) for task in state.tasks if task.task_id in changed]
-        self.store.save_details(fence, self.cluster.details(fence.run_id, refs))
+        self.store.save_details(fence, self.cluster.details(fence.run, refs))
         self.store.apply_details(fence)
         self.store.apply_findings(fence, source, look.observed_at)
 
@@ -238,7 +238,7 @@ class DeploymentActivities:
                 return MainJobReport(None, ended=True)
             main = alive[0]
             try:
-                look = self.cluster.look(fence.run_id, [ref_of(main)])
+                look = self.cluster.look(fence.run, [ref_of(main)])
             except ClusterUnavailable as error:
                 self.store.note_waiting(fence, f"{CLUSTER_WAIT}{error}")
                 raise self._again(error, order.start_check_s) from error
@@ -264,7 +264,7 @@ class DeploymentActivities:
         """
         state = self.store.found_state(fence)
         try:
-            look = self.cluster.look(fence.run_id, [ref_of(task) for task in state.tasks])
+            look = self.cluster.look(fence.run, [ref_of(task) for task in state.tasks])
         except ClusterUnavailable:
             return None  # the start itself is proved, or asked for again; the next look is due in a minute anyway
         executing = [f for f in compare(state, look, gap_s=0, resumed=False) if not f.change.after.terminal]

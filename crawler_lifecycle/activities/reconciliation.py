@@ -152,7 +152,7 @@ class ReconciliationActivities:
         with beating(), telling(tell, fence):
             state = self.store.found_state(fence)
             try:
-                look = self.cluster.look(fence.run_id, [ref_of(task) for task in state.tasks])
+                look = self.cluster.look(fence.run, [ref_of(task) for task in state.tasks])
             except ClusterUnavailable as error:
                 tell(fence, str(error))
                 raise
@@ -186,7 +186,7 @@ class ReconciliationActivities:
                     TaskRef(f.change.task_id, f.observation.index, f.observation.attempt, f.observation.uid)
                     for f in page
                 ]
-                details = self.cluster.details(fence.run_id, refs)
+                details = self.cluster.details(fence.run, refs)
                 self.store.save_details(fence, details)
                 fetched += len(details)
                 if len(page) < DETAILS_PAGE:

@@ -123,7 +123,7 @@ def deliver(
     A second execution finds the same event under the same id and sends it again; receivers de-duplicate by id.
     Raises ``NotDelivered`` after writing down why.
     """
-    event = store.append_event(fence, type, event_key(fence.run_id, fence.attempt, type), body)
+    event = store.append_event(fence, type, event_key(fence.run, fence.attempt, type), body)
     return send_event(store, event, send, sink)
 
 

@@ -172,6 +172,7 @@ def wire(deployment: Deployment) -> dict[str, Any]:
     """The JSON body of a deployment call."""
     body: dict[str, Any] = {
         "run_id": deployment.run_id,
+        "run_uid": deployment.run.uid,
         "attempt": deployment.attempt,
         "crawler": deployment.crawler,
         "args": dict(deployment.args),

@@ -24,6 +24,7 @@ from temporalio.client import (
     ScheduleState,
     ScheduleUpdate,
     ScheduleUpdateInput,
+    WorkflowExecution,
     WorkflowExecutionDescription,
 )
 from temporalio.common import Priority, SearchAttributeKey, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
@@ -121,7 +122,7 @@ class TemporalDirectory:
     def deliver_again(self, fence: Fence, *, event: bool, files: bool) -> None:
         """Start the workflow that delivers an attempt again, or find it open."""
         order = {"fence": asdict(fence), "event": event, "files": files}
-        self._start(names.EXPORT_WORKFLOW, [order], names.export_workflow_id(fence.run_id, fence.attempt))
+        self._start(names.EXPORT_WORKFLOW, [order], names.export_workflow_id(fence.run, fence.attempt))
 
     def end(self, workflow: OpenWorkflow, reason: str) -> None:
         """Terminate this chain of executions and no later one of the same id."""
@@ -165,6 +166,7 @@ class TemporalDirectory:
 
 
 _RUN_ID = SearchAttributeKey.for_int("CrawlRunId")
+_RUN_UID = SearchAttributeKey.for_keyword("CrawlRunUid")
 _RUNS = f"WorkflowType = '{names.LIFECYCLE_WORKFLOW}'"
 _OPEN_RUNS = f"{_RUNS} AND ExecutionStatus = 'Running'"
 
@@ -205,10 +207,7 @@ async def _open_page(client: Client, after: str | None, limit: int) -> tuple[lis
     token = base64.b64decode(after) if after else None
     pages = client.list_workflows(_OPEN_RUNS, page_size=limit, next_page_token=token)
     await pages.fetch_next_page()
-    found = [
-        OpenWorkflow(row.id, row.run_id, row.start_time, row.typed_search_attributes.get(_RUN_ID))
-        for row in pages.current_page or ()
-    ]
+    found = [OpenWorkflow(row.id, row.run_id, row.start_time, *_run_of(row)) for row in pages.current_page or ()]
     after = base64.b64encode(pages.next_page_token).decode() if pages.next_page_token else None
     return found, after
 
@@ -218,7 +217,12 @@ async def _confirmed(client: Client, workflow: OpenWorkflow) -> OpenWorkflow | N
     if found is None or found.raw_description.workflow_execution_info.status not in OPEN:
         return None
     first = found.raw_description.workflow_execution_info.first_run_id or found.run_id
-    return OpenWorkflow(found.id, first, found.start_time, found.typed_search_attributes.get(_RUN_ID))
+    return OpenWorkflow(found.id, first, found.start_time, *_run_of(found))
+
+
+def _run_of(found: WorkflowExecution) -> tuple[int | None, str | None]:
+    """Number and uid of the run that a workflow says it works for."""
+    return found.typed_search_attributes.get(_RUN_ID), found.typed_search_attributes.get(_RUN_UID)
 
 
 async def keep_audit_schedule(client: Client, every_s: float, repair: bool, *, only_missing: bool = False) -> None:

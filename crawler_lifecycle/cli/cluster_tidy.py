@@ -17,6 +17,7 @@ from crawler_lifecycle.cli.session import Session, current, long_ago
 
 if TYPE_CHECKING:
     from crawler_lifecycle.adapters.database import SqlRunStore
+    from crawler_lifecycle.domain.run import RunRef
     from crawler_lifecycle.domain.tidying import KeptRun, Stand
     from crawler_lifecycle.ports import FilesPlace, RunStore
     from crawler_lifecycle.settings import Settings
@@ -26,8 +27,6 @@ DEFAULT_AGE = "14d"
 PAGE = 500
 #: How many runs are between two lines about the progress.
 TOLD_EVERY = 500
-#: The largest number that can be a run.
-RUN_MAX = 2**63 - 1
 
 
 def _became(row: Document) -> str:
@@ -122,12 +121,16 @@ class _Row:
 
     name: str
     places: list[FilesPlace] = field(default_factory=list)
-    run_id: int | None = None
+    ref: RunRef | None = None
     run: KeptRun | None = None
     stand: Stand | None = None
     why: str = ""
     removed: bool = False
     trouble: str | None = None
+
+    @property
+    def run_id(self) -> int | None:
+        return self.ref.run_id if self.ref is not None else None
 
     def document(self) -> Document:
         """For tables and programs."""
@@ -160,8 +163,10 @@ class _Tidying:
         for place in places:
             for name in _names(place):
                 rows.setdefault(name, _Row(name)).places.append(place)
+        from crawler_lifecycle.domain.run import RunRef
+
         for row in rows.values():
-            row.run_id = _run_id(row.name)
+            row.ref = RunRef.named(row.name)
         known = dict(self._known([row.run_id for row in rows.values() if row.run_id is not None]))
         for row in rows.values():
             self._judge(row, known)
@@ -175,10 +180,15 @@ class _Tidying:
     def _judge(self, row: _Row, known: Mapping[int, KeptRun]) -> None:
         from crawler_lifecycle.domain.tidying import Stand, stand_of
 
-        if row.run_id is None:
+        if row.ref is None:
             row.stand, row.why = Stand.UNKNOWN, "this is not the name of a run"
             return
-        row.run = known.get(row.run_id)
+        found = known.get(row.ref.run_id)
+        if found is not None and not row.ref.owns(found.run_uid):
+            # Of before the database was restored, or of another installation: not ours to give up.
+            row.stand, row.why = Stand.UNKNOWN, "the database has another run of this number"
+            return
+        row.run = found
         row.stand, row.why = stand_of(row.run, self._before, incomplete=self._incomplete)
 
     def remove(self, rows: Sequence[_Row], places: Sequence[FilesPlace]) -> list[str]:
@@ -197,12 +207,12 @@ class _Tidying:
         from crawler_lifecycle.domain.errors import ClusterUnavailable, NotDelivered, RowUnreadable, RunNotFound
         from crawler_lifecycle.domain.tidying import Stand
 
-        assert row.run_id is not None  # what is unknown is not old
-        run_id = row.run_id
+        assert row.ref is not None  # what is unknown is not old
+        run, run_id = row.ref, row.ref.run_id
 
         def put_aside() -> None:
             for place in places:
-                place.put_aside(run_id)
+                place.put_aside(run)
 
         try:
             row.stand, attempt = self._store.give_up_files(run_id, self._before, put_aside, incomplete=self._incomplete)
@@ -210,7 +220,7 @@ class _Tidying:
                 row.why = "it changed in this moment"
                 return
             for place in places:
-                place.remove(run_id, attempt)
+                place.remove(run, attempt)
             self._store.note_files_removed(run_id, attempt)
             row.removed = True
         except (ClusterUnavailable, NotDelivered, RowUnreadable, RunNotFound) as error:
@@ -225,12 +235,6 @@ def _names(place: FilesPlace) -> set[str]:
     except (ClusterUnavailable, NotDelivered) as error:
         what, _, cure = str(error).rpartition("; ")
         raise CommandFailed(Exit.UNREACHABLE, f"{place.where} cannot be listed", what, cure) from None
-
-
-def _run_id(name: str) -> int | None:
-    """The run whose name this is. ``007`` is nobody's: ours are written without zeros in front."""
-    ours = name.isascii() and name.isdecimal() and not name.startswith("0") and len(name) <= len(str(RUN_MAX))
-    return int(name) if ours and int(name) <= RUN_MAX else None
 
 
 # --- for people ----------------------------------------------------------------------------------------------------

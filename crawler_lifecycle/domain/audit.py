@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from .run import RunStatus, StopIntent
+from .run import RunRef, RunStatus, StopIntent
 from .task import Observation, Phase, TaskStatus, read_end
 
 #: Findings that a report lists; all of them are counted.
@@ -90,6 +90,7 @@ class LiveRun:
     """A row of a run that has not ended."""
 
     run_id: int
+    run_uid: str
     attempt: int
     status: str
     crawler: str
@@ -107,12 +108,17 @@ class LiveRun:
     unreadable: str | None = None
     """What in the row cannot be; then nobody may go by it."""
 
+    @property
+    def ref(self) -> RunRef:
+        return RunRef(self.run_id, self.run_uid)
+
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
     """A row of a run that has ended, with what of its deliveries is on record."""
 
     run_id: int
+    run_uid: str
     attempt: int
     status: str
     crawler: str
@@ -125,6 +131,10 @@ class EndedRun:
     exported: bool = False
     unreadable: str | None = None
     """What in the row cannot be; then nobody may go by it."""
+
+    @property
+    def ref(self) -> RunRef:
+        return RunRef(self.run_id, self.run_uid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +156,7 @@ class OpenWorkflow:
     started_at: datetime
     run_id: int | None = None
     """The run that it says it works for; ``None`` before it has recorded one."""
+    run_uid: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +172,15 @@ class ClusterTask:
     uid: str | None = None
     started_at: datetime | None = None
     node: str | None = None
+    run_uid: str | None = None
+    """Of the run that it says it is of; ``None``: it says none, so it is of no run of this database."""
     stray: bool = False
     """Whether its object is gone and a process of it is all that is left; then ``uid`` names the process."""
+
+    @property
+    def run(self) -> RunRef:
+        """The run that it says it is of, whoever that is."""
+        return RunRef(self.run_id, self.run_uid or "")
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -176,6 +194,7 @@ class RecordedTask:
 
     task_id: int
     run_id: int
+    run_uid: str
     index: int
     attempt: int
     status: str
@@ -184,6 +203,10 @@ class RecordedTask:
     exit_code: int | None = None
     exit_signal: int | None = None
     outcome: str | None = None
+
+    @property
+    def run(self) -> RunRef:
+        return RunRef(self.run_id, self.run_uid)
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -256,6 +279,10 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> Finding | No
     if recorded is None:
         detail = f"{name} {does}, and the database knows no such task"
         kind, task_id = FindingKind.ORPHAN, seen.task_id
+    elif not recorded.run.owns(seen.run_uid) and (seen.uid is None or seen.uid != recorded.uid):
+        detail = recorded.run.foreign(f"{name} which {does}", seen.run_uid)
+        kind, task_id, spared = FindingKind.ORPHAN, seen.task_id, _FOREIGN
+        evidence |= {"run_uid": seen.run_uid, "recorded_run_uid": recorded.run_uid}
     elif _is_another(seen, recorded):
         of = f"object {recorded.uid}" if recorded.uid is not None else "no object"
         detail = f"{name} {does} as object {seen.uid}, and the row under its name ({recorded.status}) is of {of}"
@@ -293,8 +320,8 @@ def _is_another(seen: ClusterTask, recorded: RecordedTask) -> bool:
     return recorded.uid is not None or recorded.outcome == _REFUSED or numbered
 
 
-def judge_workflow(workflow: OpenWorkflow, row_exists: bool) -> Finding | None:
-    """An open workflow; ``row_exists`` is about the run it says it works for."""
+def judge_workflow(workflow: OpenWorkflow, row_uid: str | None) -> Finding | None:
+    """An open workflow; ``row_uid`` is the uid of the run under the number it says it works for, if there is one."""
     more = {"workflow": workflow.workflow_id, "started_at": workflow.started_at.isoformat()}
     if workflow.run_id is None:
         detail = f"workflow {workflow.workflow_id!r} is open and has not recorded its run"
@@ -306,9 +333,13 @@ def judge_workflow(workflow: OpenWorkflow, row_exists: bool) -> Finding | None:
             evidence=dict(more),
             since=workflow.started_at,
         )
-    if row_exists:
+    if row_uid is not None and row_uid == workflow.run_uid:
         return None
     detail = f"workflow {workflow.workflow_id!r} works for run {workflow.run_id}, which is not in the database"
+    if row_uid is not None:
+        run = RunRef(workflow.run_id, row_uid)
+        detail = run.foreign(f"what workflow {workflow.workflow_id!r} works for", workflow.run_uid)
+        more |= {"run_uid": workflow.run_uid or "-", "recorded_run_uid": row_uid}
     return Finding(
         f"{FindingKind.NO_ROW}/workflow/{workflow.first_run_id}"[:200],
         FindingKind.NO_ROW,
@@ -316,6 +347,7 @@ def judge_workflow(workflow: OpenWorkflow, row_exists: bool) -> Finding | None:
         run_id=workflow.run_id,
         workflow_id=workflow.workflow_id,
         evidence=dict(more),
+        spared=_FOREIGN if row_uid is not None else None,
     )
 
 
@@ -393,6 +425,7 @@ def judge_end(recorded: RecordedTask, seen: Observation, stop: StopIntent | None
 
 
 _ANOTHER = "left alone: it is not the object that was deployed for this task; end it by hand if nobody owns it"
+_FOREIGN = "left alone: it is of another run that had this number"
 _REFUSED = "deploy_failed"
 _ENDS = frozenset(s.value for s in TaskStatus if s.terminal)
 _OVER = frozenset(s.value for s in RunStatus if s.terminal)

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .run import RunRef
 
 LIFECYCLE_WORKFLOW = "CrawlerLifecycleWorkflow"
 #: Sends again what an ended run has to deliver; started by a person, hours or months after the run.
@@ -38,6 +42,7 @@ UPDATE_ADD_TASKS = "add_tasks"
 #: Search attribute name -> indexed type, as the operator service and `temporal operator search-attribute` spell it.
 SEARCH_ATTRIBUTES: dict[str, str] = {
     "CrawlRunId": "Int",
+    "CrawlRunUid": "Keyword",
     "CrawlCrawler": "Keyword",
     "CrawlTrigger": "Keyword",
     "CrawlStage": "Keyword",
@@ -86,9 +91,9 @@ def attempt_workflow_id(crawler: str, request_id: str, attempt: int) -> str:
     return f"{workflow_id(crawler, request_id)}/{attempt}"
 
 
-def export_workflow_id(run_id: int, attempt: int) -> str:
+def export_workflow_id(run: RunRef, attempt: int) -> str:
     """The workflow id under which an attempt's deliveries are sent again: one at a time."""
-    return f"crawl-export/{run_id}/{attempt}"
+    return f"crawl-export/{run}/{attempt}"
 
 
 def cluster_name(run_id: int, index: int, attempt: int) -> str:
@@ -114,9 +119,9 @@ def request_fingerprint(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def event_key(run_id: int, attempt: int, type: str) -> str:
-    """The stable id of an event that happens once in an attempt."""
-    return f"{run_id}/{attempt}/{type}"
+def event_key(run: RunRef, attempt: int, type: str) -> str:
+    """The stable id of an event that happens once in an attempt. Receivers know repeats by it, so it is of one run."""
+    return f"{run}/{attempt}/{type}"
 
 
 def archive_key(run_id: int, attempt: int) -> str:
@@ -129,6 +134,6 @@ def files_prefix(index: int, attempt: int) -> str:
     return f"task-{index}" + (f"-attempt-{attempt}" if attempt > 1 else "")
 
 
-def bundle_key(run_id: int, index: int, attempt: int, name: str) -> str:
+def bundle_key(run: RunRef, index: int, attempt: int, name: str) -> str:
     """Where a task's pod puts an object of its own, below the prefix of ``LIFECYCLE_CLUSTER__FILES_URL``."""
-    return f"{run_id}/{index}/{attempt}/{name}"
+    return f"{run}/{index}/{attempt}/{name}"

@@ -36,6 +36,7 @@ class KeptRun:
     """A run of the database, as far as it decides about its files. Export and removal are those of this attempt."""
 
     run_id: int
+    run_uid: str
     crawler: str
     status: str
     attempt: int

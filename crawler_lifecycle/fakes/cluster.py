@@ -14,6 +14,7 @@ from crawler_lifecycle.domain.audit import ClusterTask
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, effective_args
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, OtherPlace
 from crawler_lifecycle.domain.names import cluster_name
+from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
 from crawler_lifecycle.ports import Deployed, Deployment, Details, FileSource, Look, TaskRef
 
@@ -56,6 +57,7 @@ class Behaviour:
 class _Task:
     name: str
     uid: str
+    run: RunRef
     behaviour: Behaviour
     created_at: datetime
     place: str | None = None
@@ -156,7 +158,7 @@ class FakeCluster:
         with self._lock:
             now = self.clock()
             refs = {key: TaskRef(0, key[1], key[2], task.uid) for key, task in self._tasks.items()}
-            return {key: self._observe(key[0], ref, now).phase for key, ref in refs.items()}
+            return {key: self._observe(self._tasks[key].run, ref, now).phase for key, ref in refs.items()}
 
     # --- Deployer
 
@@ -169,6 +171,10 @@ class FakeCluster:
                 key = (deployment.run_id, queued.index, deployment.attempt)
                 name = cluster_name(*key)
                 known = self._tasks.get(key)
+                if known is not None and known.run != deployment.run:
+                    foreign = deployment.run.foreign(f"the task {name}", known.run.uid)
+                    answers.append(Deployed(queued.index, "deferred", name, reason=foreign))
+                    continue
                 if known is not None:
                     answers.append(Deployed(queued.index, "existing", name, known.uid))
                     continue
@@ -184,7 +190,7 @@ class FakeCluster:
                 now = self.clock()
                 if now >= deployment.expires_at:
                     raise DeploymentExpired(f"the deployment call expired at {deployment.expires_at.isoformat()}")
-                task = _Task(name, str(uuid.uuid4()), behaviour, now, self.here)
+                task = _Task(name, str(uuid.uuid4()), deployment.run, behaviour, now, self.here)
                 self._tasks[key] = task
                 answers.append(Deployed(queued.index, "created", name, task.uid))
             return answers
@@ -201,26 +207,26 @@ class FakeCluster:
             self._check_places(beside)
             return self.here
 
-    def look(self, run_id: int, tasks: Sequence[TaskRef]) -> Look:
+    def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
         with self._called("look"):
             now = self.clock()
-            self._check_places([ref.place for ref in tasks if self._find(run_id, ref) is None])
-            return Look(now, 0.0, [self._observe(run_id, task, now) for task in tasks])
+            self._check_places([ref.place for ref in tasks if self._find(run, ref) is None])
+            return Look(now, 0.0, [self._observe(run, task, now) for task in tasks])
 
-    def details(self, run_id: int, tasks: Sequence[TaskRef]) -> list[Details]:
+    def details(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
         with self._called("details"):
             now = self.clock()
             found = []
             for ref in tasks:
-                task = self._find(run_id, ref)
+                task = self._find(run, ref)
                 if task is not None and not task.gone:
                     counters = self._counters(task, now)
                     found.append(Details(ref.task_id, task.behaviour.log, counters, task.behaviour.peak_memory))
             return found
 
-    def stop(self, run_id: int, task: TaskRef) -> None:
+    def stop(self, run: RunRef, task: TaskRef) -> None:
         with self._called("stop"):
-            found = self._ours(run_id, task)
+            found = self._ours(run, task)
             if found is None:
                 return
             now = self.clock()
@@ -229,9 +235,9 @@ class FakeCluster:
                 found.stopped_at = now
                 found.signals += found.started_at() <= now
 
-    def kill(self, run_id: int, task: TaskRef) -> None:
+    def kill(self, run: RunRef, task: TaskRef) -> None:
         with self._called("kill"):
-            found = self._ours(run_id, task)
+            found = self._ours(run, task)
             if found is None:
                 return
             now = self.clock()
@@ -240,16 +246,16 @@ class FakeCluster:
                 end = KILLED if found.started_at() <= now else NEVER_RAN
                 found.ended = (now, replace(end, finished_at=now))
 
-    def release(self, run_id: int, tasks: Sequence[TaskRef]) -> None:
+    def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
         with self._called("release"):
-            self.released |= {(run_id, ref.index, ref.attempt) for ref in tasks}
+            self.released |= {(run.run_id, ref.index, ref.attempt) for ref in tasks}
 
-    def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]:
+    def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
         with self._called("files"):
             return [
-                FileSource(f"task-{ref.index}", self.folders[run_id, ref.index])
+                FileSource(f"task-{ref.index}", self.folders[run.run_id, ref.index])
                 for ref in tasks
-                if (run_id, ref.index) in self.folders
+                if (run.run_id, ref.index) in self.folders
             ]
 
     def highest_run(self, above: int = 0) -> int:
@@ -262,7 +268,7 @@ class FakeCluster:
         with self._called("inventory"):
             now = self.clock()
             found = []
-            for (run, index, attempt), task in sorted(self._tasks.items()):
+            for (run, index, attempt), task in sorted(self._tasks.items(), key=lambda item: item[0]):
                 task.settle(now)
                 if task.ended is not None or task.gone or run_id not in (None, run):
                     continue
@@ -270,7 +276,8 @@ class FakeCluster:
                 executing = started <= now
                 if after is None or (run, index, attempt) > after:
                     when = started if executing else None
-                    found.append(ClusterTask(run, index, attempt, executing, None, task.uid, when, "fake"))
+                    uid = task.run.uid
+                    found.append(ClusterTask(run, index, attempt, executing, None, task.uid, when, "fake", uid))
             return found[:limit]
 
     # --- inside
@@ -284,17 +291,17 @@ class FakeCluster:
             raise error
         return self._lock
 
-    def _find(self, run_id: int, ref: TaskRef) -> _Task | None:
-        found = self._tasks.get((run_id, ref.index, ref.attempt))
-        return found if found is not None and found.place == self.here else None
+    def _find(self, run: RunRef, ref: TaskRef) -> _Task | None:
+        found = self._tasks.get((run.run_id, ref.index, ref.attempt))
+        return found if found is not None and found.place == self.here and found.run == run else None
 
     def _check_places(self, places: Collection[str | None]) -> None:
         for other in set(places) - {None, self.here, *self.gone_places}:
             raise ClusterUnavailable(f"a task was put into {other}, and we look into {self.here}")
 
-    def _ours(self, run_id: int, ref: TaskRef) -> _Task | None:
+    def _ours(self, run: RunRef, ref: TaskRef) -> _Task | None:
         """The task, unless another object is under its name. Raises ``ClusterUnavailable`` for one elsewhere."""
-        found = self._find(run_id, ref)
+        found = self._find(run, ref)
         if found is None:
             self._check_places([ref.place])
         return None if found is not None and ref.uid not in (None, found.uid) else found
@@ -312,11 +319,15 @@ class FakeCluster:
 
         return Counters(part(planned.pages), part(planned.items), part(planned.errors), part(planned.bytes))
 
-    def _observe(self, run_id: int, ref: TaskRef, now: datetime) -> Observation:
-        task = self._find(run_id, ref)
+    def _observe(self, run: RunRef, ref: TaskRef, now: datetime) -> Observation:
+        task = self._find(run, ref)
         if task is None:
             phase = Phase.ABSENT if ref.uid is None else Phase.GONE
-            return Observation(ref.index, ref.attempt, phase, now)
+            other = self._tasks.get((run.run_id, ref.index, ref.attempt))
+            words = None
+            if other is not None and other.run != run:
+                words = run.foreign(f"the task {other.name}", other.run.uid)
+            return Observation(ref.index, ref.attempt, phase, now, reason=words)
         task.settle(now)
         seen = Observation(ref.index, ref.attempt, Phase.GONE, now, name=task.name, uid=task.uid)
         told = (task.behaviour.resumed, task.behaviour.resume_note) if ref.attempt > 1 else (None, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.ports import LogPart, TaskRef
 
 
@@ -33,11 +34,11 @@ class FakeLogs:
         with self._lock:
             self._ended.add((run_id, index, attempt))
 
-    def read(self, run_id: int, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
+    def read(self, run: RunRef, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
         with self._lock:
             if self.error is not None:
                 raise self.error
-            key = (run_id, task.index, task.attempt)
+            key = (run.run_id, task.index, task.attempt)
             log, ended = self._logs.get(key), key in self._ended
             if log is None:
                 return LogPart(b"", 0, True) if ended else None

@@ -31,7 +31,7 @@ from crawler_lifecycle.domain.errors import (
     SchedulerUnavailable,
 )
 from crawler_lifecycle.domain.names import cluster_name, run_number
-from crawler_lifecycle.domain.run import ExportResult, RunRequest
+from crawler_lifecycle.domain.run import ExportResult, RunRef, RunRequest
 from crawler_lifecycle.ports import (
     Deployed,
     Deployer,
@@ -82,6 +82,7 @@ class FakeDeployer:
     def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.deployments: list[Deployment] = []
         self.created: dict[tuple[int, int, int], Deployed] = {}
+        self.runs: dict[tuple[int, int, int], RunRef] = {}
         self.deferred: dict[int, str] = {}
         self.refused: dict[int, str] = {}
         self.faults = Faults()
@@ -96,15 +97,19 @@ class FakeDeployer:
 
     def _deploy(self, deployment: Deployment, index: int) -> Deployed:
         key = (deployment.run_id, deployment.attempt, index)
-        if key in self.created:
-            return replace(self.created[key], state="existing")
         name = cluster_name(deployment.run_id, index, deployment.attempt)
+        if key in self.created:
+            if self.runs[key] != deployment.run:
+                foreign = deployment.run.foreign(f"the task {name}", self.runs[key].uid)
+                return Deployed(index, "deferred", name, reason=foreign)
+            return replace(self.created[key], state="existing")
         if index in self.refused:
             return Deployed(index, "refused", name, reason=self.refused[index])
         if index in self.deferred:
             return Deployed(index, "deferred", name, reason=self.deferred[index])
         if deployment.expires_at <= self._clock():
             raise DeploymentExpired(f"expires_at {deployment.expires_at.isoformat()} has passed")
+        self.runs[key] = deployment.run
         self.created[key] = Deployed(index, "created", name, f"uid-{len(self.created) + 1}")
         return self.created[key]
 

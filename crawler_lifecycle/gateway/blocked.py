@@ -140,4 +140,4 @@ def _unexplained(cause: str) -> str:
 def _names(row: RunRow) -> tuple[str, str]:
     """The workflows that may act for a run: its own, and the one that delivers again."""
     own = row.owner_workflow_id or workflow_id(row.crawler, row.request_id)
-    return own, export_workflow_id(row.run_id, row.attempt)
+    return own, export_workflow_id(row.ref, row.attempt)

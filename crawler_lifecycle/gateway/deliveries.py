@@ -46,7 +46,7 @@ class Deliveries:
         """Have the deliveries of an attempt made again, by a workflow of their own, under the same ids and keys."""
         row, attempt = await run_in_threadpool(self._judged, run_id, body.attempt)
         # The owner is looked at for the present attempt only; an earlier one is named by its number alone.
-        fence = Fence(run_id, attempt, row.owner_run_id or "")
+        fence = Fence(run_id, attempt, row.owner_run_id or "", row.run_uid)
         try:
             workflow_id = await self._workflows.export_again(fence, event=body.event, files=body.files)
         except TemporalUnavailable as error:
@@ -58,7 +58,7 @@ class Deliveries:
         """The run and an attempt of it that has its verdict. Raises ``Problem`` 409."""
         row = self._find(run_id)
         attempt = wanted or row.attempt
-        if self._store.find_event(event_key(run_id, attempt, EVENT_RUN_ENDED)) is None:
+        if self._store.find_event(event_key(row.ref, attempt, EVENT_RUN_ENDED)) is None:
             detail = f"attempt {attempt} of run {run_id} has no verdict, so there is nothing to deliver"
             raise Problem(409, "not_in_this_state", detail, run_id=run_id)
         return row, attempt

@@ -69,6 +69,7 @@ def encode(event: Event) -> Frame:
     data = {
         "seq": event.seq,
         "run_id": event.run_id,
+        "run_uid": event.run_uid,
         "attempt": event.attempt,
         "type": event.type,
         "created_at": event.created_at,

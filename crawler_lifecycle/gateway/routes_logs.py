@@ -31,8 +31,7 @@ def add_logs(app: FastAPI, reader: LogReader, store: RunStore) -> None:
         """
 
         def task() -> LoggedTask:
-            found(store, run_id)
-            return find_task(store, run_id, choice.task)
+            return find_task(store, found(store, run_id).ref, choice.task)
 
         chunks = await reader.read(await run_in_threadpool(task), choice.tail, follow=choice.follow)
         return Streamed(

@@ -145,6 +145,8 @@ class Run(BaseModel):
     """One run."""
 
     run_id: int
+    run_uid: str
+    """Who it is: a number comes again where a database was restored, a uid never."""
     request_id: str
     workflow_id: str
     crawler: str

@@ -11,6 +11,7 @@ from anyio import CapacityLimiter, to_thread
 
 from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable
 from crawler_lifecycle.domain.pruning import pruned_through
+from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.domain.task import TERMINAL, TaskStatus
 from crawler_lifecycle.ports import LogPart, RunStore, TaskLogs, TaskRef
 from crawler_lifecycle.web.problems import Problem
@@ -33,7 +34,7 @@ T = TypeVar("T")
 class LoggedTask:
     """A task whose log is asked for."""
 
-    run_id: int
+    run: RunRef
     ref: TaskRef
     status: TaskStatus
 
@@ -101,7 +102,10 @@ class LogReader:
 
     async def _pruned(self, task: LoggedTask) -> bool:
         """Whether ends of logs were removed of the run."""
-        return task.status.terminal and pruned_through(await self._ask(self._store.properties, task.run_id)) is not None
+        return (
+            task.status.terminal
+            and pruned_through(await self._ask(self._store.properties, task.run.run_id)) is not None
+        )
 
     def _missing(self, task: LoggedTask, follow: bool, pruned: bool) -> Problem:
         where = f"task {task.ref.task_id} is {task.status}, its log is not here; "
@@ -115,7 +119,7 @@ class LogReader:
             why = "it executes where this gateway cannot read; its end is kept when the task has ended"
         else:
             why = "it is kept when the task has ended"
-        return Problem(404, "log_not_found", where + why, run_id=task.run_id)
+        return Problem(404, "log_not_found", where + why, run_id=task.run.run_id)
 
     async def _line(self, task: LoggedTask, part: LogPart, lines: int) -> int:
         """Where the last ``lines`` lines before ``part.next`` begin, if that is not further back than allowed."""
@@ -176,7 +180,7 @@ class LogReader:
         try:
             found = await self._ask(
                 lambda: self._store.list_tasks(
-                    task.run_id, after_task_id=task.ref.task_id - 1, limit=1, superseded=True
+                    task.run.run_id, after_task_id=task.ref.task_id - 1, limit=1, superseded=True
                 )
             )
         except LifecycleError:
@@ -194,7 +198,7 @@ class LogReader:
         source = self._source
         if source is None:
             return None
-        return await _in_thread(lambda: source.read(task.run_id, task.ref, after, limit), self._threads)
+        return await _in_thread(lambda: source.read(task.run, task.ref, after, limit), self._threads)
 
     async def _ask(self, question: Callable[..., T], *args: object) -> T:
         return await _in_thread(lambda: question(*args), self._store_threads)
@@ -208,14 +212,15 @@ async def _in_thread(call: Callable[[], T], limiter: CapacityLimiter) -> T:
     return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter)
 
 
-def find_task(store: RunStore, run_id: int, task_id: int | None) -> LoggedTask:
+def find_task(store: RunStore, run: RunRef, task_id: int | None) -> LoggedTask:
     """The task with this id, or the run's main task. Raises ``Problem`` 404."""
+    run_id = run.run_id
     if task_id is None:
         main = store.task_page(run_id, list(TaskStatus), limit=1)
         if not main:
             raise Problem(404, "task_not_found", f"run {run_id} has no tasks", run_id=run_id)
         state = main[0]
-        return LoggedTask(run_id, TaskRef(state.task_id, state.index, state.attempt, state.uid), state.status)
+        return LoggedTask(run, TaskRef(state.task_id, state.index, state.attempt, state.uid), state.status)
     found = store.list_tasks(run_id, after_task_id=task_id - 1, limit=1, superseded=True)
     if not found or found[0].task_id != task_id:
         cure = f"GET /v1/runs/{run_id}/tasks lists its tasks"
@@ -223,7 +228,7 @@ def find_task(store: RunStore, run_id: int, task_id: int | None) -> LoggedTask:
     row = found[0]
     if not isinstance(row.status, TaskStatus):
         raise RowUnreadable(row.unreadable)
-    return LoggedTask(run_id, TaskRef(row.task_id, row.task_index, row.attempt, row.cluster_uid), row.status)
+    return LoggedTask(run, TaskRef(row.task_id, row.task_index, row.attempt, row.cluster_uid), row.status)
 
 
 def _last_lines(data: bytes, lines: int) -> bytes:

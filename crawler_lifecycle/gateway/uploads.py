@@ -36,6 +36,6 @@ class Uploads:
             detail = f"task {index} of attempt {attempt} of run {run_id} is {found[0].status}; nothing is added to it"
             raise Problem(409, "not_in_this_state", detail, run_id=run_id)
         try:
-            return self._bundles.ticket(run_id, index, attempt, body.part, body.bytes, body.md5)
+            return self._bundles.ticket(found[0].run, index, attempt, body.part, body.bytes, body.md5)
         except NotDelivered as error:
             raise unavailable("archive_unavailable", str(error), run_id=run_id) from error

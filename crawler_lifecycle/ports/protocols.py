@@ -15,6 +15,7 @@ from crawler_lifecycle.domain.audit import (
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.run import (
     ExportResult,
+    RunRef,
     RunRequest,
 )
 
@@ -48,7 +49,11 @@ class KnowsRuns(Protocol):
 
 
 class Cluster(KnowsRuns, Protocol):
-    """Where tasks execute, as looks and stops see it. Raises ``ClusterUnavailable`` for anything but an answer."""
+    """Where tasks execute, as looks and stops see it. Raises ``ClusterUnavailable`` for anything but an answer.
+
+    What lies under a run's number and does not bear its uid is foreign: it is told (``RunRef.foreign``), and never
+    taken for the run's, changed or ended for it.
+    """
 
     kind: str
 
@@ -63,7 +68,7 @@ class Cluster(KnowsRuns, Protocol):
         """
         ...
 
-    def look(self, run_id: int, tasks: Sequence[TaskRef]) -> Look:
+    def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
         """A complete reading for these tasks of the run: exactly one observation for each of them.
 
         Where a task of which nothing is found was put somewhere else (``TaskRef.place``), nothing is proved about it:
@@ -71,11 +76,11 @@ class Cluster(KnowsRuns, Protocol):
         """
         ...
 
-    def details(self, run_id: int, tasks: Sequence[TaskRef]) -> list[Details]:
+    def details(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
         """Debugging information; a task about which nothing can be read is left out."""
         ...
 
-    def stop(self, run_id: int, task: TaskRef) -> None:
+    def stop(self, run: RunRef, task: TaskRef) -> None:
         """Ask the task to end, once: a second call sends no second signal. A task that is gone is no error, one that
         may live in another place is.
 
@@ -83,11 +88,11 @@ class Cluster(KnowsRuns, Protocol):
         """
         ...
 
-    def kill(self, run_id: int, task: TaskRef) -> None:
+    def kill(self, run: RunRef, task: TaskRef) -> None:
         """End the task and everything it started, now. Another object under its name is left alone."""
         ...
 
-    def release(self, run_id: int, tasks: Sequence[TaskRef]) -> None:
+    def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
         """The end of these tasks was committed: what the cluster keeps for the sake of evidence may go.
 
         Later looks need not find them any more; logs and files stay for as long as the cluster keeps them. Released
@@ -95,7 +100,7 @@ class Cluster(KnowsRuns, Protocol):
         """
         ...
 
-    def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]:
+    def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
         """The folders that hold the supporting files of these tasks (those that exist)."""
         ...
 
@@ -116,7 +121,7 @@ class EvidenceKeeper(Protocol):
         """Every task of ours that has ended and is not released, whoever it belongs to."""
         ...
 
-    def release(self, run_id: int, tasks: Sequence[TaskRef]) -> None:
+    def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
         """As ``Cluster.release``."""
         ...
 
@@ -148,7 +153,7 @@ class TaskLogs(Protocol):
     What a crawler printed is never trusted: bytes, of any kind and number.
     """
 
-    def read(self, run_id: int, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
+    def read(self, run: RunRef, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
         """At most ``limit`` bytes of a task's log: from the place ``after`` on, or its end when that is ``None``.
 
         A place beyond the end is that of a log which was cut meanwhile: reading goes on at its beginning. ``None``
@@ -278,7 +283,7 @@ class FileArchive(KnowsRuns, Protocol):
 class TaskBundles(Protocol):
     """Object storage that tasks put their supporting files into, each below a place of its own."""
 
-    def ticket(self, run_id: int, index: int, attempt: int, part: int | None, size: int, md5: str) -> Ticket:
+    def ticket(self, run: RunRef, index: int, attempt: int, part: int | None, size: int, md5: str) -> Ticket:
         """Leave to write one part of a task's bundle, or its end (``part`` ``None``): ``size`` bytes with this digest.
 
         ``md5`` is in base64. Raises ``InvalidRequest`` for a part that is too large or one too many, ``NotDelivered``
@@ -286,13 +291,13 @@ class TaskBundles(Protocol):
         """
         ...
 
-    def read(self, run_id: int, index: int, attempt: int) -> Iterator[bytes]:
+    def read(self, run: RunRef, index: int, attempt: int) -> Iterator[bytes]:
         """The bundle, a ``tar.gz``. Raises as ``FileSource.bundle`` does."""
         ...
 
 
 class FilesPlace(Protocol):
-    """Where tasks in pods leave files, as whoever clears it sees it.
+    """Where tasks in pods leave files, as whoever clears it sees it. Names are those of ``RunRef``, uid and all.
 
     Raises ``ClusterUnavailable`` and ``NotDelivered``.
     """
@@ -306,11 +311,11 @@ class FilesPlace(Protocol):
         """The names that lie where those of runs should, whatever they are."""
         ...
 
-    def put_aside(self, run_id: int) -> None:
+    def put_aside(self, run: RunRef) -> None:
         """Take what a resume would go on with out of its way, at once."""
         ...
 
-    def remove(self, run_id: int, attempt: int) -> None:
+    def remove(self, run: RunRef, attempt: int) -> None:
         """Remove what the run's attempts up to this one left. Again: what is still there, or nothing."""
         ...
 

@@ -447,8 +447,8 @@ class RunStore(Protocol):
         """Tasks of these runs whose end was recorded at ``since`` or later without evidence of how it came about."""
         ...
 
-    def existing_runs(self, run_ids: Collection[int]) -> set[int]:
-        """Those of these runs that there are."""
+    def existing_runs(self, run_ids: Collection[int]) -> dict[int, str]:
+        """Those of these runs that there are, and their uids."""
         ...
 
     def note_findings(self, findings: Sequence[AuditFinding]) -> dict[str, Noted]:

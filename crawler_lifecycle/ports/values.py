@@ -11,6 +11,7 @@ from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.run import (
     Limits,
     Resources,
+    RunRef,
     RunRequest,
     RunStatus,
     StopIntent,
@@ -28,11 +29,16 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """What a writer must still be for its write to count: this attempt, owned by this workflow chain."""
+    """What a writer must still be for its write to count: this attempt of this very run, owned by this chain."""
 
     run_id: int
     attempt: int
     owner_run_id: str
+    run_uid: str
+
+    @property
+    def run(self) -> RunRef:
+        return RunRef(self.run_id, self.run_uid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,7 @@ class RunHandle:
     """What a claim of a run answers."""
 
     run_id: int
+    run_uid: str
     attempt: int
     status: RunStatus
     request: RunRequest
@@ -69,6 +76,7 @@ class RunRow:
     """One row of ``run_history`` as readers see it."""
 
     run_id: int
+    run_uid: str
     request_id: str
     crawler: str
     trigger: str
@@ -108,6 +116,10 @@ class RunRow:
     unreadable: str | None = None
     """What cannot be in this row, and the cure. ``status`` is then what stands there, in a list also an
     ``UnknownStatus``; what cannot be read is empty."""
+
+    @property
+    def ref(self) -> RunRef:
+        return RunRef(self.run_id, self.run_uid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +370,7 @@ class Deployed:
 class Deployment:
     """One deployment call, as in docs/scheduler.md."""
 
-    run_id: int
+    run: RunRef
     attempt: int
     crawler: str
     args: Mapping[str, str]
@@ -373,6 +385,10 @@ class Deployment:
     """Whether crawlers that can resume should go on with the state of the attempt before."""
     place: str | None = None
     """Where the caller will look for the tasks (``Cluster.place``): they are created there or nowhere."""
+
+    @property
+    def run_id(self) -> int:
+        return self.run.run_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,6 +415,8 @@ class KeptEnd:
     index: int
     attempt: int
     uid: str | None = None
+    run_uid: str | None = None
+    """Of the run that it says it is of."""
     ran: bool = True
     """Whether its crawler ever executed, so that there is an exit code to be recorded."""
     ended_at: datetime | None = None
@@ -479,10 +497,15 @@ class Event:
 
     seq: int
     run_id: int
+    run_uid: str
     attempt: int
     type: str
     body: Mapping[str, object]
     created_at: datetime
+
+    @property
+    def run(self) -> RunRef:
+        return RunRef(self.run_id, self.run_uid)
 
 
 class FilesMissing(Exception):

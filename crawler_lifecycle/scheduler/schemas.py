@@ -10,7 +10,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, args_of_tasks
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.domain.run import Limits, Resources, RunRef
 from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
 
 #: Tasks in one call.
@@ -33,6 +33,7 @@ class OnetimeCall(_Body):
     """Body of ``POST /v1/deployments/onetime``. Idempotent by (run_id, attempt, index)."""
 
     run_id: int = Field(ge=1)
+    run_uid: str = Field(pattern="^[0-9a-f]{32}$")
     attempt: int = Field(ge=1)
     crawler: str
     tasks: list[TaskCall] = Field(min_length=1, max_length=TASKS_MAX)
@@ -91,7 +92,7 @@ def merged(call: OnetimeCall, crawler: CrawlerDefinition) -> Deployment:
     tasks = [QueuedTask(task.task_id, task.index, args) for task, args in zip(call.tasks, complete, strict=True)]
     due_at: datetime | None = call.due_at if isinstance(call, ScheduledCall) else None
     return Deployment(
-        run_id=call.run_id,
+        run=RunRef(call.run_id, call.run_uid),
         attempt=call.attempt,
         crawler=call.crawler,
         args=call.args,

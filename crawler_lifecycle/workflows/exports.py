@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports import Fence
 
 from .calls import call, reason
-from .state import RUN_ID
+from .state import RUN_ID, RUN_UID
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class RunExportWorkflow:
     async def run(self, order: ExportOrder) -> ExportReport:
         """Deliver in the order of completion: event, pushes, files."""
         fence = order.fence
-        workflow.upsert_search_attributes([RUN_ID.value_set(fence.run_id)])
+        workflow.upsert_search_attributes([RUN_ID.value_set(fence.run_id), RUN_UID.value_set(fence.run_uid)])
         pushes = export = None
         if order.event:
             await self._try(CompletionActivities.initiate_export_signal, fence)

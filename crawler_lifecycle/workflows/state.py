@@ -36,6 +36,7 @@ HEARD_MAX = 300
 REASON_MAX = 255
 
 RUN_ID = SearchAttributeKey.for_int("CrawlRunId")
+RUN_UID = SearchAttributeKey.for_keyword("CrawlRunUid")
 CRAWLER = SearchAttributeKey.for_keyword("CrawlCrawler")
 TRIGGER = SearchAttributeKey.for_keyword("CrawlTrigger")
 STAGE = SearchAttributeKey.for_keyword("CrawlStage")
@@ -126,6 +127,7 @@ class RunState:
 
     stage: Stage = Stage.INITIATION
     run_id: int = 0
+    run_uid: str = ""
     attempt: int = 0
     owner_run_id: str = ""
     crawler: str = ""
@@ -168,7 +170,7 @@ class RunState:
 
     @property
     def fence(self) -> Fence:
-        return Fence(self.run_id, self.attempt, self.owner_run_id)
+        return Fence(self.run_id, self.attempt, self.owner_run_id, self.run_uid)
 
     @property
     def room(self) -> bool:
@@ -178,7 +180,8 @@ class RunState:
     def adopt(self, handle: RunHandle, owner_run_id: str) -> None:
         """Take over what the database says about the run that we now own."""
         request = handle.request
-        self.run_id, self.attempt, self.owner_run_id = handle.run_id, handle.attempt, owner_run_id
+        self.run_id, self.run_uid = handle.run_id, handle.run_uid
+        self.attempt, self.owner_run_id = handle.attempt, owner_run_id
         self.crawler, self.trigger = request.crawler or "", request.trigger
         self.flow_id, self.parent = request.flow_id, request.parent
         self.multi, self.resumed, self.rerun, self.status = handle.multi, handle.resumed, handle.rerun, handle.status
@@ -200,6 +203,7 @@ class RunState:
         """What the workflow returns."""
         return RunResult(
             run_id=self.run_id,
+            run_uid=self.run_uid,
             status=self.status,
             outcome=self.outcome or "",
             cause=self.cause or "",
@@ -215,6 +219,7 @@ class RunState:
         """The answer of the query ``status``."""
         return RunSnapshot(
             run_id=self.run_id or None,
+            run_uid=self.run_uid or None,
             attempt=self.attempt,
             crawler=self.crawler,
             trigger=self.trigger,
@@ -252,6 +257,7 @@ class RunState:
         """What the run is found by in Temporal."""
         return [
             (RUN_ID, self.run_id),
+            (RUN_UID, self.run_uid),
             (CRAWLER, self.crawler),
             (TRIGGER, str(self.trigger)),
             (STAGE, str(self.stage)),

@@ -15,11 +15,13 @@ from crawler_lifecycle.activities.initiation import AddToRun, AddWorkflowId
 from crawler_lifecycle.activities.reconciliation import ActiveTasks, Sync
 from crawler_lifecycle.domain.audit import AuditReport, Finding, FindingKind, OpenWorkflow
 from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.domain.names import event_key
 from crawler_lifecycle.domain.run import ChildTask, Limits, Resources, RunRequest, RunStatus, Trigger
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import KILLED, Behaviour
 from crawler_lifecycle.ports import Deployment, Fence, QueuedTask
 from tests.activities.world import CRAWLERS, OTHER, OWNER, World
+from tests.support.run_refs import run_ref
 
 UNTIL_STOPPED = Behaviour(executes=None)
 FAILS = Behaviour(end=End(exit_code=1, reason="Error"))
@@ -241,7 +243,7 @@ def _prepare_start(w: World) -> Any:
 def _told_started(w: World, _: Any) -> None:
     (event,) = w.notifier.pushed
     assert (event.type, event.body["started"], event.body["run_id"]) == ("run.started", True, 1)
-    assert w.store.find_event("1/1/run.started") is not None
+    assert w.store.find_event(event_key(w.row().ref, 1, "run.started")) is not None
 
 
 def _told_not_started(w: World, _: Any) -> None:
@@ -480,7 +482,7 @@ def _signalled(w: World, seq: Any) -> None:
     assert (event.seq, event.type) == (seq, "run.ended")
     assert event.body["status"] == "COMPLETED"
     assert event.body["supporting_files"] == "1/1/supporting-files.zip"
-    assert w.store.find_event("1/1/run.ended") is not None
+    assert w.store.find_event(event_key(w.row().ref, 1, "run.ended")) is not None
 
 
 def _prepare_export(w: World) -> Fence:
@@ -554,7 +556,7 @@ def _prepare_ghost(w: World) -> AuditPage:
     w.cluster.behaviour = UNTIL_STOPPED
     task = QueuedTask(7, 0, {})
     soon = w.now + timedelta(minutes=1)
-    w.cluster.deploy(Deployment(77, 1, "books", {}, {}, [task], Resources(), Limits(), soon), CRAWLERS[0])
+    w.cluster.deploy(Deployment(run_ref(77), 1, "books", {}, {}, [task], Resources(), Limits(), soon), CRAWLERS[0])
     return _after_grace(w, "audit_cluster")
 
 
@@ -604,7 +606,7 @@ def _begun(w: World, part: Any) -> None:
 
 
 def _prepare_rowless(w: World) -> AuditPage:
-    w.directory.workflows = [OpenWorkflow("cli/x", "chain-9", w.now, 99)]
+    w.directory.workflows = [OpenWorkflow("cli/x", "chain-9", w.now, 99, "u")]
     return _after_grace(w, "audit_workflows")
 
 
@@ -621,7 +623,7 @@ def _prepare_undelivered(w: World) -> AuditPage:
 
 def _ordered_again(w: World, part: Any) -> None:
     assert part.repaired == {"undelivered": 1}
-    assert w.directory.delivered == {Fence(1, 1, OWNER.first_run_id): (True, True)}
+    assert w.directory.delivered == {Fence(1, 1, OWNER.first_run_id, w.row().run_uid): (True, True)}
 
 
 def _prepare_evidence(w: World) -> AuditPage:

@@ -33,6 +33,7 @@ from crawler_lifecycle.fakes.services import FakeScheduler
 from crawler_lifecycle.ports import CorrectionRow, Deployment, Fence, Look, QueuedTask, TaskRef
 from tests.activities.world import CRAWLERS, Crash, World
 from tests.local.local_bench import Bench, wait_until
+from tests.support.run_refs import run_ref
 
 AT_ONCE = AuditRules(grace_s=0, orphan_grace_s=0, start_grace_s=0, record_grace_s=0, resend_s=0)
 #: Executes until it finds a file, and then ends well.
@@ -308,7 +309,7 @@ def test_looking_and_auditing_again_writes_nothing_more(new_world: Callable[[], 
     WAYS[kind][0](world, hands)
     before = world.store.corrections()
     row = world.row()
-    fence = Fence(1, row.attempt, row.owner_run_id or "")
+    fence = Fence(1, row.attempt, row.owner_run_id or "", row.run_uid)
     for _ in range(2):
         hands.later(100)
         look(world, fence)
@@ -339,7 +340,7 @@ def test_a_crawl_under_the_name_of_a_refused_task_is_left_alone(new_world: Calla
     fence = world.created()
     world.cluster.behaviour = Behaviour(executes=None)
     soon = world.now + timedelta(minutes=1)
-    theirs = Deployment(1, 1, "books", {}, {}, [QueuedTask(1, 0, {})], Resources(), Limits(), soon)
+    theirs = Deployment(run_ref(1), 1, "books", {}, {}, [QueuedTask(1, 0, {})], Resources(), Limits(), soon)
     world.cluster.deploy(theirs, CRAWLERS[0])
     world.store.refuse_queued(fence, "a Job of this name exists already and is not ours")
     part = audited(world, "audit_cluster")
@@ -373,7 +374,7 @@ def test_fix_and_correction_are_there_together_or_not_at_all(
     believed = WAYS[kind][1]
     assert world.statuses() == [believed]
     row = world.row()
-    world.call("sync_statuses", Sync(Fence(1, row.attempt, row.owner_run_id or ""), WAYS[kind][3]))
+    world.call("sync_statuses", Sync(Fence(1, row.attempt, row.owner_run_id or "", row.run_uid), WAYS[kind][3]))
     assert of_kind(world, kind).believed == believed
     assert world.statuses() == [of_kind(world, kind).truth]
 

@@ -43,7 +43,7 @@ class Scene:
         self.world.execute(fence)
         self.world.finish(fence, failed=[0])
         if files:
-            folder = self.volume / files_path(fence.run_id, 0, fence.attempt)
+            folder = self.volume / files_path(fence.run, 0, fence.attempt)
             folder.mkdir(parents=True)
             (folder / "page.html").write_text(f"attempt {fence.attempt}")
 
@@ -53,8 +53,8 @@ class Scene:
     def tidied(self, fence: Fence) -> None:
         self.world.clock.forward(20 * 86_400)
         before = self.world.clock.now - timedelta(days=14)
-        self.store.give_up_files(fence.run_id, before, lambda: self.place.put_aside(fence.run_id))
-        self.place.remove(fence.run_id, fence.attempt)
+        self.store.give_up_files(fence.run_id, before, lambda: self.place.put_aside(fence.run))
+        self.place.remove(fence.run, fence.attempt)
         self.store.note_files_removed(fence.run_id, fence.attempt)
 
     def stored(self, url: str) -> tuple[dict[str, bytes], list[str]]:
@@ -117,7 +117,7 @@ def test_a_crawler_of_a_tidied_run_begins_at_the_beginning_and_says_so(scene: Sc
     fence = scene.world.deployed()
     scene.ended(fence)
     scene.export(fence)
-    folder = scene.volume / state_path(fence.run_id, 0)
+    folder = scene.volume / state_path(fence.run, 0)
     folder.mkdir(parents=True)
     state = JobState(str(folder))
     state.open(resume=False)

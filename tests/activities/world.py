@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import shutil
 import zipfile
@@ -34,6 +35,7 @@ from crawler_lifecycle.fakes.services import (
     FakeSink,
 )
 from crawler_lifecycle.ports import Fence, Owner, RunRow, TaskRef, TaskRow
+from tests.support.run_refs import run_ref
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 OWNER = Owner("crawl/books/r1", "chain-1")
@@ -92,6 +94,8 @@ class World:
         self.url = f"sqlite:///{file}"
         self.folder = folder
         self.store: SqlRunStore = open_store(self.url, pool_size=2, clock=self.clock)
+        uids = itertools.count(1)
+        self.store.new_uid = lambda: run_ref(next(uids)).uid  # the same in every world
         self.cluster = FakeCluster(clock=self.clock, behaviour=Behaviour(executes=20))
         self.scheduler = FakeScheduler(CRAWLERS, self.cluster)
         self.notifier, self.sink, self.archive = FakeNotifier(), FakeSink(), FakeArchive()
@@ -155,7 +159,7 @@ class World:
         order = self.order(tasks, **more)
         handle = self.call("create_history_id", order)
         self.call("add_workflow_id", AddWorkflowId(handle.run_id, handle.attempt, order.owner.workflow_id))
-        return Fence(handle.run_id, handle.attempt, order.owner.first_run_id)
+        return Fence(handle.run_id, handle.attempt, order.owner.first_run_id, handle.run_uid)
 
     def deployed(self, tasks: int | None = None, max_parallel: int | None = None, **more: Any) -> Fence:
         """A run whose first wave is PENDING."""
@@ -209,7 +213,7 @@ class World:
     def resumed(self, run_id: int = 1, owner: Owner = OTHER, **more: Any) -> Fence:
         """The run taken over by another workflow, its tasks not queued again yet."""
         handle = self.call("create_history_id", self.order(None, "", owner, crawler=None, run_id=run_id, **more))
-        return Fence(run_id, handle.attempt, owner.first_run_id)
+        return Fence(run_id, handle.attempt, owner.first_run_id, handle.run_uid)
 
     def files(self, *indexes: int) -> None:
         """Give tasks of run 1 supporting files."""

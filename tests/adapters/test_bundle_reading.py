@@ -21,6 +21,7 @@ from crawler_lifecycle.adapters.archive.packing import Pace, Packed, pack
 from crawler_lifecycle.adapters.kubernetes.files import BundleFiles, NoFiles, VolumeFiles, task_files
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
 from crawler_lifecycle.ports import FilesMissing, FileSource, TaskRef, Ticket
+from tests.support.run_refs import run_ref
 
 MIB = 2**20
 
@@ -212,18 +213,18 @@ TASKS = [TaskRef(1, 0, 1, "uid-0"), TaskRef(2, 1, 1, None), TaskRef(3, 2, 3, "ui
 def test_folders_of_the_volume_are_found_by_run_index_and_attempt(tmp_path: Path) -> None:
     (tmp_path / "tasks" / "7" / "0" / "1" / "files").mkdir(parents=True)
     (tmp_path / "tasks" / "7" / "2" / "3" / "files").mkdir(parents=True)
-    found = task_files("claim", tmp_path, None).files(7, TASKS)
+    found = task_files("claim", tmp_path, None).files(run_ref(7), TASKS)
     assert [(source.prefix, source.folder) for source in found] == [
         ("task-0", tmp_path / "tasks/7/0/1/files"),
         ("task-2-attempt-3", tmp_path / "tasks/7/2/3/files"),
     ]
-    assert VolumeFiles(tmp_path).files(8, TASKS) == []
+    assert VolumeFiles(tmp_path).files(run_ref(8), TASKS) == []
 
 
 def test_a_volume_that_is_not_mounted_is_an_outage_and_not_an_empty_one(tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "missing"):
         with pytest.raises(ClusterUnavailable, match="LIFECYCLE_CLUSTER__VOLUME_PATH"):
-            VolumeFiles(place).files(7, TASKS)
+            VolumeFiles(place).files(run_ref(7), TASKS)
 
 
 def test_a_link_in_the_place_of_a_folder_is_not_followed(tmp_path: Path) -> None:
@@ -231,7 +232,7 @@ def test_a_link_in_the_place_of_a_folder_is_not_followed(tmp_path: Path) -> None
     (tmp_path / "secret" / "key").write_text("key")
     (tmp_path / "tasks" / "7" / "0" / "1").mkdir(parents=True)
     (tmp_path / "tasks" / "7" / "0" / "1" / "files").symlink_to(tmp_path / "secret")
-    [source] = VolumeFiles(tmp_path).files(7, TASKS)
+    [source] = VolumeFiles(tmp_path).files(run_ref(7), TASKS)
     target = io.BytesIO()
     done = pack(target, [source], {}, Limits(), Pace(lambda *_: None))
     assert zipfile.ZipFile(target).namelist() == ["manifest.json"]
@@ -247,7 +248,7 @@ class _Bundles:
 
 
 def test_bundles_are_asked_for_when_they_are_read(tmp_path: Path) -> None:
-    found = task_files("claim", tmp_path, _Bundles()).files(7, TASKS)
+    found = task_files("claim", tmp_path, _Bundles()).files(run_ref(7), TASKS)
     assert isinstance(task_files(None, None, _Bundles()), BundleFiles)
     assert [source.prefix for source in found] == ["task-0", "task-2-attempt-3"]
     assert found[1].bundle is not None
@@ -257,7 +258,7 @@ def test_bundles_are_asked_for_when_they_are_read(tmp_path: Path) -> None:
 
 def test_a_cluster_that_keeps_no_files_says_so() -> None:
     assert isinstance(task_files(None, None, None), NoFiles)
-    found = task_files(None, None, None).files(7, TASKS)
+    found = task_files(None, None, None).files(run_ref(7), TASKS)
     assert [source.prefix for source in found] == ["task-0", "task-2-attempt-3"]
     assert all("LIFECYCLE_CLUSTER__FILES_URL" in (source.missing or "") for source in found)
     with pytest.raises(InvalidRequest, match="LIFECYCLE_CLUSTER__VOLUME_PATH"):

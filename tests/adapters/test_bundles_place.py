@@ -7,10 +7,12 @@ import pytest
 from crawler_lifecycle.adapters.archive.bundles_place import BundlesPlace
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.domain.names import bundle_key
+from tests.support.run_refs import run_ref
 from tests.support.s3 import Bucket
 from tests.support.s3_faults import Fault, FaultProxy
 
 PREFIX = "files/tasks/"
+SEVEN = str(run_ref(7))
 
 
 @pytest.fixture
@@ -26,7 +28,7 @@ def put(bucket: Bucket, *keys: str) -> None:
 def uploaded(bucket: Bucket, run_id: int, *, tasks: int = 1, attempt: int = 1) -> None:
     for index in range(tasks):
         names = ("part-00000", "part-00001", "bundle.json")
-        put(bucket, *(PREFIX + bundle_key(run_id, index, attempt, name) for name in names))
+        put(bucket, *(PREFIX + bundle_key(run_ref(run_id), index, attempt, name) for name in names))
 
 
 def test_it_finds_runs_and_whatever_else_lies_there(bucket: Bucket, place: BundlesPlace) -> None:
@@ -34,17 +36,23 @@ def test_it_finds_runs_and_whatever_else_lies_there(bucket: Bucket, place: Bundl
     uploaded(bucket, 7)
     uploaded(bucket, 70)
     put(bucket, f"{PREFIX}notes/today.txt", f"{PREFIX}readme", "files/other/8/0/1/part-00000")
-    assert place.runs() == {"7", "70", "notes"}
+    assert place.runs() == {SEVEN, str(run_ref(70)), "notes"}
 
 
 def test_one_run_goes_and_everything_else_stays(bucket: Bucket, place: BundlesPlace) -> None:
-    put(bucket, "archive/7/1/supporting-files.zip", f"{PREFIX}readme", f"{PREFIX}7/by-hand.txt", f"{PREFIX}7/0/x/y")
+    put(
+        bucket,
+        "archive/7/1/supporting-files.zip",
+        f"{PREFIX}readme",
+        f"{PREFIX}{SEVEN}/by-hand.txt",
+        f"{PREFIX}{SEVEN}/0/x/y",
+    )
     uploaded(bucket, 70)
     before = bucket.keys()
     uploaded(bucket, 7, tasks=3)
-    place.put_aside(7)
-    place.remove(7, 1)
-    place.remove(7, 1)
+    place.put_aside(run_ref(7))
+    place.remove(run_ref(7), 1)
+    place.remove(run_ref(7), 1)
     assert bucket.keys() == before
     assert place.finish() == []
 
@@ -55,7 +63,7 @@ def test_a_later_attempt_stays(bucket: Bucket, place: BundlesPlace) -> None:
     before = bucket.keys()
     uploaded(bucket, 7, attempt=1)
     uploaded(bucket, 7, attempt=9)
-    place.remove(7, 9)
+    place.remove(run_ref(7), 9)
     assert bucket.keys() == before
 
 
@@ -66,19 +74,19 @@ def test_more_than_one_page(bucket: Bucket, place: BundlesPlace, monkeypatch: py
     real = place._s3()
     few = real.list_objects_v2
     monkeypatch.setattr(real, "list_objects_v2", lambda **options: few(**options, MaxKeys=2))
-    assert place.runs() == {"7", "8", "9"}
-    place.remove(8, 1)
+    assert place.runs() == {str(run_ref(n)) for n in (7, 8, 9)}
+    place.remove(run_ref(8), 1)
     assert len(bucket.keys()) == 12
-    assert place.runs() == {"7", "9"}
+    assert place.runs() == {SEVEN, str(run_ref(9))}
 
 
 def test_a_refusal_is_told_and_the_next_call_ends_it(bucket: Bucket, place: BundlesPlace, proxy: FaultProxy) -> None:
     uploaded(bucket, 7, tasks=2)
     proxy.faults = [Fault("status", "DeleteObject", times=1, skip=2)]
     with pytest.raises(NotDelivered, match="removing an object: AccessDenied") as caught:
-        place.remove(7, 1)
+        place.remove(run_ref(7), 1)
     assert str(caught.value).endswith("give the credentials the permissions that docs/kubernetes.md lists")
-    place.remove(7, 1)
+    place.remove(run_ref(7), 1)
     assert bucket.keys() == []
     proxy.faults = [Fault("status", "GET bucket")]
     with pytest.raises(NotDelivered, match="listing runs: AccessDenied"):

@@ -23,11 +23,12 @@ from crawler_lifecycle.cloudevents import (
 from crawler_lifecycle.ports import Event
 from tests.support.examples import examples
 
+UID = "0123456789abcdef" * 2
 AT = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=UTC)
 
 
 def _event(body: dict[str, Any], type: str = "run.ended", seq: int = 3) -> Event:
-    return Event(seq, 7, 2, type, body, AT)
+    return Event(seq, 7, UID, 2, type, body, AT)
 
 
 def _data(event: Event, limit: int) -> dict[str, Any]:
@@ -40,12 +41,12 @@ def _data(event: Event, limit: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("type", ["run.started", "run.stopped", "run.ended"])
 def test_what_happens_once_in_an_attempt_has_one_id(type: str) -> None:
-    assert event_id(_event({}, type, seq=3)) == event_id(_event({}, type, seq=4)) == f"7/2/{type}"
+    assert event_id(_event({}, type, seq=3)) == event_id(_event({}, type, seq=4)) == f"7-{UID}/2/{type}"
 
 
 def test_what_repeats_has_an_id_for_each_time() -> None:
-    assert event_id(_event({}, "run.changed", seq=3)) == "7/2/run.changed/3"
-    assert event_id(_event({}, "run.changed", seq=4)) == "7/2/run.changed/4"
+    assert event_id(_event({}, "run.changed", seq=3)) == f"7-{UID}/2/run.changed/3"
+    assert event_id(_event({}, "run.changed", seq=4)) == f"7-{UID}/2/run.changed/4"
     assert event_id(_event({}, "of.a.later.version", seq=5)).endswith("/5"), "unknown types never share an id"
 
 

@@ -18,11 +18,12 @@ from crawler_lifecycle.adapters.events import JsonLinesSink
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.ports import Event
 
+UID = "0123456789abcdef" * 2
 AT = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=UTC)
 
 
 def _event(run_id: int = 7, **body: object) -> Event:
-    return Event(3, run_id, 2, "run.ended", {"status": "FAILED", **body}, AT)
+    return Event(3, run_id, UID, 2, "run.ended", {"status": "FAILED", **body}, AT)
 
 
 def _lines(path: Path) -> list[dict[str, object]]:
@@ -39,7 +40,7 @@ def test_a_line_is_a_cloud_event(path: Path) -> None:
     [line] = _lines(path)
     assert line == {
         "specversion": "1.0",
-        "id": "7/2/run.ended",
+        "id": f"7-{UID}/2/run.ended",
         "source": "crawler-lifecycle",
         "type": "run.ended",
         "time": "2026-11-20T12:00:00.123456+00:00",
@@ -62,7 +63,7 @@ def test_a_torn_line_costs_nobody_but_itself(path: Path) -> None:
     with path.open("ab") as file:
         file.write(b'{"id": "2/1/run.en')  # a writer that was killed here
     sink.send(_event(3))
-    assert [line["id"] for line in _lines(path)] == ["1/2/run.ended", "3/2/run.ended"]
+    assert [line["id"] for line in _lines(path)] == [f"1-{UID}/2/run.ended", f"3-{UID}/2/run.ended"]
     assert len(path.read_text().splitlines()) == 3
 
 
@@ -118,8 +119,8 @@ def test_a_file_that_is_moved_while_a_writer_waits_for_it(
 
     monkeypatch.setattr(JsonLinesSink, "_lock", waits)
     sink.send(_event(2))
-    assert [line["id"] for line in _lines(moved)] == ["1/2/run.ended"]
-    assert [line["id"] for line in _lines(path)] == ["2/2/run.ended"]
+    assert [line["id"] for line in _lines(moved)] == [f"1-{UID}/2/run.ended"]
+    assert [line["id"] for line in _lines(path)] == [f"2-{UID}/2/run.ended"]
 
 
 def test_a_stuck_writer_delays_and_does_not_hang(path: Path) -> None:

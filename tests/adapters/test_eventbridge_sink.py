@@ -35,11 +35,12 @@ from tests.support.event_bus import (
 from tests.support.faulty_http import Answer
 from tests.support.ports import deaf_port
 
+UID = "0123456789abcdef" * 2
 AT = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=UTC)
 
 
 def _event(type: str = "run.ended", seq: int = 3, **body: object) -> Event:
-    return Event(seq, 7, 2, type, {"run_id": 7, "status": "FAILED", **body}, AT)
+    return Event(seq, 7, UID, 2, type, {"run_id": 7, "status": "FAILED", **body}, AT)
 
 
 @pytest.fixture(autouse=True)
@@ -153,7 +154,7 @@ def test_a_refused_entry_is_not_delivered_although_the_status_is_200(
             sink.send(_event())
     bus.failed_entry = None
     sink.send(_event())
-    assert [detail["id"] for detail in bus.details] == ["7/2/run.ended"]
+    assert [detail["id"] for detail in bus.details] == [f"7-{UID}/2/run.ended"]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +212,11 @@ def test_an_answer_that_is_lost_is_followed_by_the_same_event_under_the_same_id(
         sink.send(_event())
     sink.send(_event())
     assert bus.entries[1] == bus.entries[2]
-    assert [detail["id"] for detail in bus.details] == ["7/2/run.started", "7/2/run.ended", "7/2/run.ended"]
+    assert [detail["id"] for detail in bus.details] == [
+        f"7-{UID}/2/run.started",
+        f"7-{UID}/2/run.ended",
+        f"7-{UID}/2/run.ended",
+    ]
 
 
 def test_a_bus_that_hangs_or_is_not_there(sink: EventBridgeSink, bus: EventBusServer) -> None:

@@ -109,7 +109,9 @@ def test_an_example_is_what_this_program_would_make_of_it(example: Document) -> 
 
     data = example["data"]
     time = datetime.fromisoformat(example["time"])
-    event = Event(int(example["sequence"]), data["run_id"], data["attempt"], example["type"], data, time)
+    event = Event(
+        int(example["sequence"]), data["run_id"], data["run_uid"], data["attempt"], example["type"], data, time
+    )
     assert cloud_event(event) == example
 
 
@@ -148,6 +150,12 @@ def test_the_patterns_match_what_is_said(real: list[Document]) -> None:
 # --- what the page promises about delivery ----------------------------------------------------------------------------
 
 
+def fence_of(store: SqlRunStore, run_id: int) -> Fence:
+    row = store.get_run(run_id)
+    assert row is not None
+    return Fence(run_id, 1, "chain-1", row.run_uid)
+
+
 def test_a_run_is_told_of_once_the_bus_accepts_and_every_try_is_on_record(
     store: SqlRunStore, real: list[Document], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +163,7 @@ def test_a_run_is_told_of_once_the_bus_accepts_and_every_try_is_on_record(
         monkeypatch.delenv(name, raising=False)
     for name, value in AWS_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
-    fence = Fence(1, 1, "chain-1")
+    fence = fence_of(store, 1)
 
     def row() -> tuple[Any, ...]:
         [found] = [d for d in store.deliveries(1) if d["sink"] == "eventbridge"]
@@ -181,13 +189,14 @@ def test_a_run_is_told_of_once_the_bus_accepts_and_every_try_is_on_record(
         assert (status, tries, error, delivered_at is not None) == ("delivered", 4, None, True)
         sink.close()
     ids = [detail["id"] for detail in bus.details]
-    assert ids == ["1/1/run.ended"] * 2, "the lost answer's event came again, under the same id"
+    told = names.event_key(fence.run, 1, "run.ended")
+    assert ids == [told] * 2, "the lost answer's event came again, under the same id"
     assert bus.details[0] == bus.details[1] == next(d for d in real if d["id"] == ids[0])
     assert store.get_run(1).status.value == "COMPLETED"  # type: ignore[union-attr]
 
 
 def test_a_push_that_fails_changes_no_run_and_can_be_made_again(store: SqlRunStore, real: list[Document]) -> None:
-    before, fence = store.get_run(1), Fence(1, 1, "chain-1")
+    before, fence = store.get_run(1), fence_of(store, 1)
     with pusher_server() as server:
         host, port = server.url.removeprefix("http://").split(":")
         notifier = PusherNotifier(
@@ -212,7 +221,9 @@ def test_a_push_that_fails_changes_no_run_and_can_be_made_again(store: SqlRunSto
         assert completion.resend_pushes(fence) == 1
         assert completion.resend_pushes(fence) == 0, "what arrived is not pushed again"
         notifier.close()
-    assert [t.data for t in server.triggered] == [d for d in real if d["id"] == "1/1/run.started"] * 2
+    assert [t.data for t in server.triggered] == [
+        d for d in real if d["id"] == names.event_key(fence.run, 1, "run.started")
+    ] * 2
     assert store.get_run(1) == before
 
 
@@ -220,5 +231,7 @@ def test_what_is_delivered_stays_delivered(store: SqlRunStore, real: list[Docume
     sink = FakeSink()
     completion = CompletionActivities(store, FakeCluster(), sink, FakeArchive(), FakeCatalogue(), FakeNotifier())
     for _ in range(2):
-        completion.initiate_export_signal(Fence(2, 1, "chain-1"))
-    assert [cloud_event(event) for event in sink.sent] == [d for d in real if d["id"] == "2/1/run.ended"] * 2
+        completion.initiate_export_signal(fence_of(store, 2))
+    assert [cloud_event(event) for event in sink.sent] == [
+        d for d in real if d["id"] == names.event_key(fence_of(store, 2).run, 1, "run.ended")
+    ] * 2

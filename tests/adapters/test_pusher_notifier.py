@@ -31,11 +31,12 @@ from tests.support.faulty_http import Answer
 from tests.support.ports import deaf_port
 from tests.support.pusher_server import APP_ID, KEY, SECRET, PusherServer, pusher_server
 
+UID = "0123456789abcdef" * 2
 AT = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=UTC)
 
 
 def _event(type: str = "run.changed", seq: int = 3, **body: object) -> Event:
-    return Event(seq, 7, 2, type, {"run_id": 7, "crawler": "services", "status": "PROCESSING", **body}, AT)
+    return Event(seq, 7, UID, 2, type, {"run_id": 7, "crawler": "services", "status": "PROCESSING", **body}, AT)
 
 
 def _notifier(url: str, **options: Any) -> PusherNotifier:
@@ -77,7 +78,7 @@ def test_an_event_is_triggered_under_its_type_with_its_document(notifier: Pusher
     assert first == second
     assert (first.name, first.channels) == ("run.changed", ["private-crawls", "private-crawl-run-7"])
     assert first.data == cloud_event(event)
-    assert first.data["id"] == "7/2/run.changed/3"
+    assert first.data["id"] == f"7-{UID}/2/run.changed/3"
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_channels_are_filled_in(server: PusherServer) -> None:
     notifier = _notifier(server.url, channel=channel)
     notifier.push(_event())
     notifier.push(_event(crawler="strange name/é"))
-    notifier.push(Event(4, 9, 1, "run.note", {}, AT))
+    notifier.push(Event(4, 9, UID, 1, "run.note", {}, AT))
     assert [t.channels for t in server.triggered] == [
         ["all", "crawler-services", "run-7", "services.7"],
         ["all", "crawler-strange_name__", "run-7", "strange_name__.7"],
@@ -122,7 +123,7 @@ def test_channels_are_filled_in(server: PusherServer) -> None:
     ]
     only = _notifier(server.url, channel="crawler-{crawler}")
     with pytest.raises(NotDelivered, match="LIFECYCLE_PUSHER__CHANNEL"):
-        only.push(Event(4, 9, 1, "run.note", {}, AT))
+        only.push(Event(4, 9, UID, 1, "run.note", {}, AT))
     notifier.close()
     only.close()
 

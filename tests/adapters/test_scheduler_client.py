@@ -18,9 +18,18 @@ from crawler_lifecycle.adapters.scheduler import ANSWER_MAX, HttpSchedulerClient
 from crawler_lifecycle.domain.errors import DeploymentExpired, DeploymentRefused, SchedulerUnavailable
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.ports import Deployment, QueuedTask
+from tests.support.run_refs import run_ref
 
 CALL = Deployment(
-    7, 1, "plain", {}, {}, [QueuedTask(70, 0, {})], Resources(), Limits(), datetime.now(UTC) + timedelta(seconds=25)
+    run_ref(7),
+    1,
+    "plain",
+    {},
+    {},
+    [QueuedTask(70, 0, {})],
+    Resources(),
+    Limits(),
+    datetime.now(UTC) + timedelta(seconds=25),
 )
 GOOD = {"tasks": [{"index": 0, "state": "created", "name": "n", "uid": "u", "reason": None}]}
 PROBLEM = {"content-type": "application/problem+json"}

@@ -19,12 +19,15 @@ from crawler_lifecycle.adapters.kubernetes.volume import ASIDE, TRASH, VolumePla
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.ports import TaskRef
 from tests.support.folders import reachable_folder
+from tests.support.run_refs import run_ref
+
+SEVEN = str(run_ref(7))
 
 
 def left(root: Path, run_id: int, *, tasks: int = 2, attempt: int = 1) -> None:
     """What a run leaves on the volume."""
     for index in range(tasks):
-        files, state = root / files_path(run_id, index, attempt), root / state_path(run_id, index)
+        files, state = root / files_path(run_ref(run_id), index, attempt), root / state_path(run_ref(run_id), index)
         (files / "sub").mkdir(parents=True)
         (files / "sub" / "page.html").write_text("x")
         (state / "job").mkdir(parents=True, exist_ok=True)
@@ -33,8 +36,8 @@ def left(root: Path, run_id: int, *, tasks: int = 2, attempt: int = 1) -> None:
 
 
 def clear(place: VolumePlace, run_id: int, attempt: int = 1) -> None:
-    place.put_aside(run_id)
-    place.remove(run_id, attempt)
+    place.put_aside(run_ref(run_id))
+    place.remove(run_ref(run_id), attempt)
     assert place.finish() == []
 
 
@@ -54,24 +57,24 @@ def test_it_finds_runs_and_whatever_else_lies_there(place: VolumePlace, tmp_path
     (tmp_path / "tasks" / "lost+found").mkdir()
     (tmp_path / "tasks" / "a file").write_text("")
     (tmp_path / "tasks" / "link").symlink_to("/")
-    assert place.runs() == {"7", "9", "lost+found"}
+    assert place.runs() == {SEVEN, "9", "lost+found"}
 
 
 def test_one_run_goes_and_the_others_stay(place: VolumePlace, tmp_path: Path) -> None:
     left(tmp_path, 7)
     left(tmp_path, 70)
-    before = [name for name in everything(tmp_path) if "/70/" in name]
+    before = [name for name in everything(tmp_path) if f"/{run_ref(70)}/" in name]
     clear(place, 7)
     assert everything(tmp_path) == before
-    assert place.runs() == {"70"}
+    assert place.runs() == {str(run_ref(70))}
     clear(place, 7)
     assert everything(tmp_path) == before
 
 
 def test_put_aside_is_at_once_and_for_whoever_comes_next(place: VolumePlace, tmp_path: Path) -> None:
     left(tmp_path, 7)
-    place.put_aside(7)
-    assert not (tmp_path / state_path(7, 0)).exists()
+    place.put_aside(run_ref(7))
+    assert not (tmp_path / state_path(run_ref(7), 0)).exists()
     assert place.runs() == set()
     assert VolumePlace(tmp_path).finish() == [], "the call that put it aside was killed"
     assert everything(tmp_path) == []
@@ -80,13 +83,13 @@ def test_put_aside_is_at_once_and_for_whoever_comes_next(place: VolumePlace, tmp
 def test_a_later_attempt_stays(place: VolumePlace, tmp_path: Path) -> None:
     """The run was resumed while the removal was going on."""
     left(tmp_path, 7)
-    place.put_aside(7)
+    place.put_aside(run_ref(7))
     left(tmp_path, 7, tasks=1, attempt=2)
-    place.remove(7, 1)
+    place.remove(run_ref(7), 1)
     assert everything(tmp_path) == [
-        "state/7/0/clean-stop.json",
-        "state/7/0/job/requests.queue",
-        "tasks/7/0/2/files/sub/page.html",
+        f"state/{SEVEN}/0/clean-stop.json",
+        f"state/{SEVEN}/0/job/requests.queue",
+        f"tasks/{SEVEN}/0/2/files/sub/page.html",
     ]
 
 
@@ -96,11 +99,11 @@ def test_a_resume_finds_its_folders_however_empty_they_are(
 ) -> None:
     """A removal takes minutes. The pod of the next attempt has folders mounted that nothing was written to yet."""
     left(tmp_path, 7)
-    mounted = [tmp_path / files_path(7, 0, 2), tmp_path / state_path(7, 0)]
+    mounted = [tmp_path / files_path(run_ref(7), 0, 2), tmp_path / state_path(run_ref(7), 0)]
     remove, really = volume._remove, Path.rename
 
     def rename(self: Path, target: Path) -> Path:
-        if self.name == "7" and not movable:
+        if self.name == SEVEN and not movable:
             raise PermissionError(13, "Permission denied")
         return really(self, target)
 
@@ -111,12 +114,12 @@ def test_a_resume_finds_its_folders_however_empty_they_are(
 
     monkeypatch.setattr(Path, "rename", rename)
     monkeypatch.setattr(volume, "_remove", resumed)
-    place.put_aside(7)
-    assert movable or (tmp_path / state_path(7, 0)).is_dir()
-    place.remove(7, 1)
+    place.put_aside(run_ref(7))
+    assert movable or (tmp_path / state_path(run_ref(7), 0)).is_dir()
+    place.remove(run_ref(7), 1)
     assert all(one.is_dir() for one in mounted)
     assert everything(tmp_path) == []
-    assert not (tmp_path / files_path(7, 0, 1).parent).exists()
+    assert not (tmp_path / files_path(run_ref(7), 0, 1).parent).exists()
 
 
 def test_links_are_removed_and_not_followed(place: VolumePlace, tmp_path: Path) -> None:
@@ -126,15 +129,15 @@ def test_links_are_removed_and_not_followed(place: VolumePlace, tmp_path: Path) 
     precious.mkdir()
     (precious / "file").write_text("x")
     (precious / "0" / "1").mkdir(parents=True)
-    (tmp_path / files_path(7, 0, 1) / "link").symlink_to(precious)
-    (tmp_path / files_path(7, 0, 1) / "other").symlink_to(tmp_path / "tasks" / "8")
+    (tmp_path / files_path(run_ref(7), 0, 1) / "link").symlink_to(precious)
+    (tmp_path / files_path(run_ref(7), 0, 1) / "other").symlink_to(tmp_path / "tasks" / "8")
     (tmp_path / "tasks" / "9").symlink_to(precious)
     clear(place, 7)
     clear(place, 9)
     assert (precious / "file").exists()
     assert (precious / "0" / "1").exists()
-    assert (tmp_path / files_path(8, 0, 1) / "sub/page.html").exists()
-    assert not (tmp_path / "tasks" / "7").exists()
+    assert (tmp_path / files_path(run_ref(8), 0, 1) / "sub/page.html").exists()
+    assert not (tmp_path / "tasks" / SEVEN).exists()
 
 
 def test_two_at_once(tmp_path: Path) -> None:
@@ -178,7 +181,7 @@ def test_the_trash_is_emptied_while_a_run_is_put_aside(
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
     monkeypatch.setattr(Path, "rename", rename)
-    place.put_aside(7)
+    place.put_aside(run_ref(7))
     assert place.runs() == set()
 
 
@@ -189,15 +192,15 @@ def test_two_hide_the_same_state(place: VolumePlace, tmp_path: Path, monkeypatch
     others = iter([True, False, True])  # at the first and the third name that we take
 
     def rename(self: Path, target: Path) -> Path:
-        if self.name == "7":
+        if self.name == SEVEN:
             raise PermissionError(13, "Permission denied")
         if next(others, False):
             really(self, self.with_name(f"{ASIDE}other"))
-            VolumePlace(tmp_path).remove(7, 1)
+            VolumePlace(tmp_path).remove(run_ref(7), 1)
         return really(self, target)
 
     monkeypatch.setattr(Path, "rename", rename)
-    place.put_aside(7)
+    place.put_aside(run_ref(7))
     assert not [name for name in everything(tmp_path) if name.startswith("state") and ASIDE not in name]
 
 
@@ -214,7 +217,7 @@ def test_the_trash_itself_is_removed_while_a_run_is_put_aside(
         return really(self, target)
 
     monkeypatch.setattr(Path, "rename", rename)
-    place.put_aside(7)
+    place.put_aside(run_ref(7))
     assert place.runs() == set()
 
 
@@ -230,30 +233,31 @@ def test_files_that_another_call_removes_are_not_somebody_elses(
         return may(path, mode)
 
     def rename(self: Path, target: Path) -> Path:
-        if self.name == "7":
+        if self.name == SEVEN:
             raise PermissionError(13, "Permission denied")
         return really(self, target)
 
     monkeypatch.setattr(Path, "rename", rename)
     monkeypatch.setattr(os, "access", access)
-    place.put_aside(7)
-    assert not (tmp_path / files_path(7, 0, 1)).exists()
+    place.put_aside(run_ref(7))
+    assert not (tmp_path / files_path(run_ref(7), 0, 1)).exists()
 
 
 # --- rights --------------------------------------------------------------------------------------------------------
 
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become the user of crawl pods")
 
-AS_CRAWLS = """
+AS_CRAWLS = f"""
 import os, sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from crawler_lifecycle.adapters.kubernetes.volume import VolumePlace
+from crawler_lifecycle.domain.run import RunRef
 os.setgroups([]); os.setgid(1000); os.setuid(1000)
 place = VolumePlace(Path(sys.argv[1]))
-place.put_aside(7)
-print((Path(sys.argv[1]) / "state/7/0/clean-stop.json").exists())
-place.remove(7, 1)
+place.put_aside(RunRef(7, {run_ref(7).uid!r}))
+print((Path(sys.argv[1]) / "state/{SEVEN}/0/clean-stop.json").exists())
+place.remove(RunRef(7, {run_ref(7).uid!r}), 1)
 print(place.finish())
 """
 
@@ -281,7 +285,7 @@ def volume_of_crawls() -> Iterator[Path]:
 
 @only_root
 def test_what_a_crawler_closed_to_itself_goes_all_the_same(volume_of_crawls: Path) -> None:
-    closed = volume_of_crawls / files_path(7, 0, 1) / "closed"
+    closed = volume_of_crawls / files_path(run_ref(7), 0, 1) / "closed"
     (closed / "inner").mkdir(parents=True)
     (closed / "inner" / "file").write_text("x")
     owned(volume_of_crawls, 1000, ".")
@@ -297,12 +301,12 @@ def test_where_the_folders_above_are_roots_their_content_goes(volume_of_crawls: 
     owned(
         volume_of_crawls,
         1000,
-        *(f"{top}/7/{n}{rest}" for n in "01" for top, rest in (("tasks", "/1/files"), ("state", ""))),
+        *(f"{top}/{SEVEN}/{n}{rest}" for n in "01" for top, rest in (("tasks", "/1/files"), ("state", ""))),
     )
     done = as_crawls(volume_of_crawls)
     assert (done.returncode, done.stdout.split()) == (0, ["False", "[]"]), done.stderr
     assert everything(volume_of_crawls) == []
-    assert (volume_of_crawls / "tasks/7/0/1/files").is_dir(), "empty, and for root to remove"
+    assert (volume_of_crawls / f"tasks/{SEVEN}/0/1/files").is_dir(), "empty, and for root to remove"
     clear(VolumePlace(volume_of_crawls), 7)
     assert VolumePlace(volume_of_crawls).runs() == set()
 
@@ -329,17 +333,17 @@ def test_half_hidden_state_is_never_trusted(
     really = Path.rename
 
     def rename(self: Path, target: Path) -> Path:
-        if self.name == "7":
+        if self.name == SEVEN:
             raise PermissionError(13, "Permission denied")
         seen.append(self.name)
         return really(self, target)
 
     monkeypatch.setattr(Path, "rename", rename)
-    place.put_aside(7)
+    place.put_aside(run_ref(7))
     assert seen == ["clean-stop.json", "job"]
-    (aside,) = (tmp_path / state_path(7, 0)).iterdir()
+    (aside,) = (tmp_path / state_path(run_ref(7), 0)).iterdir()
     assert aside.name.startswith(ASIDE)
-    place.remove(7, 1)
+    place.remove(run_ref(7), 1)
     assert everything(tmp_path) == []
 
 
@@ -375,8 +379,8 @@ def test_the_volume_goes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     place = VolumePlace(root)
     calls: dict[str, Callable[[], object]] = {
         "runs": place.runs,
-        "put_aside": lambda: place.put_aside(7),
-        "remove": lambda: place.remove(7, 1),
+        "put_aside": lambda: place.put_aside(run_ref(7)),
+        "remove": lambda: place.remove(run_ref(7), 1),
     }
     unmounted(root, monkeypatch, "_is_folder" if step == "put_aside" else "_folders")
     with pytest.raises(ClusterUnavailable, match="holds no folder 'tasks' and nothing is mounted there"):
@@ -399,13 +403,13 @@ def test_the_volume_goes_while_an_export_asks_for_files(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(Path, "stat", stat)
     with pytest.raises(ClusterUnavailable, match="holds no folder 'tasks' and nothing is mounted there"):
-        VolumeFiles(root).files(7, [TaskRef(70, 0, 1, "uid")])
+        VolumeFiles(root).files(run_ref(7), [TaskRef(70, 0, 1, "uid")])
 
 
 def test_a_volume_that_becomes_read_only(place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even the rights of what lies there can be changed then."""
     left(tmp_path, 7)
-    place.put_aside(7)
+    place.put_aside(run_ref(7))
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError(30, "Read-only file system")
@@ -427,17 +431,17 @@ def test_a_volume_that_is_mounted_read_only(
 
     monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(ClusterUnavailable, match="Read-only file system; run it where the volume is mounted writable"):
-        place.put_aside(7)
+        place.put_aside(run_ref(7))
 
 
 def test_what_cannot_be_removed_is_told_and_left_for_the_next(
     place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left(tmp_path, 7)
-    place.put_aside(7)
+    place.put_aside(run_ref(7))
     monkeypatch.setattr(volume, "_removed", lambda folder: [(folder, OSError(5, "Input/output error"))])
     with pytest.raises(ClusterUnavailable, match="Input/output error"):
-        place.remove(7, 1)
+        place.remove(run_ref(7), 1)
     troubles = place.finish()
     assert len(troubles) == 2
     assert all("Input/output error" in trouble for trouble in troubles)

@@ -23,6 +23,7 @@ from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.ports import Deployment, QueuedTask, TaskRef
 from tests.support.lab import CRAWLERS, Lab, start_workers
+from tests.support.run_refs import run_ref
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -242,7 +243,7 @@ def ghost(lab: Lab, run_id: int, index: int = 0, attempt: int = 1) -> None:
     """Something deploys a task past us."""
     lab.cluster.deploy(
         Deployment(
-            run_id=run_id,
+            run=run_ref(run_id),
             attempt=attempt,
             crawler="books",
             args={},

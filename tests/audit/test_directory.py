@@ -95,7 +95,7 @@ async def test_what_is_begun_twice_is_one_workflow(idle_lab: Lab) -> None:
     name = f"crawl/books/{uuid.uuid4()}"
     for _ in range(2):
         await asyncio.to_thread(directory.begin, RunRequest(crawler="books", run_id=7), name, repair=True)
-        await asyncio.to_thread(directory.deliver_again, Fence(987654, 1, "c"), event=True, files=False)
+        await asyncio.to_thread(directory.deliver_again, Fence(987654, 1, "c", "u"), event=True, files=False)
     for workflow_id in (name, names.export_workflow_id(987654, 1)):
         handle = lab.client.get_workflow_handle(workflow_id)
         listed = [row async for row in lab.client.list_workflows(f"WorkflowId = '{workflow_id}'")]

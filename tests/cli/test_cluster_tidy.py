@@ -16,9 +16,10 @@ from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
 from crawler_lifecycle.adapters.kubernetes.layout import files_path, state_path
 from crawler_lifecycle.adapters.kubernetes.volume import VolumePlace
 from crawler_lifecycle.cli.problems import Exit
-from crawler_lifecycle.domain.run import ExportResult
+from crawler_lifecycle.domain.run import ExportResult, RunRef
 from crawler_lifecycle.ports import Fence
 from tests.contracts.store.world import Clock, World
+from tests.support.run_refs import run_ref
 from tests.support.s3 import Bucket, S3Server
 from tests.support.s3_faults import Fault, FaultProxy
 
@@ -42,24 +43,28 @@ class Fleet:
         if export is not None and not live:
             result = ExportResult("file:///archive.zip", 1, 1, "0" * 64, None) if export == "exported" else None
             self.store.record_export(fence, export, result, note)
-        self.leave(fence.run_id)
+        self.leave(str(fence.run))
         self.world.clock.now = NOW
         return fence.run_id
 
     def leave(self, name: object) -> None:
-        files = self.volume / str(files_path(0, 0, 1)).replace("/0/0/", f"/{name}/0/")
-        state = self.volume / str(state_path(0, 0)).replace("/0/0", f"/{name}/0")
+        zero = run_ref(1)
+        files = self.volume / str(files_path(zero, 0, 1)).replace(str(zero), str(name))
+        state = self.volume / str(state_path(zero, 0)).replace(str(zero), str(name))
         for folder in (files, state):
             folder.mkdir(parents=True)
             (folder / "file").write_text("x")
 
     def there(self) -> set[str]:
-        """The names under which anything still lies."""
+        """The runs of which anything still lies there, and other names under which something does."""
         lies = [path.relative_to(self.volume).parts for path in self.volume.rglob("*") if path.is_file()]
-        return {parts[1] for parts in lies}
+        found = {parts[1]: RunRef.named(parts[1]) for parts in lies}
+        return {name if ref is None else str(ref.run_id) for name, ref in found.items()}
 
     def fence(self, run_id: int, attempt: int = 1) -> Fence:
-        return Fence(run_id, attempt, "chain-1")
+        row = self.store.get_run(run_id)
+        assert row is not None
+        return Fence(run_id, attempt, "chain-1", row.run_uid)
 
 
 @pytest.fixture
@@ -89,7 +94,8 @@ def tidy(crawlctl: Crawlctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def states(result: Result) -> dict[str, str]:
-    return {row["name"]: row["state"] for row in result.json["runs"]}
+    """By the number of the run, or the name where that is no run's."""
+    return {str(row["run_id"] or row["name"]): row["state"] for row in result.json["runs"]}
 
 
 def test_without_yes_it_tells_and_changes_nothing(fleet: Fleet, tidy: Any) -> None:
@@ -106,6 +112,18 @@ def test_without_yes_it_tells_and_changes_nothing(fleet: Fleet, tidy: Any) -> No
     assert "no bucket" in done.out
     assert "found 4 runs: 1 old, 1 recent, 1 not exported, 1 unknown" in done.err
     assert "nothing was changed\nnext: crawlctl cluster tidy --yes" in done.err
+
+
+def test_files_of_another_run_of_the_same_number_are_told_and_stay(fleet: Fleet, tidy: Any) -> None:
+    """The number was given out again, by a restored database: what lies there is of the run before."""
+    old = fleet.run(days=20)
+    fleet.leave(other := str(run_ref(old)))
+    done = tidy("--yes", "-o", "json")
+    found = {row["name"]: (row["state"], row["why"], row["removed"]) for row in done.json["runs"]}
+    assert found.pop(other) == ("unknown", "the database has another run of this number", False)
+    assert list(found.values()) == [("old", "exported", True)]
+    assert (fleet.volume / "tasks" / other).is_dir()
+    assert (fleet.volume / "state" / other).is_dir()
 
 
 def test_how_it_looks(fleet: Fleet, tidy: Any, snapshot: SnapshotAssertion) -> None:
@@ -195,10 +213,10 @@ def test_two_at_once_remove_everything_once(fleet: Fleet, tidy: Any, monkeypatch
     runs = [fleet.run(days=20) for _ in range(3)]
     really, codes = VolumePlace.remove, list[int]()
 
-    def also(self: VolumePlace, run_id: int, attempt: int) -> None:
+    def also(self: VolumePlace, run: RunRef, attempt: int) -> None:
         monkeypatch.setattr(VolumePlace, "remove", really)
         codes.append(tidy("--yes").code)
-        really(self, run_id, attempt)
+        really(self, run, attempt)
 
     monkeypatch.setattr(VolumePlace, "remove", also)
     done = tidy("--yes", "-o", "json")
@@ -306,8 +324,8 @@ def upload(bucket: Bucket, name: object) -> list[str]:
 
 def test_bucket_and_volume_together(fleet: Fleet, tidy: Any, bucket: Bucket) -> None:
     old, recent = fleet.run(days=20), fleet.run(days=2)
-    upload(bucket, old)
-    kept = sorted(upload(bucket, recent) + upload(bucket, 999))
+    upload(bucket, fleet.fence(old).run)
+    kept = sorted(upload(bucket, fleet.fence(recent).run) + upload(bucket, 999))
     done = tidy("--yes", "-o", "json")
     assert (done.code, done.json["removed"]) == (Exit.DONE, 1)
     assert states(done) == {str(old): "old", str(recent): "recent", "999": "unknown"}
@@ -319,7 +337,7 @@ def test_bucket_and_volume_together(fleet: Fleet, tidy: Any, bucket: Bucket) -> 
 
 def test_the_bucket_refuses(fleet: Fleet, tidy: Any, bucket: Bucket, proxy: FaultProxy) -> None:
     old = fleet.run(days=20)
-    upload(bucket, old)
+    upload(bucket, fleet.fence(old).run)
     proxy.faults = [Fault("status", "DeleteObject", times=99)]
     done = tidy("--yes", "-o", "json")
     assert (done.code, done.json["failed"]) == (Exit.ERROR, 1)
@@ -338,7 +356,7 @@ def test_a_stop_in_the_middle_leaves_nothing_half(fleet: Fleet, tidy: Any, monke
     run_id, seen = fleet.run(days=20), list[int]()
     really = VolumePlace.put_aside
 
-    def put_aside(self: VolumePlace, which: int) -> None:
+    def put_aside(self: VolumePlace, which: RunRef) -> None:
         asking = threading.Thread(target=lambda: seen.append(fleet.store.begin_export(fleet.fence(run_id))))
         asking.start()
         asking.join(0.3)

@@ -167,7 +167,7 @@ def test_sqlite_with_eight_writers(sqlite_url: str, monkeypatch: pytest.MonkeyPa
             for k in range(10):
                 owner = Owner(f"w{n}", f"c{n}-{k}")
                 handle = store.create_run(RunRequest(crawler="a"), f"r{n}-{k}", owner)
-                fence = Fence(handle.run_id, 1, owner.first_run_id)
+                fence = Fence(handle.run_id, 1, owner.first_run_id, handle.run_uid)
                 store.note_waiting(fence, "x")
                 store.append_event(fence, "run.note", f"{n}/{k}", {})
         except BaseException as error:

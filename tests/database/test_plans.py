@@ -100,7 +100,7 @@ def _fill(url: str) -> Filled:
     handle = store.claim_run(RunRequest(run_id=row.run_id), OWNER, closed)
     with store._db.writer.begin() as connection:
         analyze(connection, list(metadata.tables))
-    return Filled(store, clock, Fence(handle.run_id, handle.attempt, OWNER.first_run_id))
+    return Filled(store, clock, Fence(handle.run_id, handle.attempt, OWNER.first_run_id, handle.run_uid))
 
 
 @pytest.fixture(scope="module", params=["sqlite", "mariadb"])
@@ -267,7 +267,7 @@ def clearing(store: RunStore, filled: Filled) -> None:
     old = next(run for run in page if run.ended_at is not None)
     row = store.get_run(old.run_id)
     assert row is not None
-    fence = Fence(old.run_id, old.attempt, row.owner_run_id or "")
+    fence = Fence(old.run_id, old.attempt, row.owner_run_id or "", old.run_uid)
     store.record_export(fence, "exported", None, None)
     store.begin_export(fence)
     before = filled.clock.forward(86_400)

@@ -46,7 +46,7 @@ def test_this_build_goes_on_where_a_newer_schema_allows_it(empty_url: str, newer
     newer_build("0003")
     store.ping()  # the process of before, with its open connections
     run = store.create_run(RunRequest(crawler="books"), "r1", Owner("crawl/books/r1", "chain"))
-    fence = Fence(run.run_id, 1, "chain")
+    fence = Fence(run.run_id, 1, "chain", run.run_uid)
     store.refuse_queued(fence, "no such image")
     store.end_run(fence, lambda groups, stop: Verdict(RunStatus.FAILED, "failed", "no such image"))
     assert [row.status for row in store.list_runs(limit=5)] == [RunStatus.FAILED]

@@ -42,7 +42,7 @@ def large(store: SqlRunStore, tasks: int) -> Fence:
     """A run of more tasks than fit into a request, as the gateway starts it."""
     row, _ = store.reserve_run(request(), "r1", [{}] * tasks)
     handle = store.claim_run(RunRequest(run_id=row.run_id), OWNER, closed)
-    return Fence(handle.run_id, handle.attempt, OWNER.first_run_id)
+    return Fence(handle.run_id, handle.attempt, OWNER.first_run_id, handle.run_uid)
 
 
 def test_a_sync_of_a_thousand_tasks(empty_url: str) -> None:

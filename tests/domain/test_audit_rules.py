@@ -37,6 +37,8 @@ from crawler_lifecycle.domain.task import End, Observation, Phase, TaskStatus
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(days=1)
+#: The uid of every run.
+U = "u" * 32
 LIVE = [s.value for s in RunStatus if not s.terminal]
 OVER = [s.value for s in RunStatus if s.terminal]
 ALIVE = ["QUEUED", "PENDING", "RUNNING", "STOPPING"]
@@ -88,19 +90,21 @@ def _judged(run: Run) -> list[Finding]:
     found: list[Finding | None] = []
     owner = (f"w{run.run_id}", f"c{run.run_id}") if run.owned else (None, None)
     if run.row and run.status in LIVE:
-        live = LiveRun(run.run_id, 1, run.status, "books", f"r{run.run_id}", LONG_AGO, *owner)
+        live = LiveRun(run.run_id, U, 1, run.status, "books", f"r{run.run_id}", LONG_AGO, *owner)
         closed = WorkflowState(open=False, closed_at=LONG_AGO, how="terminated")
         found.append(judge_live(live, WorkflowState(open=True) if run.workflow_open and run.owned else closed))
     if run.row and run.status in OVER:
-        ended = EndedRun(run.run_id, 1, run.status, "books", LONG_AGO, *owner, None, run.delivered, True, run.delivered)
+        ended = EndedRun(
+            run.run_id, U, 1, run.status, "books", LONG_AGO, *owner, None, run.delivered, True, run.delivered
+        )
         found.append(judge_deliveries(ended, busy=run.workflow_open))
     if run.workflow_open and run.owned:
-        workflow = OpenWorkflow(f"w{run.run_id}", f"c{run.run_id}", LONG_AGO, run.run_id)
-        found.append(judge_workflow(workflow, run.row))
+        workflow = OpenWorkflow(f"w{run.run_id}", f"c{run.run_id}", LONG_AGO, run.run_id, U)
+        found.append(judge_workflow(workflow, U if run.row else None))
     if run.executing:
-        seen = ClusterTask(run.run_id, 0, 1, True, 7, "uid", LONG_AGO)
+        seen = ClusterTask(run.run_id, 0, 1, True, 7, "uid", LONG_AGO, run_uid=U)
         known = run.row and run.task is not None
-        recorded = RecordedTask(run.run_id, run.run_id, 0, 1, run.task or "", run.status, "uid") if known else None
+        recorded = RecordedTask(run.run_id, run.run_id, U, 0, 1, run.task or "", run.status, "uid") if known else None
         found.append(judge_task(seen, recorded))
     return [finding for finding in found if finding is not None]
 
@@ -254,7 +258,7 @@ PERSON = StopIntent(LONG_AGO, requested_by="ada")
 def test_only_evidence_contradicts_a_recorded_end(
     status: str, codes: tuple[int | None, int | None], seen: Observation, stop: StopIntent | None, truth: str | None
 ) -> None:
-    finding = judge_end(RecordedTask(7, 1, 0, 1, status, "FAILED", "u", *codes), seen, stop)
+    finding = judge_end(RecordedTask(7, 1, U, 0, 1, status, "FAILED", "u", *codes), seen, stop)
     assert (finding.evidence["truth"] if finding else None) == truth
 
 
@@ -274,28 +278,28 @@ def test_what_executes_unowned_is_told_first_and_a_report_has_an_end() -> None:
 
 def test_every_kind_has_its_sentence_and_every_status_of_a_task_is_judged() -> None:
     assert all(kind.meaning for kind in FindingKind)
-    seen = ClusterTask(1, 0, 1, executing=False, uid="u")
+    seen = ClusterTask(1, 0, 1, executing=False, uid="u", run_uid=U)
     for status in TaskStatus:
-        finding = judge_task(seen, RecordedTask(7, 1, 0, 1, status, "PROCESSING", "u"))
+        finding = judge_task(seen, RecordedTask(7, 1, U, 0, 1, status, "PROCESSING", "u"))
         assert (finding is not None) == status.terminal
-    over = judge_task(seen, RecordedTask(7, 1, 0, 1, "RUNNING", "FAILED", "u"))
+    over = judge_task(seen, RecordedTask(7, 1, U, 0, 1, "RUNNING", "FAILED", "u"))
     assert over is not None
     assert "its run is FAILED" in over.detail
 
 
-LIVE_CRAWL = ClusterTask(1, 0, 1, executing=True, task_id=7, uid="C")
+LIVE_CRAWL = ClusterTask(1, 0, 1, executing=True, task_id=7, uid="C", run_uid=U)
 
 
 @pytest.mark.parametrize(
     ("seen", "row"),
     [
-        (LIVE_CRAWL, RecordedTask(7, 1, 0, 1, "LOST", "FAILED", "A")),
-        (LIVE_CRAWL, RecordedTask(7, 1, 0, 1, "SUCCEEDED", "COMPLETED", "A", 0)),
-        (LIVE_CRAWL, RecordedTask(7, 1, 0, 1, "FAILED", "FAILED", None, outcome="deploy_failed")),
-        (LIVE_CRAWL, RecordedTask(8, 1, 0, 1, "CANCELLED", "FAILED", None, outcome="cancelled")),
+        (LIVE_CRAWL, RecordedTask(7, 1, U, 0, 1, "LOST", "FAILED", "A")),
+        (LIVE_CRAWL, RecordedTask(7, 1, U, 0, 1, "SUCCEEDED", "COMPLETED", "A", 0)),
+        (LIVE_CRAWL, RecordedTask(7, 1, U, 0, 1, "FAILED", "FAILED", None, outcome="deploy_failed")),
+        (LIVE_CRAWL, RecordedTask(8, 1, U, 0, 1, "CANCELLED", "FAILED", None, outcome="cancelled")),
         # A second crawl beside one that is as it should be.
-        (LIVE_CRAWL, RecordedTask(7, 1, 0, 1, "RUNNING", "PROCESSING", "A")),
-        (LIVE_CRAWL, RecordedTask(8, 1, 0, 1, "QUEUED", "PROCESSING", None)),
+        (LIVE_CRAWL, RecordedTask(7, 1, U, 0, 1, "RUNNING", "PROCESSING", "A")),
+        (LIVE_CRAWL, RecordedTask(8, 1, U, 0, 1, "QUEUED", "PROCESSING", None)),
     ],
 )
 def test_another_object_under_the_name_is_told_and_never_ended(seen: ClusterTask, row: RecordedTask) -> None:
@@ -311,12 +315,51 @@ def test_another_object_under_the_name_is_told_and_never_ended(seen: ClusterTask
 @pytest.mark.parametrize(
     ("seen", "row"),
     [
-        (LIVE_CRAWL, RecordedTask(7, 1, 0, 1, "LOST", "FAILED", "C")),
-        (LIVE_CRAWL, RecordedTask(7, 1, 0, 1, "CANCELLED", "FAILED", None, outcome="cancelled")),  # deployed late
-        (replace(LIVE_CRAWL, task_id=None), RecordedTask(7, 1, 0, 1, "CANCELLED", "FAILED", None)),
-        (replace(LIVE_CRAWL, uid=None), RecordedTask(7, 1, 0, 1, "LOST", "FAILED", "A")),
+        (replace(LIVE_CRAWL, run_uid=uid), RecordedTask(7, 1, U, 0, 1, status, run_status, known))
+        for uid in ("v" * 32, None)
+        for status, run_status, known in (
+            ("PENDING", "INITIALIZING", None),
+            ("RUNNING", "PROCESSING", "A"),
+            ("LOST", "FAILED", "A"),
+            ("CANCELLED", "FAILED", None),
+        )
+    ],
+)
+def test_what_another_run_of_the_same_number_left_is_told_and_never_ended(seen: ClusterTask, row: RecordedTask) -> None:
+    """A restored database has given the number out again: the row is of another crawl, in whatever status it is."""
+    finding = judge_task(seen, row)
+    assert finding is not None
+    assert finding.kind is FindingKind.ORPHAN
+    assert f"this run has the uid {U}" in finding.detail
+    assert "the database was restored" in finding.detail
+    assert finding.spared is not None
+    assert not due(finding, Noted(LONG_AGO), NOW, AuditRules(orphan_grace_s=0))
+
+
+@pytest.mark.parametrize("uid", ["v" * 32, None])
+def test_a_workflow_of_another_run_of_the_same_number_is_told_and_never_ended(uid: str | None) -> None:
+    finding = judge_workflow(OpenWorkflow("w1", "c1", LONG_AGO, 1, uid), U)
+    assert finding is not None
+    assert finding.kind is FindingKind.NO_ROW
+    assert f"this run has the uid {U}" in finding.detail
+    assert finding.spared is not None
+    assert not due(finding, Noted(LONG_AGO), NOW, AuditRules(grace_s=0))
+
+
+def test_an_object_that_lost_its_labels_is_ours_by_its_own_uid() -> None:
+    row = RecordedTask(7, 1, U, 0, 1, "RUNNING", "PROCESSING", "C")
+    assert judge_task(replace(LIVE_CRAWL, run_uid=None), row) is None
+
+
+@pytest.mark.parametrize(
+    ("seen", "row"),
+    [
+        (LIVE_CRAWL, RecordedTask(7, 1, U, 0, 1, "LOST", "FAILED", "C")),
+        (LIVE_CRAWL, RecordedTask(7, 1, U, 0, 1, "CANCELLED", "FAILED", None, outcome="cancelled")),  # deployed late
+        (replace(LIVE_CRAWL, task_id=None), RecordedTask(7, 1, U, 0, 1, "CANCELLED", "FAILED", None)),
+        (replace(LIVE_CRAWL, uid=None), RecordedTask(7, 1, U, 0, 1, "LOST", "FAILED", "A")),
         # What is left of it is a process, which has no uid of its own.
-        (replace(LIVE_CRAWL, uid="12@34", stray=True), RecordedTask(7, 1, 0, 1, "LOST", "FAILED", "A")),
+        (replace(LIVE_CRAWL, uid="12@34", stray=True), RecordedTask(7, 1, U, 0, 1, "LOST", "FAILED", "A")),
     ],
 )
 def test_our_own_object_is_still_alive_and_ended(seen: ClusterTask, row: RecordedTask) -> None:

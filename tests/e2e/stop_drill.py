@@ -243,7 +243,7 @@ class Drill:
         assert world.tasks(run_id) == dict(cell.tasks)
         self._prove_tasks()
         self._prove_log()
-        told = [e for e in self._told() if e["id"] == f"{run_id}/1/run.ended"]
+        told = [e for e in self._told() if e["id"] == f"{run_id}-{run['run_uid']}/1/run.ended"]
         assert {e["data"]["status"] for e in told} == {cell.export_status}
         events = world.query("SELECT type, COUNT(*) FROM outbox_event WHERE run_id = ? GROUP BY type", run_id)
         counted = {**{"run.ended": 0, "run.stopped": 0}, **dict(events)}

@@ -166,7 +166,7 @@ class World:
         row = self.store.get_run(run_id)
         assert row is not None
         assert row.owner_run_id is not None
-        return Fence(run_id, row.attempt, row.owner_run_id)
+        return Fence(run_id, row.attempt, row.owner_run_id, row.run_uid)
 
     def end(self, run_id: int, status: RunStatus = RunStatus.FAILED, *, close: bool = True) -> None:
         """The run gets its verdict; its workflow closes unless it still exports."""

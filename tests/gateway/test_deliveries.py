@@ -33,7 +33,7 @@ def archived(world: World, archive: FakeArchive, run_id: int, folder: Path, atte
     assert row.owner_run_id is not None
     key = archive_key(run_id, attempt)
     result = archive.store(key, [FileSource("0", folder)], {"run_id": run_id}, lambda files, size: None)
-    world.store.record_export(Fence(run_id, attempt, row.owner_run_id), "exported", result, None)
+    world.store.record_export(Fence(run_id, attempt, row.owner_run_id, row.run_uid), "exported", result, None)
     return archive.stored[result.url]
 
 
@@ -43,7 +43,7 @@ def test_deliveries_are_asked_for_again(world: World, client: TestClient, ended:
     assert f"crawl-export/{ended}/1" in answer.json()["note"]
     row = world.store.get_run(ended)
     assert row is not None
-    assert world.workflows.exports == [(Fence(ended, 1, row.owner_run_id or ""), True, True)]
+    assert world.workflows.exports == [(Fence(ended, 1, row.owner_run_id or "", row.run_uid), True, True)]
 
 
 def test_only_a_part_may_be_asked_for(world: World, client: TestClient, ended: int) -> None:

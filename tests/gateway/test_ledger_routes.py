@@ -24,7 +24,7 @@ OWNER = Owner("crawl/plain/k", "chain-1")
 def claim(world: World, run_id: int) -> Fence:
     """What the run's workflow is, for the store."""
     handle = world.store.claim_run(RunRequest(run_id=run_id), OWNER, lambda _: False)
-    return Fence(run_id, handle.attempt, OWNER.first_run_id)
+    return Fence(run_id, handle.attempt, OWNER.first_run_id, handle.run_uid)
 
 
 @pytest.fixture

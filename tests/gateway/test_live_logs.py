@@ -40,6 +40,7 @@ from crawler_lifecycle.ports import (
     QueuedTask,
     TaskRef,
 )
+from tests.support.run_refs import run_ref
 
 
 class Task:
@@ -48,8 +49,9 @@ class Task:
     def __init__(self, world: World) -> None:
         self.world, self.store = world, world.store
         owner = Owner("w", "chain")
-        self.run_id = self.store.create_run(RunRequest(crawler="plain"), "logged", owner).run_id
-        self.fence = Fence(self.run_id, 1, "chain")
+        handle = self.store.create_run(RunRequest(crawler="plain"), "logged", owner)
+        self.run_id = handle.run_id
+        self.fence = Fence(self.run_id, 1, "chain", handle.run_uid)
         self.task_id = self.store.list_tasks(self.run_id)[0].task_id
 
     def deployed(self) -> None:
@@ -166,7 +168,7 @@ def test_a_log_that_goes_away_while_it_is_asked_for_is_given_as_it_was_kept(worl
 
         def read(self, run_id: int, ref: TaskRef, after: int | None, limit: int) -> LogPart | None:
             self.asked += 1
-            return super().read(run_id, ref, after, limit) if self.asked == 1 else None
+            return super().read(run_ref(run_id), ref, after, limit) if self.asked == 1 else None
 
     task.deployed()
     task.became(TaskStatus.PENDING, TaskStatus.SUCCEEDED, tail="two\nthree\n")
@@ -320,7 +322,7 @@ def test_a_real_task_is_followed_to_its_last_byte(world: World, task: Task, tmp_
     cluster = LocalCluster(state, slots=1)
     crawler = CrawlerDefinition("plain", CrawlerKind.COMMAND, command=[sys.executable, "-I", "-S", "-c", _CRAWLER])
     deployment = Deployment(
-        run_id=task.run_id,
+        run=run_ref(task.run_id),
         attempt=1,
         crawler="plain",
         args={},

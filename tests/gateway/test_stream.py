@@ -47,7 +47,7 @@ class Telling:
         row = self.store.get_run(run_id)
         assert row is not None
         assert row.owner_run_id is not None
-        fence = Fence(run_id, row.attempt, row.owner_run_id)
+        fence = Fence(run_id, row.attempt, row.owner_run_id, row.run_uid)
         return self.store.append_event(fence, "test.told", f"test-{next(self._numbers)}", body)
 
 
@@ -294,7 +294,7 @@ class Outbox:
         self.down = False
 
     def append(self, run_id: int) -> None:
-        self.told.append(Event(len(self.told) + 1, run_id, 1, "test", {"n": len(self.told)}, AT))
+        self.told.append(Event(len(self.told) + 1, run_id, "u", 1, "test", {"n": len(self.told)}, AT))
 
     def last_event_seq(self) -> int:
         self._reach()
@@ -410,7 +410,7 @@ async def test_a_feed_that_closes_rests_even_if_a_reader_lingers() -> None:
 
 
 def test_the_format_survives_whatever_a_body_holds() -> None:
-    event = Event(3, 1, 1, "run.changed", {"cause": "a\nid: 9\ndata: x\r\n\r\n", "rate": float("nan")}, AT)
+    event = Event(3, 1, "u", 1, "run.changed", {"cause": "a\nid: 9\ndata: x\r\n\r\n", "rate": float("nan")}, AT)
     lines = encode(event).wire.decode().split("\n")
     assert [line.partition(":")[0] for line in lines] == ["event", "data", "id", "", ""]
 

@@ -29,6 +29,7 @@ from crawler_lifecycle.adapters.kubernetes.files import task_files
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.auth import Entrance
 from crawler_lifecycle.ports import TaskRef
+from tests.support.run_refs import run_ref
 from tests.support.s3 import rclone_s3, use_aws
 
 KEY = b"k" * 32
@@ -79,7 +80,7 @@ def test_an_address_is_of_the_region_that_containers_on_aws_are_told(monkeypatch
     use_aws(monkeypatch, "http://127.0.0.1:9")
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
-    ticket = open_bundles("s3://crawls/files").ticket(7, 0, 1, 0, 4, MD5)
+    ticket = open_bundles("s3://crawls/files").ticket(run_ref(7), 0, 1, 0, 4, MD5)
     (credential,) = parse_qs(urlsplit(ticket.url).query)["X-Amz-Credential"]
     assert "/eu-central-1/s3/" in credential
 
@@ -162,7 +163,9 @@ async def test_the_whole_way_from_a_crawlers_folder_to_the_archive(
         assert told[1] == {"uploaded": True, "files": 1, "bytes": 4}
         tasks = [TaskRef(row.task_id, row.task_index, 1, row.cluster_uid) for row in world.store.list_tasks(run_id)]
         archive = open_archive((tmp_path / "archive").as_uri())
-        result = archive.store("7/1/x.zip", task_files(None, None, bundles).files(run_id, tasks), {}, lambda *_: None)
+        result = archive.store(
+            "7/1/x.zip", task_files(None, None, bundles).files(run_ref(run_id), tasks), {}, lambda *_: None
+        )
     zipped = zipfile.ZipFile(io.BytesIO(b"".join(archive.open(result.url))))
     assert zipped.read("task-1/note") == b"left"
     assert result.note is not None

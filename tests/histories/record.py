@@ -43,6 +43,7 @@ from crawler_lifecycle.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from crawler_lifecycle.ports import Deployment, Event, Fence, Look, QueuedTask, TaskRef
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 from tests.support.lab import CRAWLERS, Lab, laboratory
+from tests.support.run_refs import run_ref
 from tests.support.temporal import temporal_server
 
 FOLDER = Path(__file__).parent
@@ -149,7 +150,7 @@ async def exported(lab: Lab) -> WorkflowHandle[Any, Any]:
     lab.cluster.folders[1, 0] = lab.folder
     await _to_its_end(lab, {"crawler": "books"})
     row = lab.store.get_run(1)
-    workflow_id = await Lifecycle(lab.client).export_again(Fence(1, 1, row.owner_run_id))
+    workflow_id = await Lifecycle(lab.client).export_again(Fence(1, 1, row.owner_run_id, row.run_uid))
     first = (await lab.client.get_workflow_handle(workflow_id).describe()).run_id
     handle = lab.client.get_workflow_handle(workflow_id, run_id=first, first_execution_run_id=first)
     await handle.result()
@@ -445,7 +446,9 @@ async def audited(lab: Lab) -> WorkflowHandle[Any, Any]:
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
     task = QueuedTask(99, 0, {})
     soon = lab.cluster.clock() + timedelta(minutes=1)
-    lab.cluster.deploy(Deployment(99, 1, "books", {}, {}, [task], Resources(), Limits(), soon), CRAWLERS["books"])
+    lab.cluster.deploy(
+        Deployment(run_ref(99), 1, "books", {}, {}, [task], Resources(), Limits(), soon), CRAWLERS["books"]
+    )
     report = await _audit(lab)
     assert report.found == {"orphan": 1}, report
     return lab.handles[-1]

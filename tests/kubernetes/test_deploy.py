@@ -40,6 +40,7 @@ from tests.kubernetes.cluster import binaries
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import until
 from tests.support.manifests import DEPLOY, Document, Pod, allowed, documents, pod_of
+from tests.support.run_refs import run_ref
 
 SERVICES, CRAWLS = "crawler-lifecycle", "crawls"
 #: Kinds of the Prometheus operator: a cluster without it does not know them.
@@ -118,7 +119,7 @@ class Deployed_:
             )
             page = [QueuedTask(100 * self.runs + n, n, {}) for n in range(tasks)]
             soon = datetime.now(UTC) + timedelta(seconds=600)
-            asked = Deployment(self.runs, 1, "shops", {}, {}, page, Resources(), Limits(stop_grace_s=2), soon)
+            asked = Deployment(run_ref(self.runs), 1, "shops", {}, {}, page, Resources(), Limits(stop_grace_s=2), soon)
             return self.runs, deployer.deploy(asked, crawler)
         finally:
             deployer.close()
@@ -373,7 +374,11 @@ def test_no_account_reaches_beyond_the_namespace_of_the_crawls(demo: Deployed_) 
 def looked(demo: Deployed_, account: str, run_id: int, task: TaskRef, phase: Phase, seconds: float = 60) -> None:
     """Wait until looks of this account see the task so."""
     cluster = KubernetesCluster(demo.api(account))
-    until(lambda: cluster.look(run_id, [task]).observations[0].phase is phase, f"{phase} seen by {account}", seconds)
+    until(
+        lambda: cluster.look(run_ref(run_id), [task]).observations[0].phase is phase,
+        f"{phase} seen by {account}",
+        seconds,
+    )
 
 
 def test_a_life_with_each_components_own_rights(demo: Deployed_) -> None:
@@ -381,13 +386,13 @@ def test_a_life_with_each_components_own_rights(demo: Deployed_) -> None:
     assert task.state == "created"
     one = ref(task, run_id)
     looked(demo, "worker-cluster", run_id, one, Phase.EXECUTING)
-    KubernetesCluster(demo.api("worker-cluster")).details(run_id, [one])
+    KubernetesCluster(demo.api("worker-cluster")).details(run_ref(run_id), [one])
     control = KubernetesCluster(demo.api("worker-control"))
-    control.stop(run_id, one)
+    control.stop(run_ref(run_id), one)
     looked(demo, "worker-control", run_id, one, Phase.ENDED)
     kept = KubernetesCluster(demo.api("worker-cluster")).kept()
     assert (run_id, 0, 1) in [end.key for end in kept]
-    KubernetesCluster(demo.api("worker-cluster")).release(run_id, [one])
+    KubernetesCluster(demo.api("worker-cluster")).release(run_ref(run_id), [one])
     name = cluster_name(run_id, 0, 1)
     until(
         lambda: demo.cluster.admin.find(f"/apis/batch/v1/namespaces/{CRAWLS}/jobs/{name}") is None,
@@ -402,8 +407,8 @@ def test_force_and_audit_with_their_own_rights(demo: Deployed_) -> None:
     audit = KubernetesCluster(demo.api("worker-audit"))
     until(lambda: len(audit.inventory(run_id=run_id)) == 2, "both in the inventory", 60)
     looked(demo, "worker-cluster", run_id, ref(first, run_id), Phase.EXECUTING)
-    audit.stop(run_id, ref(second, run_id))
-    KubernetesCluster(demo.api("worker-control")).kill(run_id, ref(first, run_id))
+    audit.stop(run_ref(run_id), ref(second, run_id))
+    KubernetesCluster(demo.api("worker-control")).kill(run_ref(run_id), ref(first, run_id))
     path = f"/api/v1/namespaces/{CRAWLS}/pods?labelSelector={labels.RUN}%3D{run_id}"
     until(
         lambda: all(pod["metadata"].get("deletionTimestamp") for pod in demo.cluster.admin.get(path)["items"]),
@@ -438,21 +443,21 @@ def test_logs_with_the_gateways_own_rights(demo: Deployed_) -> None:
             api.read(api.pods_path(pod["metadata"]["name"], "log"))
         assert (getattr(caught.value, "status", None) == 403) is not may, account
     with pytest.raises(ClusterUnavailable, match="no preferred addresses"):
-        PodLogs(demo.api("gateway")).read(run_id, ref(task, run_id), None, 1000)
+        PodLogs(demo.api("gateway")).read(run_ref(run_id), ref(task, run_id), None, 1000)
 
 
 REFUSED: list[tuple[str, str, Callable[[Api, str, TaskRef, int], object]]] = [
     ("scheduler", "list pods", lambda api, name, one, run: api.get(api.pods_path())),
     ("scheduler", "delete", lambda api, name, one, run: api.delete(api.jobs_path(name), {})),
-    ("worker-cluster", "delete jobs", lambda api, name, one, run: KubernetesCluster(api).stop(run, one)),
+    ("worker-cluster", "delete jobs", lambda api, name, one, run: KubernetesCluster(api).stop(run_ref(run), one)),
     ("worker-control", "patch", lambda api, name, one, run: api.patch(api.jobs_path(name), {"metadata": {}})),
     ("worker-control", "create", lambda api, name, one, run: api.post(api.jobs_path(), {"metadata": {"name": "x"}})),
     ("worker-observer", "get jobs", lambda api, name, one, run: api.get(api.jobs_path(name))),
     ("worker-observer", "delete jobs", lambda api, name, one, run: api.delete(api.jobs_path(name), {})),
-    ("gateway", "list jobs", lambda api, name, one, run: KubernetesCluster(api).look(run, [one])),
+    ("gateway", "list jobs", lambda api, name, one, run: KubernetesCluster(api).look(run_ref(run), [one])),
     ("gateway", "delete", lambda api, name, one, run: api.delete(api.jobs_path(name), {})),
-    ("worker-export", "list", lambda api, name, one, run: KubernetesCluster(api).look(run, [one])),
-    ("worker-workflows", "list", lambda api, name, one, run: KubernetesCluster(api).look(run, [one])),
+    ("worker-export", "list", lambda api, name, one, run: KubernetesCluster(api).look(run_ref(run), [one])),
+    ("worker-workflows", "list", lambda api, name, one, run: KubernetesCluster(api).look(run_ref(run), [one])),
 ]
 
 
@@ -491,7 +496,7 @@ def test_rights_that_are_removed_are_no_observation(demo: Deployed_, running: tu
 
 def _trouble(cluster: KubernetesCluster, run_id: int, one: TaskRef) -> str:
     try:
-        cluster.look(run_id, [one])
+        cluster.look(run_ref(run_id), [one])
     except ClusterUnavailable as error:
         return str(error)
     return ""

@@ -23,6 +23,7 @@ from crawler_lifecycle.settings import ClusterSettings
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.images import PYTHON
 from tests.kubernetes.cluster.processes import until
+from tests.support.run_refs import run_ref
 
 #: Lines of all kinds: a carriage return, none, empty ones, bytes that are no text, one longer than a node keeps in one.
 PRINTS = """
@@ -65,7 +66,7 @@ class Pods:
         crawler = CrawlerDefinition("demo", CrawlerKind.COMMAND, image=PYTHON, command=command, kubernetes=bare)
         expires = datetime.now(UTC) + timedelta(seconds=600)
         limits = Limits(stop_grace_s=5)
-        deployment = Deployment(7, 1, "demo", {}, {}, [QueuedTask(1, 0, {})], Resources(), limits, expires)
+        deployment = Deployment(run_ref(7), 1, "demo", {}, {}, [QueuedTask(1, 0, {})], Resources(), limits, expires)
         [answer] = self.deployer.deploy(deployment, crawler)
         assert answer.state == "created", answer
         return TaskRef(1, 0, 1, answer.uid)
@@ -73,13 +74,13 @@ class Pods:
     def details(self, task: TaskRef) -> Details:
         """What is to be kept of it. A node that is slow to hand out the log is asked again."""
         end = time.monotonic() + 60
-        while not (found := self.cluster.details(7, [task])):
+        while not (found := self.cluster.details(run_ref(7), [task])):
             assert time.monotonic() < end, "the log could not be read within 60 s"
         return found[0]
 
     def until(self, task: TaskRef, right: Callable[[Observation], Any], seconds: float = 60) -> Observation:
         end = time.monotonic() + seconds
-        while not right(seen := self.cluster.look(7, [task]).observations[0]):
+        while not right(seen := self.cluster.look(run_ref(7), [task]).observations[0]):
             assert time.monotonic() < end, f"it did not come within {seconds:g} s: {seen}"
             time.sleep(0.2)
         return seen
@@ -98,20 +99,20 @@ def test_a_log_that_is_followed_is_given_once_and_whole(pods: Pods) -> None:
     logs, got, place = PodLogs(pods.api), b"", 0
     end = time.monotonic() + 60
     while True:
-        part = logs.read(7, task, place, 5000)
+        part = logs.read(run_ref(7), task, place, 5000)
         assert part is not None
         got, place = got + part.data, part.next
         if part.ended:
             break
         assert time.monotonic() < end, "the end of the log did not come within 60 s"
-    whole = PodLogs(pods.api).read(7, task, None, 1_000_000)
+    whole = PodLogs(pods.api).read(run_ref(7), task, None, 1_000_000)
     assert whole is not None
     assert whole.data == got
     assert whole.next == place == len(got)
     assert got.count(b"\n\xff\xfe\n") == 60
     assert got.rstrip(b"\n").endswith(b"no end of a line")
     again = PodLogs(pods.api)
-    assert b"".join(again.read(7, task, at, 900).data for at in range(0, len(got), 900)) == got  # type: ignore[union-attr]
+    assert b"".join(again.read(run_ref(7), task, at, 900).data for at in range(0, len(got), 900)) == got  # type: ignore[union-attr]
 
 
 def test_counters_come_from_the_log_and_a_stop_leaves_the_rest(pods: Pods) -> None:
@@ -120,15 +121,15 @@ def test_counters_come_from_the_log_and_a_stop_leaves_the_rest(pods: Pods) -> No
     assert seen.phase is Phase.EXECUTING
     before = pods.details(task)
     assert '{"crawl_progress": {"pages": 60, "items": 2}}\n' in (before.log_tail or "")
-    pods.cluster.stop(7, task)
+    pods.cluster.stop(run_ref(7), task)
     stopping = replace(task, stopping=True)
     ended = pods.until(stopping, lambda seen: seen.phase is Phase.ENDED)
     assert ended.end is not None
     assert ended.end.exit_code == 11
     # The node removes the container at once. What it says in place of the log is none.
-    after = pods.cluster.details(7, [stopping])
+    after = pods.cluster.details(run_ref(7), [stopping])
     assert all((details.log_tail or "").endswith("last words\n") for details in after)
-    part = PodLogs(pods.api).read(7, stopping, None, 1000)
+    part = PodLogs(pods.api).read(run_ref(7), stopping, None, 1000)
     assert part is not None
     assert part.ended
     assert part.data.endswith(b"last words\n") or not part.data
@@ -136,5 +137,5 @@ def test_counters_come_from_the_log_and_a_stop_leaves_the_rest(pods: Pods) -> No
     until(pods.cluster.kept, "the end is kept", 60)
     [kept] = pods.cluster.kept()
     assert kept.uid == task.uid
-    pods.cluster.release(7, [task])
+    pods.cluster.release(run_ref(7), [task])
     pods.until(stopping, lambda seen: seen.phase is Phase.GONE)

@@ -20,6 +20,7 @@ from crawler_lifecycle.settings import ClusterSettings
 from tests.contracts.cluster.kube_harness import crawler
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import until
+from tests.support.run_refs import run_ref
 
 RUN, ENDLESS = 7, 600.0
 
@@ -41,7 +42,7 @@ class Installation:
     def deploy(self, place: str | None) -> Deployed:
         until_ = datetime.now(UTC) + timedelta(seconds=600)
         tasks = [QueuedTask(100, 0, {})]
-        call = Deployment(RUN, 1, "demo", {}, {}, tasks, Resources(), Limits(), until_, place=place)
+        call = Deployment(run_ref(RUN), 1, "demo", {}, {}, tasks, Resources(), Limits(), until_, place=place)
         [answer] = self.deployer.deploy(call, crawler(ENDLESS))
         return answer
 
@@ -53,7 +54,7 @@ class Installation:
         return task
 
     def see(self, task: TaskRef) -> Observation:
-        return self.cluster.look(RUN, [task]).observations[0]
+        return self.cluster.look(run_ref(RUN), [task]).observations[0]
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask, TaskRef
+from tests.support.run_refs import run_ref
 
 RUN = 5
 #: Longer than any test may take: what ends it is the test.
@@ -93,7 +94,7 @@ class Bench:
         **limits: Any,
     ) -> Deployment:
         return Deployment(
-            run_id=RUN,
+            run=run_ref(RUN),
             attempt=1,
             crawler="demo",
             args={},
@@ -114,7 +115,7 @@ class Bench:
         return self.state / "tasks" / str(RUN) / str(index) / "1"
 
     def look(self, index: int = 0) -> Observation:
-        return self.cluster.look(RUN, [self.ref(index)]).observations[0]
+        return self.cluster.look(run_ref(RUN), [self.ref(index)]).observations[0]
 
     def until(self, phase: Phase, index: int = 0) -> Observation:
         deadline = time.monotonic() + 60
@@ -229,5 +230,5 @@ class Bench:
         if self.state.exists():
             for path in self.state.glob("tasks/*/*/*/spec.json"):
                 run, index, attempt = (int(part) for part in path.parent.parts[-3:])
-                self.cluster.kill(run, TaskRef(1000 + index, index, attempt))
+                self.cluster.kill(run_ref(run), TaskRef(1000 + index, index, attempt))
         wait_until(lambda: not self.running())

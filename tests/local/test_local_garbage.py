@@ -19,6 +19,7 @@ from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import Phase, read_end
 from tests.support.examples import examples
+from tests.support.run_refs import run_ref
 
 NAMES = ["spec.json", "supervisor.json", "waiting.json", "process.json", "stop.json", "end.json", "stats.json"]
 NAMES.extend(["summary.json", "log"])
@@ -75,8 +76,8 @@ def test_garbage_is_never_a_crash_and_never_gone(contents: dict[str, bytes]) -> 
                 assert type(data["boot"]) is str
         if seen.end is not None:
             assert read_end(seen.end)
-        bench.cluster.details(RUN, [bench.ref()])
-        bench.cluster.stop(RUN, bench.ref())
+        bench.cluster.details(run_ref(RUN), [bench.ref()])
+        bench.cluster.stop(run_ref(RUN), bench.ref())
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"null", b'{"exit_code": "0"}', b"x" * 300_000, b"\xff\xfe"])
@@ -104,7 +105,7 @@ def test_garbage_under_a_running_crawler_hides_nothing(bench: Bench, name: str) 
     if name == "process.json":
         bench.slay(bench.supervisor())
         assert bench.look().phase is Phase.EXECUTING  # found by its environment
-        bench.cluster.kill(RUN, bench.ref())
+        bench.cluster.kill(run_ref(RUN), bench.ref())
         assert bench.look().phase is Phase.ENDED
     elif good is not None:
         (bench.folder() / name).write_bytes(good)
@@ -137,9 +138,9 @@ def test_a_missing_folder_of_tasks_is_an_outage_for_everybody(bench: Bench) -> N
     tasks.rename(away)
     again = LocalCluster(bench.state, 2)
     for call in (
-        lambda: again.look(RUN, [bench.ref()]),
-        lambda: again.stop(RUN, bench.ref()),
-        lambda: again.files(RUN, [bench.ref()]),
+        lambda: again.look(run_ref(RUN), [bench.ref()]),
+        lambda: again.stop(run_ref(RUN), bench.ref()),
+        lambda: again.files(run_ref(RUN), [bench.ref()]),
         lambda: bench.deploy(SLEEP, range(1, 2)),
     ):
         with pytest.raises(ClusterUnavailable, match="tasks"):
@@ -147,7 +148,7 @@ def test_a_missing_folder_of_tasks_is_an_outage_for_everybody(bench: Bench) -> N
     assert not tasks.exists()
     away.rename(tasks)
     assert bench.look().phase is Phase.EXECUTING
-    again.stop(RUN, bench.ref())
+    again.stop(run_ref(RUN), bench.ref())
     bench.until(Phase.ENDED)
     assert bench.signals() == 1
 
@@ -202,7 +203,7 @@ def test_a_file_that_cannot_be_read_is_an_outage(bench: Bench, name: str, monkey
         return int(real(path, *rest, **more))
 
     if name == "end.json":
-        bench.cluster.kill(RUN, bench.ref())
+        bench.cluster.kill(run_ref(RUN), bench.ref())
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", failing)
         with pytest.raises(ClusterUnavailable):
@@ -213,7 +214,7 @@ def test_a_file_that_cannot_be_read_is_an_outage(bench: Bench, name: str, monkey
 def test_the_log_tail_is_short_and_readable(bench: Bench) -> None:
     bench.deploy("import sys; sys.stdout.buffer.write(b'\\xff\\x00' + 'é'.encode() * 20000 + b'end')")
     bench.until(Phase.ENDED)
-    [details] = bench.cluster.details(RUN, [bench.ref()])
+    [details] = bench.cluster.details(run_ref(RUN), [bench.ref()])
     assert details.log_tail is not None
     assert len(details.log_tail.encode()) <= 16 * 1024
     assert "\0" not in details.log_tail
@@ -232,7 +233,7 @@ def test_what_a_crawler_put_in_the_place_of_its_log_is_not_read(bench: Bench, tm
         log.symlink_to(secret)
     else:
         os.mkfifo(log)
-    [details] = bench.cluster.details(RUN, [bench.ref()])
+    [details] = bench.cluster.details(run_ref(RUN), [bench.ref()])
     assert details.log_tail is None
 
 
@@ -254,7 +255,7 @@ print("after", flush=True)
     bench.until(Phase.ENDED)
     assert (bench.folder() / "log").stat().st_size < 2**20
     assert (bench.folder() / "log.1").stat().st_size == 50 * 2**20
-    [details] = bench.cluster.details(RUN, [bench.ref()])
+    [details] = bench.cluster.details(run_ref(RUN), [bench.ref()])
     assert details.log_tail is not None
     assert len(details.log_tail) == 16 * 1024
     assert "after" in details.log_tail

@@ -16,6 +16,7 @@ from local_bench import wait_until
 
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.ports import TaskRef
+from tests.support.run_refs import run_ref
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_a_process_that_outlived_its_recorded_end_is_found_and_killed(
     (task,) = cluster.inventory()
     assert (task.key, task.uid, task.task_id, task.executing) == ((7, 3, 2), "u-1", 41, True)
     assert not task.stray
-    cluster.kill(7, TaskRef(41, 3, 2, "u-1"))
+    cluster.kill(run_ref(7), TaskRef(41, 3, 2, "u-1"))
     assert straggler.wait(60) == -signal.SIGKILL
     assert cluster.inventory() == []
 
@@ -69,7 +70,7 @@ def test_a_process_whose_folder_was_taken_away_is_named_by_pid_and_start(
     assert (task.key, task.task_id) == ((7, 3, 2), 41)
     assert (task.uid or "").startswith(f"{straggler.pid}@")
     assert task.stray, "the database knows it by its folder's uid, and it is the same task"
-    cluster.kill(7, TaskRef(41, 3, 2, task.uid))
+    cluster.kill(run_ref(7), TaskRef(41, 3, 2, task.uid))
     assert straggler.wait(60) == -signal.SIGKILL
     assert cluster.inventory() == []
 

@@ -17,6 +17,7 @@ from local_bench import RUN, SLEEP, STUBBORN, Bench, wait_until
 
 from crawler_lifecycle.adapters.local.identity import all_processes
 from crawler_lifecycle.domain.task import Observation, Phase, TaskStatus, read_end
+from tests.support.run_refs import run_ref
 
 COUNTING = """
 import json, os, time
@@ -118,7 +119,7 @@ def test_the_supervisor_while_it_starts_the_crawler(bench: Bench) -> None:
         runs = any(f"/{index}/1/files".encode() in _told(pid, "environ") for pid in bench.running())
         assert (seen.phase is Phase.EXECUTING) == runs
         assert seen.phase in (Phase.EXECUTING, Phase.GONE, Phase.ENDED)
-        bench.cluster.kill(RUN, bench.ref(index))
+        bench.cluster.kill(run_ref(RUN), bench.ref(index))
 
 
 def _argument(bench: Bench, index: int) -> bytes:
@@ -158,7 +159,7 @@ def test_a_zombie_has_ended(bench: Bench) -> None:
     """The supervisor is dead and nobody reaps the crawler (here: we are its parent and do not)."""
     bench.start(COUNTING)
     bench.slay(bench.supervisor())
-    bench.cluster.kill(RUN, bench.ref())
+    bench.cluster.kill(run_ref(RUN), bench.ref())
     child = subprocess.Popen(["/bin/sh", "-c", "kill -9 $$"])
     try:
         stat = Path(f"/proc/{child.pid}/stat")
@@ -219,12 +220,12 @@ def test_a_folder_taken_away_is_no_reason_to_hang(bench: Bench) -> None:
     shutil.rmtree(bench.folder())
 
     def look() -> Observation:
-        return bench.cluster.look(RUN, [known]).observations[0]
+        return bench.cluster.look(run_ref(RUN), [known]).observations[0]
 
     seen = look()
     assert (seen.phase, seen.reason) == (Phase.EXECUTING, "its folder was removed")
-    bench.cluster.stop(RUN, known)
-    bench.cluster.kill(RUN, known)
+    bench.cluster.stop(run_ref(RUN), known)
+    bench.cluster.kill(run_ref(RUN), known)
     assert look().phase is Phase.GONE
     assert bench.look().phase is Phase.ABSENT, "without a uid nobody can say that it was ever deployed"
     supervisor.send(signal.SIGKILL)

@@ -15,6 +15,7 @@ from local_bench import Bench, wait_until
 
 from crawler_lifecycle.adapters.local import cgroup, identity
 from crawler_lifecycle.domain.task import Phase, read_end
+from tests.support.run_refs import run_ref
 
 GROW = "import time\nheld = []\nwhile True:\n    held.append(bytearray(b'x' * 2**22)); time.sleep(0.02)\n"
 #: Two children, each under the limit, together over it.
@@ -201,7 +202,7 @@ def test_more_than_can_ever_be_had_is_refused_by_the_kernel(make_bench: Callable
     seen = bench.until(Phase.ENDED)
     assert seen.end is not None
     assert (seen.end.exit_code, seen.end.reason) == (1, "Error")
-    [details] = bench.cluster.details(5, [bench.ref()])
+    [details] = bench.cluster.details(run_ref(5), [bench.ref()])
     assert "MemoryError" in (details.log_tail or "")
 
 
@@ -227,7 +228,7 @@ def test_the_limits_stand_in_the_group_while_it_runs_and_the_group_goes_with_it(
     inside = {int(pid) for pid in found["cgroup.procs"].read_text().split()}
     assert {kernel.runner().pid, kernel.crawler_process().pid} <= inside
     assert kernel.supervisor().pid not in inside
-    kernel.cluster.stop(5, kernel.ref())
+    kernel.cluster.stop(run_ref(5), kernel.ref())
     kernel.until(Phase.ENDED)
     wait_until(lambda: not groups(kernel))
     wait_until(lambda: not (kernel.folder() / "cgroup.json").exists())
@@ -269,7 +270,7 @@ def test_what_hides_from_the_marks_is_found_in_the_group(kernel: Bench, supervis
         kernel.slay(kernel.supervisor())
         kernel.slay(kernel.runner(), kernel.crawler_process())
         assert kernel.look().phase is Phase.EXECUTING
-    kernel.cluster.kill(5, kernel.ref())
+    kernel.cluster.kill(run_ref(5), kernel.ref())
     assert not any(b"59.371" in _command(pid) for pid in inside)
     assert kernel.look().phase is Phase.ENDED
 

@@ -20,6 +20,7 @@ from crawler_lifecycle.adapters.local.evidence import TaskFolder
 from crawler_lifecycle.adapters.local.identity import Identity, Stat, members, read_stat
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import Deployed
+from tests.support.run_refs import run_ref
 
 #: Leaves a child behind and ends, once somebody closes its standard input.
 FORKS_AND_ENDS = """
@@ -71,7 +72,7 @@ def test_a_crawler_that_has_not_made_its_group_yet_is_killed(bench: Bench) -> No
         assert os.getpgid(fork.pid) == os.getpgid(0)
         files.replace(str(bench.folder() / "process.json"), Identity.of(fork.pid).to_json())
         assert bench.look().phase is Phase.EXECUTING
-        bench.cluster.kill(RUN, bench.ref())
+        bench.cluster.kill(run_ref(RUN), bench.ref())
         killed = fork.poll() == -9
         fork.kill()
     assert killed
@@ -134,7 +135,7 @@ def test_a_folder_that_is_taken_away_during_a_look_is_gone_and_nothing_else(
         for name in ("end.json", "summary.json"):
             (bench.folder() / name).unlink()
     known = replace(bench.ref(), uid=deployed.uid)
-    before = bench.cluster.look(RUN, [known]).observations[0]
+    before = bench.cluster.look(run_ref(RUN), [known]).observations[0]
     assert before.phase is phase
     left = iter(range(steps))
 
@@ -152,7 +153,7 @@ def test_a_folder_that_is_taken_away_during_a_look_is_gone_and_nothing_else(
 
     monkeypatch.setattr(TaskFolder, "has", has)
     monkeypatch.setattr(TaskFolder, "read", read)
-    seen = bench.cluster.look(RUN, [known]).observations[0]
+    seen = bench.cluster.look(run_ref(RUN), [known]).observations[0]
     taken = not bench.folder().exists()
     assert taken or steps > 5
     if taken:

@@ -11,6 +11,7 @@ from pathlib import Path
 from local_bench import RUN, SLEEP, Bench, wait_until
 
 from crawler_lifecycle.domain.task import Phase
+from tests.support.run_refs import run_ref
 
 #: Says that it executes, and ends when it is told to.
 HELD = """
@@ -27,7 +28,7 @@ write("done")
 
 
 def phases(bench: Bench, count: int) -> list[str]:
-    return [seen.phase for seen in bench.cluster.look(RUN, [bench.ref(i) for i in range(count)]).observations]
+    return [seen.phase for seen in bench.cluster.look(run_ref(RUN), [bench.ref(i) for i in range(count)]).observations]
 
 
 def test_never_more_than_slots_execute_and_the_first_come_are_first(make_bench: Callable[..., Bench]) -> None:
@@ -62,7 +63,7 @@ def test_the_slot_stays_taken_while_the_crawler_lives_without_its_supervisor(mak
     bench.slay(bench.supervisor())
     time.sleep(0.4)  # it tries ten times a second
     assert bench.look(1).reason == "waiting: 1 of 1 slots in use"
-    bench.cluster.kill(RUN, bench.ref(0))
+    bench.cluster.kill(run_ref(RUN), bench.ref(0))
     bench.until(Phase.EXECUTING, 1)
 
 
@@ -90,7 +91,7 @@ def test_more_than_the_allowed_number_of_waiting_tasks_is_deferred(make_bench: C
     [deferred] = bench.deploy(SLEEP, range(4, 5))
     assert deferred.reason == "2 tasks wait for a slot already"
     assert bench.look(4).phase is Phase.ABSENT
-    bench.cluster.stop(RUN, bench.ref(1))
+    bench.cluster.stop(run_ref(RUN), bench.ref(1))
     bench.until(Phase.ENDED, 1)
     assert bench.deploy(SLEEP, range(4, 5))[0].state == "created"
 
@@ -112,7 +113,7 @@ def test_a_dead_head_of_the_queue_holds_nobody_up(make_bench: Callable[..., Benc
     bench.queue(1)
     bench.queue(2)
     bench.slay(bench.supervisor(1))
-    bench.cluster.kill(RUN, bench.ref(0))
+    bench.cluster.kill(run_ref(RUN), bench.ref(0))
     bench.until(Phase.EXECUTING, 2)
 
 

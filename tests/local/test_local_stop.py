@@ -12,6 +12,7 @@ from local_bench import DOUBLE_FORK, POLITE, RUN, SLEEP, STUBBORN, Bench
 
 from crawler_lifecycle.adapters.local.identity import Identity
 from crawler_lifecycle.domain.task import Observation, Phase
+from tests.support.run_refs import run_ref
 
 
 def daemon(bench: Bench) -> Identity:
@@ -25,7 +26,7 @@ def how(seen: Observation) -> tuple[int | None, int | None, str | None]:
 
 def test_many_stops_at_once_send_one_signal(bench: Bench) -> None:
     bench.start(POLITE)
-    threads = [threading.Thread(target=bench.cluster.stop, args=(RUN, bench.ref())) for _ in range(8)]
+    threads = [threading.Thread(target=bench.cluster.stop, args=(run_ref(RUN), bench.ref())) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -40,7 +41,7 @@ def test_a_stop_before_the_crawler_has_its_handler_ends_it_at_once(bench: Bench)
     for index in range(6):
         bench.deploy(SLEEP, range(index, index + 1))
         time.sleep(0.004 * index)
-        bench.cluster.stop(RUN, bench.ref(index))
+        bench.cluster.stop(run_ref(RUN), bench.ref(index))
     for index in range(6):
         seen = bench.until(Phase.ENDED, index)
         assert seen.end is not None
@@ -51,7 +52,7 @@ def test_a_stop_before_the_crawler_has_its_handler_ends_it_at_once(bench: Bench)
 def test_after_the_grace_it_is_forced_with_everything_it_started(bench: Bench) -> None:
     bench.start(DOUBLE_FORK + "\ntime.sleep(300)", stop_grace_s=0.5)
     hidden = daemon(bench)
-    bench.cluster.stop(RUN, bench.ref())
+    bench.cluster.stop(run_ref(RUN), bench.ref())
     seen = bench.until_on_file()
     assert how(seen) == (137, 9, None)
     assert seen.end is not None
@@ -62,7 +63,7 @@ def test_after_the_grace_it_is_forced_with_everything_it_started(bench: Bench) -
 def test_a_kill_ends_everything_it_started(bench: Bench) -> None:
     bench.start(DOUBLE_FORK + "\ntime.sleep(300)")
     hidden = daemon(bench)
-    bench.cluster.kill(RUN, bench.ref())
+    bench.cluster.kill(run_ref(RUN), bench.ref())
     assert not hidden.alive()
     assert how(bench.look()) == (137, 9, None)
 
@@ -78,7 +79,7 @@ def test_without_its_supervisor_the_runner_gets_the_one_signal(bench: Bench) -> 
     bench.start(POLITE)
     bench.slay(bench.supervisor())
     for _ in range(3):
-        bench.cluster.stop(RUN, bench.ref())
+        bench.cluster.stop(run_ref(RUN), bench.ref())
     seen = bench.until(Phase.ENDED)
     assert how(seen) == (11, None, "shutdown")
     assert bench.signals() == 1
@@ -89,8 +90,8 @@ def test_without_supervisor_and_runner_the_crawler_gets_the_one_signal(bench: Be
     bench.slay(bench.supervisor())
     bench.slay(bench.runner())
     assert bench.look().phase is Phase.EXECUTING
-    bench.cluster.stop(RUN, bench.ref())
-    bench.cluster.stop(RUN, bench.ref())
+    bench.cluster.stop(run_ref(RUN), bench.ref())
+    bench.cluster.stop(run_ref(RUN), bench.ref())
     bench.until_over()
     assert bench.signals() == 1
 
@@ -99,7 +100,7 @@ def test_a_kill_without_the_supervisor_writes_the_end_itself(bench: Bench) -> No
     bench.start(DOUBLE_FORK + "\ntime.sleep(300)")
     hidden = daemon(bench)
     bench.slay(bench.supervisor())
-    bench.cluster.kill(RUN, bench.ref())
+    bench.cluster.kill(run_ref(RUN), bench.ref())
     assert not hidden.alive()
     assert how(bench.look()) == (137, 9, None)
 
@@ -108,7 +109,7 @@ def test_a_kill_gets_past_a_frozen_supervisor(bench: Bench) -> None:
     bench.start(STUBBORN)
     supervisor = bench.supervisor()
     supervisor.send(signal.SIGSTOP)
-    bench.cluster.kill(RUN, bench.ref())
+    bench.cluster.kill(run_ref(RUN), bench.ref())
     assert how(bench.look()) == (137, 9, None)
     assert not supervisor.alive()
 
@@ -121,7 +122,7 @@ def test_a_stop_reaches_a_task_whose_start_was_interrupted(bench: Bench) -> None
     folder = bench.folder(1)
     (folder / "files").mkdir(parents=True)
     (folder / "spec.json").write_text(spec.replace("/5/0/1", "/5/1/1"))
-    bench.cluster.stop(RUN, bench.ref(1))
+    bench.cluster.stop(run_ref(RUN), bench.ref(1))
     bench.deploy(SLEEP, range(1, 2))
     seen = bench.until(Phase.ENDED, 1)
     assert seen.end is not None
@@ -137,8 +138,8 @@ def test_a_reused_number_is_not_signalled(bench: Bench) -> None:
         for name in ("process.json", "supervisor.json"):
             path = bench.folder() / name
             path.write_text(json.dumps({**json.loads(path.read_text()), "pid": stranger.pid}))
-        bench.cluster.stop(RUN, bench.ref())
-        bench.cluster.kill(RUN, bench.ref())
+        bench.cluster.stop(run_ref(RUN), bench.ref())
+        bench.cluster.kill(run_ref(RUN), bench.ref())
         assert stranger.poll() is None
         assert not crawler.alive()  # found by its environment all the same
         stranger.kill()

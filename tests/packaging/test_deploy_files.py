@@ -40,6 +40,7 @@ from tests.support.manifests import (
     resources,
     settings_of,
 )
+from tests.support.run_refs import run_ref
 
 ROOT = DEPLOY.parent
 BASE = list(resources(DEPLOY / "base"))
@@ -463,7 +464,7 @@ def test_crawls_cannot_take_the_whole_cluster() -> None:
     assert set(container["default"]) == {"memory"}, "everything else is said by the manifest of each task"
     assert "defaultRequest" not in container
     assert {"cpu", "memory", "ephemeral-storage"} <= set(container["max"])
-    bare = Deployment(7, 1, "shops", {}, {}, [], Resources(), Limits(), datetime.now(UTC))
+    bare = Deployment(run_ref(7), 1, "shops", {}, {}, [], Resources(), Limits(), datetime.now(UTC))
     made: Any = resources_of(bare, CrawlerDefinition("shops"), shared=False)
     assert set(made["requests"]) == {"cpu", "memory", "ephemeral-storage"}
     assert set(made["limits"]) == {"ephemeral-storage"}

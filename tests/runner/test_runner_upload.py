@@ -25,6 +25,7 @@ from crawler_lifecycle.ports import FilesMissing, FileSource
 from crawler_lifecycle.runner.bundle import PART_BYTES, Bundle
 from crawler_lifecycle.runner.upload import Upload
 from tests.support.faulty_http import Answer, FaultyServer, serving
+from tests.support.run_refs import run_ref
 from tests.support.s3 import Bucket, S3Server, rclone_s3, use_aws
 from tests.support.s3_faults import Fault, FaultProxy, fault_proxy
 
@@ -53,7 +54,7 @@ class Door(FaultyServer):
             return Answer(403, json.dumps({"detail": "another task's token"}).encode(), "application/problem+json")
         asked = json.loads(body)
         self.parts.append(asked["part"])
-        ticket = self._bundles.ticket(7, 3, 2, asked["part"], asked["bytes"], asked["md5"])
+        ticket = self._bundles.ticket(run_ref(7), 3, 2, asked["part"], asked["bytes"], asked["md5"])
         told = {"url": ticket.url, "headers": dict(ticket.headers), "expires_at": ticket.expires_at.isoformat()}
         return Answer(200, json.dumps(told).encode())
 
@@ -73,7 +74,7 @@ class Way:
 
     def contents(self) -> dict[str, bytes]:
         """The files of the bundle, by what any tar reads."""
-        with tarfile.open(fileobj=io.BytesIO(b"".join(self.bundles.read(7, 3, 2)))) as tar:
+        with tarfile.open(fileobj=io.BytesIO(b"".join(self.bundles.read(run_ref(7), 3, 2)))) as tar:
             return {m.name: file.read() for m in tar if m.isreg() and (file := tar.extractfile(m)) is not None}
 
     def keys(self) -> list[str]:
@@ -116,7 +117,7 @@ def test_what_the_crawler_left_is_in_the_archive_afterwards(bench: RunnerBench, 
     assert b"were uploaded: 2 files, 1000 bytes" in bench.output
     assert TOKEN.encode() not in bench.output
     archive = open_archive((tmp_path / "archive").as_uri())
-    source = FileSource("task-3", bundle=lambda: way.bundles.read(7, 3, 2))
+    source = FileSource("task-3", bundle=lambda: way.bundles.read(run_ref(7), 3, 2))
     result = archive.store("7/2/x.zip", [source], {}, lambda *_: None)
     zipped = zipfile.ZipFile(io.BytesIO(b"".join(archive.open(result.url))))
     assert zipped.read("task-3/sub/a.txt") == b"a" * 1000
@@ -150,7 +151,7 @@ def test_something_else_takes_the_place_of_a_file_before_it_is_opened(
 
 def test_a_crawler_that_left_nothing_is_not_taken_for_one_that_uploaded_nothing(bench: RunnerBench, way: Way) -> None:
     with pytest.raises(FilesMissing, match="nothing was uploaded"):
-        way.bundles.read(7, 3, 2)
+        way.bundles.read(run_ref(7), 3, 2)
     assert bench.python("", **way.environment()) == 0
     assert _uploaded(bench.summary()) == {"uploaded": True, "files": 0, "bytes": 0}
     assert way.keys() == ["bundle.json"]
@@ -179,7 +180,7 @@ def test_whatever_lies_there_is_taken_and_no_link_is_followed(bench: RunnerBench
     assert bench.python("", **way.environment()) == 0
     assert _uploaded(bench.summary()) == {"uploaded": True, "files": 5, "bytes": 9, "left_out": 1}
     archive = open_archive((tmp_path / "archive").as_uri())
-    source = FileSource("task-3", bundle=lambda: way.bundles.read(7, 3, 2))
+    source = FileSource("task-3", bundle=lambda: way.bundles.read(run_ref(7), 3, 2))
     result = archive.store("7/2/x.zip", [source], {}, lambda *_: None)
     zipped = zipfile.ZipFile(io.BytesIO(b"".join(archive.open(result.url))))
     assert sorted(zipped.namelist()) == ["manifest.json", "task-3/%FF%FE", f"task-3/{long}"]
@@ -231,7 +232,7 @@ def _nothing_was_uploaded(bench: RunnerBench, way: Way, told: str) -> None:
     assert told in _uploaded(bench.summary())["why"]
     assert f"were not uploaded: {_uploaded(bench.summary())['why']}".encode() in bench.output
     with pytest.raises(FilesMissing) as missing:
-        way.bundles.read(7, 3, 2)
+        way.bundles.read(run_ref(7), 3, 2)
     assert str(missing.value) == NOTHING
 
 
@@ -345,7 +346,7 @@ def test_killed_outright_it_has_uploaded_nothing_and_the_end_says_which_part_is_
     assert way.keys() == ["part-00000", "part-00001"]
     with pytest.raises(FilesMissing, match=UNFINISHED):
         way.contents()
-    source = FileSource("task-3", bundle=lambda: way.bundles.read(7, 3, 2))
+    source = FileSource("task-3", bundle=lambda: way.bundles.read(run_ref(7), 3, 2))
     archive = open_archive((bench.files.parent / "archive").as_uri())
     result = archive.store("7/2/x.zip", [source], {}, lambda *_: None)
     zipped = zipfile.ZipFile(io.BytesIO(b"".join(archive.open(result.url))))
@@ -387,7 +388,7 @@ def test_leave_for_one_part_writes_nothing_else(way: Way) -> None:
             with error:
                 return error.code
 
-    ticket = way.bundles.ticket(7, 3, 2, 0, 4, digest(b"part"))
+    ticket = way.bundles.ticket(run_ref(7), 3, 2, 0, 4, digest(b"part"))
     mine = {name: value for name, value in ticket.headers.items() if name != "Content-Length"}
     elsewhere = ticket.url.replace("/7/3/2/part-00000", "/7/4/1/part-00000")
     assert elsewhere != ticket.url
@@ -401,7 +402,7 @@ def test_leave_for_one_part_writes_nothing_else(way: Way) -> None:
     ]:
         assert put(url, body, headers) in (400, 403), (url, body)
     assert way.keys() == []
-    late = S3Bundles(f"s3://{way.bucket.name}/files", ticket_s=1).ticket(7, 3, 2, 0, 4, digest(b"part"))
+    late = S3Bundles(f"s3://{way.bucket.name}/files", ticket_s=1).ticket(run_ref(7), 3, 2, 0, 4, digest(b"part"))
     time.sleep(2.1)
     assert put(late.url, b"part", mine) in (400, 403)
     assert way.keys() == []
@@ -415,15 +416,15 @@ def test_a_storage_that_cannot_be_read_now_is_not_taken_for_missing_files(bench:
     for fault in (Fault("slow_down", times=99), Fault("status", times=99, status=403, code="AccessDenied")):
         way.proxy.faults = [fault]
         with pytest.raises(NotDelivered, match="files of a task cannot be read"):
-            way.bundles.read(7, 3, 2)
+            way.bundles.read(run_ref(7), 3, 2)
     way.proxy.faults = []
     key = "files/7/3/2/part-00000"
     way.bucket.client.put_object(Bucket=way.bucket.name, Key=key, Body=b"another content")
     with pytest.raises(FilesMissing, match="damaged"):
-        b"".join(way.bundles.read(7, 3, 2))
+        b"".join(way.bundles.read(run_ref(7), 3, 2))
     way.bucket.client.put_object(Bucket=way.bucket.name, Key="files/7/3/2/bundle.json", Body=b"[]")
     with pytest.raises(FilesMissing, match="damaged"):
-        way.bundles.read(7, 3, 2)
+        way.bundles.read(run_ref(7), 3, 2)
 
 
 @pytest.mark.parametrize("url", ["file:///x", "s3://", "s3://Bucket", "s3://bucket/../x", ""])

@@ -12,10 +12,13 @@ from crawler_lifecycle.ports import Deployment, QueuedTask
 from crawler_lifecycle.scheduler.serve import _child_tasks
 from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.web.listening import Unservable
+from tests.support.run_refs import run_ref
 
 KEY = "k" * 32
 TASK = QueuedTask(70, 3, {})
-DEPLOYMENT = Deployment(7, 2, "plain", {}, {}, [TASK], Resources(), Limits(), datetime(2026, 11, 20, tzinfo=UTC))
+DEPLOYMENT = Deployment(
+    run_ref(7), 2, "plain", {}, {}, [TASK], Resources(), Limits(), datetime(2026, 11, 20, tzinfo=UTC)
+)
 GATEWAY = {"url": "http://gateway.example:8500/", "task_key": KEY}
 UPLOADS = {"kind": "kubernetes", "files_url": "s3://crawls/files"}
 

@@ -11,7 +11,10 @@ from tests.e2e.world import TERMINAL, Row, moment
 from tests.soak.journal import clock
 from tests.soak.world import SoakWorld
 
-RUN = "run_id, request_id, status, stage, outcome, attempt, owner_workflow_id, stop_limit, items, ended_at, created_at"
+RUN = (
+    "run_id, run_uid, request_id, status, stage, outcome, attempt, owner_workflow_id, stop_limit, items, ended_at, "
+    "created_at"
+)
 TASK = (
     "task_id, task_index, attempt, superseded_by, status, outcome, cause, cluster_uid, exit_code, exit_signal, pages, "
     "items, started_at, ended_at"
@@ -40,6 +43,11 @@ class Book:
     @property
     def run_id(self) -> int:
         return int(self.run["run_id"])
+
+    @property
+    def name(self) -> str:
+        """What names the run in ids of events."""
+        return f"{self.run_id}-{self.run['run_uid']}"
 
     @property
     def ended(self) -> bool:

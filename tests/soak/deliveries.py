@@ -29,7 +29,7 @@ def check_events(world: SoakWorld, book: Book) -> Iterator[str]:
         yield f"the event {key} is on record {keys.count(key)} times"
     ended = [key for key in keys if key.endswith("/run.ended")]
     verdicts = [row for row in book.of_task(None) if row["to_status"] in TERMINAL]
-    expected = sorted(f"{book.run_id}/{row['attempt']}/run.ended" for row in verdicts)
+    expected = sorted(f"{book.name}/{row['attempt']}/run.ended" for row in verdicts)
     if sorted(ended) != expected:
         yield f"verdicts {expected}, events {sorted(ended)}"
     for key in ended:
@@ -43,7 +43,7 @@ def check_events(world: SoakWorld, book: Book) -> Iterator[str]:
         if [row["status"] for row in rows] != ["delivered"] * len(rows) or not rows:
             yield f"the event {key}: deliveries {rows}"
     for key in told:
-        if key.startswith(f"{book.run_id}/") and key.endswith("/run.ended") and key not in keys:
+        if key.startswith(f"{book.name}/") and key.endswith("/run.ended") and key not in keys:
             yield f"the event {key} was told and is not on record"
 
 

@@ -55,6 +55,7 @@ def fill_runs(connection: sa.Connection, count: int) -> int:
     unique = _name(connection, "filled-", "n")
     columns = {
         "run_id": f"n + {first}",
+        "run_uid": unique,
         "request_id": unique,
         "request_hash": "'0'",
         "crawler": _name(connection, "crawler-", f"n % {CRAWLERS}"),
@@ -138,6 +139,7 @@ def fill_events(connection: sa.Connection, first_run: int, runs: int) -> None:
     columns = {
         "seq": f"n + {first}",
         "run_id": f"n + {first_run}",
+        "run_uid": "'filled'",
         "attempt": "1",
         "type": "'run.ended'",
         "event_key": _name(connection, "filled/", f"n + {first}"),

@@ -12,6 +12,7 @@ from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, Crawle
 from crawler_lifecycle.domain.pod import PodOptions, PodVolume, Toleration
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.ports import Deployment, QueuedTask
+from tests.support.run_refs import run_ref
 
 DIGEST = "registry.example/crawlers@sha256:" + "0123456789abcdef" * 4
 FAR = datetime(2099, 1, 1, tzinfo=UTC)
@@ -53,7 +54,7 @@ def crawler(name: str = "shops", **more: Any) -> CrawlerDefinition:
 
 
 def deployment(crawler: str = "shops", **more: Any) -> Deployment:
-    whole = Deployment(7, 1, crawler, {}, {}, [QueuedTask(70, 0, {})], Resources(), Limits(), FAR)
+    whole = Deployment(run_ref(7), 1, crawler, {}, {}, [QueuedTask(70, 0, {})], Resources(), Limits(), FAR)
     return replace(whole, **more)
 
 

@@ -15,19 +15,21 @@ import pytest
 from crawler_lifecycle import releasing
 from crawler_lifecycle.domain.audit import RecordedTask
 from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.ports import KeptEnd, RunStore, TaskRef
 from crawler_lifecycle.releasing import Releaser, releasable
+from tests.support.run_refs import run_ref
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def end(index: int = 0, run_id: int = 1, **more: Any) -> KeptEnd:
-    return KeptEnd(run_id, index, 1, **{"uid": f"u{index}", "ended_at": NOW, **more})
+    return KeptEnd(run_id, index, 1, **{"uid": f"u{index}", "run_uid": run_ref(run_id).uid, "ended_at": NOW, **more})
 
 
 def row(index: int = 0, run_id: int = 1, **more: Any) -> RecordedTask:
     given = {"status": "SUCCEEDED", "run_status": "PROCESSING", "uid": f"u{index}", "exit_code": 0, **more}
-    return RecordedTask(10 * run_id + index, run_id, index, 1, **given)
+    return RecordedTask(10 * run_id + index, run_id, run_ref(run_id).uid, index, 1, **given)
 
 
 @dataclass
@@ -44,7 +46,8 @@ class Keeper:
             raise ClusterUnavailable("down")
         return list(self.ends)
 
-    def release(self, run_id: int, tasks: Sequence[TaskRef]) -> None:
+    def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
+        run_id = run.run_id
         if run_id in self.broken:
             raise ClusterUnavailable(f"run {run_id} cannot be patched")
         self.calls.append((run_id, [task.index for task in tasks]))

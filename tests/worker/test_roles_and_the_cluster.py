@@ -19,6 +19,7 @@ from crawler_lifecycle.compose import ASKING, ROLES, Parts, activities_of, build
 from crawler_lifecycle.ports import TaskRef, WorkflowDirectory
 from crawler_lifecycle.settings import Settings
 from tests.support.kube_api import FakeApiServer
+from tests.support.run_refs import run_ref
 
 DIRECTORY = cast(WorkflowDirectory, object())
 DEPLOYED = TaskRef(70, 0, 1, "uid")
@@ -74,9 +75,9 @@ def test_the_others_need_no_way_to_the_cluster(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(compose, "build_api", lambda settings: pytest.fail("a client was made"))
     cluster = build_parts(settings(tmp_path), DIRECTORY, role).cluster
     assert cluster.kind == "kubernetes"
-    assert [source.missing is not None for source in cluster.files(7, [DEPLOYED])] == [True]
+    assert [source.missing is not None for source in cluster.files(run_ref(7), [DEPLOYED])] == [True]
     with pytest.raises(AttributeError, match=f"role '{role}' have no client of the cluster"):
-        cluster.look(7, [])
+        cluster.look(run_ref(7), [])
 
 
 def test_they_find_the_files_where_the_settings_say(tmp_path: Path) -> None:

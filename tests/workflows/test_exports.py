@@ -28,7 +28,8 @@ async def again(lab: Lab, fence: Fence, **what: bool) -> ExportReport:
 
 
 def fence_of(lab: Lab, run_id: int, attempt: int) -> Fence:
-    return Fence(run_id, attempt, lab.store.get_run(run_id).owner_run_id)
+    row = lab.store.get_run(run_id)
+    return Fence(run_id, attempt, row.owner_run_id, row.run_uid)
 
 
 async def test_an_event_that_was_given_up_is_sent_when_somebody_asks(lab: Lab) -> None:

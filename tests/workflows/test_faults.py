@@ -16,6 +16,7 @@ from temporalio.client import WorkflowHistory, WorkflowUpdateFailedError, Workfl
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable, NotDelivered, StoreUnavailable
+from crawler_lifecycle.domain.names import event_key
 from crawler_lifecycle.domain.run import RunResult
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import Behaviour
@@ -185,7 +186,9 @@ async def test_an_export_that_fails_for_a_day_never_changes_a_verdict(lab: Lab, 
         assert (export["status"], export["error"], result.export) == ("failed", "no space", None)
     else:
         assert (export["status"], lab.outside.sent) == ("exported", [])
-    assert lab.store.find_event("1/1/run.ended") is not None, "what could not be sent is kept"
+    assert lab.store.find_event(event_key(lab.store.get_run(1).ref, 1, "run.ended")) is not None, (
+        "what could not be sent is kept"
+    )
     notes = (await lab.snapshot_where(handle, lambda s: True)).notes
     assert any("gave up" in n for n in notes)
 

@@ -2,8 +2,8 @@
 
 A bundle is a ``tar.gz`` cut into objects, and an end that lists them:
 
-    PREFIX/<run>/<index>/<attempt>/part-00000, part-00001, …
-    PREFIX/<run>/<index>/<attempt>/bundle.json
+    PREFIX/<run>-<uid>/<index>/<attempt>/part-00000, part-00001, …
+    PREFIX/<run>-<uid>/<index>/<attempt>/bundle.json
 
 The end is written last. Without it the task uploaded nothing, or did not come to an end; with no parts in it the
 crawler left no files. A task never has credentials: each object needs a ticket, an address signed for that key, that
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import bundle_key
+from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.ports import FilesMissing, Ticket
 
 from .s3_place import connect, parsed
@@ -66,7 +67,7 @@ class S3Bundles:
         """The URL below which everything goes."""
         return f"s3://{self.bucket}/{self.prefix}"
 
-    def ticket(self, run_id: int, index: int, attempt: int, part: int | None, size: int, md5: str) -> Ticket:
+    def ticket(self, run: RunRef, index: int, attempt: int, part: int | None, size: int, md5: str) -> Ticket:
         """An address that takes exactly these bytes. Raises ``InvalidRequest`` and ``NotDelivered``."""
         from .s3_trouble import S3_ERRORS, not_delivered
 
@@ -75,7 +76,7 @@ class S3Bundles:
             raise InvalidRequest(f"bytes: {size} is not allowed; give 1 to {most}")
         if part is not None and not 0 <= part < PARTS_MAX:
             raise InvalidRequest(f"part: {part} is not allowed; give 0 to {PARTS_MAX - 1}, or null for the end")
-        key = self._key(run_id, index, attempt, part)
+        key = self._key(run, index, attempt, part)
         where = {"Bucket": self.bucket, "Key": key, "ContentLength": size, "ContentMD5": _checked(md5)}
         expires = datetime.now(UTC) + timedelta(seconds=self._ticket_s)
         client: Any = self._s3()
@@ -87,25 +88,25 @@ class S3Bundles:
             ) from error
         return Ticket(str(url), {"Content-Length": str(size), "Content-MD5": md5}, expires)
 
-    def read(self, run_id: int, index: int, attempt: int) -> Iterator[bytes]:
+    def read(self, run: RunRef, index: int, attempt: int) -> Iterator[bytes]:
         """The bundle's bytes, each part compared with the digest that its task stated.
 
         Raises ``FilesMissing`` at once when nothing is there, and where it ends too early or is not what was uploaded;
         ``NotDelivered`` when the storage cannot be read now.
         """
-        end = self._end(run_id, index, attempt)
-        first = None if end is not None and not end.parts else self._part(run_id, index, attempt, 0)
+        end = self._end(run, index, attempt)
+        first = None if end is not None and not end.parts else self._part(run, index, attempt, 0)
         if end is None and first is None:
             raise FilesMissing(NOTHING)
-        return self._parts(run_id, index, attempt, end, first)
+        return self._parts(run, index, attempt, end, first)
 
     def _parts(
-        self, run_id: int, index: int, attempt: int, end: _End | None, first: Iterator[bytes] | None
+        self, run: RunRef, index: int, attempt: int, end: _End | None, first: Iterator[bytes] | None
     ) -> Iterator[bytes]:
         if end is not None and not end.parts:
             yield _EMPTY
         for number in range(PARTS_MAX if end is None else len(end.parts)):
-            chunks = first if number == 0 else self._part(run_id, index, attempt, number)
+            chunks = first if number == 0 else self._part(run, index, attempt, number)
             if chunks is None:
                 raise FilesMissing(UNFINISHED if end is None else DAMAGED)
             size, digest = 0, hashlib.sha256()
@@ -121,8 +122,8 @@ class S3Bundles:
             files = "1 file" if end.left_out == 1 else f"{end.left_out} files"
             raise FilesMissing(f"its runner left out {files}: too large, too many, or unreadable")
 
-    def _end(self, run_id: int, index: int, attempt: int) -> _End | None:
-        body = self._get(self._key(run_id, index, attempt, None))
+    def _end(self, run: RunRef, index: int, attempt: int) -> _End | None:
+        body = self._get(self._key(run, index, attempt, None))
         if body is None:
             return None
         raw = b""
@@ -132,8 +133,8 @@ class S3Bundles:
                 break
         return _End.of(raw)
 
-    def _part(self, run_id: int, index: int, attempt: int, number: int) -> Iterator[bytes] | None:
-        return self._get(self._key(run_id, index, attempt, number))
+    def _part(self, run: RunRef, index: int, attempt: int, number: int) -> Iterator[bytes] | None:
+        return self._get(self._key(run, index, attempt, number))
 
     def _get(self, key: str) -> Iterator[bytes] | None:
         """The object's bytes, ``None`` when there is no such object. Raises ``NotDelivered``."""
@@ -150,8 +151,8 @@ class S3Bundles:
             ) from error
         return _chunks(body, f"s3://{self.bucket}/{key}")
 
-    def _key(self, run_id: int, index: int, attempt: int, part: int | None) -> str:
-        return self.prefix + bundle_key(run_id, index, attempt, END if part is None else f"part-{part:05d}")
+    def _key(self, run: RunRef, index: int, attempt: int, part: int | None) -> str:
+        return self.prefix + bundle_key(run, index, attempt, END if part is None else f"part-{part:05d}")
 
     def _s3(self) -> BaseClient:
         with self._lock:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from crawler_lifecycle.domain.run import RunRef
+
 from .bundles import SETTING
 from .s3_place import connect, parsed
 
@@ -82,12 +84,12 @@ class BundlesPlace:
             found |= {one["Prefix"].removeprefix(self.prefix).rstrip("/") for one in page.get("CommonPrefixes", ())}
         return found
 
-    def put_aside(self, run_id: int) -> None:
+    def put_aside(self, run: RunRef) -> None:
         """Nothing: a later attempt uploads below a name of its own, which ``remove`` leaves alone."""
 
-    def remove(self, run_id: int, attempt: int) -> None:
+    def remove(self, run: RunRef, attempt: int) -> None:
         """Remove what the run's attempts up to this one uploaded; a second time, nothing."""
-        top = f"{self.prefix}{run_id}/"
+        top = f"{self.prefix}{run}/"
 
         def remove(key: str) -> None:
             self._call("removing an object", lambda s3: s3.delete_object(Bucket=self.bucket, Key=key))

@@ -24,7 +24,7 @@ from crawler_lifecycle.domain.audit import (
 )
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STARTED, EVENT_RUN_STOPPED, event_key
 from crawler_lifecycle.domain.overdue import OverdueLooks
-from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.run import RunRef, RunStatus
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import FindingRow
 
@@ -160,12 +160,13 @@ class AuditPart(StorePart):
                 found += [_recorded_task(row) for row in conn.execute(query).mappings()]
         return found[:limit]
 
-    def existing_runs(self, run_ids: Collection[int]) -> set[int]:
-        """Those of these runs that there are."""
-        r, found = run_history.c, set()
+    def existing_runs(self, run_ids: Collection[int]) -> dict[int, str]:
+        """Those of these runs that there are, and their uids."""
+        r, found = run_history.c, dict[int, str]()
         with self._db.reading() as conn:
             for chunk in chunks(sorted(set(run_ids))):
-                found |= set(conn.execute(select(r.run_id).where(r.run_id.in_(chunk))).scalars())
+                rows = conn.execute(select(r.run_id, r.run_uid).where(r.run_id.in_(chunk)))
+                found |= {row.run_id: row.run_uid for row in rows}
         return found
 
     # --- findings -------------------------------------------------------------------------------------------------
@@ -278,7 +279,7 @@ def _live_run(row: Row) -> LiveRun:
     values, wrong = salvaged(run_history, row)
     request = values["request"]
     priority = request.get("priority") if isinstance(request, Mapping) else None
-    names = ("run_id", "attempt", "status", "crawler", "request_id", "created_at", "attempt_at")
+    names = ("run_id", "run_uid", "attempt", "status", "crawler", "request_id", "created_at", "attempt_at")
     return LiveRun(
         **{name: values[name] for name in (*names, "owner_workflow_id", "owner_run_id")},
         priority=priority if isinstance(priority, int) else 3,
@@ -292,7 +293,7 @@ def _live_run(row: Row) -> LiveRun:
 def _with_deliveries(conn: Connection, rows: Sequence[Row]) -> list[EndedRun]:
     """The runs, with what of their present attempts was delivered and exported."""
     keys = {
-        event_key(row["run_id"], row["attempt"], kind): (row["run_id"], kind)
+        event_key(RunRef(row["run_id"], row["run_uid"]), row["attempt"], kind): (row["run_id"], kind)
         for row in rows
         for kind in (EVENT_RUN_STARTED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED)
     }
@@ -312,7 +313,7 @@ def _with_deliveries(conn: Connection, rows: Sequence[Row]) -> list[EndedRun]:
     for run_ids in chunks([row["run_id"] for row in rows]):
         attempts = select(x.run_id, x.attempt).where(x.run_id.in_(run_ids), x.status.in_(("exported", "empty")))
         exported |= {tuple(found) for found in conn.execute(attempts)}
-    names = ("run_id", "attempt", "status", "crawler", "ended_at", "owner_workflow_id", "owner_run_id")
+    names = ("run_id", "run_uid", "attempt", "status", "crawler", "ended_at", "owner_workflow_id", "owner_run_id")
     return [
         EndedRun(
             **{name: values[name] for name in names},
@@ -330,7 +331,7 @@ def _with_deliveries(conn: Connection, rows: Sequence[Row]) -> list[EndedRun]:
 def _recorded() -> Select[Any]:
     t, r = task_history.c, run_history.c
     columns = (t.task_id, t.run_id, t.task_index, t.attempt, t.status, t.cluster_uid, t.exit_code, t.exit_signal)
-    return select(*columns, t.outcome, r.status.label("run_status")).join_from(
+    return select(*columns, t.outcome, r.run_uid, r.status.label("run_status")).join_from(
         task_history, run_history, r.run_id == t.run_id
     )
 
@@ -339,6 +340,7 @@ def _recorded_task(row: Row) -> RecordedTask:
     return RecordedTask(
         row["task_id"],
         row["run_id"],
+        row["run_uid"],
         row["task_index"],
         row["attempt"],
         row["status"],

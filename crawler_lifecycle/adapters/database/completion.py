@@ -93,9 +93,9 @@ class CompletionPart(StorePart):
                 note_acted(unit, unit.now)  # nothing is left to be done about one that nobody heard of any more
             forget_staged(unit)
             if unit.stop is not None:
-                key = event_key(unit.run_id, unit.attempt, EVENT_RUN_STOPPED)
+                key = event_key(unit.ref, unit.attempt, EVENT_RUN_STOPPED)
                 unit.append_event(EVENT_RUN_STOPPED, key, _stopped_body(unit))
-            key = event_key(unit.run_id, unit.attempt, EVENT_RUN_ENDED)
+            key = event_key(unit.ref, unit.attempt, EVENT_RUN_ENDED)
             unit.append_event(EVENT_RUN_ENDED, key, _ended_body(unit, counts))
             return run_row(unit.run)
 
@@ -174,7 +174,7 @@ class CompletionPart(StorePart):
 
 def _check_judged(unit: Unit) -> None:
     """Raise ``RowUnreadable`` when the terminal status is not ours: with each verdict of ours comes its event."""
-    key = event_key(unit.run_id, unit.attempt, EVENT_RUN_ENDED)
+    key = event_key(unit.ref, unit.attempt, EVENT_RUN_ENDED)
     if unit.conn.execute(select(outbox_event.c.seq).where(outbox_event.c.event_key == key)).one_or_none() is None:
         cure = f"no verdict of attempt {unit.attempt} set it: set it back to PROCESSING, and the run is judged at once"
         raise unreadable(run_history, unit.run, Fault("status", unit.run["status"], cure))

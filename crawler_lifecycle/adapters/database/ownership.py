@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
@@ -69,6 +70,9 @@ def _task_args(
 
 class OwnershipPart(StorePart):
     """``reserve_run``, ``create_run``, ``claim_run``, ``resume_run``, ``set_property``."""
+
+    new_uid: Callable[[], str] = staticmethod(lambda: uuid.uuid4().hex)
+    """Gives a new run its uid; never the same again."""
 
     def reserve_run(
         self, request: RunRequest, request_id: str, task_args: Sequence[Mapping[str, str]] | None = None
@@ -152,7 +156,7 @@ class OwnershipPart(StorePart):
     ) -> Unit:
         now = self._clock()
         row = _new_run(request, request_id, now)
-        row |= {"request_hash": fingerprint, "multi": args is not None}
+        row |= {"run_uid": self.new_uid(), "request_hash": fingerprint, "multi": args is not None}
         conn.execute(insert(run_history).values(**row))
         inserted = self._find_locked(conn, request_id)
         assert inserted is not None, "it was inserted in this transaction"

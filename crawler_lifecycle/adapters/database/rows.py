@@ -206,6 +206,7 @@ def listed_run(run: Row) -> RunRow:
 def run_handle(run: Row) -> RunHandle:
     return RunHandle(
         run_id=run["run_id"],
+        run_uid=run["run_uid"],
         attempt=run["attempt"],
         status=RunStatus(run["status"]),
         request=load_request(run),
@@ -284,6 +285,7 @@ def _event(row: Row) -> Event:
     return Event(
         seq=row["seq"],
         run_id=row["run_id"],
+        run_uid=row["run_uid"],
         attempt=row["attempt"],
         type=row["type"],
         body=row["body"],

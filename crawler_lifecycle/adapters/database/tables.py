@@ -56,6 +56,8 @@ run_history = Table(
     "run_history",
     metadata,
     Column("run_id", _Key, primary_key=True, autoincrement=True),
+    # Who the run is: a number comes again where a database was restored or made anew.
+    Column("run_uid", String(32), nullable=False),
     Column("request_id", String(120), nullable=False),
     Column("request_hash", String(32), nullable=False),
     Column("crawler", String(63), nullable=False),
@@ -104,6 +106,7 @@ run_history = Table(
     Column("started_at", UtcTime),
     Column("ended_at", UtcTime),
     UniqueConstraint("request_id"),
+    Index(None, "run_uid", unique=True),
     # Lists are read newest first, so every index for a filter goes on in the order of the id.
     Index(None, "status", "run_id"),
     Index(None, "stage", "run_id"),
@@ -390,6 +393,7 @@ outbox_event = Table(
     metadata,
     Column("seq", _Key, primary_key=True, autoincrement=False),
     _run_id(),
+    Column("run_uid", String(32), nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("type", String(50), nullable=False),
     # Null for events that may repeat; what must happen once has a key of run, attempt and type.

@@ -88,6 +88,7 @@ def _kept(conn: Connection, run_ids: Sequence[int]) -> list[KeptRun]:
         found.append(
             KeptRun(
                 row["run_id"],
+                str(values["run_uid"]),
                 str(values["crawler"]),
                 str(values["status"]),
                 values["attempt"],

@@ -13,7 +13,7 @@ from sqlalchemy import BindParameter, Connection, Select, bindparam, func, inser
 
 from crawler_lifecycle.domain.errors import Fenced, RowEdited, RunNotFound
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
-from crawler_lifecycle.domain.run import RunStatus, StopIntent, run_may_become
+from crawler_lifecycle.domain.run import RunRef, RunStatus, StopIntent, run_may_become
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.domain.waiting import Standing, waiting
 from crawler_lifecycle.ports import Committed, Corrected, Event, Fence, TaskChanged, TaskCounts
@@ -57,6 +57,10 @@ def count_tasks(conn: Connection, run_id: int) -> TaskCounts:
 
 def check_fence(run: Row, fence: Fence) -> None:
     """Raise ``Fenced`` unless the run is still the writer's. It is told in the log of whoever tried, too."""
+    if run["run_uid"] != fence.run_uid:
+        text = fence.run.foreign(f"The row of run {fence.run_id}", run["run_uid"])
+        log.warning("refused a write for another run: %s", text)
+        raise Fenced(text)
     same_attempt, same_owner = run["attempt"] == fence.attempt, run["owner_run_id"] == fence.owner_run_id
     if same_attempt and same_owner:
         return
@@ -123,6 +127,10 @@ class Unit:
     @property
     def run_id(self) -> int:
         return int(self.run["run_id"])
+
+    @property
+    def ref(self) -> RunRef:
+        return RunRef(self.run_id, self.run["run_uid"])
 
     @property
     def attempt(self) -> int:
@@ -219,10 +227,11 @@ class Unit:
         row = {
             "seq": self.conn.execute(select(outbox_counter.c.seq)).scalar_one(),
             "run_id": self.run_id,
+            "run_uid": self.ref.uid,
             "attempt": self.attempt,
             "type": type,
             "event_key": key,
-            "body": dict(body),
+            "body": {**body, "run_id": self.run_id, "run_uid": self.ref.uid},
             "created_at": self.now,
         }
         self.conn.execute(insert(outbox_event).values(**row))

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from crawler_lifecycle.domain.audit import ClusterTask
 from crawler_lifecycle.domain.names import run_number
+from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.domain.task import Counters, Observation, Phase
 from crawler_lifecycle.ports import Details, FileSource, KeptEnd, Look, TaskRef
 
@@ -26,7 +27,7 @@ from .api import Api
 from .deleting import Deleting
 from .facts import ended, main_of, newest
 from .keeping import Keeping
-from .listing import Key, Objects, is_of, key_of, name_of, of_tasks, pods_of_tasks, read_objects, task_id_of
+from .listing import Key, Objects, is_of, key_of, name_of, of_tasks, pods_of_tasks, read_objects, run_uid_of, task_id_of
 from .metrics import MemoryNow
 from .objects import Event, Job, Named, Pod
 from .place import Here
@@ -45,7 +46,7 @@ INVENTORY_S = 60.0
 class Files(Protocol):
     """Where supporting files of pods are found."""
 
-    def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]: ...
+    def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]: ...
 
 
 def _now() -> datetime:
@@ -85,26 +86,26 @@ class KubernetesCluster:
             Here(self._api).left_for_good(others)
         return place
 
-    def look(self, run_id: int, tasks: Sequence[TaskRef]) -> Look:
+    def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
         """Two complete lists, and questions by name about what should be in them and is not. Raises ``ApiError``."""
         began, now = time.monotonic(), self._clock()
-        listed = read_objects(self._api, labels.of_run(run_id), {name_of(run_id, task) for task in tasks})
-        tasks = [_known(run_id, task, listed) for task in tasks]
-        missing = [task for task in tasks if task.uid is not None and _objects_of(run_id, task, listed).job is None]
-        asked = absence.ask(self._api, run_id, missing, listed) if missing else {}
-        found = [asked.get(task.uid or "") or _objects_of(run_id, task, listed) for task in tasks]
+        listed = read_objects(self._api, labels.of_run(run.run_id), {name_of(run.run_id, task) for task in tasks})
+        tasks = [_known(run, task, listed) for task in tasks]
+        missing = [task for task in tasks if task.uid is not None and _objects_of(run.run_id, task, listed).job is None]
+        asked = absence.ask(self._api, run.run_id, missing, listed) if missing else {}
+        found = [asked.get(task.uid or "") or _objects_of(run.run_id, task, listed) for task in tasks]
         here = Here(self._api)
         left = here.left_for_good([task.place for task in absence.unseen(tasks, found)])
         events = explain.events_for(self._api, _wordless(tasks, found, now), now)
         seen = []
         for task, one in zip(tasks, found, strict=True):
             if task.uid is None:
-                seen.append(_never_seen(task, listed.jobs.get(name_of(run_id, task)), now))
+                seen.append(_never_seen(run, task, listed.jobs.get(name_of(run.run_id, task)), now))
             else:
                 seen.append(absence.observe(task, one, now, partial(self._read, task, events, now), left))
         pods = [one.pods for one in found]
         seen = explain.namespace(here, self._api.namespace, tasks, seen, pods)
-        seen = self._counted(run_id, seen, pods)
+        seen = self._counted(run.run_id, seen, pods)
         waits = [absence.again_s(task, one, now) for task, one in zip(tasks, seen, strict=True)]
         again_s = min((wait for wait in waits if wait is not None), default=None)
         return Look(now, time.monotonic() - began, seen, again_s)
@@ -140,16 +141,16 @@ class KubernetesCluster:
 
     # --- details
 
-    def details(self, run_id: int, tasks: Sequence[TaskRef]) -> list[Details]:
+    def details(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
         """Log tail (at most 16 KiB), counters, memory; tasks about which nothing can be read are left out.
 
         Raises ``ApiError`` when the pods cannot be listed.
         """
         if not tasks:
             return []
-        pods = pods_of_tasks(self._api, run_id, tasks)
+        pods = pods_of_tasks(self._api, run, tasks)
         found = [(task, pod) for task in tasks if (pod := newest(pods[task])) is not None]
-        memory = self._memory.of(of_tasks(run_id, tasks), [pod.metadata.name for _, pod in found if not ended(pod)])
+        memory = self._memory.of(of_tasks(run.run_id, tasks), [pod.metadata.name for _, pod in found if not ended(pod)])
         tails = self._tails.to_keep([pod for _, pod in found])
         told = []
         for (task, pod), tail in zip(found, tails, strict=True):
@@ -162,21 +163,21 @@ class KubernetesCluster:
 
     # --- stopping
 
-    def stop(self, run_id: int, task: TaskRef) -> None:
+    def stop(self, run: RunRef, task: TaskRef) -> None:
         """Delete the Job in the foreground: no new pods, one SIGTERM, and it is gone after its last pod.
 
         Raises ``ApiError``.
         """
-        self._deleting.stop(run_id, task)
+        self._deleting.stop(run, task)
 
-    def kill(self, run_id: int, task: TaskRef) -> None:
+    def kill(self, run: RunRef, task: TaskRef) -> None:
         """Delete its pods with a grace of a second. What that does is for looks to find out. Raises ``ApiError``.
 
         A node that has begun a longer grace, after a plain stop, finishes that one first; our runner learns of the
         force from the gateway and ends it. A pod's record is never removed by force: on a node that does not answer,
         the crawler may still execute.
         """
-        self._deleting.kill(run_id, task)
+        self._deleting.kill(run, task)
 
     # --- what was committed
 
@@ -184,15 +185,15 @@ class KubernetesCluster:
         """Ended tasks of all runs whose pods still carry our finalizer. Raises ``ApiError``."""
         return self._keeping.kept()
 
-    def release(self, run_id: int, tasks: Sequence[TaskRef]) -> None:
+    def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
         """Mark Jobs and pods of these tasks as settled, and take our finalizer off the pods. Raises ``ApiError``."""
-        self._keeping.release(run_id, tasks)
+        self._keeping.release(run, tasks)
 
     # --- files and inventory
 
-    def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]:
+    def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
         """What these tasks left, as far as it can be reached from here."""
-        return [] if self._files is None else self._files.files(run_id, tasks)
+        return [] if self._files is None else self._files.files(run, tasks)
 
     def highest_run(self, above: int = 0) -> int:
         """The highest number of a run on the labels of our Jobs and pods, settled ones too. Raises ``ApiError``."""
@@ -237,14 +238,15 @@ class KubernetesCluster:
             seen = read_task(TaskRef(task_id or 0, key[1], key[2], uid), job, pods, (), now)
             if seen.phase in (Phase.WAITING, Phase.EXECUTING):
                 executing = seen.phase is Phase.EXECUTING
-                found.append(ClusterTask(*key, executing, task_id, uid, seen.started_at, seen.node))
+                run_uid = next((it for meta in metas if (it := run_uid_of(meta)) is not None), None)
+                found.append(ClusterTask(*key, executing, task_id, uid, seen.started_at, seen.node, run_uid))
         return sorted(found, key=lambda task: (task.key, task.uid or ""))
 
 
-def _known(run_id: int, task: TaskRef, listed: Objects) -> TaskRef:
+def _known(run: RunRef, task: TaskRef, listed: Objects) -> TaskRef:
     """With the uid of its Job, also where the answer to its creation never reached the database."""
-    job = listed.jobs.get(name_of(run_id, task))
-    ours = job is not None and task.uid is None and is_of(task, job.metadata.uid, job.metadata)
+    job = listed.jobs.get(name_of(run.run_id, task))
+    ours = job is not None and task.uid is None and is_of(run, task, job.metadata.uid, job.metadata)
     return replace(task, uid=job.metadata.uid) if job is not None and ours else task
 
 
@@ -259,10 +261,12 @@ def _run(one: Named) -> int:
     return run_number(one.metadata.labels.get(labels.RUN, ""))
 
 
-def _never_seen(task: TaskRef, other: Job | None, now: datetime) -> Observation:
+def _never_seen(run: RunRef, task: TaskRef, other: Job | None, now: datetime) -> Observation:
     """A task that nothing on the cluster is known to be of; ``other`` has its name."""
     words = None
-    if other is not None:
+    if other is not None and not run.owns(run_uid := run_uid_of(other.metadata)):
+        words = run.foreign(f"The Job {other.metadata.name} ({other.metadata.uid})", run_uid)
+    elif other is not None:
         number = task_id_of(other.metadata)
         whose = f"belongs to task {number}" if number is not None else "does not say whose it is"
         words = f"Another Job ({other.metadata.uid}) is under its name and {whose}; this is task {task.task_id}"

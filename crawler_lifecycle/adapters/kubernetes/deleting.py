@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 
+from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.ports import TaskRef
 
 from . import labels
@@ -37,9 +38,9 @@ class Deleting:
     def __init__(self, api: Api) -> None:
         self._api = api
 
-    def stop(self, run_id: int, task: TaskRef) -> None:
+    def stop(self, run: RunRef, task: TaskRef) -> None:
         """Once: what is being deleted already is not asked again."""
-        job = self._job(run_id, task)
+        job = self._job(run, task)
         if job is not None:
             self._delete_job(job)
         elif task.uid is not None:
@@ -52,13 +53,13 @@ class Deleting:
         else:
             self._check_place(task, ())
 
-    def kill(self, run_id: int, task: TaskRef) -> None:
+    def kill(self, run: RunRef, task: TaskRef) -> None:
         """Its pods before its Job: a kubelet keeps the grace that it began with, and that of a pod whose Job is deleted
         is the long one. Then the Job, and any pod that it made meanwhile.
 
         No second pod comes for one that is killed first: ours have no retries (``backoffLimit`` 0).
         """
-        job = self._job(run_id, task)
+        job = self._job(run, task)
         uid = job.metadata.uid if job is not None else task.uid
         pods = self._kill_pods(uid)
         if job is None:
@@ -80,13 +81,14 @@ class Deleting:
         if not pods:
             Here(self._api).left_for_good([task.place])
 
-    def _job(self, run_id: int, task: TaskRef) -> Job | None:
+    def _job(self, run: RunRef, task: TaskRef) -> Job | None:
         """The task's own Job; ``None`` when it is gone, or another object is under its name."""
         try:
-            job = decode_job(self._api.get(self._api.jobs_path(name_of(run_id, task))))
+            job = decode_job(self._api.get(self._api.jobs_path(name_of(run.run_id, task))))
         except NotFound:
             return None
-        ours = is_of(task, job.metadata.uid, job.metadata) and (task.uid is not None or _is_labelled(job, run_id, task))
+        ours = is_of(run, task, job.metadata.uid, job.metadata)
+        ours = ours and (task.uid is not None or _is_labelled(job, run.run_id, task))
         if not ours:
             meant = task.uid or f"that of task {task.task_id}"
             logger.warning("left alone: Job %s is %s, meant was %s", job.metadata.name, job.metadata.uid, meant)

@@ -13,11 +13,13 @@ from datetime import UTC, datetime
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, LifecycleError
 from crawler_lifecycle.domain.names import cluster_name
+from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
 
 from . import labels, place
 from .api import Api
 from .errors import ApiError, Conflict, NotFound, Refused, TooLate
+from .listing import run_uid_of
 from .manifest import JobSettings, identity_of, job_for, name_of, secret_for, spec_hash
 from .objects import Job, decode_job
 
@@ -41,6 +43,7 @@ _DENIED = re.compile(r"denied (the )?request")
 class _Ours:
     """What tells the Job of a task from every other one under its name, whatever the catalogue says by now."""
 
+    run: RunRef
     name: str
     labels: Mapping[str, str]
     spec_hash: str
@@ -125,6 +128,7 @@ class KubernetesDeployer:
         public = {key: value for key, value in given.items() if key in PUBLIC}
         try:
             ours = _Ours(
+                deployment.run,
                 name_of(deployment, task),
                 identity_of(deployment, crawler, task),
                 spec_hash(deployment, crawler, task),
@@ -212,6 +216,9 @@ class KubernetesDeployer:
         end means is for the looks to say. To wait for its end would be to deploy the same attempt twice.
         """
         meta = found.metadata
+        if not ours.run.owns(run_uid := run_uid_of(meta)):
+            # It may go, or be taken up under its own run; until then there is no room under this name.
+            raise _Answered("deferred", ours.run.foreign(f"the Job {meta.name} ({meta.uid})", run_uid))
         differs = [key for key, value in ours.labels.items() if meta.labels.get(key) != value]
         if meta.annotations.get(labels.SPEC_HASH) != ours.spec_hash:
             differs.append(labels.SPEC_HASH)

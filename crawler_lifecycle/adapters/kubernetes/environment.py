@@ -68,6 +68,7 @@ def contract(
     check_sizes(args, set_)
     found = {
         "CRAWL_RUN_ID": str(deployment.run_id),
+        "CRAWL_RUN_UID": deployment.run.uid,
         "CRAWL_TASK_ID": str(task.task_id),
         "CRAWL_TASK_INDEX": str(task.index),
         "CRAWL_ATTEMPT": str(deployment.attempt),

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
 from crawler_lifecycle.domain.names import files_prefix
+from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.ports import FileSource, TaskBundles, TaskRef
 
 from .layout import files_path
@@ -23,7 +24,7 @@ NOWHERE = (
 class TaskFiles(Protocol):
     """The part ``files`` of the port ``Cluster``."""
 
-    def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]:
+    def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
         """What these tasks left. A task that was never deployed is left out; what should be there and is not is told
         by its source. Raises ``ClusterUnavailable``."""
         ...
@@ -52,11 +53,11 @@ class VolumeFiles:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]:
+    def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
         """The folders there are. A task whose crawler never began has none. Raises ``ClusterUnavailable``."""
         found = []
         for task in tasks:
-            folder = self._root / files_path(run_id, task.index, task.attempt)
+            folder = self._root / files_path(run, task.index, task.attempt)
             try:
                 folder.stat(follow_symlinks=False)
             except (FileNotFoundError, NotADirectoryError):
@@ -100,12 +101,12 @@ class BundleFiles:
     def __init__(self, bundles: TaskBundles) -> None:
         self._bundles = bundles
 
-    def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]:
+    def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
         """A bundle for each task that was deployed."""
         return [
             FileSource(
                 files_prefix(task.index, task.attempt),
-                bundle=functools.partial(self._bundles.read, run_id, task.index, task.attempt),
+                bundle=functools.partial(self._bundles.read, run, task.index, task.attempt),
             )
             for task in tasks
             if task.uid is not None
@@ -115,7 +116,7 @@ class BundleFiles:
 class NoFiles:
     """Files end with their pods."""
 
-    def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]:
+    def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
         """That there is nothing, and why."""
         return [
             FileSource(files_prefix(task.index, task.attempt), missing=NOWHERE)

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.ports import KeptEnd, TaskRef
 
 from . import labels
@@ -20,7 +21,7 @@ from .api import Api
 from .errors import Conflict, NotFound, Refused
 from .facts import ended, ended_at, owner_of, unborn
 from .holding import freeing
-from .listing import job_is_over, key_by_name, key_of, list_pods, name_of, pods_of_tasks
+from .listing import job_is_over, key_by_name, key_of, list_pods, name_of, pods_of_tasks, run_uid_of
 from .objects import Pod, decode_job
 
 logger = logging.getLogger(__name__)
@@ -42,14 +43,15 @@ class Keeping:
             key = key_of(pod.metadata) or key_by_name(pod)
             if key is not None and labels.FINALIZER in pod.metadata.finalizers and ended(pod):
                 at = ended_at(pod)
-                found.append(KeptEnd(*key, owner_of(pod), at is not None and not unborn(pod), at))
+                ran = at is not None and not unborn(pod)
+                found.append(KeptEnd(*key, owner_of(pod), run_uid_of(pod.metadata), ran, at))
         return sorted(found, key=lambda end: end.key)
 
-    def release(self, run_id: int, tasks: Sequence[TaskRef]) -> None:
+    def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
         """All of these are tried; the first error is raised when that was done."""
-        pods = pods_of_tasks(self._api, run_id, tasks)
+        pods = pods_of_tasks(self._api, run, tasks)
         over = {task: [pod for pod in its if ended(pod)] for task, its in pods.items()}
-        calls = [self._threads.submit(self._release, name_of(run_id, task), held) for task, held in over.items()]
+        calls = [self._threads.submit(self._release, name_of(run.run_id, task), held) for task, held in over.items()]
         errors = [error for call in calls if (error := call.exception()) is not None]
         if errors:
             raise errors[0]

@@ -12,6 +12,8 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "crawler-lifecycle"
 
 RUN = f"{DOMAIN}/run"
+#: Whose of the runs that ever had this number: an object without it, or with another one, is none of ours.
+RUN_UID = f"{DOMAIN}/run-uid"
 ATTEMPT = f"{DOMAIN}/attempt"
 #: The index of the task within its run.
 TASK = f"{DOMAIN}/task"

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
+from crawler_lifecycle.domain.run import RunRef
+
 #: Name of the pod's volume that holds supporting files and saved state: the shared claim, or an ``emptyDir``.
 DATA_VOLUME = "crawl-data"
 #: ``CRAWL_FILES_DIR`` and ``CRAWL_STATE_DIR`` inside the container.
@@ -21,14 +23,14 @@ SUMMARY_FILE = "/dev/termination-log"
 RUNNER = "/opt/crawl-runner"
 
 
-def files_path(run_id: int, index: int, attempt: int) -> PurePosixPath:
+def files_path(run: RunRef, index: int, attempt: int) -> PurePosixPath:
     """The sub-path of the shared volume that a task has as ``CRAWL_FILES_DIR``."""
-    return PurePosixPath("tasks", str(run_id), str(index), str(attempt), "files")
+    return PurePosixPath("tasks", str(run), str(index), str(attempt), "files")
 
 
-def state_path(run_id: int, index: int) -> PurePosixPath:
+def state_path(run: RunRef, index: int) -> PurePosixPath:
     """The sub-path that all attempts of one index have as ``CRAWL_STATE_DIR``."""
-    return PurePosixPath("state", str(run_id), str(index))
+    return PurePosixPath("state", str(run), str(index))
 
 
 def end_grace_s(*, uploads: bool) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from crawler_lifecycle.domain.names import cluster_name
+from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.ports import TaskRef
 
 from . import labels
@@ -67,13 +68,13 @@ def pods_of_jobs(api: Api, uids: Sequence[str]) -> dict[str, list[Pod]]:
     return {uid: pods for uid, pods in found.items() if uid in uids}
 
 
-def pods_of_tasks(api: Api, run_id: int, tasks: Sequence[TaskRef]) -> dict[TaskRef, list[Pod]]:
+def pods_of_tasks(api: Api, run: RunRef, tasks: Sequence[TaskRef]) -> dict[TaskRef, list[Pod]]:
     """The pods of each of these tasks that are not settled, those without our labels too. Raises ``ApiError``."""
-    wanted = {(run_id, task.index, task.attempt): task for task in tasks}
+    wanted = {(run.run_id, task.index, task.attempt): task for task in tasks}
     found: dict[TaskRef, list[Pod]] = {task: [] for task in tasks}
-    for pod in list_pods(api, of_tasks(run_id, tasks)):
+    for pod in list_pods(api, of_tasks(run.run_id, tasks)):
         task = wanted.get(key_of(pod.metadata) or (0, 0, 0))
-        if task is not None and is_of(task, owner_of(pod), pod.metadata):
+        if task is not None and is_of(run, task, owner_of(pod), pod.metadata):
             found[task].append(pod)
     bare = {task.uid: task for task, pods in found.items() if task.uid is not None and not pods}
     for uid, pods in pods_of_jobs(api, list(bare)).items():
@@ -131,17 +132,26 @@ def key_by_name(pod: Pod) -> Key | None:
     return key if cluster_name(*key) == pod.metadata.labels[JOB_NAME] else None
 
 
+def run_uid_of(meta: ObjectMeta) -> str | None:
+    """The uid of the run that it says it is of."""
+    return meta.labels.get(labels.RUN_UID)
+
+
 def task_id_of(meta: ObjectMeta) -> int | None:
     """The id of the task's row."""
     return number(meta.labels.get(labels.TASK_ID) or meta.annotations.get(labels.TASK_ID))
 
 
-def is_of(task: TaskRef, uid: str | None, meta: ObjectMeta) -> bool:
-    """Whether an object under the task's name belongs to it: by the uid of its Job, or else by the id of its row.
+def is_of(run: RunRef, task: TaskRef, uid: str | None, meta: ObjectMeta) -> bool:
+    """Whether an object under the task's name belongs to it: by the uid of its Job, or else by the uid of its run and
+    the id of its row.
 
-    A name is taken for certain by no one: another database in this namespace has a task of the same name.
+    Name and numbers alone are taken for certain by no one: another database, or this one before it was restored, has
+    given them out as well.
     """
-    return uid == task.uid if task.uid is not None else task_id_of(meta) == task.task_id
+    if task.uid is not None:
+        return uid == task.uid
+    return run.owns(run_uid_of(meta)) and task_id_of(meta) == task.task_id
 
 
 def listed_by_us(meta: ObjectMeta, run_id: int) -> bool:

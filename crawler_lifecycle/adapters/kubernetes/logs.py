@@ -17,6 +17,7 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.ports import LogPart, TaskRef
 
 from . import labels
@@ -64,10 +65,10 @@ class PodLogs:
         self._lock = threading.Lock()
         self._lines: OrderedDict[str, _Line] = OrderedDict()
 
-    def read(self, run_id: int, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
+    def read(self, run: RunRef, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
         """At most ``limit`` bytes from ``after`` on, or the last ones. Raises ``ClusterUnavailable``."""
         # The pod is asked first: what is written between the two questions is then still read.
-        pod = self._pod(run_id, task)
+        pod = self._pod(run, task)
         if pod is None:
             return None
         over, main = ended(pod), main_of(pod)
@@ -80,10 +81,10 @@ class PodLogs:
                 raise
             return LogPart(b"", 0, True) if over else None
 
-    def _pod(self, run_id: int, task: TaskRef) -> Pod | None:
-        key = (run_id, task.index, task.attempt)
-        pods = list_pods(self._api, of_tasks(run_id, [task], settled=None))
-        return newest(p for p in pods if key_of(p.metadata) == key and is_of(task, owner_of(p), p.metadata))
+    def _pod(self, run: RunRef, task: TaskRef) -> Pod | None:
+        key = (run.run_id, task.index, task.attempt)
+        pods = list_pods(self._api, of_tasks(run.run_id, [task], settled=None))
+        return newest(p for p in pods if key_of(p.metadata) == key and is_of(run, task, owner_of(p), p.metadata))
 
     def _part(self, pod: Pod, after: int | None, limit: int, over: bool) -> LogPart:
         if after is None:

@@ -163,7 +163,7 @@ def spec_hash(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTa
     """
     defaults = {name: argument.default for name, argument in crawler.args.items()}
     asked = {
-        "run": deployment.run_id,
+        "run": str(deployment.run),
         "attempt": deployment.attempt,
         "index": task.index,
         "task": task.task_id,
@@ -186,6 +186,7 @@ def identity_of(deployment: Deployment, crawler: CrawlerDefinition, task: Queued
     return {
         labels.MANAGED_BY: labels.MANAGER,
         labels.RUN: str(deployment.run_id),
+        labels.RUN_UID: deployment.run.uid,
         labels.ATTEMPT: str(deployment.attempt),
         labels.TASK: str(task.index),
         labels.TASK_ID: str(task.task_id),
@@ -317,8 +318,8 @@ def _volumes(
     scratch = scratch_of(crawler)
     if settings.volume_claim is not None:
         data: dict[str, object] = {"persistentVolumeClaim": {"claimName": settings.volume_claim}}
-        files = str(layout.files_path(deployment.run_id, task.index, deployment.attempt))
-        state = str(layout.state_path(deployment.run_id, task.index))
+        files = str(layout.files_path(deployment.run, task.index, deployment.attempt))
+        state = str(layout.state_path(deployment.run, task.index))
     else:
         data, files, state = {"emptyDir": {"sizeLimit": scratch}}, "files", "state"
     more = crawler.kubernetes.volumes

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.run import RunRef
 
 from .files import check_mounted
 
@@ -52,10 +53,10 @@ class VolumePlace:
         check_mounted(self._root)
         return found
 
-    def put_aside(self, run_id: int) -> None:
+    def put_aside(self, run: RunRef) -> None:
         """Take the run's folders out of the way, at once. What was taken already, or never was, is no error."""
         for top in (_TASKS, _STATE):
-            folder = self._root / top / str(run_id)
+            folder = self._root / top / str(run)
             try:
                 while _is_folder(folder) and not self._moved(folder, top):
                     continue  # another one was faster, or somebody removed the trash itself: is it still there?
@@ -82,19 +83,19 @@ class VolumePlace:
                 _check_ours(folder)
         return True
 
-    def remove(self, run_id: int, attempt: int) -> None:
+    def remove(self, run: RunRef, attempt: int) -> None:
         """Remove what was put aside of the run, and what of its attempts up to this one lies where it was.
 
         A resume may have begun meanwhile. What is of its attempt stays, empty or not: a pod has it mounted.
         """
-        run = self._root / _TASKS / str(run_id)
+        top = self._root / _TASKS / str(run)
         try:
-            aside = [folder for folder in _folders(self._root / TRASH) if folder.name.startswith(f"{run_id}.")]
-            indexes = list(_folders(run))
+            aside = [folder for folder in _folders(self._root / TRASH) if folder.name.startswith(f"{run}.")]
+            indexes = list(_folders(top))
             over = [
                 one for index in indexes for one in _folders(index) if one.name.isdecimal() and int(one.name) <= attempt
             ]
-            states = list(_folders(self._root / _STATE / str(run_id)))
+            states = list(_folders(self._root / _STATE / str(run)))
             aside += [one for state in states for one in _folders(state) if one.name.startswith(ASIDE)]
         except OSError as error:
             raise _trouble(self._root, error) from error
@@ -102,7 +103,7 @@ class VolumePlace:
             _remove(folder)
         for folder in over:
             _remove_empty(folder)
-        for folder in (*indexes, run, self._root / _STATE / str(run_id)):
+        for folder in (*indexes, top, self._root / _STATE / str(run)):
             _rmdir(folder)
         check_mounted(self._root)
 

@@ -22,13 +22,14 @@ from crawler_lifecycle.domain.audit import ClusterTask
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, NotInThisState, OtherPlace
 from crawler_lifecycle.domain.names import files_prefix
+from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase
 from crawler_lifecycle.ports import Deployed, Deployment, Details, FileSource, Look, QueuedTask, TaskRef
 
 from . import cgroup, live
 from . import folder as files
 from .evidence import TaskFolder
-from .identity import Identity, boot_id, kill_all
+from .identity import Identity, boot_id, kill_all, members
 from .inventory import highest_run, inventory
 from .launch import Launcher, default_python
 from .retention import REMOVED, exclusive, remove_old
@@ -139,26 +140,26 @@ class LocalCluster:
         for other in beside:
             _check_place(other)
 
-    def look(self, run_id: int, tasks: Sequence[TaskRef]) -> Look:
+    def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
         """Read folders and /proc completely. Raises ``ClusterUnavailable`` when any of it cannot be read."""
         began = time.monotonic()
         now = self._clock()
         for task in tasks:
             _check_place(task.place)
         try:
-            self._check_readable(run_id)
-            seen = [self._observe(run_id, task, now) for task in tasks]
+            self._check_readable(run.run_id)
+            seen = [self._observe(run, task, now) for task in tasks]
         except OSError as error:
             raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
         return Look(now, time.monotonic() - began, seen)
 
-    def details(self, run_id: int, tasks: Sequence[TaskRef]) -> list[Details]:
+    def details(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
         """Log tail (at most 16 KiB), counters, peak memory; tasks about which nothing can be read are left out."""
         found = []
         for task in tasks:
-            folder = self._folder(run_id, task)
+            folder = self._folder(run, task)
             try:
-                if not folder.exists():
+                if not folder.exists() or folder.foreign() is not None:
                     continue
                 counters, _ = folder.counters(final=True)
                 found.append(Details(task.task_id, _log_tail(folder), counters, folder.memory()))
@@ -166,13 +167,13 @@ class LocalCluster:
                 continue
         return found
 
-    def stop(self, run_id: int, task: TaskRef) -> None:
+    def stop(self, run: RunRef, task: TaskRef) -> None:
         """Ask the task to end. One stop signal reaches the crawler, however often this is called."""
         _check_place(task.place)
-        folder = self._folder(run_id, task)
+        folder = self._folder(run, task)
         try:
             if not folder.has(files.SPEC):
-                self._check_readable(run_id)  # a stop that found no disk must come again
+                self._check_readable(run.run_id)  # a stop that found no disk must come again
                 return
             if folder.has(files.END) or self._is_foreign(folder, task):
                 return
@@ -188,7 +189,10 @@ class LocalCluster:
 
     @staticmethod
     def _is_foreign(folder: TaskFolder, task: TaskRef) -> bool:
-        """Whether another object is under the task's name: the call was meant for one that is gone."""
+        """Whether another object is under the task's name: the call was meant for one that is gone, or is elsewhere."""
+        if (foreign := folder.foreign()) is not None:
+            logger.warning("left alone: %s", foreign)
+            return True
         there = folder.uid()
         if task.uid is None or there is None or there == task.uid:
             return False
@@ -212,17 +216,19 @@ class LocalCluster:
         for stat in processes:
             Identity(stat.pid, stat.start, boot).send(signal.SIGTERM)
 
-    def kill(self, run_id: int, task: TaskRef) -> None:
+    def kill(self, run: RunRef, task: TaskRef) -> None:
         """SIGKILL everything of the task, wherever it forked to, and see that its end is on file.
 
         Raises ``ClusterUnavailable`` when something of it still runs after ten seconds.
         """
         _check_place(task.place)
-        folder = self._folder(run_id, task)
+        folder = self._folder(run, task)
         try:
             if folder.has(files.SPEC):
                 if not self._is_foreign(folder, task):
                     self._kill(folder)
+                elif folder.foreign() is not None and task.uid is not None:
+                    self._kill_without_folder(folder)
             elif task.uid is not None and not folder.exists():
                 self._kill_without_folder(folder)
         except OSError as error:
@@ -258,33 +264,38 @@ class LocalCluster:
         """Somebody took the folder of a deployed task away: its processes are known by their environment alone."""
         began = time.monotonic()
         while time.monotonic() - began < KILL_SECONDS:
-            if not kill_all(folder.processes(None), boot_id()):
+            if not kill_all(members(None, folder.marks()), boot_id()):
                 return
             time.sleep(0.02)
         raise ClusterUnavailable(f"something of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}")
 
-    def release(self, run_id: int, tasks: Sequence[TaskRef]) -> None:
+    def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
         """Nothing is kept for evidence alone: the end of a task is a file, which goes with the run's folder."""
 
-    def files(self, run_id: int, tasks: Sequence[TaskRef]) -> list[FileSource]:
+    def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
         """The folders with supporting files of these tasks, those that exist; a prefix for each index and attempt.
 
         Raises ``NotInThisState`` when they were all removed because the run is old, and ``ClusterUnavailable``.
         """
         found = []
         try:
-            self._check_readable(run_id)
+            self._check_readable(run.run_id)
             with exclusive(self._state):  # all of them or none: they are not taken away one by one while we ask
                 for task in tasks:
-                    path = self._folder(run_id, task).path / files.FILES
-                    if path.is_dir() and not path.is_symlink():
-                        found.append(FileSource(files_prefix(task.index, task.attempt), path))
+                    folder, prefix = self._folder(run, task), files_prefix(task.index, task.attempt)
+                    path = folder.path / files.FILES
+                    if not path.is_dir() or path.is_symlink():
+                        continue
+                    foreign = folder.foreign()
+                    found.append(FileSource(prefix, path) if foreign is None else FileSource(prefix, missing=foreign))
+            top = self._state / "tasks" / str(run.run_id)
+            removed = not found and tasks and (top / REMOVED).exists() and run.owns(files.owner(str(top)))
         except OSError as error:
             raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
-        if not found and tasks and (self._state / "tasks" / str(run_id) / REMOVED).exists():
+        if removed:
             raise NotInThisState(
-                f"the files of run {run_id} were removed from the cluster, because its last task ended longer ago than "
-                "they are kept (LIFECYCLE_CLUSTER__KEEP_DAYS)"
+                f"the files of run {run.run_id} were removed from the cluster, because its last task ended longer ago "
+                "than they are kept (LIFECYCLE_CLUSTER__KEEP_DAYS)"
             )
         return found
 
@@ -295,8 +306,14 @@ class LocalCluster:
         now, tasks = self._clock(), self._state / "tasks"
         try:
             self._check_readable(run_id or 0)
-            observe = lambda run, task: self._observe(run, task, now)  # noqa: E731
-            return inventory(tasks, observe, self._node, run_id=run_id, after=after, limit=limit)
+            return inventory(
+                tasks,
+                lambda run, task: self._observe(run, task, now),
+                self._node,
+                run_id=run_id,
+                after=after,
+                limit=limit,
+            )
         except OSError as error:
             raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
 
@@ -317,11 +334,11 @@ class LocalCluster:
 
     # --- inside
 
-    def _folder(self, run_id: int, task: TaskRef) -> TaskFolder:
-        return TaskFolder(self._launcher.folder(run_id, task.index, task.attempt), run_id, task)
+    def _folder(self, run: RunRef, task: TaskRef) -> TaskFolder:
+        return TaskFolder(self._launcher.folder(run.run_id, task.index, task.attempt), run, task)
 
-    def _observe(self, run_id: int, task: TaskRef, now: datetime) -> Observation:
-        folder = self._folder(run_id, task)
+    def _observe(self, run: RunRef, task: TaskRef, now: datetime) -> Observation:
+        folder = self._folder(run, task)
         folder.settle_group()
         seen = folder.observe(now, self._node)
         # The other phases held at some time since the look began; an end was read only now, after it happened.

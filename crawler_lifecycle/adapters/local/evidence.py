@@ -11,10 +11,12 @@ import fcntl
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from crawler_lifecycle.domain.names import cluster_name
+from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
 from crawler_lifecycle.ports import TaskRef
 
@@ -36,9 +38,9 @@ RESUME_NOTE_MAX = 200
 class TaskFolder:
     """One task's folder at the moment of a look."""
 
-    def __init__(self, path: Path, run_id: int, task: TaskRef) -> None:
+    def __init__(self, path: Path, run: RunRef, task: TaskRef) -> None:
         self.path = path
-        self._run_id = run_id
+        self._run = run
         self._task = task
         self.troubles: list[str] = []
 
@@ -54,6 +56,16 @@ class TaskFolder:
                 return True
         except FileNotFoundError:
             return False
+
+    def foreign(self) -> str | None:
+        """What to tell about a folder that is another run's; ``None`` where it is ours, or not there.
+
+        Raises ``OSError``.
+        """
+        if not self.exists():
+            return None
+        uid = files.owner(str(self.path.parents[1]))
+        return None if self._run.owns(uid) else self._run.foreign(f"the folder {self.path}", uid)
 
     def has(self, name: str) -> bool:
         return files.exists(self.file(name))
@@ -126,7 +138,7 @@ class TaskFolder:
             return None
 
     def marks(self) -> list[bytes]:
-        return files.marks(self._run_id, self._task.task_id, self.file(files.FILES))
+        return files.marks(self._run.run_id, self._run.uid, self._task.task_id, self.file(files.FILES))
 
     def processes(self, leader: Identity | None) -> list[Stat]:
         """The living processes of the crawler, also those that left its group."""
@@ -208,6 +220,8 @@ class TaskFolder:
 
     def observe(self, now: datetime, node: str) -> Observation:
         """What is true about this task. Raises ``OSError`` when that cannot be read."""
+        if (foreign := self.foreign()) is not None:
+            return self._without_folder(now, node, foreign)
         if self.exists():
             seen = self._within_folder(now, node)
             if seen.name is not None:
@@ -234,12 +248,17 @@ class TaskFolder:
             return self._seen(Phase.ABSENT, now, reason=reason)
         return self._outlived(now, node, supervised=False)
 
-    def _without_folder(self, now: datetime, node: str) -> Observation:
-        """Never deployed, or deployed for sure (the database knows its uid) and somebody took its folder away."""
+    def _without_folder(self, now: datetime, node: str, foreign: str | None = None) -> Observation:
+        """Never deployed, or deployed for sure (the database knows its uid) and somebody took its folder away.
+
+        ``foreign`` says whose folder is in its place.
+        """
         if self._task.uid is None:
-            return self._seen(Phase.ABSENT, now)
-        phase = Phase.EXECUTING if self.processes(None) else Phase.GONE
-        return self._seen(phase, now, node=node, reason="its folder was removed")
+            seen = self._seen(Phase.ABSENT, now, reason=foreign)
+        else:
+            phase = Phase.EXECUTING if members(None, self.marks()) else Phase.GONE
+            seen = self._seen(phase, now, node=node, reason=foreign or "its folder was removed")
+        return seen if foreign is None else replace(seen, name=None, uid=None)
 
     def _end_appears(self) -> bool:
         """Give a living supervisor the moment it needs to reap and write the end."""
@@ -428,7 +447,7 @@ class TaskFolder:
             attempt=self._task.attempt,
             phase=phase,
             observed_at=now,
-            name=cluster_name(self._run_id, self._task.index, self._task.attempt) if there else None,
+            name=cluster_name(self._run.run_id, self._task.index, self._task.attempt) if there else None,
             uid=uid if there else None,
             node=node,
             reason=self._message(reason),

@@ -37,6 +37,8 @@ SUMMARY = "summary.json"
 LOG = "log"
 LOCK = "lock"
 FILES = "files"
+#: In the folder of a run: the uid of the run whose folder it is, written before anything else is put there.
+RUN = "run.json"
 
 FILE_MAX = 256 * 1024
 
@@ -140,7 +142,18 @@ def open_foreign(path: str, *, folder: int | None = None) -> int | None:
     return None
 
 
-def marks(run_id: object, task_id: object, files: str) -> list[bytes]:
+def owner(folder: str) -> str:
+    """The uid of the run whose folder this is; ``""`` where nothing says so. Raises ``OSError``."""
+    try:
+        found = read(os.path.join(folder, RUN))
+    except Garbage:
+        return ""
+    uid = found.get("run_uid") if found else None
+    return uid if isinstance(uid, str) else ""
+
+
+def marks(run_id: object, run_uid: object, task_id: object, files: str) -> list[bytes]:
     """The environment entries by which every process of one task can be told from all others."""
-    entries = (f"CRAWL_RUN_ID={run_id}", f"CRAWL_TASK_ID={task_id}", f"CRAWL_FILES_DIR={files}")
+    run = (f"CRAWL_RUN_ID={run_id}", f"CRAWL_RUN_UID={run_uid}")
+    entries = (*run, f"CRAWL_TASK_ID={task_id}", f"CRAWL_FILES_DIR={files}")
     return [os.fsencode(entry) for entry in entries]

@@ -7,12 +7,13 @@ a folder of ours. A process that outlived its recorded end, or whose folder was 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 from crawler_lifecycle.domain.audit import ClusterTask
 from crawler_lifecycle.domain.names import RUN_NUMBER_MAX, run_number
+from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports import TaskRef
 
@@ -22,7 +23,7 @@ from .live import LIVE
 
 Key = tuple[int, int, int]
 #: How a look sees one task.
-Observe = Callable[[int, TaskRef], Observation]
+Observe = Callable[[RunRef, TaskRef], Observation]
 
 
 def inventory(
@@ -36,9 +37,7 @@ def inventory(
     folders = _unended(tasks, run_id, begin)
     following = next(folders, None)
     for key in _merged(sorted(keys), folders, following):
-        one = _task(key, tasks, observe, processes.get(key), node)
-        if one is not None:
-            found.append(one)
+        found += _tasks_of(key, tasks, observe, processes.get(key, {}), node)
         if len(found) >= limit:
             break
     return found
@@ -57,38 +56,56 @@ def _merged(keys: list[Key], folders: Iterator[Key], following: Key | None) -> I
         following = next(folders, None)
 
 
-def _task(key: Key, tasks: Path, observe: Observe, process: Stat | None, node: str) -> ClusterTask | None:
+def _tasks_of(
+    key: Key, tasks: Path, observe: Observe, processes: Mapping[str, Stat], node: str
+) -> Iterator[ClusterTask]:
+    """What lies and executes under one key: the task of the folder, and what was left of others whose folder is gone.
+
+    Each is told with the uid of the run that it says it is of.
+    """
     run_id, index, attempt = key
     folder = _folder(tasks, key)
-    environment = _environment(process.pid) if process is not None else {}
-    spec = _spec(folder)
-    task_id = _number(environment.get("CRAWL_TASK_ID")) or _number(spec.get("task_id"))
-    seen = observe(run_id, TaskRef(task_id or 0, index, attempt))
+    owner, spec = files.owner(str(tasks / str(run_id))), _spec(folder)
     uid = spec.get("uid")
+    mine = processes.get(owner)
+    environment = _environment(mine.pid) if mine is not None else {}
+    task_id = _number(environment.get("CRAWL_TASK_ID")) or _number(spec.get("task_id"))
+    seen = observe(RunRef(run_id, owner), TaskRef(task_id or 0, index, attempt))
     if seen.phase in (Phase.WAITING, Phase.EXECUTING):
-        executing = seen.phase is Phase.EXECUTING
-        started = seen.started_at
-    elif process is not None and process.pid and _lives(process):
-        executing, started = True, _modified(process.pid)
-    else:
-        return None
-    if isinstance(uid, str):
-        return ClusterTask(run_id, index, attempt, executing, task_id, uid, started, node)
-    # Its folder is gone: what names it now is the process.
-    uid = f"{process.pid}@{process.start}" if process is not None else None
-    return ClusterTask(run_id, index, attempt, executing, task_id, uid, started, node, stray=True)
+        executing, stray = seen.phase is Phase.EXECUTING, not isinstance(uid, str)
+        named = _name(mine) if stray else str(uid)
+        yield ClusterTask(
+            run_id, index, attempt, executing, task_id, named, seen.started_at, node, owner or None, stray
+        )
+        processes = {run_uid: process for run_uid, process in processes.items() if run_uid != owner}
+    for run_uid, process in sorted(processes.items()):
+        if not _lives(process):
+            continue
+        # Where its folder is gone, hidden by garbage, or another run's: what names it now is the process.
+        stray = run_uid != owner or not isinstance(uid, str)
+        named = _name(process) if stray else str(uid)
+        number, began = _number(_environment(process.pid).get("CRAWL_TASK_ID")), _modified(process.pid)
+        yield ClusterTask(run_id, index, attempt, True, number, named, began, node, run_uid or None, stray)
 
 
-def _processes(tasks: Path) -> dict[Key, Stat]:
-    """One living process of each task that has any, by what its environment says. Raises ``OSError``."""
-    found: dict[Key, Stat] = {}
+def _name(process: Stat | None) -> str | None:
+    return f"{process.pid}@{process.start}" if process is not None else None
+
+
+def _processes(tasks: Path) -> dict[Key, dict[str, Stat]]:
+    """One living process of each task that has any, by key and uid of the run, as its environment says.
+
+    Raises ``OSError``.
+    """
+    found: dict[Key, dict[str, Stat]] = {}
     for stat in all_processes():
         if stat.ended:
             continue
-        place = _environment(stat.pid).get("CRAWL_FILES_DIR")
+        environment = _environment(stat.pid)
+        place = environment.get("CRAWL_FILES_DIR")
         key = _key_of(tasks, place) if place else None
         if key is not None:
-            found.setdefault(key, stat)
+            found.setdefault(key, {}).setdefault(environment.get("CRAWL_RUN_UID", ""), stat)
     return found
 
 

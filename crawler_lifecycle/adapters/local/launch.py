@@ -16,14 +16,14 @@ from pathlib import Path
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind, effective_args
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest
 from crawler_lifecycle.domain.names import cluster_name
-from crawler_lifecycle.domain.run import check_sizes, parse_cpu, parse_memory
+from crawler_lifecycle.domain.run import RunRef, check_sizes, parse_cpu, parse_memory
 from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
 
 from . import folder as files
 from . import live, supervisor
 from .cgroup import Parents
 from .identity import Identity
-from .retention import exclusive
+from .retention import REMOVED, exclusive, holds_tasks
 
 #: What a crawler sees of the environment of whoever deploys it; everything else stays ours.
 PASSED_ON = (
@@ -68,15 +68,16 @@ class Launcher:
         name = cluster_name(deployment.run_id, task.index, deployment.attempt)
         folder = self.folder(deployment.run_id, task.index, deployment.attempt)
         try:
+            if (foreign := self._foreign(deployment.run)) is not None:
+                return Deployed(task.index, "deferred", name, reason=foreign)
             uid, state = self._existing_uid(folder), "existing"
             if uid is None:
                 try:
                     spec = self._spec(deployment, crawler, task, folder, name)
                 except (Refused, InvalidRequest) as why:
                     return Deployed(task.index, "refused", name, reason=str(why))
-                state = self._create(folder, name, spec, deployment.expires_at)
+                state, reason = self._create(deployment, folder, name, spec)
                 if state == "deferred":
-                    reason = f"{self.max_waiting} tasks wait for a slot already"
                     return Deployed(task.index, "deferred", name, reason=reason)
                 uid = self._existing_uid(folder)
             self._ensure_supervisor(folder, deployment, crawler, task)
@@ -107,19 +108,33 @@ class Launcher:
 
     # --- creation
 
-    def _create(self, folder: Path, name: str, spec: dict[str, object], expires_at: datetime) -> str:
-        """Create folder and spec: ``created``, ``existing`` or ``deferred``."""
+    def _foreign(self, run: RunRef) -> str | None:
+        """What to tell when the folder of the run's number is another run's, or nobody's, and holds tasks."""
+        top = self.state / "tasks" / str(run.run_id)
+        uid = files.owner(str(top))
+        return run.foreign(f"the folder {top}", uid) if not run.owns(uid) and holds_tasks(top) else None
+
+    def _create(
+        self, deployment: Deployment, folder: Path, name: str, spec: dict[str, object]
+    ) -> tuple[str, str | None]:
+        """Create folder and spec: ``created``, ``existing`` or ``deferred``, and why."""
+        run, top = deployment.run, folder.parents[1]
         with exclusive(self.state):
+            if (foreign := self._foreign(run)) is not None:
+                return "deferred", foreign
             waiting = self.state / "waiting"
             if len(os.listdir(waiting)) >= self.max_waiting and self._count_waiting() >= self.max_waiting:
-                return "deferred"
-            self._check_expiry(expires_at)
+                return "deferred", f"{self.max_waiting} tasks wait for a slot already"
+            self._check_expiry(deployment.expires_at)
             # Never the folder of all tasks: where it is missing, so is its disk, and an empty one would lose every run.
-            folder.parents[1].mkdir(exist_ok=True)
+            top.mkdir(exist_ok=True)
+            if not run.owns(files.owner(str(top))):
+                (top / REMOVED).unlink(missing_ok=True)  # of a run that had the number before and is cleared away
+                files.replace(str(top / files.RUN), {"run_id": run.run_id, "run_uid": run.uid})
             os.makedirs(folder / files.FILES, exist_ok=True)
             os.makedirs(str(spec["state_dir"]), exist_ok=True)
             (waiting / name).touch()
-            return "created" if files.create(str(folder / files.SPEC), spec) else "existing"
+            return "created" if files.create(str(folder / files.SPEC), spec) else "existing", None
 
     def _count_waiting(self) -> int:
         """The tasks that wait; marks that supervisors could not take away with them are tidied up."""
@@ -219,9 +234,10 @@ class Launcher:
         groups = self.groups()
         argv, cwd = self._argv(crawler)
         self._secrets(crawler)
-        state_dir = self.state / "state" / str(deployment.run_id) / str(task.index)
+        state_dir = self.state / "state" / str(deployment.run) / str(task.index)
         contract = {
             "CRAWL_RUN_ID": str(deployment.run_id),
+            "CRAWL_RUN_UID": deployment.run.uid,
             "CRAWL_TASK_ID": str(task.task_id),
             "CRAWL_TASK_INDEX": str(task.index),
             "CRAWL_ATTEMPT": str(deployment.attempt),

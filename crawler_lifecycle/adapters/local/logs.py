@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.ports import LogPart, TaskRef
 
 from . import folder as files
@@ -31,13 +32,16 @@ class LocalLogs:
     def __init__(self, state_dir: Path) -> None:
         self._tasks = Path(state_dir).absolute() / "tasks"
 
-    def read(self, run_id: int, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
+    def read(self, run: RunRef, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
         """At most ``limit`` bytes from ``after`` on, or the last ones. Raises ``ClusterUnavailable``."""
         try:
             # Asked first: what is written between the two questions is then still read.
-            ended = self._ended(run_id, task)
+            folder = TaskFolder(self._tasks / str(run.run_id) / str(task.index) / str(task.attempt), run, task)
+            if not self._is_ours(folder):
+                return None
+            ended = self._ended(folder)
             with ExitStack() as stack:
-                file = self._open(stack, run_id, task)
+                file = self._open(stack, run.run_id, task)
                 if file is None:
                     return LogPart(b"", 0, True) if ended else None
                 size = os.fstat(file).st_size
@@ -64,14 +68,17 @@ class LocalLogs:
             stack.callback(os.close, file)
         return file
 
-    def _ended(self, run_id: int, task: TaskRef) -> bool:
-        """Whether nothing of the task can print any more."""
-        folder = TaskFolder(self._tasks / str(run_id) / str(task.index) / str(task.attempt), run_id, task)
+    @staticmethod
+    def _is_ours(folder: TaskFolder) -> bool:
+        """Whether the folder is there, and of this run. Another run's log is not shown as this one's."""
         try:
-            if not folder.exists():
-                return False
+            return folder.exists() and folder.foreign() is None
         except NotADirectoryError:
             return False
+
+    @staticmethod
+    def _ended(folder: TaskFolder) -> bool:
+        """Whether nothing of the task can print any more."""
         if folder.has(files.END):
             return True
         began = folder.has(files.SUPERVISOR) or folder.has(files.PROCESS)

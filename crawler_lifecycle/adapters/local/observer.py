@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from crawler_lifecycle.domain.names import cluster_name
+from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.ports import ObserverHealth, TaskRef
 
 from . import folder as files
@@ -221,7 +222,12 @@ class _Watch:
     # --- the processes
 
     def _folder(self, task: _Task) -> TaskFolder:
-        return TaskFolder(task.path, task.run_id, TaskRef(0, task.index, task.attempt))
+        return TaskFolder(task.path, self._run_of(task), TaskRef(0, task.index, task.attempt))
+
+    @staticmethod
+    def _run_of(task: _Task) -> RunRef:
+        """Whoever's it is: an observer tells of everything, and what a look makes of it is its own business."""
+        return RunRef(task.run_id, files.owner(str(task.path.parents[1])))
 
     def _look_ahead(self, task: _Task, folder: TaskFolder) -> None:
         """Hold the crawler beside its living supervisor. A look that comes meanwhile waits until the end is on file."""
@@ -293,7 +299,7 @@ class _Watch:
         told = contract.get("CRAWL_TASK_ID") if isinstance(contract, dict) else None
         if not (isinstance(told, str) and told.isascii() and told.isdecimal()):
             return False
-        named = TaskFolder(task.path, task.run_id, TaskRef(int(told), task.index, task.attempt))
+        named = TaskFolder(task.path, self._run_of(task), TaskRef(int(told), task.index, task.attempt))
         return bool(named.processes(crawler))
 
     def _pin(self, task: _Task, process: Identity, what: str) -> bool:

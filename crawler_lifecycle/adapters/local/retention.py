@@ -60,6 +60,11 @@ def remove_old(state: Path, keep_s: float) -> list[int]:
     return removed
 
 
+def holds_tasks(run: Path) -> bool:
+    """Whether the folder of a run holds any task. Raises ``OSError``."""
+    return any(_folders(index) for index in _folders(run))
+
+
 def _is_over(run: Path, before: float) -> bool:
     """Whether every task of the run ended before that time, and there is one."""
     tasks = [attempt for index in _folders(run) for attempt in _folders(index)]
@@ -92,7 +97,7 @@ def _put_aside(state: Path, run: Path) -> None:
     aside = state / TRASH / f"{run.name}.{os.urandom(4).hex()}"
     os.makedirs(aside, mode=0o700)
     files.replace(str(run / REMOVED), {"at": files.utc(time.time())})
-    saved = state / "state" / run.name
+    saved = state / "state" / f"{run.name}-{files.owner(str(run))}"
     if saved.is_dir() and not saved.is_symlink():
         os.rename(saved, aside / "state")
     for index in _folders(run):

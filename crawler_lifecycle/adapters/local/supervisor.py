@@ -313,7 +313,8 @@ class Supervisor:
     def _sweep(self, leader: Identity, rounds: int) -> None:
         contract = self._spec.get("contract")
         given = contract if isinstance(contract, dict) else {}
-        marks = files.marks(given.get("CRAWL_RUN_ID"), given.get("CRAWL_TASK_ID"), str(given.get("CRAWL_FILES_DIR")))
+        run = given.get("CRAWL_RUN_ID"), given.get("CRAWL_RUN_UID")
+        marks = files.marks(*run, given.get("CRAWL_TASK_ID"), str(given.get("CRAWL_FILES_DIR")))
         for _ in range(rounds):  # something may still be forking
             self._kernel.kill()
             if not kill_all(members(leader, marks), boot_id()):

@@ -20,6 +20,7 @@ from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Phase
 from tests.adapters.kubernetes_cluster.world import RUN, World
 from tests.support.kube_api import Answer, Garbage, LostAnswer, Reset, Silence
 from tests.support.kube_api.store import PODS
+from tests.support.run_refs import run_ref
 
 
 def _deletes(world: World, resource: str) -> list[Any]:
@@ -36,7 +37,7 @@ def _finalizers(world: World, index: int = 0) -> list[str]:
 def test_three_stops_are_one_deletion(world: World) -> None:
     world.deploy()
     for _ in range(3):
-        world.cluster.stop(RUN, world.ref())
+        world.cluster.stop(run_ref(RUN), world.ref())
     [body] = _deletes(world, "jobs")
     assert body["propagationPolicy"] == "Foreground"
     assert body["preconditions"] == {"uid": world.uids[0]}
@@ -48,8 +49,8 @@ def test_a_stop_whose_answer_was_lost_is_done_once(world: World) -> None:
     world.deploy()
     world.server.faults.add("DELETE", "/jobs/", LostAnswer())
     with pytest.raises(ClusterUnavailable):
-        world.cluster.stop(RUN, world.ref())
-    world.cluster.stop(RUN, world.ref())
+        world.cluster.stop(run_ref(RUN), world.ref())
+    world.cluster.stop(run_ref(RUN), world.ref())
     assert len(_deletes(world, "jobs")) == 1
 
 
@@ -59,7 +60,7 @@ def test_an_end_that_cannot_be_asked_for_is_an_error(world: World, gesture: str,
     world.deploy()
     world.server.faults.add("DELETE", "/jobs/", fault, times=None)
     with pytest.raises(ApiError):
-        getattr(world.cluster, gesture)(RUN, world.ref())
+        getattr(world.cluster, gesture)(run_ref(RUN), world.ref())
 
 
 @pytest.mark.parametrize("gesture", ["stop", "kill"])
@@ -67,7 +68,7 @@ def test_a_job_that_is_replaced_at_that_moment_is_left_alone(world: World, gestu
     """Between reading it and deleting it another one took its name: the precondition sees to that."""
     world.deploy()
     world.server.faults.add("DELETE", "/jobs/", Answer(409, "Precondition failed: UID in precondition"))
-    getattr(world.cluster, gesture)(RUN, world.ref())
+    getattr(world.cluster, gesture)(run_ref(RUN), world.ref())
     assert "deletionTimestamp" not in world.server.job(world.name())["metadata"]
 
 
@@ -76,14 +77,14 @@ def test_a_task_that_ended_is_left_as_it_is(world: World, gesture: str) -> None:
     world.deploy()
     world.server.pod_ends(world.name(), 0)
     world.forget_calls()
-    getattr(world.cluster, gesture)(RUN, world.ref())
+    getattr(world.cluster, gesture)(run_ref(RUN), world.ref())
     assert world.calls("DELETE") == 0
 
 
 def test_a_job_with_our_name_and_without_our_labels_is_nobody_s_to_stop(world: World) -> None:
     world.deploy()
     world.server.change_job(world.name(), lambda job: job["metadata"]["labels"].clear())
-    world.cluster.stop(RUN, world.without_uid())
+    world.cluster.stop(run_ref(RUN), world.without_uid())
     assert _deletes(world, "jobs") == []
 
 
@@ -91,7 +92,7 @@ def test_a_suspended_job_is_stopped(world: World) -> None:
     world.server.controllers.makes_pods = False
     world.deploy(started=False)
     world.server.change_job(world.name(), lambda job: job["spec"].update(suspend=True))
-    world.cluster.stop(RUN, world.ref())
+    world.cluster.stop(run_ref(RUN), world.ref())
     assert world.see(stopping=True).phase is Phase.GONE
 
 
@@ -99,16 +100,16 @@ def test_pods_that_outlived_their_job_are_stopped(world: World) -> None:
     world.deploy()
     world.api.delete(world.api.jobs_path(world.name()), {"propagationPolicy": "Orphan"})
     assert world.see().phase is Phase.EXECUTING
-    world.cluster.stop(RUN, world.ref())
-    world.cluster.stop(RUN, world.ref())
+    world.cluster.stop(run_ref(RUN), world.ref())
+    world.cluster.stop(run_ref(RUN), world.ref())
     [body] = _deletes(world, "pods")
     assert "gracePeriodSeconds" not in body, "its own grace"
 
 
 def test_a_kill_shortens_the_grace_and_removes_no_record(world: World) -> None:
     world.deploy()
-    world.cluster.stop(RUN, world.ref())
-    world.cluster.kill(RUN, world.ref())
+    world.cluster.stop(run_ref(RUN), world.ref())
+    world.cluster.kill(run_ref(RUN), world.ref())
     [body] = _deletes(world, "pods")
     assert body["gracePeriodSeconds"] == 1
     assert world.see(stopping=True).phase is Phase.EXECUTING, "nothing is over before its node says so"
@@ -117,7 +118,7 @@ def test_a_kill_shortens_the_grace_and_removes_no_record(world: World) -> None:
 def test_no_node_ever_hears_of_a_longer_grace_before_a_kill(world: World) -> None:
     """A kubelet keeps the grace that it began with, and deleting the Job has its pods deleted with their own."""
     world.deploy()
-    world.cluster.kill(RUN, world.ref())
+    world.cluster.kill(run_ref(RUN), world.ref())
     deleted = [seen.path.split("/")[-2] for seen in world.server.requests if seen.method == "DELETE"]
     assert deleted == ["pods", "jobs"]
     [pod] = world.server.pods(world.name())
@@ -136,7 +137,7 @@ def test_a_pod_that_comes_while_its_job_is_killed_is_killed_too(world: World, mo
         delete(path, options)
 
     monkeypatch.setattr(world.api, "delete", late)
-    world.cluster.kill(RUN, world.ref())
+    world.cluster.kill(run_ref(RUN), world.ref())
     [body] = _deletes(world, "pods")
     assert body["gracePeriodSeconds"] == 1
 
@@ -144,11 +145,11 @@ def test_a_pod_that_comes_while_its_job_is_killed_is_killed_too(world: World, mo
 def test_what_is_said_of_a_pod_whose_grace_was_shortened_stays_true_on_a_node_that_keeps_it(world: World) -> None:
     world.stand_still()
     world.deploy()
-    world.cluster.stop(RUN, world.ref())
+    world.cluster.stop(run_ref(RUN), world.ref())
     own = world.server.pods(world.name())[0]["spec"]["terminationGracePeriodSeconds"]
     plain = world.see(stopping=True).reason or ""
     assert plain.endswith("at the latest"), plain
-    world.cluster.kill(RUN, world.ref())
+    world.cluster.kill(run_ref(RUN), world.ref())
     forced = world.see(stopping=True).reason or ""
     assert f"if its node had begun its grace of {own} s before" in forced
     world.later = timedelta(seconds=own + 20)
@@ -159,7 +160,7 @@ def test_what_is_said_of_a_pod_whose_grace_was_shortened_stays_true_on_a_node_th
 
 def test_a_grace_that_leaves_the_calendar_is_told_all_the_same(world: World) -> None:
     world.deploy()
-    world.cluster.kill(RUN, world.ref())
+    world.cluster.kill(run_ref(RUN), world.ref())
     [pod] = world.server.pods(world.name())
     pod["spec"]["terminationGracePeriodSeconds"] = 2**62
     pod["metadata"]["deletionTimestamp"] = "9999-12-31T23:59:59Z"
@@ -170,7 +171,7 @@ def test_a_grace_that_leaves_the_calendar_is_told_all_the_same(world: World) -> 
 def test_a_killed_task_on_a_lost_node_is_never_called_stopped(world: World) -> None:
     world.deploy()
     world.server.node_lost()
-    world.cluster.kill(RUN, world.ref())
+    world.cluster.kill(run_ref(RUN), world.ref())
     for missed_s in (None, 3600.0):
         seen = world.see(stopping=True, missed_s=missed_s)
         assert seen.phase is Phase.EXECUTING
@@ -185,7 +186,7 @@ def test_the_log_of_an_ended_task_is_read_and_cut(world: World) -> None:
     world.server.pod_prints(world.name(0), b"old\n" * 100 + "é".encode() * LOG_TAIL_BYTES + b"\nlast\n")
     world.server.pod_ends(world.name(0), 3, message='{"runner": "1", "exit": 3, "pages": 9, "peak_memory": 4096}')
     world.server.pod_prints(world.name(1), b'{"crawl_progress": {"pages": 2}}\n')
-    first, second = world.cluster.details(RUN, [world.ref(0), world.ref(1)])
+    first, second = world.cluster.details(run_ref(RUN), [world.ref(0), world.ref(1)])
     assert first.log_tail is not None
     assert len(first.log_tail.encode()) <= LOG_TAIL_BYTES
     assert first.log_tail.endswith("last\n")
@@ -203,14 +204,14 @@ def test_a_log_that_is_gone_is_left_out(world: World, fault: Any, monkeypatch: p
     world.deploy()
     world.server.pod_prints(world.name(), b"line\n")
     world.server.faults.add("GET", "/log", fault, times=None)
-    assert world.cluster.details(RUN, [world.ref()]) == []
+    assert world.cluster.details(run_ref(RUN), [world.ref()]) == []
 
 
 def test_a_task_that_waits_has_no_log_and_none_is_asked_for(world: World) -> None:
     world.deploy(started=False)
     world.server.pod_waits(world.name(), "ImagePullBackOff")
     world.forget_calls()
-    assert world.cluster.details(RUN, [world.ref()]) == []
+    assert world.cluster.details(run_ref(RUN), [world.ref()]) == []
     assert world.calls("GET", "/log") == 0
 
 
@@ -218,7 +219,7 @@ def test_details_of_an_unreadable_cluster_are_an_error(world: World) -> None:
     world.deploy()
     world.server.faults.add("GET", r"/pods\?", Answer(503))
     with pytest.raises(ClusterUnavailable):
-        world.cluster.details(RUN, [world.ref()])
+        world.cluster.details(run_ref(RUN), [world.ref()])
 
 
 def test_the_log_of_another_row_is_not_read(world: World) -> None:
@@ -226,8 +227,8 @@ def test_the_log_of_another_row_is_not_read(world: World) -> None:
     world.deploy()
     world.server.pod_prints(world.name(), b"line\n")
     logs = PodLogs(world.api)
-    assert logs.read(RUN, replace(world.without_uid(), task_id=999999), 0, 100) is None
-    own = logs.read(RUN, world.without_uid(), 0, 100)
+    assert logs.read(run_ref(RUN), replace(world.without_uid(), task_id=999999), 0, 100) is None
+    own = logs.read(run_ref(RUN), world.without_uid(), 0, 100)
     assert own is not None
     assert own.data == b"line\n"
 
@@ -235,7 +236,7 @@ def test_the_log_of_another_row_is_not_read(world: World) -> None:
 def test_the_pod_of_another_job_has_nothing_to_say(world: World) -> None:
     world.deploy()
     world.server.pod_prints(world.name(), b"line\n")
-    assert world.cluster.details(RUN, [replace(world.ref(), uid="another")]) == []
+    assert world.cluster.details(run_ref(RUN), [replace(world.ref(), uid="another")]) == []
 
 
 @pytest.mark.parametrize(
@@ -265,30 +266,30 @@ def test_letting_go_is_two_changes_and_leaves_the_looks(world: World) -> None:
     for index in range(2):
         world.server.pod_ends(world.name(index), 0)
     world.forget_calls()
-    world.cluster.release(RUN, [world.ref(0)])
+    world.cluster.release(run_ref(RUN), [world.ref(0)])
     assert (world.calls("PATCH"), world.calls()) == (2, 3)
     assert labels.FINALIZER not in _finalizers(world, 0)
     assert labels.FINALIZER in _finalizers(world, 1)
     assert labels.SETTLED in world.server.job(world.name(0))["metadata"]["labels"]
     assert world.kept() == [(RUN, 1, 1)]
-    world.cluster.release(RUN, [world.ref(0)])
+    world.cluster.release(run_ref(RUN), [world.ref(0)])
     assert world.calls("PATCH") == 2, "once is enough"
     assert world.see(0).phase is Phase.ENDED, "who asks by name is still told"
 
 
 def test_a_stopped_task_is_gone_once_it_is_let_go(world: World) -> None:
     world.deploy()
-    world.cluster.stop(RUN, world.ref())
+    world.cluster.stop(run_ref(RUN), world.ref())
     world.server.controllers.end_pod(world.server.pod(world.name()), 11)
     assert world.see(stopping=True).phase is Phase.ENDED
-    world.cluster.release(RUN, [world.ref()])
+    world.cluster.release(run_ref(RUN), [world.ref()])
     assert world.server.pods() == []
     assert world.see(stopping=True).phase is Phase.GONE
 
 
 def test_what_executes_is_never_let_go(world: World) -> None:
     world.deploy()
-    world.cluster.release(RUN, [world.ref()])
+    world.cluster.release(run_ref(RUN), [world.ref()])
     assert labels.FINALIZER in _finalizers(world)
 
 
@@ -298,7 +299,7 @@ def test_a_job_that_was_suspended_under_its_pod_never_starts_another_one(world: 
     world.server.controllers.counts_ends = False
     world.server.change_job(world.name(), lambda job: job["spec"].update(suspend=True))
     world.server.controllers.end_pod(world.server.pod(world.name()), 143)
-    world.cluster.release(RUN, [world.ref()])
+    world.cluster.release(run_ref(RUN), [world.ref()])
     [body] = _deletes(world, "jobs")
     assert (body["propagationPolicy"], body["preconditions"]) == ("Background", {"uid": world.uids[0]})
     assert world.kept() == []
@@ -310,7 +311,7 @@ def test_without_the_right_to_delete_it_becomes_a_job_for_no_pods(world: World) 
     world.server.change_job(world.name(), lambda job: job["spec"].update(suspend=True))
     world.server.controllers.end_pod(world.server.pod(world.name()), 143)
     world.server.deny("delete", "jobs")
-    world.cluster.release(RUN, [world.ref()])
+    world.cluster.release(run_ref(RUN), [world.ref()])
     assert world.server.job(world.name())["spec"]["parallelism"] == 0
     assert world.kept() == []
 
@@ -318,16 +319,16 @@ def test_without_the_right_to_delete_it_becomes_a_job_for_no_pods(world: World) 
 def test_another_object_under_the_name_is_not_let_go(world: World) -> None:
     world.deploy()
     world.server.pod_ends(world.name(), 0)
-    world.cluster.release(RUN, [replace(world.ref(), uid="another")])
+    world.cluster.release(run_ref(RUN), [replace(world.ref(), uid="another")])
     assert labels.FINALIZER in _finalizers(world)
 
 
 def test_the_end_of_another_row_is_not_let_go(world: World) -> None:
     world.deploy()
     world.server.pod_ends(world.name(), 0)
-    world.cluster.release(RUN, [replace(world.without_uid(), task_id=999999)])
+    world.cluster.release(run_ref(RUN), [replace(world.without_uid(), task_id=999999)])
     assert labels.FINALIZER in _finalizers(world)
-    world.cluster.release(RUN, [world.without_uid()])
+    world.cluster.release(run_ref(RUN), [world.without_uid()])
     assert labels.FINALIZER not in _finalizers(world)
 
 
@@ -336,14 +337,14 @@ def test_a_pod_without_its_run_is_read_and_let_go(world: World) -> None:
     world.server.pod_prints(world.name(), b"line\n")
     world.server.change_pod(world.name(), lambda pod: pod["metadata"]["labels"].pop(labels.RUN))
     world.server.pod_ends(world.name(), 0)
-    [details] = world.cluster.details(RUN, [world.ref()])
+    [details] = world.cluster.details(run_ref(RUN), [world.ref()])
     assert details.log_tail == "line\n"
     assert world.kept() == [(RUN, 0, 1)]
-    world.cluster.release(RUN, [world.ref()])
+    world.cluster.release(run_ref(RUN), [world.ref()])
     assert labels.FINALIZER not in _finalizers(world)
     assert world.kept() == []
     world.forget_calls()
-    world.cluster.release(RUN, [world.ref()])
+    world.cluster.release(run_ref(RUN), [world.ref()])
     assert world.calls("PATCH") == 0, "once is enough"
 
 
@@ -365,9 +366,9 @@ def test_a_right_that_went_first_is_an_error(world: World) -> None:
     world.server.pod_ends(world.name(), 0)
     world.server.deny("patch", "pods")
     with pytest.raises(Refused, match="needs permission to patch pods"):
-        world.cluster.release(RUN, [world.ref()])
+        world.cluster.release(run_ref(RUN), [world.ref()])
     world.server.allow("patch", "pods")
-    world.cluster.release(RUN, [world.ref()])
+    world.cluster.release(run_ref(RUN), [world.ref()])
     assert world.kept() == []
 
 
@@ -375,12 +376,12 @@ def test_the_life_of_a_task_is_five_calls(world: World) -> None:
     """Beside what all tasks of a run share: the lists of looks, of details, and of letting go."""
     world.deploy(10)
     refs = [world.ref(index) for index in range(10)]
-    world.cluster.details(RUN, refs)
+    world.cluster.details(run_ref(RUN), refs)
     for index in range(10):
         world.server.pod_ends(world.name(index), 0)
-    world.cluster.details(RUN, refs)
+    world.cluster.details(run_ref(RUN), refs)
     assert len(world.cluster.kept()) == 10
-    world.cluster.release(RUN, refs)
+    world.cluster.release(run_ref(RUN), refs)
     shared = world.calls("GET", r"/(jobs|pods)\?")
     assert world.calls() - shared == 50
     assert shared <= 6

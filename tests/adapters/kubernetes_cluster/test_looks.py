@@ -33,6 +33,7 @@ from tests.support.kube_api import (
 from tests.support.kube_api.clients import impatient, kept_are_dead
 from tests.support.kube_api.controllers import key_of
 from tests.support.kube_api.store import JOBS, PODS
+from tests.support.run_refs import run_ref
 
 FAULTS: dict[str, Fault] = {
     "401": Answer(401, "Unauthorized"),
@@ -167,7 +168,7 @@ def test_a_pod_without_our_labels_is_not_gone_with_its_stopped_job(world: World)
     world.deploy()
     _without_label(world)
     assert world.see().phase is Phase.EXECUTING
-    world.cluster.stop(RUN, world.ref())
+    world.cluster.stop(run_ref(RUN), world.ref())
     world.later = timedelta(seconds=40)
     assert world.see(stopping=True).phase is Phase.EXECUTING
     assert [task.executing for task in world.cluster.inventory()] == [True]
@@ -458,11 +459,11 @@ def test_counters_are_found_beside_whatever_else_is_printed(world: World, before
 def test_what_is_kept_of_a_log_is_its_end(world: World) -> None:
     world.deploy()
     world.server.pod_prints(world.name(), b"".join(b"%05d" % n + b"x" * 30_000 + b"\n" for n in range(50)))
-    [details] = world.cluster.details(RUN, [world.ref()])
+    [details] = world.cluster.details(run_ref(RUN), [world.ref()])
     assert (details.log_tail or "").endswith("x\n")
     assert len(details.log_tail or "") == 16 * 1024
     world.server.pod_prints(world.name(), b"last\n")
-    [details] = world.cluster.details(RUN, [world.ref()])
+    [details] = world.cluster.details(run_ref(RUN), [world.ref()])
     assert (details.log_tail or "").endswith("x\nlast\n")
 
 
@@ -479,7 +480,7 @@ def test_a_task_that_was_never_offered_is_not_what_has_its_name(world: World) ->
     assert seen.reason == (
         f"Another Job ({world.uids[0]}) is under its name and belongs to task 100; this is task 999999"
     )
-    assert world.cluster.details(RUN, [stranger]) == []
+    assert world.cluster.details(run_ref(RUN), [stranger]) == []
     own = world.look(world.without_uid()).observations[0]
     assert (own.phase, own.uid) == (Phase.ENDED, world.uids[0]), "the answer to its creation was lost"
 
@@ -496,7 +497,7 @@ def test_without_an_id_a_job_is_nobody_s(world: World) -> None:
 @pytest.mark.parametrize("gesture", ["stop", "kill"])
 def test_a_task_that_was_never_offered_ends_nothing(world: World, gesture: str) -> None:
     world.deploy()
-    getattr(world.cluster, gesture)(RUN, replace(world.without_uid(), task_id=999999))
+    getattr(world.cluster, gesture)(run_ref(RUN), replace(world.without_uid(), task_id=999999))
     assert world.calls("DELETE") == 0
-    getattr(world.cluster, gesture)(RUN, world.without_uid())
+    getattr(world.cluster, gesture)(run_ref(RUN), world.without_uid())
     assert world.calls("DELETE", "/jobs/") == 1

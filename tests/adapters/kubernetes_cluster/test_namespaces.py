@@ -17,6 +17,7 @@ from crawler_lifecycle.ports import TaskRef
 from tests.adapters.kubernetes_cluster.world import RUN, World
 from tests.support.kube_api.faults import Answer
 from tests.support.kube_api.store import NAMESPACES
+from tests.support.run_refs import run_ref
 
 
 def placed(world: World, *, stopping: bool = False, missed_s: float | None = None) -> TaskRef:
@@ -138,10 +139,10 @@ def test_a_stop_that_finds_nothing_in_another_namespace_is_not_done(world: World
     task = placed(world) if answered else replace(placed(world), uid=None)
     move(world)
     with pytest.raises(ClusterUnavailable, match="may live on there"):
-        getattr(world.cluster, method)(RUN, task)
+        getattr(world.cluster, method)(run_ref(RUN), task)
     assert world.calls("DELETE") == 0
     move(world, "crawls")
-    getattr(world.cluster, method)(RUN, task)
+    getattr(world.cluster, method)(run_ref(RUN), task)
     assert world.calls("DELETE") > 0
 
 
@@ -152,8 +153,8 @@ def test_a_namespace_that_was_deleted_and_made_anew_took_its_tasks_along(world: 
     found = seen(world, task)
     assert found.phase is Phase.GONE
     assert "was deleted" in (found.reason or "")
-    world.cluster.stop(RUN, task)
-    world.cluster.kill(RUN, task)
+    world.cluster.stop(run_ref(RUN), task)
+    world.cluster.kill(run_ref(RUN), task)
     assert world.cluster.place([task.place or ""]) != task.place, "new ones may be put there"
 
 
@@ -269,7 +270,7 @@ def test_two_worlds(tmp_path: Path) -> None:
     try:
         one.deploy()
         with pytest.raises(ClusterUnavailable, match=", of another cluster: "):
-            other.cluster.look(RUN, [placed(one, missed_s=60)])
+            other.cluster.look(run_ref(RUN), [placed(one, missed_s=60)])
     finally:
         one.close()
         other.close()

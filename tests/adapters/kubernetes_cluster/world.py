@@ -19,6 +19,7 @@ from crawler_lifecycle.ports import Deployment, Look, QueuedTask, TaskRef
 from crawler_lifecycle.settings import ClusterSettings
 from tests.support.kube_api import FakeApiServer
 from tests.support.kube_api.clients import PATIENT_S, patient
+from tests.support.run_refs import run_ref
 
 RUN = 7
 CRAWLER = CrawlerDefinition("demo", CrawlerKind.COMMAND, image="crawl.test/crawler:1", command=["crawl"])
@@ -64,7 +65,7 @@ class World:
     def _deploy(self, indexes: Sequence[int], run_id: int, started: bool) -> None:
         expires = datetime.now(UTC) + timedelta(minutes=5)
         queued = [QueuedTask(100 + index, index, {}) for index in indexes]
-        deployment = Deployment(run_id, 1, "demo", {}, {}, queued, Resources(), Limits(), expires)
+        deployment = Deployment(run_ref(run_id), 1, "demo", {}, {}, queued, Resources(), Limits(), expires)
         for answer in self._deployer.deploy(deployment, CRAWLER):
             assert answer.state == "created", answer
             if run_id == RUN:
@@ -80,7 +81,7 @@ class World:
         return TaskRef(100 + index, index, 1, self.uids.get(index), stopping, missed)
 
     def look(self, *refs: TaskRef) -> Look:
-        return self.cluster.look(RUN, refs or [self.ref(index) for index in sorted(self.uids)])
+        return self.cluster.look(run_ref(RUN), refs or [self.ref(index) for index in sorted(self.uids)])
 
     def see(self, index: int = 0, *, stopping: bool = False, missed_s: float | None = None) -> Observation:
         return self.look(self.ref(index, stopping=stopping, missed_s=missed_s)).observations[0]

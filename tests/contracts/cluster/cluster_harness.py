@@ -17,6 +17,7 @@ from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour, FakeCluster
 from crawler_lifecycle.ports import Cluster, Deployed, Deployer, Deployment, QueuedTask, TaskRef
+from tests.support.run_refs import run_ref
 
 RUN = 7
 LONG = 3600.0
@@ -82,7 +83,7 @@ class Harness:
 
     def deployment(self, tasks: int = 1, attempt: int = 1, expires_in: float = 60.0, **args: str) -> Deployment:
         return Deployment(
-            run_id=RUN,
+            run=run_ref(RUN),
             attempt=attempt,
             crawler="demo",
             args=args,
@@ -125,7 +126,7 @@ class Harness:
             self.settle()
 
     def look(self, index: int = 0, attempt: int = 1) -> Observation:
-        return self.cluster.look(RUN, [self.ref(index, attempt)]).observations[0]
+        return self.cluster.look(run_ref(RUN), [self.ref(index, attempt)]).observations[0]
 
     def until(self, phase: Phase, index: int = 0, attempt: int = 1) -> Observation:
         """Look until the task is in this phase; fail after a minute."""
@@ -182,7 +183,7 @@ class LocalHarness(Harness):
         self.mend()
         for index in range(4):
             for attempt in (1, 2):
-                self.cluster.kill(RUN, self.ref(index, attempt))
+                self.cluster.kill(run_ref(RUN), self.ref(index, attempt))
 
 
 class FakeHarness(Harness):

@@ -21,6 +21,7 @@ from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import Deployed, Deployment, TaskRef
 from crawler_lifecycle.settings import ClusterSettings
 from tests.contracts.cluster.cluster_harness import LONG, RUN, WAIT_S, Harness
+from tests.support.run_refs import run_ref
 
 
 class Both(KubernetesCluster):
@@ -35,7 +36,7 @@ class Both(KubernetesCluster):
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
         for task in deployment.tasks:  # as the kubelet makes the sub-path when the pod starts
             if task.index == 0:
-                (self.root / files_path(deployment.run_id, 0, deployment.attempt)).mkdir(parents=True, exist_ok=True)
+                (self.root / files_path(deployment.run, 0, deployment.attempt)).mkdir(parents=True, exist_ok=True)
         return self._deployer.deploy(deployment, crawler)
 
 
@@ -122,7 +123,7 @@ class KubernetesHarness(Harness):
         deadline = time.monotonic() + WAIT_S
         while True:
             ref = replace(self.ref(index), uid=uid, stopping=True)
-            seen = self.cluster.look(RUN, [ref]).observations[0]
+            seen = self.cluster.look(run_ref(RUN), [ref]).observations[0]
             if seen.phase is Phase.GONE:
                 return
             if seen.phase is Phase.ENDED:  # its pod waited for a node and is held by our finalizer

@@ -10,6 +10,7 @@ import pytest
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
 from crawler_lifecycle.domain.task import Phase, TaskStatus, read_end
 from tests.contracts.cluster.cluster_harness import RUN, Harness
+from tests.support.run_refs import run_ref
 
 
 def test_a_task_runs_to_its_end(harness: Harness) -> None:
@@ -32,7 +33,7 @@ def test_a_task_runs_to_its_end(harness: Harness) -> None:
 def test_a_look_has_one_observation_for_each_task_asked_for(harness: Harness) -> None:
     harness.deploy(tasks=2)
     refs = [harness.ref(index) for index in (3, 0, 2, 1)]
-    seen = harness.cluster.look(RUN, refs).observations
+    seen = harness.cluster.look(run_ref(RUN), refs).observations
     assert [observation.index for observation in seen] == [3, 0, 2, 1]
     assert [observation.phase for observation in seen][::2] == [Phase.ABSENT, Phase.ABSENT]
 
@@ -44,12 +45,12 @@ def test_what_was_never_deployed_is_absent(harness: Harness) -> None:
 
 def test_what_the_database_knows_as_deployed_and_is_not_there_is_gone(harness: Harness) -> None:
     known = harness.missed("11111111-1111-1111-1111-111111111111")
-    assert harness.cluster.look(RUN, [known]).observations[0].phase is Phase.GONE
+    assert harness.cluster.look(run_ref(RUN), [known]).observations[0].phase is Phase.GONE
 
 
 def test_what_was_stopped_and_is_not_there_is_gone_at_once(harness: Harness) -> None:
     stopped = replace(harness.ref(), uid="11111111-1111-1111-1111-111111111111", stopping=True)
-    assert harness.cluster.look(RUN, [stopped]).observations[0].phase is Phase.GONE
+    assert harness.cluster.look(run_ref(RUN), [stopped]).observations[0].phase is Phase.GONE
 
 
 def test_deploying_again_finds_the_same_task(harness: Harness) -> None:
@@ -105,7 +106,7 @@ def test_a_stop_ends_the_task_with_one_signal(harness: Harness) -> None:
     harness.deploy()
     harness.until_counted()
     for _ in range(3):
-        harness.cluster.stop(RUN, harness.ref())
+        harness.cluster.stop(run_ref(RUN), harness.ref())
     seen = harness.until(Phase.ENDED)
     assert seen.end is not None
     assert (seen.end.exit_code, seen.end.signal, seen.end.finish_reason) == (11, None, "shutdown")
@@ -115,7 +116,7 @@ def test_a_stop_ends_the_task_with_one_signal(harness: Harness) -> None:
 def test_a_waiting_task_is_stopped_without_ever_executing(harness: Harness) -> None:
     harness.deploy(tasks=2)
     harness.until(Phase.WAITING, index=1)
-    harness.cluster.stop(RUN, harness.ref(1))
+    harness.cluster.stop(run_ref(RUN), harness.ref(1))
     harness.never_ran(1)
     assert harness.signals(1) == 0
 
@@ -123,7 +124,7 @@ def test_a_waiting_task_is_stopped_without_ever_executing(harness: Harness) -> N
 def test_a_kill_leaves_the_evidence_of_a_kill(harness: Harness) -> None:
     harness.deploy()
     harness.until_counted()
-    harness.cluster.kill(RUN, harness.ref())
+    harness.cluster.kill(run_ref(RUN), harness.ref())
     seen = harness.until(Phase.ENDED)
     assert seen.end is not None
     assert (seen.end.exit_code, seen.end.signal, seen.end.finish_reason) == harness.killed
@@ -132,17 +133,17 @@ def test_a_kill_leaves_the_evidence_of_a_kill(harness: Harness) -> None:
 def test_a_waiting_task_that_is_killed_never_executes(harness: Harness) -> None:
     harness.deploy(tasks=2)
     harness.until(Phase.WAITING, index=1)
-    harness.cluster.kill(RUN, harness.ref(1))
+    harness.cluster.kill(run_ref(RUN), harness.ref(1))
     harness.never_ran(1)
 
 
 @pytest.mark.parametrize("gesture", ["stop", "kill"])
 def test_ending_what_is_gone_is_no_error_and_changes_nothing(harness: Harness, gesture: str) -> None:
-    getattr(harness.cluster, gesture)(RUN, harness.ref())
+    getattr(harness.cluster, gesture)(run_ref(RUN), harness.ref())
     assert harness.look().phase is Phase.ABSENT
     harness.deploy(seconds=0.3)
     before = harness.until(Phase.ENDED)
-    getattr(harness.cluster, gesture)(RUN, harness.ref())
+    getattr(harness.cluster, gesture)(run_ref(RUN), harness.ref())
     after = harness.look()
     assert replace(after, observed_at=before.observed_at) == before
 
@@ -153,9 +154,9 @@ def test_another_object_under_the_name_is_left_alone(harness: Harness, gesture: 
     [created] = harness.deploy()
     harness.until_counted()
     former = replace(harness.ref(), uid="11111111-1111-1111-1111-111111111111")
-    getattr(harness.cluster, gesture)(RUN, former)
+    getattr(harness.cluster, gesture)(run_ref(RUN), former)
     assert harness.look().phase is Phase.EXECUTING
-    getattr(harness.cluster, gesture)(RUN, replace(harness.ref(), uid=created.uid))
+    getattr(harness.cluster, gesture)(run_ref(RUN), replace(harness.ref(), uid=created.uid))
     seen = harness.until(Phase.ENDED)
     assert seen.end is not None
     assert seen.end.finish_reason == ("shutdown" if gesture == "stop" else harness.killed[2])
@@ -169,7 +170,7 @@ def test_the_next_attempt_is_another_object(harness: Harness, gesture: str) -> N
     harness.until(Phase.ENDED)
     harness.deploy(attempt=2)
     harness.until(Phase.EXECUTING, attempt=2)
-    getattr(harness.cluster, gesture)(RUN, harness.ref(attempt=1))
+    getattr(harness.cluster, gesture)(run_ref(RUN), harness.ref(attempt=1))
     assert harness.look(attempt=2).phase is Phase.EXECUTING
 
 
@@ -177,9 +178,9 @@ def test_counters_and_log_can_be_read(harness: Harness) -> None:
     harness.deploy()
     harness.until_counted()
     if not harness.logs:
-        assert harness.cluster.details(RUN, [harness.ref(), harness.ref(3)]) == []
+        assert harness.cluster.details(run_ref(RUN), [harness.ref(), harness.ref(3)]) == []
         return
-    [details] = harness.cluster.details(RUN, [harness.ref(), harness.ref(3)])
+    [details] = harness.cluster.details(run_ref(RUN), [harness.ref(), harness.ref(3)])
     assert details.task_id == harness.ref().task_id
     assert details.counters.pages
     assert "a line of log" in (details.log_tail or "")
@@ -187,7 +188,7 @@ def test_counters_and_log_can_be_read(harness: Harness) -> None:
 
 def test_files_names_the_folders_that_exist(harness: Harness) -> None:
     harness.deploy()
-    sources = harness.cluster.files(RUN, [harness.ref(), harness.ref(3)])
+    sources = harness.cluster.files(run_ref(RUN), [harness.ref(), harness.ref(3)])
     assert [source.prefix for source in sources] == ["task-0"]
     assert sources[0].folder is not None
     assert sources[0].folder.is_dir()
@@ -205,11 +206,11 @@ def test_what_was_put_elsewhere_is_neither_missing_nor_gone_nor_stopped(harness:
     elsewhere = replace(harness.missed("a-uid-of-ours"), place="elsewhere/another/place", stopping=True)
     for task in (elsewhere, replace(elsewhere, uid=None)):
         with pytest.raises(ClusterUnavailable, match="elsewhere"):
-            harness.cluster.look(RUN, [task])
+            harness.cluster.look(run_ref(RUN), [task])
         with pytest.raises(ClusterUnavailable, match="elsewhere"):
-            harness.cluster.stop(RUN, task)
+            harness.cluster.stop(run_ref(RUN), task)
         with pytest.raises(ClusterUnavailable, match="elsewhere"):
-            harness.cluster.kill(RUN, task)
+            harness.cluster.kill(run_ref(RUN), task)
     with pytest.raises(ClusterUnavailable, match="elsewhere"):
         harness.cluster.place(["elsewhere/another/place"])
 
@@ -220,9 +221,9 @@ def test_what_was_put_here_is_looked_for_here(harness: Harness) -> None:
     harness.deploy()
     running = harness.until(Phase.EXECUTING)
     ours = replace(harness.ref(), uid=running.uid, place=place)
-    assert harness.cluster.look(RUN, [ours]).observations[0].phase is Phase.EXECUTING
+    assert harness.cluster.look(run_ref(RUN), [ours]).observations[0].phase is Phase.EXECUTING
     gone = replace(harness.missed("a-uid-of-ours"), place=place, index=5)
-    assert harness.cluster.look(RUN, [gone]).observations[0].phase is Phase.GONE
+    assert harness.cluster.look(run_ref(RUN), [gone]).observations[0].phase is Phase.GONE
 
 
 def test_nothing_is_created_where_the_caller_does_not_look(harness: Harness) -> None:
@@ -243,8 +244,8 @@ def test_the_inventory_holds_what_waits_and_executes_and_nothing_else(harness: H
     assert [first.executing, second.executing] == [True, False]
     assert [first.uid, second.uid] == [answer.uid for answer in answers]
     assert (first.started_at, first.node) == (running.started_at, running.node)
-    harness.cluster.kill(RUN, harness.ref(0))
-    harness.cluster.kill(RUN, harness.ref(1))
+    harness.cluster.kill(run_ref(RUN), harness.ref(0))
+    harness.cluster.kill(run_ref(RUN), harness.ref(1))
     harness.until_nothing_lives()
 
 

@@ -12,6 +12,7 @@ from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Counters, Phase
 from crawler_lifecycle.fakes.cluster import Behaviour, FakeCluster
 from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask, TaskRef
+from tests.support.run_refs import run_ref
 
 CRAWLER = CrawlerDefinition("demo", CrawlerKind.COMMAND, command=["true"])
 
@@ -23,13 +24,21 @@ class Bench:
 
     def deploy(self) -> Deployed:
         deployment = Deployment(
-            1, 1, "demo", {}, {}, [QueuedTask(9, 0, {})], Resources(), Limits(), self.now + timedelta(seconds=25)
+            run_ref(1),
+            1,
+            "demo",
+            {},
+            {},
+            [QueuedTask(9, 0, {})],
+            Resources(),
+            Limits(),
+            self.now + timedelta(seconds=25),
         )
         return self.cluster.deploy(deployment, CRAWLER)[0]
 
     def phase_after(self, seconds: float) -> Phase:
         self.now += timedelta(seconds=seconds)
-        return self.cluster.look(1, [TaskRef(9, 0, 1)]).observations[0].phase
+        return self.cluster.look(run_ref(1), [TaskRef(9, 0, 1)]).observations[0].phase
 
 
 def test_time_alone_moves_a_task() -> None:
@@ -37,16 +46,16 @@ def test_time_alone_moves_a_task() -> None:
     bench.deploy()
     assert [bench.phase_after(s) for s in (0, 9, 1)] == [Phase.WAITING, Phase.WAITING, Phase.EXECUTING]
     bench.phase_after(10)
-    assert bench.cluster.look(1, [TaskRef(9, 0, 1)]).observations[0].counters.pages == 20
+    assert bench.cluster.look(run_ref(1), [TaskRef(9, 0, 1)]).observations[0].counters.pages == 20
     assert bench.phase_after(10) is Phase.ENDED
 
 
 def test_a_task_that_ignores_stops_ends_only_by_force() -> None:
     bench = Bench(Behaviour(executes=None, heeds_stop_after=None))
     bench.deploy()
-    bench.cluster.stop(1, TaskRef(9, 0, 1))
+    bench.cluster.stop(run_ref(1), TaskRef(9, 0, 1))
     assert bench.phase_after(3600) is Phase.EXECUTING
-    bench.cluster.kill(1, TaskRef(9, 0, 1))
+    bench.cluster.kill(run_ref(1), TaskRef(9, 0, 1))
     assert bench.phase_after(0) is Phase.ENDED
 
 
@@ -61,12 +70,12 @@ def test_things_happen_behind_our_back() -> None:
     bench = Bench(Behaviour(executes=None))
     uid = bench.deploy().uid
     bench.cluster.end_now(1)
-    seen = bench.cluster.look(1, [TaskRef(9, 0, 1)]).observations[0]
+    seen = bench.cluster.look(run_ref(1), [TaskRef(9, 0, 1)]).observations[0]
     assert seen.end is not None
     assert (seen.end.signal, seen.end.finished_at) == (9, bench.now)
     bench.cluster.vanish(1)
     assert bench.phase_after(0) is Phase.ABSENT, "nobody knew that there was one"
-    assert bench.cluster.look(1, [TaskRef(9, 0, 1, uid)]).observations[0].phase is Phase.GONE
+    assert bench.cluster.look(run_ref(1), [TaskRef(9, 0, 1, uid)]).observations[0].phase is Phase.GONE
 
 
 def test_outages_begin_and_end_and_calls_are_counted() -> None:

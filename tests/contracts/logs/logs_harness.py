@@ -14,6 +14,7 @@ from crawler_lifecycle.fakes.logs import FakeLogs
 from crawler_lifecycle.ports import LogPart, TaskLogs, TaskRef
 from tests.support.kube_api import FakeApiServer
 from tests.support.kube_api.clients import patient
+from tests.support.run_refs import owned, run_ref
 
 RUN = 7
 
@@ -36,7 +37,7 @@ class Harness:
         """Nothing is read any more."""
 
     def read(self, after: int | None, limit: int = 1000, *, index: int = 0, attempt: int = 1) -> LogPart | None:
-        return self.logs.read(RUN, TaskRef(100 + index, index, attempt), after, limit)
+        return self.logs.read(run_ref(RUN), TaskRef(100 + index, index, attempt), after, limit)
 
 
 class FakeHarness(Harness):
@@ -59,6 +60,7 @@ class LocalHarness(Harness):
     def __init__(self, state: Path) -> None:
         self.folder = state / "tasks" / str(RUN) / "0" / "1"
         self.folder.mkdir(parents=True)
+        owned(self.folder.parents[1], RUN)
         self.logs = LocalLogs(state)
 
     def write(self, data: bytes) -> None:
@@ -90,6 +92,7 @@ class PodHarness(Harness):
     def _pod(self) -> dict[str, Any]:
         if not self.server.pods():
             ours = {labels.MANAGED_BY: labels.MANAGER, labels.RUN: str(RUN), labels.TASK: "0", labels.ATTEMPT: "1"}
+            ours |= {labels.RUN_UID: run_ref(RUN).uid}
             ours[labels.TASK_ID] = "100"
             pod = {"containers": [{"name": labels.CONTAINER, "image": "x"}], "restartPolicy": "Never"}
             template = {"metadata": {"labels": ours}, "spec": pod}

@@ -17,6 +17,7 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.ports import LogPart, TaskRef
 from tests.contracts.logs.logs_harness import RUN, FakeHarness, Harness, LocalHarness, PodHarness
 from tests.support.kube_api import Garbage
+from tests.support.run_refs import run_ref
 
 
 def test_nothing_is_known_about_a_task_that_did_not_begin(printing: Harness) -> None:
@@ -131,14 +132,14 @@ def test_no_folder_on_the_way_may_lead_elsewhere(tmp_path: Path, level: str) -> 
     run = state / "tasks" / str(RUN)
     (run / level).parent.mkdir(parents=True)
     (run / level).symlink_to(tmp_path / "elsewhere" / "tasks" / str(RUN) / level)
-    assert LocalLogs(state).read(RUN, TaskRef(100, 0, 1), None, 100) is None
+    assert LocalLogs(state).read(run_ref(RUN), TaskRef(100, 0, 1), None, 100) is None
 
 
 def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
     run = tmp_path / "state" / "tasks" / str(RUN)
     run.mkdir(parents=True)
     (run / "0").write_text("x")
-    assert LocalLogs(tmp_path / "state").read(RUN, TaskRef(100, 0, 1), None, 100) is None
+    assert LocalLogs(tmp_path / "state").read(run_ref(RUN), TaskRef(100, 0, 1), None, 100) is None
 
 
 def test_what_cannot_be_read_is_an_outage_and_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +155,7 @@ def test_what_cannot_be_read_is_an_outage_and_no_answer(tmp_path: Path, monkeypa
 
 
 def test_reading_creates_nothing(tmp_path: Path) -> None:
-    assert LocalLogs(tmp_path / "missing").read(RUN, TaskRef(1, 0, 1), None, 10) is None
+    assert LocalLogs(tmp_path / "missing").read(run_ref(RUN), TaskRef(1, 0, 1), None, 10) is None
     assert list(tmp_path.iterdir()) == []
 
 

@@ -21,6 +21,7 @@ from tests.local.local_bench import RUN
 from tests.support.kube_api import Answer, FakeApiServer
 from tests.support.kube_api.clients import patient
 from tests.support.kube_api.problems import Problem
+from tests.support.run_refs import run_ref
 
 #: As in production, but for the pauses after a failure.
 PACE = Pace(first_s=0.2, most_s=1.0)
@@ -107,7 +108,7 @@ class KubernetesHarness(Harness):
     def phase(self, index: int = 0) -> Phase:
         # That it is stopping makes a look believe at once that it is gone.
         ref = TaskRef(1000 + index, index, 1, self._uids.get(index), stopping=index in self._taken)
-        return self.cluster.look(RUN, [ref]).observations[0].phase
+        return self.cluster.look(run_ref(RUN), [ref]).observations[0].phase
 
     def close(self) -> None:
         self.api.close()

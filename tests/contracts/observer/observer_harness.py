@@ -17,6 +17,7 @@ from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour, FakeCluster
 from crawler_lifecycle.fakes.observer import FakeObserver
 from crawler_lifecycle.ports import Cluster, Observer, TaskRef
 from tests.local.local_bench import RUN, Bench, wait_until
+from tests.support.run_refs import run_ref
 
 
 class Told:
@@ -156,7 +157,7 @@ class FakeHarness(Harness):
 
     def phase(self, index: int = 0) -> Phase:
         ref = TaskRef(1000 + index, index, 1, self._uids.get(index))
-        return self.fake.look(RUN, [ref]).observations[0].phase
+        return self.fake.look(run_ref(RUN), [ref]).observations[0].phase
 
 
 #: Executes for so long, or until it finds a file.
@@ -202,7 +203,7 @@ class LocalHarness(Harness):
     def phase(self, index: int = 0) -> Phase:
         uid = "known" if not self.bench.folder(index).exists() else None
         ref = TaskRef(1000 + index, index, 1, uid)
-        return self.cluster.look(RUN, [ref]).observations[0].phase
+        return self.cluster.look(run_ref(RUN), [ref]).observations[0].phase
 
     def close(self) -> None:
         self.bench.close()

@@ -15,6 +15,7 @@ from crawler_lifecycle.domain.pod import PodOptions
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.ports import Deployment, Event, QueuedTask
 from crawler_lifecycle.web.listening import bind
+from tests.support.run_refs import run_ref
 
 CRAWLERS = [
     CrawlerDefinition(
@@ -41,7 +42,7 @@ def deployment(
 ) -> Deployment:
     now = datetime.now(UTC)
     return Deployment(
-        run_id=run_id,
+        run=run_ref(run_id),
         attempt=1,
         crawler=crawler,
         args={"key": "k"} if args is None else args,
@@ -58,7 +59,7 @@ def deployment(
 
 def event(number: int = 1, type: str = "run.ended", **body: object) -> Event:
     at = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
-    return Event(number, number, 1, type, {"run_id": number, **body}, at)
+    return Event(number, number, run_ref(number).uid, 1, type, {"run_id": number, **body}, at)
 
 
 @contextmanager

@@ -78,7 +78,7 @@ def test_an_ended_run_says_what_of_it_was_delivered(world: World) -> None:
     fence = world.deployed()
     store = world.store
     world.execute(fence)
-    started = store.append_event(fence, EVENT_RUN_STARTED, event_key(fence.run_id, 1, EVENT_RUN_STARTED), {})
+    started = store.append_event(fence, EVENT_RUN_STARTED, event_key(fence.run, 1, EVENT_RUN_STARTED), {})
     store.record_delivery(started.seq, "pusher", "refused")
     assert store.ended_run(fence.run_id) is None
     world.finish(fence)
@@ -90,7 +90,7 @@ def test_an_ended_run_says_what_of_it_was_delivered(world: World) -> None:
         return run.event_delivered, run.pushes_delivered, run.exported
 
     assert told() == (False, False, False)
-    event = store.find_event(event_key(fence.run_id, 1, EVENT_RUN_ENDED))
+    event = store.find_event(event_key(fence.run, 1, EVENT_RUN_ENDED))
     assert event is not None
     store.record_delivery(event.seq, "bus", "away")
     store.record_export(fence, "failed", None, "full")

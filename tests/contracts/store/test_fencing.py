@@ -25,8 +25,8 @@ IDS = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, m
 def test_a_refusal_names_the_run_both_attempts_and_both_owners(
     run_id: int, attempts: tuple[int, int], owners: tuple[str, str]
 ) -> None:
-    row = {"run_id": run_id, "attempt": attempts[0], "owner_run_id": owners[0]}
-    fence = Fence(run_id, attempts[1], owners[1])
+    row = {"run_id": run_id, "run_uid": "u", "attempt": attempts[0], "owner_run_id": owners[0]}
+    fence = Fence(run_id, attempts[1], owners[1], "u")
     if (attempts[0], owners[0]) == (attempts[1], owners[1]):
         check_fence(row, fence)
         return

@@ -109,4 +109,4 @@ def test_the_owner_of_a_run_claims_it_as_often_as_it_likes(world: World) -> None
     world.finish(fence, failed=[0])
     second = world.resume(fence, OTHER)
     handle = world.store.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
-    assert Fence(handle.run_id, handle.attempt, OTHER.first_run_id) == second
+    assert Fence(handle.run_id, handle.attempt, OTHER.first_run_id, handle.run_uid) == second

@@ -200,7 +200,7 @@ def test_a_rerun_that_was_lost_before_it_began_is_still_a_rerun(world: World) ->
     third = Owner("third", "chain-3")
     handle = world.store.claim_run(RunRequest(run_id=fence.run_id), third, closed)
     assert (handle.attempt, handle.rerun) == (3, True)
-    world.store.requeue_ended(Fence(fence.run_id, 3, "chain-3"), handle.rerun)
+    world.store.requeue_ended(Fence(fence.run_id, 3, "chain-3", fence.run_uid), handle.rerun)
     assert world.store.count_tasks(fence.run_id).by_status == {"QUEUED": 1}
     handle = world.store.claim_run(RunRequest(run_id=fence.run_id), Owner("fourth", "chain-4"), closed)
     assert not handle.rerun

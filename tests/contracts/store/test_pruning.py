@@ -46,7 +46,7 @@ def ended(world: World, *, tasks: int | None = None, pushed: str = "delivered", 
     world.execute(fence)
     world.clock.forward(60)
     store = world.store
-    store.append_event(fence, "run.started", event_key(fence.run_id, fence.attempt, "run.started"), {})
+    store.append_event(fence, "run.started", event_key(fence.run, fence.attempt, "run.started"), {})
     store.save_details(fence, [Details(task.task_id, "the end of a log") for task in store.list_tasks(fence.run_id)])
     world.finish(fence, failed=[0])
     store.record_export(fence, "exported", RESULT, None)
@@ -279,7 +279,7 @@ def test_everything_still_works_afterwards(world: World, store: SqlRunStore, pru
             store.corrections(run_id), store.cancellations(run_id), store.exports(run_id), store.ended_run(run_id),
             store.deliveries(run_id, keyed=True), store.count_tasks(run_id), store.ended_groups(run_id),
             store.kept_runs([run_id]), store.request_of(run_id), store.open_runs(),
-            store.find_event(event_key(run_id, 1, EVENT_RUN_ENDED)), store.last_event_seq(),
+            store.find_event(event_key(fence.run, 1, EVENT_RUN_ENDED)), store.last_event_seq(),
         ]  # fmt: skip
 
     before = read()

@@ -136,7 +136,7 @@ def test_a_stop_that_a_later_attempt_carries_out_was_acted_on(world: World) -> N
     later = world.clock.forward(30)
     owner = Owner("crawl/books/other", "other")
     handle = world.store.claim_run(RunRequest(run_id=fence.run_id), owner, lambda former: False)
-    world.store.acted_on_stop(Fence(fence.run_id, handle.attempt, owner.first_run_id), later)
+    world.store.acted_on_stop(Fence(fence.run_id, handle.attempt, owner.first_run_id, handle.run_uid), later)
     (logged,) = world.store.cancellations(fence.run_id)
     assert (logged["attempt"], logged["acted_at"]) == (1, later)
 
@@ -166,7 +166,7 @@ def test_a_stop_that_nobody_heard_before_the_verdict_is_over_with_it(world: Worl
     request = RunRequest(run_id=fence.run_id, rerun=True)
     handle = world.store.claim_run(request, owner, lambda former: False)
     world.store.record_stop(fence.run_id, world.stop(), "s1")
-    second = Fence(fence.run_id, handle.attempt, owner.first_run_id)
+    second = Fence(fence.run_id, handle.attempt, owner.first_run_id, handle.run_uid)
     world.store.acted_on_stop(second, world.clock.forward(10))
     first, later = world.store.cancellations(fence.run_id)
     assert (first, later["attempt"], later["acted_at"]) == (logged, 2, world.clock.now)

@@ -84,7 +84,7 @@ def test_a_live_run_is_left_alone(world: World) -> None:
     world.clock.forward(100 * DAY)
     assert give_up(world, fence) is Stand.LIVE
     with pytest.raises(RunNotFound):
-        give_up(world, Fence(10**9, 1, "nobody"))
+        give_up(world, Fence(10**9, 1, "nobody", "-"))
 
 
 def test_a_resumed_run_is_live_again_and_old_again_later(world: World) -> None:
@@ -110,7 +110,7 @@ def test_an_export_that_began_keeps_the_files(world: World) -> None:
     world.clock.forward(20 * DAY)
     assert give_up(world, fence) is Stand.OLD
     with pytest.raises(Fenced):
-        world.store.begin_export(Fence(fence.run_id, 1, "somebody-else"))
+        world.store.begin_export(Fence(fence.run_id, 1, "somebody-else", fence.run_uid))
 
 
 def test_what_cannot_be_put_aside_is_not_given_up(world: World) -> None:

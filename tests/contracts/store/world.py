@@ -61,7 +61,7 @@ class World:
     def run(self, request_id: str = "r1", tasks: int | None = None, owner: Owner = OWNER, **fields: object) -> Fence:
         """A new run that nothing was deployed for."""
         handle = self.store.create_run(request(tasks, **fields), request_id, owner)
-        return Fence(handle.run_id, handle.attempt, owner.first_run_id)
+        return Fence(handle.run_id, handle.attempt, owner.first_run_id, handle.run_uid)
 
     def deployed(self, request_id: str = "r1", tasks: int | None = None, **fields: object) -> Fence:
         """A run all of whose tasks are PENDING."""

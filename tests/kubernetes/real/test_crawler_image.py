@@ -34,6 +34,7 @@ from tests.kubernetes.cluster.cluster import Cluster
 from tests.support.crawler_image import REFERENCE, assemble
 from tests.support.folders import reachable_folder
 from tests.support.job_cases import Rules
+from tests.support.run_refs import run_ref
 from tests.support.s3 import S3Server, rclone_s3, use_aws
 
 TOKEN = "files.token.of.one.task"
@@ -59,7 +60,7 @@ class _Door(BaseHTTPRequestHandler):
         known = self.headers["Authorization"] == f"Bearer {TOKEN}" and self.path == "/upload"
         answer: dict[str, Any] = {"detail": "unknown"}
         if known:
-            ticket = self.bundles.ticket(7, 0, 1, asked["part"], asked["bytes"], asked["md5"])
+            ticket = self.bundles.ticket(run_ref(7), 0, 1, asked["part"], asked["bytes"], asked["md5"])
             answer = {"url": ticket.url, "headers": dict(ticket.headers)}
         body = json.dumps(answer).encode()
         self.send_response(200 if known else 403)
@@ -213,7 +214,7 @@ def test_scrapy_crawls_in_a_restricted_pod_and_its_files_reach_the_bucket(
     assert "'MEMUSAGE_LIMIT_MB': 217" in log
     progress = json.loads(re.findall(r"^(\{\"crawl_progress\".*)$", log, re.MULTILINE)[-1])["crawl_progress"]
     assert progress["pages"] == summary["pages"]
-    with tarfile.open(fileobj=io.BytesIO(b"".join(bundles.read(7, 0, 1)))) as tar:
+    with tarfile.open(fileobj=io.BytesIO(b"".join(bundles.read(run_ref(7), 0, 1)))) as tar:
         names = tar.getnames()
     assert len(names) == summary["files"]["files"] > 0
 
@@ -234,7 +235,7 @@ def test_a_stop_in_mid_crawl_reaches_scrapy_once_and_the_upload_fits_into_the_gr
             code, summary = namespace.ended()
     assert (code, summary["finish_reason"]) == (11, "shutdown")
     assert summary["files"]["uploaded"] is True
-    assert list(bundles.read(7, 0, 1))
+    assert list(bundles.read(run_ref(7), 0, 1))
     assert log.result(120).count("Received SIG") == 1
 
 
@@ -324,7 +325,7 @@ open("/crawl/files/../elsewhere", "w")
     assert exit_code == 1  # nothing above its own folders can be written
     assert "Read-only file system" in namespace.log() or "Permission denied" in namespace.log()
     assert (volume / "state/7/0/seen").read_text() == "once"
-    found = task_files("files", volume, None).files(7, [TaskRef(70, 0, 1, "uid"), TaskRef(71, 1, 1, "other")])
+    found = task_files("files", volume, None).files(run_ref(7), [TaskRef(70, 0, 1, "uid"), TaskRef(71, 1, 1, "other")])
     assert [source.prefix for source in found] == ["task-0"]
     archive = open_archive((tmp_path / "archive").as_uri())
     result = archive.store("7/1/x.zip", found, {}, lambda *_: None)

@@ -1,12 +1,12 @@
 """What the ledger of truth needs: since when looks fail, how long a run made no progress, and what an audit found.
 
-Only tables, indexes and columns that may be null are added, so a worker of the schema before goes on working on this
-one. From here on a database also says which older builds still work on it (``schema_compatibility``): a build that
-meets a newer schema asks there instead of refusing.
+Each run gets a uid, and its events carry it. From here on a database also says which older builds still work on it
+(``schema_compatibility``): a build that meets a newer schema asks there instead of refusing.
 """
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import sqlalchemy as sa
@@ -61,6 +61,7 @@ def upgrade() -> None:
         sa.Column("works_from", sa.String(32), nullable=False),
     )
     _works_from()
+    _uids()
     _column("run_history", sa.Column("look_error_since", _TIME))
     _column("run_history", sa.Column("quiet_ms", sa.BigInteger))
     _column("run_history", sa.Column("waiting_since", _TIME))
@@ -89,6 +90,9 @@ def downgrade() -> None:
     for table in ("task_change", "task_history"):
         op.drop_column(table, "resume_note")
         op.drop_column(table, "resumed")
+    op.drop_column("outbox_event", "run_uid")
+    op.drop_index("ix_run_history_run_uid", "run_history")
+    op.drop_column("run_history", "run_uid")
     op.drop_column("run_history", "attempt_at")
     op.drop_column("run_history", "claim_repair")
     op.drop_column("run_history", "look_ordered_at")
@@ -106,6 +110,22 @@ def downgrade() -> None:
     op.drop_table("schema_compatibility")
     op.drop_table("audit_report")
     op.drop_table("audit_finding")
+
+
+def _uids() -> None:
+    """Each run gets its uid, and its events carry it. SQLite adds no column without a default that may not be null."""
+    for name in ("run_history", "outbox_event"):
+        _column(name, sa.Column("run_uid", sa.String(32), nullable=False, server_default=""))
+    connection = op.get_bind()
+    runs, events = (
+        sa.table(name, sa.Column("run_id", sa.BigInteger), sa.Column("run_uid", sa.String(32)))
+        for name in ("run_history", "outbox_event")
+    )
+    for run_id in connection.execute(sa.select(runs.c.run_id).where(runs.c.run_uid == "")).scalars().all():
+        connection.execute(sa.update(runs).where(runs.c.run_id == run_id).values(run_uid=uuid.uuid4().hex))
+    uid = sa.select(runs.c.run_uid).where(runs.c.run_id == events.c.run_id).scalar_subquery()
+    connection.execute(sa.update(events).where(events.c.run_uid == "").values(run_uid=uid))
+    _index("ix_run_history_run_uid", "run_history", ["run_uid"], unique=True)
 
 
 def _create(name: str, *parts: Any, **options: Any) -> None:
@@ -128,9 +148,9 @@ def _works_from() -> None:
         connection.execute(sa.insert(table).values(id=1, works_from=WORKS_FROM))
 
 
-def _index(name: str, table: str, columns: list[str]) -> None:
+def _index(name: str, table: str, columns: list[str], *, unique: bool = False) -> None:
     if name not in {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}:
-        op.create_index(name, table, columns)
+        op.create_index(name, table, columns, unique=unique)
 
 
 def _column(table: str, column: sa.Column[Any]) -> None:
