@@ -231,7 +231,7 @@ class Unit:
             "attempt": self.attempt,
             "type": type,
             "event_key": key,
-            "body": {**body, "run_id": self.run_id, "run_uid": self.ref.uid},
+            "body": {"run_id": self.run_id, "run_uid": self.ref.uid, **body},
             "created_at": self.now,
         }
         self.conn.execute(insert(outbox_event).values(**row))
