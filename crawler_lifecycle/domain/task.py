@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from .cadence import LATE_TOLERANCE_SECONDS
+from .clocks import surely_before
 from .run import StopIntent
 
 LOG_TAIL_BYTES = 16 * 1024
@@ -93,6 +94,8 @@ class End:
     disruption: str | None = None
     """``evicted`` or ``interrupted`` when the cluster ended it and neither we nor the crawler asked."""
     memory_limit: str | None = None
+    by_itself: bool = False
+    """Whether a runner on another machine says that nobody had told it to stop. It decides where clocks cannot."""
     stopped: bool | None = None
     """True when the evidence itself shows that our stop ended it, whatever two machines' clocks say."""
     if_not_stopped: str | None = None
@@ -206,9 +209,12 @@ def stop_counts(end: End, stop: StopIntent | None) -> StopIntent | None:
     """The stop, unless the cluster dates the end before it: then the stop has no part in that end.
 
     Kubernetes cuts its times to whole seconds, so an end that is dated so belongs to a stop within the same second.
+    Where a node dates the end of a crawler that nobody had told to stop, a stop of about that moment came too late.
     """
     if stop is None or end.finished_at is None or end.stopped:
         return stop
+    if end.by_itself:
+        return stop if surely_before(stop.requested_at, end.finished_at) else None
     asked = stop.requested_at if end.finished_at.microsecond else stop.requested_at.replace(microsecond=0)
     return None if end.finished_at < asked else stop
 

@@ -31,6 +31,9 @@ from tests.support.kubernetes_conditions import RECORDED
 T0 = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 OURS, OTHER = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000077"
 
+#: Two machines' clocks, and the time after which a pod that was marked for disruption was spared.
+MARGIN, SPARED = timedelta(seconds=10), timedelta(minutes=2)
+
 # --- a cluster's vocabulary, with words that no cluster has yet
 
 stamps = st.integers(0, 600).map(lambda s: (T0 + timedelta(seconds=s)).strftime("%Y-%m-%dT%H:%M:%SZ"))
@@ -201,6 +204,8 @@ def proved(cluster: Cluster, seen: Observation) -> bool:
     assert seen.end is not None
     job, pods, _ = cluster
     for one in pods:
+        if (one["status"] or {}).get("phase") == "Succeeded" and not seen.end.runner:
+            return True
         for status in (one["status"] or {}).get("containerStatuses") or []:
             done = (status.get("state") or {}).get("terminated")
             if status["name"] == labels.CONTAINER and done:
@@ -212,7 +217,7 @@ def proved(cluster: Cluster, seen: Observation) -> bool:
 
 
 def disturbed(task: TaskRef, cluster: Cluster) -> bool:
-    """Whether every end of a container of ours came after somebody else had asked for it."""
+    """Whether every end of a container of ours surely came after somebody else had asked for it, and not long after."""
     job, pods, _ = cluster
     conditions = (job or {}).get("status", {}).get("conditions", [])
     deadline = any(c["status"] == "True" and c.get("reason") == "DeadlineExceeded" for c in conditions)
@@ -224,16 +229,24 @@ def disturbed(task: TaskRef, cluster: Cluster) -> bool:
             if container["name"] != labels.CONTAINER or not done:
                 continue
             end = done.get("finishedAt")
+            over, grace = head.get("deletionTimestamp"), head.get("deletionGracePeriodSeconds")
             marks = [
                 c for c in status.get("conditions") or [] if c["type"] == "DisruptionTarget" and c["status"] == "True"
             ]
-            taken = head.get("deletionTimestamp") or status.get("reason")
+            if status.get("phase") == "Succeeded":
+                marks = [m for m in marks if m.get("reason") != "DeletionByPodGC"]
+            asked = _second(over) - timedelta(seconds=grace) if over and grace else None
+            taken = over or status.get("reason")
             marked = taken and any(
-                not (m.get("lastTransitionTime") and end) or m["lastTransitionTime"] < end for m in marks
+                not (m.get("lastTransitionTime") and end)
+                or (
+                    MARGIN < _second(end) - _second(m["lastTransitionTime"]) <= SPARED
+                    and (asked is None or asked - _second(m["lastTransitionTime"]) <= SPARED)
+                )
+                for m in marks
             )
-            over, grace = head.get("deletionTimestamp"), head.get("deletionGracePeriodSeconds")
             ours = task.stopping or deadline or status.get("reason") == "DeadlineExceeded" or marks
-            cut = over and grace and end and not ours and _second(over) - timedelta(seconds=grace) < _second(end)
+            cut = asked and end and not ours and asked + MARGIN < _second(end)
             found.append(bool(marked or cut))
     return bool(found) and all(found)
 
@@ -290,12 +303,12 @@ def _ended(code: int, word: str, end: int, head: dict[str, Any], told: dict[str,
     return {"kind": "Job", "metadata": {"name": "crawl-1-0-1", "uid": OURS}}, [one], []
 
 
-seconds = st.integers(0, 20).map(lambda s: (T0 + timedelta(seconds=s)).strftime("%Y-%m-%dT%H:%M:%SZ"))
+seconds = st.integers(0, 40).map(lambda s: (T0 + timedelta(seconds=s)).strftime("%Y-%m-%dT%H:%M:%SZ"))
 well_ended = st.builds(
     _ended,
     st.sampled_from([0, 0, 0, 14]),
     st.sampled_from([SUMMARIES[0], SUMMARIES[2], ""]),
-    st.integers(0, 20),
+    st.integers(0, 40),
     st.just({})
     | st.builds(lambda at, g: {"deletionTimestamp": at, "deletionGracePeriodSeconds": g}, seconds, st.integers(0, 9)),
     runner_told,

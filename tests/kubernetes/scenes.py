@@ -21,6 +21,7 @@ from tests.kubernetes.provoking import (
     WAITS,
     Scene,
     job,
+    main,
 )
 
 Play = Callable[[Scene], None]
@@ -120,6 +121,32 @@ def _unschedulable_deleted(scene: Scene) -> None:
     _unschedulable(scene)
     scene.delete_pod()
     scene.until(lambda o: o["pods"][0]["metadata"]["deletionTimestamp"], "the deletion")
+
+
+def _suspended_before_node(scene: Scene) -> None:
+    """What a queue does that takes its room back: the pod had no node yet."""
+    scene.start(container=ABSURD, job_labels={"kueue.x-k8s.io/queue-name": "night"})
+    scene.until(lambda o: _condition(o, "PodScheduled")["status"] == "False", "Unschedulable")
+    _suspended_later(scene)
+    scene.until(lambda o: o["pods"][0]["metadata"]["deletionTimestamp"], "the deletion")
+
+
+def _resumed_before_node(scene: Scene) -> None:
+    _suspended_before_node(scene)
+    scene.cluster.admin.patch(f"{scene.jobs}/{NAME}", {"spec": {"suspend": False}})
+    scene.until(lambda o: o["job"]["status"]["startTime"], "the resumption")
+
+
+def _forbidden_sysctl(scene: Scene) -> None:
+    scene.start(pod_spec={"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "65536"}]}})
+    scene.until(lambda o: o["pods"][0]["status"]["phase"] == "Failed", "the node's refusal")
+
+
+def _outlived(scene: Scene) -> None:
+    """A container beside the crawler that nobody tells that the crawler has ended."""
+    proxy = job("import time; time.sleep(3600)")["spec"]["template"]["spec"]["containers"][0]
+    scene.start("told('finished', 0)", pod_spec={"beside": [proxy | {"name": "mesh-proxy"}]})
+    scene.until(lambda o: "terminated" in main(o)["state"] and o["pods"][0]["status"]["phase"] == "Running", "ended")
 
 
 def _preparing(scene: Scene) -> None:
@@ -302,6 +329,8 @@ SCENES: dict[str, Play] = {
     "beside-failed-finished": _beside_finished,
     "local-storage": _big_files,
     "node-refused": _refused,
+    "refused-sysctl": _forbidden_sysctl,
+    "outlived": _outlived,
     "job-deadline": _job_deadline,
     "job-deadline-no-pod": _job_deadline_no_pod,
     "pod-deadline": _pod_deadline,
@@ -334,6 +363,8 @@ SCENES: dict[str, Play] = {
     # waiting
     "running": _running,
     "suspended": _suspended(),
+    "suspended-before-node": _suspended_before_node,
+    "resumed-before-node": _resumed_before_node,
     "suspended-queue": _suspended(job_labels={"kueue.x-k8s.io/queue-name": "night"}),
     "quota": _no_pod(_quota),
     "service-account": _no_pod(pod_spec={"serviceAccountName": "crawl"}),
@@ -477,6 +508,8 @@ PASSING = (
     "pod-deleted-slow",
     "two-pods",
     "node-lost",
+    "suspended-before-node",
+    "resumed-before-node",
 )
 
 #: What the recording adds to the task as the database has it, and seconds between the condition and the look.

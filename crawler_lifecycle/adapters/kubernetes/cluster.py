@@ -69,7 +69,7 @@ class KubernetesCluster:
         self._clock = clock
         self._tails = Tails(api)
         self._deleting = Deleting(api)
-        self._keeping = Keeping(api)
+        self._keeping = Keeping(api, clock)
         self._memory = MemoryNow(api)
         self._lock = threading.Lock()
         self._inventories: dict[int | None, tuple[float, list[ClusterTask]]] = {}

@@ -1,57 +1,26 @@
 """From an ended pod, or an ended Job without one, to the evidence that ``domain.task.read_end`` judges.
 
 A container's exit alone does not tell who ended it: preemption, drain, eviction and a person's ``kubectl delete`` all
-look like exit 137, 143 or whatever the crawler makes of SIGTERM, 0 included. Only the pod's condition
-``DisruptionTarget``, its deletion stamp and its own ``reason`` tell, and only if they came before the end.
+look like exit 137, 143 or whatever the crawler makes of SIGTERM, 0 included. ``outside`` tells who else did.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 
+from crawler_lifecycle.domain.clocks import may_be_before
 from crawler_lifecycle.domain.task import INIT_FAILED, POD_FAILED, START_FAILURES, End
 from crawler_lifecycle.ports import TaskRef
 
 from . import labels
-from .facts import asked_by_us, deadline_of, deletion_asked, main_of, real, unborn, verdict
+from .facts import deadline_of, ended_at, main_of, real, unborn, verdict
 from .objects import Condition, Job, Pod, Terminated
+from .outside import Last, also_deleted, deleted_before, disruption, forgotten, too_late
 from .summary import Summary, clean, read_summary
 
-#: A pod that carries on for this long after it was marked for disruption was spared: the cluster forgets such marks.
-STALE_AFTER = timedelta(minutes=2)
-#: A node deletes the record of a pod that was deleted within this time after its end (volumes are unmounted first).
-NODE_DELETES = timedelta(minutes=1)
 #: Exit codes by which a runner says that it was told to stop.
 _TOLD = (11, 13)
-#: What a node says that has lost sight of a container: its exit code is then made up.
-_FORGOTTEN = ("ContainerStatusUnknown", "Unknown")
-_MOVED = {
-    "PreemptionByScheduler": ("evicted", "displaced by a pod of higher priority"),
-    "EvictionByEvictionAPI": ("evicted", "evicted through the API, as when its node is drained"),
-    "DeletionByTaintManager": ("interrupted", "deleted because its node does not answer or got a taint"),
-    "DeletionByDeviceTaintManager": ("interrupted", "deleted because a device of its node got a taint"),
-    "DeletionByPodGC": ("interrupted", "deleted because its node is gone"),
-}
-#: The disruptions that end a pod's record without its node.
-_GIVEN_UP = ("DeletionByTaintManager", "DeletionByPodGC")
-#: A pod's own ``reason`` that tells of its node, also on clusters that set no condition.
-_BY_NODE = {
-    "Terminated": "its node was shut down",
-    "Shutdown": "its node was shut down",
-    "NodeShutdown": "its node was shut down",
-    "NodeLost": "its node was lost",
-    "Preempting": "displaced by a critical pod",
-}
-#: Reasons by which a node refuses a pod before anything of it ran; those with a resource's name begin with OutOf.
-_REFUSALS = (
-    "NodeAffinity",
-    "NodeName",
-    "NodePorts",
-    "UnexpectedAdmissionError",
-    "PodOSNotSupported",
-    "TopologyAffinityError",
-)
 
 
 def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
@@ -59,24 +28,24 @@ def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
     main = main_of(pod)
     done = main.state.terminated if main is not None else None
     summary = read_summary(done.message if done is not None else None)
-    code, signal = _exit(done, summary)
-    own = real(done.finished_at) if done is not None else None
+    code, signal = _exit(pod, done, summary)
     by_itself = summary.runner and signal is None and code is not None and code not in _TOLD
-    by_itself = by_itself and summary.finish_reason != "shutdown"
-    moved = _disruption(task, job, pod, own, by_itself)
-    reason = _reason(pod, job, done, code, own, moved)
+    last = Last(task, job, pod, done, ended_at(pod), by_itself and summary.finish_reason != "shutdown")
+    moved = disruption(last)
+    reason = _reason(last, code, moved)
     end = End(
         exit_code=code,
         signal=signal,
         reason=reason,
         message=moved[1] if moved is not None else _message(pod, summary, reason, job),
-        finished_at=_finished(pod, own, job),
+        finished_at=_finished(pod, last.at, job),
         finish_reason=summary.finish_reason,
         runner=summary.runner or had_runner(job, pod),
         disruption=moved[0] if moved is not None else None,
         memory_limit=memory_limit(pod),
-        stopped=_stopped(task, pod, own, code, summary) or None,
-        if_not_stopped=_also_deleted(task, job, pod, own, by_itself) if moved is None else None,
+        by_itself=last.by_itself,
+        stopped=_stopped(last, code, summary) or None,
+        if_not_stopped=also_deleted(last) if moved is None else None,
     )
     return end, summary
 
@@ -111,24 +80,11 @@ def memory_limit(pod: Pod) -> str | None:
     return found.memory_limit if found is not None else None
 
 
-def moving(found: Condition, pod: Pod) -> tuple[str, str]:
-    """Outcome and words of a condition ``DisruptionTarget``."""
-    reason, detail = found.reason or "", clean(found.message)
-    if reason == "TerminationByKubelet":
-        own = clean(pod.status.message) or detail
-        if pod.status.reason == "Evicted":
-            return "evicted", "evicted, its node ran short" + (f": {own}" if own else "")
-        shut = _BY_NODE.get(pod.status.reason or "", "ended by its node")
-        return "interrupted", shut + (f": {own}" if own else "")
-    if reason in _MOVED:
-        kind, words = _MOVED[reason]
-        return kind, f"{words} ({reason})"
-    return "interrupted", f"disrupted ({reason or 'no reason given'})" + (f": {detail}" if detail else "")
-
-
-def _exit(done: Terminated | None, summary: Summary) -> tuple[int | None, int | None]:
+def _exit(pod: Pod, done: Terminated | None, summary: Summary) -> tuple[int | None, int | None]:
     """Exit code and signal. Kubernetes rarely names the signal: 128 + N is how a shell and a runtime tell it."""
-    if done is None or (done.reason in _FORGOTTEN and done.exit_code in (137, 255)):
+    if done is None and pod.status.phase == "Succeeded":
+        return 0, None  # that phase is the cluster's word for the exit 0 of every container
+    if done is None or forgotten(done):
         return None, None
     code, signal = done.exit_code, done.signal or summary.signal
     if signal is None and 128 < code <= 128 + 64 and done.reason not in START_FAILURES:
@@ -143,132 +99,57 @@ def _finished(pod: Pod, own: datetime | None, job: Job | None) -> datetime | Non
     """The cluster's own time of the end; where no container has one, the last time of anything that belongs to it."""
     if own is not None:
         return own
-    found = [pod.condition(kind) for kind in ("DisruptionTarget", "ContainersReady", "Ready")]
+    found = [pod.condition("DisruptionTarget"), *(pod.denied(kind) for kind in ("ContainersReady", "Ready"))]
     times = [c.last_transition_time for c in found if c is not None]
     over = verdict(job)
     times += [pod.metadata.deletion_timestamp, over.last_transition_time if over is not None else None]
     return max((at for time in times if (at := real(time)) is not None), default=real(pod.status.start_time))
 
 
-def _disruption(
-    task: TaskRef, job: Job | None, pod: Pod, finished: datetime | None, by_itself: bool
-) -> tuple[str, str] | None:
-    """Outcome and words when the cluster or somebody else ended it; ``None`` when nobody did, or we asked.
-
-    ``finished`` is the container's own time; ``by_itself``: its runner says that nobody told it to stop.
-    """
-    status, main = pod.status, main_of(pod)
-    done = main.state.terminated if main is not None else None
-    target = pod.condition("DisruptionTarget")
-    if target is not None and target.true:
-        if not _came_before(target.last_transition_time, finished, pod, by_itself):
-            return None
-        kind, told = moving(target, pod)
-        # The cluster gave the pod up: that proves nothing about what its node does.
-        unproved = done is None and target.reason in _GIVEN_UP and pod.spec.node_name
-        return kind, f"{told}; whether it still runs on {pod.spec.node_name} nobody can say" if unproved else told
-    if status.reason == "Evicted":
-        short = clean(status.message)
-        # Its own limit of local storage is the crawler's fault, and then no condition is set.
-        return ("evicted", f"evicted: {short}") if short and "low on resource" in short else None
-    if status.reason in _BY_NODE:
-        words = clean(status.message)
-        return "interrupted", _BY_NODE[status.reason] + (f": {words}" if words else "")
-    if status.reason in _REFUSALS or (status.reason or "").startswith("OutOf"):
-        words = clean(status.message) or ""
-        return "interrupted", f"the node {pod.spec.node_name or ''} refused it, {status.reason}: {words}".rstrip(": ")
-    if asked_by_us(task, pod, job):
-        return None
-    if _deleted_before(pod, finished, by_itself):
-        return "interrupted", who_deleted(job)
-    if done is not None and done.reason in _FORGOTTEN and done.exit_code in (137, 255):
-        return "interrupted", "its node lost sight of the container and cannot say how it ended"
-    return None
-
-
-def _also_deleted(task: TaskRef, job: Job | None, pod: Pod, finished: datetime | None, by_itself: bool) -> str | None:
-    """Who else may have deleted a pod whose end we asked for: whether our stop came in time is not known here."""
-    if not task.stopping or pod.status.reason == "DeadlineExceeded" or deadline_of(job) is not None:
-        return None
-    return who_deleted(job) if _deleted_before(pod, finished, by_itself) else None
-
-
-def _came_before(asked: datetime | None, finished: datetime | None, pod: Pod, by_itself: bool) -> bool:
-    """Whether a mark for disruption has a part in the end: set before it, and not so long before that it was spared.
-
-    Stamps have whole seconds. Within one the crawler's own word decides.
-    """
-    if asked is None or finished is None:
-        return True
-    if asked > finished or (asked == finished and by_itself):
-        return False
-    acted = pod.metadata.deletion_timestamp is not None or pod.status.reason is not None
-    return acted or finished - asked <= STALE_AFTER
-
-
-def _deleted_before(pod: Pod, finished: datetime | None, by_itself: bool) -> bool:
-    """Whether the pod was deleted before the crawler in it ended.
-
-    The stamp alone does not tell. It says when the grace is over, and the node's own delete at the end replaces it by
-    one without grace, just like that of a pod which was over when somebody deleted it. Where the runner does not say
-    that nobody told it to stop, a stamp soon after the end counts as the node's.
-    """
-    asked, grace = deletion_asked(pod), pod.metadata.deletion_grace_period_seconds or 0
-    if asked is None:
-        return False
-    if finished is None or unborn(pod):
-        return True
-    if grace > 0:
-        return asked < finished or (asked == finished and not by_itself)
-    return not by_itself and asked - finished <= NODE_DELETES
-
-
-def _stopped(task: TaskRef, pod: Pod, own: datetime | None, code: int | None, summary: Summary) -> bool:
+def _stopped(last: Last, code: int | None, summary: Summary) -> bool:
     """Whether it ended as what is told to stop does, after a deletion that was ours.
 
     The node's clock need not agree with the one that our stop was recorded by.
     """
-    if not task.stopping or own is None:
+    if not last.task.stopping or last.at is None:
         return False
     # Only a runner can say that it ended by itself; the exit code alone may be the crawler's answer to SIGTERM.
     told = not summary.runner or summary.finish_reason == "shutdown" or code in (*_TOLD, 137, 143)
-    return told and _deleted_before(pod, own, by_itself=False)
+    return told and deleted_before(last.pod, last.at, by_itself=False)
 
 
-def who_deleted(job: Job | None) -> str:
-    """Who deleted a pod whose deletion we did not ask for, as far as the Job tells."""
-    if job is None:
-        return "its Job was deleted by somebody else"
-    if job.metadata.deletion_timestamp is not None:
-        return "its Job is being deleted by somebody else"
-    if job.spec.suspend:
-        return "its Job was suspended by somebody else"
-    return "its pod was deleted by somebody else"
-
-
-def _reason(
-    pod: Pod,
-    job: Job | None,
-    done: Terminated | None,
-    code: int | None,
-    finished: datetime | None,
-    moved: tuple[str, str] | None,
-) -> str | None:
+def _reason(last: Last, code: int | None, moved: tuple[str, str] | None) -> str | None:
     """Kubernetes' one word for the end, the most telling of the several there are."""
+    pod, done = last.pod, last.done
     said, own = done.reason if done is not None else None, pod.status.reason
     if said == "OOMKilled":
         return said
-    deadline = deadline_of(job)
-    passed = deadline.last_transition_time if deadline is not None else None
-    if own == "DeadlineExceeded" or (deadline is not None and _came_before(passed, finished, pod, code == 0)):
+    if _deadline_ended_it(last):
         return "DeadlineExceeded"
     if _init_failure(pod) is not None and said in (None, "ContainerStatusUnknown"):
         return INIT_FAILED
-    if own is not None and (moved is not None or pod.condition("DisruptionTarget") is None):
+    if own not in (None, "DeadlineExceeded") and (moved is not None or pod.condition("DisruptionTarget") is None):
         return own
-    if code == 0 and pod.status.phase == "Failed":
+    if code == 0 and pod.status.phase == "Failed" and not too_late(pod, last.at):
         return POD_FAILED
     return said or own or (pod.status.phase if unborn(pod) is False else "Deleted")
+
+
+def _deadline_ended_it(last: Last) -> bool:
+    """Whether the deadline of Job or pod came before the end. A runner that nobody told to stop denies it."""
+    pod, at, deadline = last.pod, last.at, deadline_of(last.job)
+    if last.by_itself:
+        return False
+    if pod.status.reason == "DeadlineExceeded":
+        began, most = real(pod.status.start_time), pod.spec.active_deadline_seconds
+        # The node counts and dates both, in whole seconds.
+        return at is None or began is None or most is None or (at - began).total_seconds() >= most - 1
+    if deadline is None:
+        return False
+    if at is None or deadline.last_transition_time is None:
+        return True
+    # A Job ends what it gives up by a deletion: what ended without one had ended before.
+    return pod.metadata.deletion_timestamp is not None and may_be_before(deadline.last_transition_time, at)
 
 
 def _message(pod: Pod, summary: Summary, reason: str | None, job: Job | None) -> str | None:
@@ -286,10 +167,11 @@ def _message(pod: Pod, summary: Summary, reason: str | None, job: Job | None) ->
 
 
 def _init_failure(pod: Pod) -> str | None:
-    """The init container that failed, in words."""
+    """The init container that failed, in words. A sidecar is ended with the pod, and keeps nothing from starting."""
+    beside = {one.name for one in pod.spec.init_containers if one.restart_policy == "Always"}
     for status in sorted(pod.status.init_container_statuses, key=lambda s: s.name):
         done = status.state.terminated
-        if done is not None and done.exit_code != 0:
+        if done is not None and done.exit_code != 0 and status.name not in beside:
             words = clean(done.message)
             told = f"{done.reason or 'Error'}, exit {done.exit_code}"
             return f"init container {status.name} failed ({told})" + (f": {words}" if words else "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
+from crawler_lifecycle.domain.clocks import may_be_before
 from crawler_lifecycle.ports import TaskRef
 
 from . import labels
@@ -12,6 +13,8 @@ from .objects import Condition, ContainerStatus, Event, Job, Pod
 
 #: Labels that the Job controller puts on its pods. Unlike the owner's reference they outlive an orphaning delete.
 CONTROLLER_UID, JOB_NAME = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
+#: The Job controller's finalizer on pods that it has yet to count. A suspension takes it off before it deletes the pod.
+TRACKING = "batch.kubernetes.io/job-tracking"
 #: Warnings that nothing waits for.
 _HARMLESS = ("MissingClusterDNS", "DNSConfigForming")
 #: The kubelet writes the beginning of the epoch where it knows no time.
@@ -63,6 +66,29 @@ def unborn(pod: Pod) -> bool:
     return pod.metadata.deletion_timestamp is not None and not pod.spec.node_name and not pod.status.container_statuses
 
 
+def taken_back(job: Job | None, pod: Pod) -> bool:
+    """Whether the Job was suspended, as a queue does it, before this pod had a node: nothing ran, and the Job goes on.
+
+    A Job that was resumed since then has taken its own finalizer off the pod. One that is over, or being deleted, makes
+    no other pod: then this one is its end.
+    """
+    if job is None or job.metadata.deletion_timestamp is not None or verdict(job, final=False) is not None:
+        return False
+    return unborn(pod) and (bool(job.spec.suspend) or TRACKING not in pod.metadata.finalizers)
+
+
+def never_began(pod: Pod) -> bool:
+    """Whether no container of it ever executed, as far as its node knows."""
+    statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
+    states = [state for status in statuses for state in (status.state, status.last_state)]
+    return not any(state.running or state.terminated for state in states)
+
+
+def outlived(pod: Pod) -> bool:
+    """Whether a container beside the crawler still executes although the crawler has ended, and nobody ends it."""
+    return ended(pod) and pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None
+
+
 def executing(pod: Pod) -> bool:
     """Whether the crawler in it has begun and not ended."""
     main = main_of(pod)
@@ -77,6 +103,11 @@ def deletion_asked(pod: Pod) -> datetime | None:
     if over is None or real(over) is None:
         return over
     return over - _seconds(grace)
+
+
+def deletion_is_dated(pod: Pod) -> bool:
+    """Whether it is known when its deletion was asked for: a node's own delete at the end has no grace."""
+    return pod.metadata.deletion_timestamp is not None and (pod.metadata.deletion_grace_period_seconds or 0) > 0
 
 
 def kept_until(pod: Pod) -> datetime | None:
@@ -124,6 +155,12 @@ def deadline_of(job: Job | None) -> Condition | None:
     return next((c for c in found if c is not None and c.reason == "DeadlineExceeded"), None)
 
 
+def counted(job: Job | None) -> datetime | None:
+    """When the Job counted its success, as far as its conditions tell."""
+    found = [job.condition(kind) for kind in ("SuccessCriteriaMet", "Complete")] if job is not None else []
+    return min((at for c in found if c is not None and (at := real(c.last_transition_time))), default=None)
+
+
 def warning(events: Sequence[Event], uid: str, *reasons: str) -> Event | None:
     """The newest warning about the object, of these reasons if any are given."""
     about = [e for e in events if e.involved_object.uid == uid and e.type == "Warning" and e.reason not in _HARMLESS]
@@ -135,9 +172,18 @@ def warning(events: Sequence[Event], uid: str, *reasons: str) -> Event | None:
     return max(wanted, key=age, default=None)
 
 
-def asked_by_us(task: TaskRef, pod: Pod, job: Job | None) -> bool:
-    """Whether the pod's deletion is our own stop, or the Job's deadline, which is ours as well."""
-    return task.stopping or pod.status.reason == "DeadlineExceeded" or deadline_of(job) is not None
+def asked_by_us(task: TaskRef | None, pod: Pod, job: Job | None) -> bool:
+    """Whether the pod's deletion is our own stop of this task, or the deadline of Job or pod, which is ours as well.
+
+    A deadline that passed while the pod was being deleted has not asked for that.
+    """
+    if (task is not None and task.stopping) or pod.status.reason == "DeadlineExceeded":
+        return True
+    deadline, asked = deadline_of(job), deletion_asked(pod)
+    passed = deadline.last_transition_time if deadline is not None else None
+    if deadline is None or passed is None or asked is None:
+        return deadline is not None
+    return may_be_before(passed, asked)
 
 
 def clock(at: datetime, now: datetime) -> str:

@@ -13,7 +13,7 @@ from datetime import datetime
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.api import Api
 from crawler_lifecycle.adapters.kubernetes.errors import Conflict, NotFound
-from crawler_lifecycle.adapters.kubernetes.facts import ended_at, number
+from crawler_lifecycle.adapters.kubernetes.facts import ended, ended_at, number, outlived
 from crawler_lifecycle.adapters.kubernetes.objects import Pod
 
 
@@ -31,11 +31,15 @@ class Held:
     ended_at: datetime | None
     deleted_at: datetime | None
     """When its deletion was asked for (with the grace that it got)."""
+    over: bool
+    """Whether the crawler in it has ended."""
+    outlived: bool
+    """Whether a container beside the crawler runs on all the same."""
 
     @property
     def waits(self) -> bool:
         """Whether our finalizer is all that it waits for, or soon will be: it has ended, or is being deleted."""
-        return self.phase in ("Succeeded", "Failed") or self.deleted_at is not None
+        return self.over or self.deleted_at is not None
 
     def since(self) -> datetime | None:
         """Since when it waits, as far as the cluster tells."""
@@ -69,24 +73,31 @@ def _held(pod: Pod) -> Held:
         node=pod.spec.node_name,
         ended_at=ended_at(pod),
         deleted_at=meta.deletion_timestamp,
+        over=ended(pod),
+        outlived=outlived(pod),
     )
 
 
 def let_go(api: Api, pod: Held) -> bool:
-    """Take our finalizer from this pod and leave those of others; whether it was still there.
+    """Take our finalizer from this pod and leave those of others; whether it was still there. What outlived its crawler
+    is ended.
 
     Another pod under the name is left alone. Raises ``ApiError``.
     """
     try:
-        api.patch(api.pods_path(pod.name), freeing(pod.uid), kind="strategic")
+        api.patch(api.pods_path(pod.name), freeing(pod.uid, end=pod.outlived), kind="strategic")
     except (NotFound, Conflict):
         return False
     return True
 
 
-def freeing(uid: str, **metadata: object) -> dict[str, object]:
-    """The strategic patch by which our finalizer leaves the pod with this uid, and those of others stay."""
-    return {"metadata": {"uid": uid, "$deleteFromPrimitiveList/finalizers": [labels.FINALIZER], **metadata}}
+def freeing(uid: str, *, end: bool = False, **metadata: object) -> dict[str, object]:
+    """The strategic patch by which our finalizer leaves the pod with this uid, and those of others stay.
+
+    ``end``: and by which its node ends it, with its own grace. Unlike a deletion that leaves its record and log.
+    """
+    meta = {"uid": uid, "$deleteFromPrimitiveList/finalizers": [labels.FINALIZER], **metadata}
+    return {"metadata": meta, **({"spec": {"activeDeadlineSeconds": 1}} if end else {})}
 
 
 def waiting_long(pods: Sequence[Held], now: datetime, longer_than_s: float) -> list[Held]:

@@ -123,7 +123,11 @@ class Job(_Struct, frozen=True):
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of that type when it is true."""
-        return next((c for c in self.status.conditions if c.type == kind and c.true), None)
+        return _holding(self.status.conditions, kind)
+
+
+def _holding(conditions: Sequence[Condition], kind: str) -> Condition | None:
+    return next((c for c in conditions if c.type == kind and c.true), None)
 
 
 class Waiting(_Struct, frozen=True):
@@ -201,6 +205,7 @@ class SchedulingGate(_Struct, frozen=True):
 
 class PodSpec(_Struct, frozen=True):
     node_name: str | None = None
+    active_deadline_seconds: int | None = None
     termination_grace_period_seconds: int | None = None
     containers_: Sequence[Container] | None = msgspec.field(name="containers", default=None)
     init_containers_: Sequence[Container] | None = msgspec.field(name="initContainers", default=None)
@@ -262,8 +267,12 @@ class Pod(_Struct, frozen=True):
         return self.status_ or _NO_POD_STATUS
 
     def condition(self, kind: str) -> Condition | None:
-        """The condition of that type, whatever its status."""
-        return next((c for c in self.status.conditions if c.type == kind), None)
+        """The condition of that type when it is true."""
+        return _holding(self.status.conditions, kind)
+
+    def denied(self, kind: str) -> Condition | None:
+        """The condition of that type when it is on the pod and not true: false, or nobody knows."""
+        return next((c for c in self.status.conditions if c.type == kind and not c.true), None)
 
     def container(self, name: str) -> ContainerStatus | None:
         """What the kubelet said about the container of that name."""

@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
 from crawler_lifecycle.ports import TaskRef
 
 from .ending import end_of_job, end_of_pod
-from .facts import JOB_NAME, ended, executing, main_of, newest, owner_of, real, unborn, verdict
+from .facts import JOB_NAME, ended, executing, main_of, newest, owner_of, real, taken_back, unborn, verdict
 from .objects import Event, Job, Pod
 from .summary import Summary
 from .waiting import job_words, pod_words, warning_words
@@ -47,7 +47,7 @@ class _Reading:
     def observe(self) -> Observation:
         uid = self._uid()
         job = self.job if self.job is not None and self.job.metadata.uid == uid else None
-        pods = [pod for pod in self.pods if uid is not None and owner_of(pod) == uid]
+        pods = [pod for pod in self.pods if uid is not None and owner_of(pod) == uid and not taken_back(job, pod)]
         pod = newest(pods)
         if pod is not None:
             return self._of_pod(job, pod, uid, _ended_beside(pod, pods))

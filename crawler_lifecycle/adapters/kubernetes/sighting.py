@@ -68,8 +68,8 @@ def job_seen(job: Job) -> Seen | None:
 
 def _reasons(pod: Pod, crawler: ContainerStatus | None) -> Iterator[str]:
     """Why the crawler does not execute yet, where somebody has said so."""
-    scheduled = pod.condition("PodScheduled")
-    if scheduled is not None and scheduled.status == "False":
+    scheduled = pod.denied("PodScheduled")
+    if scheduled is not None:
         yield scheduled.reason or "Unscheduled"
     statuses = [*pod.status.init_container_statuses, *([crawler] if crawler is not None else [])]
     for status in statuses:
@@ -84,9 +84,7 @@ def _troubles(pod: Pod, stage: str) -> Iterator[str]:
     """What happens to a pod from outside."""
     if pod.metadata.deletion_timestamp is not None:
         yield "deleted"
-    disrupted = pod.condition("DisruptionTarget")
-    if disrupted is not None and disrupted.true:
+    if pod.condition("DisruptionTarget") is not None:
         yield "disrupted"
-    ready = pod.condition("Ready")
-    if stage == RUNNING and ready is not None and not ready.true and pod.metadata.deletion_timestamp is None:
+    if stage == RUNNING and pod.denied("Ready") is not None and pod.metadata.deletion_timestamp is None:
         yield "unready"  # nobody probes a crawler: its node does not answer

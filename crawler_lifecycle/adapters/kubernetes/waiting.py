@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 
 from crawler_lifecycle.ports import TaskRef
 
-from .ending import STALE_AFTER, moving, who_deleted
 from .facts import asked_by_us, clock, deletion_asked, kept_until, main_of, warning
 from .objects import ContainerStatus, Event, Job, Pod
+from .outside import STALE_AFTER, marked, moving, who_deleted
 from .summary import clean
 
 #: Seconds after which it is told that nobody has taken up a Job or a pod.
@@ -113,8 +113,8 @@ def pod_words(task: TaskRef, job: Job | None, pod: Pod, events: Sequence[Event],
 
 
 def _unscheduled(pod: Pod, now: datetime) -> str:
-    found = pod.condition("PodScheduled")
-    if found is None or found.true:
+    found = pod.denied("PodScheduled")
+    if found is None:
         created = pod.metadata.creation_timestamp
         if created is not None and now - created > TAKEN_UP:
             return f"No scheduler has taken up the pod since {clock(created, now)}: is the cluster's scheduler running?"
@@ -189,9 +189,8 @@ def warning_words(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> st
 
 def _silent(pod: Pod, now: datetime) -> str | None:
     """Whether its node is out of touch: the node itself never says "not ready" beside "containers ready"."""
-    ready, containers = pod.condition("Ready"), pod.condition("ContainersReady")
-    lost = pod.status.reason == "NodeLost"
-    if not lost and (ready is None or ready.true or containers is None or not containers.true):
+    ready, lost = pod.denied("Ready"), pod.status.reason == "NodeLost"
+    if not lost and (ready is None or pod.condition("ContainersReady") is None):
         return None
     since = ready.last_transition_time if ready is not None else None
     when = f" since {clock(since, now)}" if since is not None else ""
@@ -200,7 +199,7 @@ def _silent(pod: Pod, now: datetime) -> str | None:
 
 def _marked(pod: Pod, now: datetime) -> str | None:
     found = pod.condition("DisruptionTarget")
-    if found is None or not found.true or pod.metadata.deletion_timestamp is not None:
+    if found is None or pod.metadata.deletion_timestamp is not None:
         return None
     since = found.last_transition_time
     if since is not None and now - since > STALE_AFTER:
@@ -227,9 +226,9 @@ def _leaving(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | N
 
 def _who(task: TaskRef, job: Job | None, pod: Pod) -> str | None:
     """Who deleted a pod that is being deleted; ``None`` when we did."""
-    target = pod.condition("DisruptionTarget")
-    if target is not None and target.true:
-        return moving(target, pod)[1]
+    mark = marked(pod)
+    if mark is not None:
+        return moving(mark, pod)[1]
     if task.stopping:
         return None
     return "its deadline passed" if asked_by_us(task, pod, job) else who_deleted(job)

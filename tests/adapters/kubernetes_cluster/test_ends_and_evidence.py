@@ -316,6 +316,94 @@ def test_without_the_right_to_delete_it_becomes_a_job_for_no_pods(world: World) 
     assert world.kept() == []
 
 
+def _crawler_ends(world: World, index: int = 0, ago_s: float = 120) -> None:
+    """The crawler's own container ends, and one beside it goes on."""
+    at = (world.now() - timedelta(seconds=ago_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def change(pod: Any) -> None:
+        [crawler] = pod["status"]["containerStatuses"]
+        crawler["state"] = {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": at}}
+        proxy = {"name": "mesh-proxy", "state": {"running": {"startedAt": at}}, "ready": True, "restartCount": 0}
+        pod["status"]["containerStatuses"] = [crawler, proxy]
+
+    world.server.change_pod(world.name(index), change)
+
+
+def test_what_outlives_its_crawler_is_kept_until_the_end_is_on_record_and_then_ended(world: World) -> None:
+    world.deploy(2)
+    _crawler_ends(world)
+    assert world.see().phase is Phase.ENDED
+    assert world.kept() == [(RUN, 0, 1)]
+    [held] = [pod for pod in holding.held(world.api) if pod.waits]
+    assert (held.task_index, held.phase, held.outlived) == (0, "Running", True)
+    world.cluster.release(RUN, [world.ref()])
+    [pod] = world.server.pods(world.name())
+    assert pod["spec"]["activeDeadlineSeconds"] == 1
+    assert labels.SETTLED in pod["metadata"]["labels"]
+    assert _finalizers(world, 0).count(labels.FINALIZER) == 0
+    assert (_deletes(world, "pods"), _deletes(world, "jobs")) == ([], []), "its record and its log stay for the day"
+    assert world.kept() == []
+    assert "activeDeadlineSeconds" not in world.server.pods(world.name(1))[0]["spec"]
+
+
+def test_what_is_beside_a_crawler_has_a_minute_to_end_by_itself(world: World) -> None:
+    world.deploy()
+    _crawler_ends(world, ago_s=30)
+    assert world.kept() == []
+    world.server.pod_ends(world.name(), 0)
+    assert world.kept() == [(RUN, 0, 1)]
+    world.cluster.release(RUN, [world.ref()])
+    [pod] = world.server.pods(world.name())
+    assert "activeDeadlineSeconds" not in pod["spec"], "nothing runs any more"
+
+
+def test_what_runs_is_listed_now_and_then_and_not_forgotten_in_between(world: World) -> None:
+    world.deploy()
+    _crawler_ends(world)
+    world.forget_calls()
+    for _ in range(5):
+        assert world.kept() == [(RUN, 0, 1)]
+    assert world.calls("GET", "status.phase%3DRunning") == 1
+
+
+def test_an_administrator_finds_and_ends_what_outlived_its_crawler(world: World) -> None:
+    world.deploy()
+    _crawler_ends(world)
+    [held] = holding.held(world.api)
+    assert holding.let_go(world.api, held)
+    assert world.server.pods(world.name())[0]["spec"]["activeDeadlineSeconds"] == 1
+
+
+def _taken_back(world: World, *, suspended: bool) -> None:
+    """What the Job controller does to a pod without a node when the Job is suspended; perhaps resumed since then."""
+    world.server.change_job(world.name(), lambda job: job["spec"].update(suspend=suspended))
+    tracking = "batch.kubernetes.io/job-tracking"
+    world.server.change_pod(world.name(), lambda pod: pod["metadata"]["finalizers"].remove(tracking))
+    [pod] = world.server.pods(world.name())
+    world.api.delete(world.api.pods_path(pod["metadata"]["name"]), {"gracePeriodSeconds": 0})
+
+
+@pytest.mark.parametrize("suspended", [True, False], ids=["suspended", "resumed"])
+def test_a_pod_that_a_queue_took_back_before_it_had_a_node_goes_and_its_task_waits(
+    world: World, suspended: bool
+) -> None:
+    world.deploy(started=False)
+    _taken_back(world, suspended=suspended)
+    assert world.see().phase is Phase.WAITING
+    assert world.kept() == []
+    assert world.server.pods(world.name()) == []
+    assert world.see().phase is Phase.WAITING
+    assert _deletes(world, "jobs") == [], "the Job goes on"
+
+
+def test_a_pod_without_a_node_that_a_person_deleted_is_kept_as_an_end(world: World) -> None:
+    world.deploy(started=False)
+    [pod] = world.server.pods(world.name())
+    world.api.delete(world.api.pods_path(pod["metadata"]["name"]), {"gracePeriodSeconds": 0})
+    assert world.see().phase is Phase.ENDED
+    assert world.kept() == [(RUN, 0, 1)]
+
+
 def test_another_object_under_the_name_is_not_let_go(world: World) -> None:
     world.deploy()
     world.server.pod_ends(world.name(), 0)
@@ -384,7 +472,7 @@ def test_the_life_of_a_task_is_five_calls(world: World) -> None:
     world.cluster.release(run_ref(RUN), refs)
     shared = world.calls("GET", r"/(jobs|pods)\?")
     assert world.calls() - shared == 50
-    assert shared <= 6
+    assert shared <= 7
 
 
 def test_a_placeholder_is_no_time_of_an_end_for_anybody(world: World) -> None:

@@ -161,7 +161,10 @@ class Controllers:
             self._owner_again(change.last)
             return
         meta = pod["metadata"]
-        if finished(pod) or (not pod["spec"].get("nodeName") and "deletionTimestamp" in meta):
+        if not finished(pod) and not pod["spec"].get("nodeName") and "deletionTimestamp" in meta:
+            # The Job controller waits for a final phase, which the collector of pods writes within 20 s.
+            pod = self.store.update(PODS, key_of(pod), lambda p: p["status"].update(phase="Failed"))
+        if finished(pod):
             self._count(pod)
             return
         heard = "deletionTimestamp" in meta and pod["spec"].get("nodeName") not in self.lost_nodes

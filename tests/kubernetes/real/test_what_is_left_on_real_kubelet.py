@@ -1,0 +1,80 @@
+"""What a task leaves on the cluster after its end is ended as well, by a real node and the real Job controller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from crawler_lifecycle.adapters.kubernetes import labels
+from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
+from crawler_lifecycle.domain.task import Phase
+from crawler_lifecycle.ports import TaskRef
+from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.provoking import NAME, SAYS_SHUTDOWN, Scene
+from tests.kubernetes.scenes import SCENES
+
+
+class Left:
+    """A scene on the real cluster, and our adapter before it whose clock is put forward by two minutes."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.scene = Scene(cluster, cluster.namespace("left"))
+        self.api = Api.connect(kubeconfig=cluster.kubeconfig, namespace=self.scene.namespace)
+        self.cluster = KubernetesCluster(self.api, clock=lambda: datetime.now(UTC) + timedelta(minutes=2))
+
+    def close(self) -> None:
+        self.scene.finish()
+        self.api.close()
+
+    def task(self) -> TaskRef:
+        return TaskRef(1, 0, 1, self.scene.job()["metadata"]["uid"])
+
+    def phase(self) -> Phase:
+        return self.cluster.look(1, [self.task()]).observations[0].phase
+
+
+@pytest.fixture
+def left(real_cluster: Cluster) -> Iterator[Left]:
+    found = Left(real_cluster)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def test_a_container_that_outlives_the_crawler_is_ended_and_its_job_with_it(left: Left) -> None:
+    SCENES["outlived"](left.scene)
+    assert left.phase() is Phase.ENDED
+    assert [end.key for end in left.cluster.kept()] == [(1, 0, 1)]
+    left.cluster.release(1, [left.task()])
+    left.scene.until(lambda o: o["pods"][0]["status"]["phase"] == "Failed", "the end of the pod")
+    left.scene.until(lambda o: [c for c in o["job"]["status"]["conditions"] if c["type"] == "Failed"], "the Job's end")
+    [pod] = left.scene.objects()["pods"]
+    states = {status["name"]: status["state"] for status in pod["status"]["containerStatuses"]}
+    assert states[labels.CONTAINER]["terminated"]["exitCode"] == 0, "the evidence stays"
+    assert "terminated" in states["mesh-proxy"]
+    assert "deletionTimestamp" not in pod["metadata"]
+    assert left.cluster.kept() == []
+
+
+def test_a_queue_that_takes_a_job_back_before_it_ran_gets_a_second_pod_later(left: Left) -> None:
+    SCENES["suspended-before-node"](left.scene)
+    assert left.phase() is Phase.WAITING
+    assert left.cluster.kept() == []
+    left.scene.until(lambda o: not o["pods"], "no pod")
+    left.scene.cluster.admin.patch(f"{left.scene.jobs}/{NAME}", {"spec": {"suspend": False}})
+    left.scene.until(lambda o: o["pods"] and "deletionTimestamp" not in o["pods"][0]["metadata"], "another pod")
+    assert left.phase() is Phase.WAITING
+
+
+def test_a_job_that_was_suspended_under_its_pod_goes_with_the_end_of_that(left: Left) -> None:
+    left.scene.start(SAYS_SHUTDOWN.format(code=11))
+    left.scene.ready()
+    left.scene.cluster.admin.patch(f"{left.scene.jobs}/{NAME}", {"spec": {"suspend": True}})
+    left.scene.ended()
+    assert left.phase() is Phase.ENDED
+    left.cluster.release(1, [left.task()])
+    left.scene.until(lambda o: o["job"] is None and not o["pods"], "nothing left")
