@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.task import INIT_FAILED, POD_FAILED, START_FAILURE
 from crawler_lifecycle.ports import TaskRef
 
 from . import labels
-from .facts import deadline_of, ended_at, main_of, real, unborn, verdict
+from .facts import deadline_of, ended_at, main_of, real, sidecars, unborn, verdict
 from .objects import Condition, Job, Pod, Terminated
 from .outside import Last, also_deleted, deleted_before, disruption, forgotten, too_late
 from .summary import Summary, clean, read_summary
@@ -168,7 +168,7 @@ def _message(pod: Pod, summary: Summary, reason: str | None, job: Job | None) ->
 
 def _init_failure(pod: Pod) -> str | None:
     """The init container that failed, in words. A sidecar is ended with the pod, and keeps nothing from starting."""
-    beside = {one.name for one in pod.spec.init_containers if one.restart_policy == "Always"}
+    beside = sidecars(pod)
     for status in sorted(pod.status.init_container_statuses, key=lambda s: s.name):
         done = status.state.terminated
         if done is not None and done.exit_code != 0 and status.name not in beside:

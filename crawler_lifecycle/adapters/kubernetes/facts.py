@@ -37,6 +37,11 @@ def main_of(pod: Pod) -> ContainerStatus | None:
     return pod.container(labels.CONTAINER)
 
 
+def sidecars(pod: Pod) -> set[str]:
+    """The init containers that execute beside the crawler, and that the node ends after it."""
+    return {one.name for one in pod.spec.init_containers if one.restart_policy == "Always"}
+
+
 def real(at: datetime | None) -> datetime | None:
     """The time, unless it is a placeholder."""
     return at if at is not None and at >= _FIRST else None

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from crawler_lifecycle.ports import TaskRef
 
-from .facts import asked_by_us, clock, deletion_asked, kept_until, main_of, warning
+from .facts import asked_by_us, clock, deletion_asked, kept_until, main_of, sidecars, warning
 from .objects import ContainerStatus, Event, Job, Pod
 from .outside import STALE_AFTER, marked, moving, who_deleted
 from .summary import clean
@@ -95,7 +95,7 @@ def pod_words(task: TaskRef, job: Job | None, pod: Pod, events: Sequence[Event],
         return f"Held by scheduling gates: {', '.join(gates)}"
     if not pod.spec.node_name:
         return _unscheduled(pod, now)
-    beside = {one.name for one in pod.spec.init_containers if one.restart_policy == "Always"}
+    beside = sidecars(pod)
     for status in sorted(pod.status.init_container_statuses, key=lambda s: s.name):
         if status.state.terminated is not None and status.state.terminated.exit_code != 0:
             done = status.state.terminated
