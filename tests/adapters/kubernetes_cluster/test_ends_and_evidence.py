@@ -336,7 +336,7 @@ def test_what_outlives_its_crawler_is_kept_until_the_end_is_on_record_and_then_e
     assert world.kept() == [(RUN, 0, 1)]
     [held] = [pod for pod in holding.held(world.api) if pod.waits]
     assert (held.task_index, held.phase, held.outlived) == (0, "Running", True)
-    world.cluster.release(RUN, [world.ref()])
+    world.cluster.release(run_ref(RUN), [world.ref()])
     [pod] = world.server.pods(world.name())
     assert pod["spec"]["activeDeadlineSeconds"] == 1
     assert labels.SETTLED in pod["metadata"]["labels"]
@@ -352,7 +352,7 @@ def test_what_is_beside_a_crawler_has_a_minute_to_end_by_itself(world: World) ->
     assert world.kept() == []
     world.server.pod_ends(world.name(), 0)
     assert world.kept() == [(RUN, 0, 1)]
-    world.cluster.release(RUN, [world.ref()])
+    world.cluster.release(run_ref(RUN), [world.ref()])
     [pod] = world.server.pods(world.name())
     assert "activeDeadlineSeconds" not in pod["spec"], "nothing runs any more"
 

@@ -15,6 +15,9 @@ from crawler_lifecycle.ports import TaskRef
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.provoking import NAME, SAYS_SHUTDOWN, Scene
 from tests.kubernetes.scenes import SCENES
+from tests.support.run_refs import run_ref
+
+RUN = run_ref(1)
 
 
 class Left:
@@ -33,7 +36,7 @@ class Left:
         return TaskRef(1, 0, 1, self.scene.job()["metadata"]["uid"])
 
     def phase(self) -> Phase:
-        return self.cluster.look(1, [self.task()]).observations[0].phase
+        return self.cluster.look(RUN, [self.task()]).observations[0].phase
 
 
 @pytest.fixture
@@ -49,7 +52,7 @@ def test_a_container_that_outlives_the_crawler_is_ended_and_its_job_with_it(left
     SCENES["outlived"](left.scene)
     assert left.phase() is Phase.ENDED
     assert [end.key for end in left.cluster.kept()] == [(1, 0, 1)]
-    left.cluster.release(1, [left.task()])
+    left.cluster.release(RUN, [left.task()])
     left.scene.until(lambda o: o["pods"][0]["status"]["phase"] == "Failed", "the end of the pod")
     left.scene.until(lambda o: [c for c in o["job"]["status"]["conditions"] if c["type"] == "Failed"], "the Job's end")
     [pod] = left.scene.objects()["pods"]
@@ -76,5 +79,5 @@ def test_a_job_that_was_suspended_under_its_pod_goes_with_the_end_of_that(left: 
     left.scene.cluster.admin.patch(f"{left.scene.jobs}/{NAME}", {"spec": {"suspend": True}})
     left.scene.ended()
     assert left.phase() is Phase.ENDED
-    left.cluster.release(1, [left.task()])
+    left.cluster.release(RUN, [left.task()])
     left.scene.until(lambda o: o["job"] is None and not o["pods"], "nothing left")
