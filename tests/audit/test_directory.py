@@ -40,8 +40,15 @@ async def test_the_schedule_is_what_the_settings_say(unhurried: WorkflowEnvironm
     found = (await described(client)).schedule
     assert [interval.every.total_seconds() for interval in found.spec.intervals] == [60]
     assert (found.state.paused, found.state.note) == (True, "a migration"), "whoever paused it finds it paused"
+    await keep_audit_schedule(client, 900, repair=True, only_missing=True)
+    await keep_audit_schedule(client, 0, repair=True, only_missing=True)
+    found = (await described(client)).schedule
+    assert [interval.every.total_seconds() for interval in found.spec.intervals] == [60], "what is there stays"
     for _ in range(2):
         await keep_audit_schedule(client, 0, repair=False)
+    await keep_audit_schedule(client, 900, repair=True, only_missing=True)
+    assert (await described(client)).schedule.spec.intervals, "a server whose database was replaced has none"
+    await keep_audit_schedule(client, 0, repair=False)
     with pytest.raises(RPCError) as caught:
         await described(client)
     assert caught.value.status is RPCStatusCode.NOT_FOUND

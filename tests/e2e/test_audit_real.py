@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ import pytest
 
 from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.domain.run import RunRequest
-from tests.e2e.world import ENDLESS, QUICK, World, until
+from tests.e2e.world import ENDLESS, QUICK, World, moment, until
 from tests.support.builds import ROOT
 
 SHORT = {"max_pages": "3", "delay": "0.05"}
+#: From due to looked at, whatever keeps a run from being looked at; the rest is what a slow machine may take.
+REACH_S = 60 + 15
 #: Ten years: whenever the tests run, no audit comes by itself (one that is daily comes at midnight).
 EVERY_S = "315360000"
 
@@ -231,4 +234,37 @@ def test_a_run_whose_starter_died_is_started(stack: World) -> None:
     assert audit(stack)["repaired"] == {"not_started": 1}
     until(lambda: stack.closed([row.run_id]), "the end of the run")
     stack.prove(row.run_id, "COMPLETED", "finished")
+    settled(stack)
+
+
+def test_a_temporal_that_has_forgotten_everything_is_noticed_within_a_minute(stack: World) -> None:
+    """Its database is gone and an empty one is in its place. No audit is asked for."""
+    stack.healthy()
+    run_id = started(stack, ENDLESS)
+    until(lambda: stack.tasks(run_id) == {"RUNNING": 1}, "a task that runs")
+    until(lambda: stack.gateway.run(run_id)["status"] == "PROCESSING", "a run that has started")
+    supervisor = stack.stack._supervisor
+    temporal = supervisor._kept["temporal"].part
+    supervisor.stop(["temporal"])
+    for file in stack.folder.glob("temporal.db*"):
+        file.unlink()
+    due = moment(stack.query("SELECT next_look_at FROM run_history WHERE run_id = ?", run_id)[0][0])
+    supervisor.start([temporal])
+    stack.stack.wait_healthy()
+    back = datetime.now(UTC)
+    until(lambda: stack.gateway.list_of_runs()["overdue"]["run_id"] == run_id, "the word that its look is overdue")
+    assert f"(run {run_id})" in stack.gateway.correction_summary()["text"]
+    until(lambda: stack.gateway.run(run_id)["attempt"] == 2, "another workflow", 120)
+    looked = "SELECT verified_at FROM run_history WHERE run_id = ?"
+    until(lambda: moment(stack.query(looked, run_id)[0][0]) > back, "a look", 30)
+    seconds = (moment(stack.query(looked, run_id)[0][0]) - max(due, back)).total_seconds()
+    assert seconds < REACH_S, f"{seconds:.1f} s from due to looked at"
+    assert ("repair", "PROCESSING", "no workflow") in corrections(stack, run_id)
+    assert stack.tasks(run_id) == {"RUNNING": 1}, "the crawl itself went on"
+    stack.gateway.stop(run_id, force=True)
+    until(lambda: stack.closed([run_id]), "the end of the run")
+    assert stack.gateway.list_of_runs()["overdue"]["count"] == 0
+    # The schedule of audits went with Temporal's database.
+    described = ["schedule", "describe", "--schedule-id", "crawl-audit"]
+    until(lambda: stack.temporal(*described, check=False).returncode == 0, "the schedule of audits")
     settled(stack)
