@@ -25,7 +25,7 @@ from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, SCHEDULER_WAIT
 from crawler_lifecycle.ports import Cluster, Deployment, Fence, Notifier, RunStore, SchedulerClient
 
 from .reconciliation import compare, ref_of
-from .shared import Clock, Counts, beating, deliver, ordered_at, utc_now
+from .shared import Clock, Counts, beating, deliver, ordered_at, telling, utc_now
 
 #: A deployment call is void this many seconds after its try began, so that a late one cannot undo a stop.
 DEPLOYMENT_LIFE_S = 25
@@ -125,7 +125,7 @@ class DeploymentActivities:
         expires_at = self.clock() + timedelta(seconds=DEPLOYMENT_LIFE_S)
         # Who creates goes by another clock than who proves that nothing came.
         until = expires_at + timedelta(seconds=CLOCK_MARGIN_S)
-        with beating():
+        with beating(), telling(self.store.note_waiting, fence):
             place = self._place(fence)
             handle = self.store.request_of(fence.run_id)
             if fence.attempt > 1:
@@ -232,7 +232,7 @@ class DeploymentActivities:
         Second execution: asks again; reading changes nothing.
         """
         fence = order.fence
-        with beating():
+        with beating(), telling(self.store.note_waiting, fence):
             alive = self.store.task_page(fence.run_id, ALIVE, limit=1)
             if not alive:
                 return MainJobReport(None, ended=True)

@@ -145,16 +145,12 @@ class ReconciliationActivities:
         Second execution: looks again and stages anew.
         """
         fence = order.fence
-
-        def tell(fence: Fence, error: str) -> None:
-            self.store.record_look_error(fence, error, ordered_at())
-
-        with beating(), telling(tell, fence):
+        with beating(), telling(self._tell, fence):
             state = self.store.found_state(fence)
             try:
                 look = self.cluster.look(fence.run, [ref_of(task) for task in state.tasks])
             except ClusterUnavailable as error:
-                tell(fence, str(error))
+                self._tell(fence, str(error))
                 raise
             findings = compare(state, look, gap_s=order.gap_s, resumed=order.resumed)
             wanted = order.next_gap_s if look.again_s is None else min(order.next_gap_s, look.again_s)
@@ -172,6 +168,10 @@ class ReconciliationActivities:
             stalled(report.quiet, order.stall_timeout_s),
         )
 
+    def _tell(self, fence: Fence, error: str) -> None:
+        """A look that cannot be had, or not be written down, says why from its first try on."""
+        self.store.record_look_error(fence, error, ordered_at())
+
     @activity.defn(name="get_bulk_task_history_data", no_thread_cancel_exception=True)
     def get_bulk_task_history_data(self, fence: Fence) -> int:
         """Fetch debugging information (log tail, counters, memory) about the changed tasks and stage it; how many.
@@ -179,7 +179,7 @@ class ReconciliationActivities:
         Second execution: fetches again and stages anew.
         """
         fetched, after = 0, -1
-        with beating():
+        with beating(), telling(self._tell, fence):
             while True:
                 page = self.store.staged(fence, after, DETAILS_PAGE)
                 refs = [
@@ -199,7 +199,8 @@ class ReconciliationActivities:
 
         Second execution: writes the same values again.
         """
-        return self.store.apply_details(fence)
+        with telling(self._tell, fence):
+            return self.store.apply_details(fence)
 
     @activity.defn(name="sync_statuses", no_thread_cancel_exception=True)
     def sync_statuses(self, order: Sync) -> Synced:
@@ -207,7 +208,8 @@ class ReconciliationActivities:
 
         Second execution: nothing is staged any more, and the counts are the same.
         """
-        counts = self.store.apply_findings(order.fence, order.source, order.observed_at)
+        with telling(self._tell, order.fence):
+            counts = self.store.apply_findings(order.fence, order.source, order.observed_at)
         return Synced(counts.positive(), counts.active, counts.queued, push=self.notifier.sends)
 
     @activity.defn(name="signal_pusher_changed", no_thread_cancel_exception=True)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from temporalio import activity
-from temporalio.exceptions import CancelledError
+from temporalio.exceptions import CancelledError, FailureError
 
-from crawler_lifecycle.domain.errors import NotDelivered, RowUnreadable
+from crawler_lifecycle.domain.errors import LifecycleError, NotDelivered, RowUnreadable, StoreRefused
 from crawler_lifecycle.domain.names import event_key
 from crawler_lifecycle.ports import Event, Fence, RunStore, TaskCounts
 
@@ -75,15 +75,23 @@ def _beat(*details: object) -> None:
 
 @contextmanager
 def telling(tell: Callable[[Fence, str], None], fence: Fence) -> Iterator[None]:
-    """Show people which row another hand spoilt, by ``tell``; the activity is tried again until somebody mends it.
+    """Show people, by ``tell``, what no outage explains: a row that another hand spoilt, a statement that the database
+    refused, a fault of ours. The activity is tried again until somebody mends it.
 
-    The run's own row, when that is the one, is not written to.
+    The run's own row, when that is the one, is not written to. Of a fault of ours only its kind is told: its text may
+    hold anything.
     """
     try:
         yield
-    except RowUnreadable as error:
-        with suppress(RowUnreadable):
+    except (RowUnreadable, StoreRefused) as error:
+        with suppress(Exception):
             tell(fence, str(error))
+        raise
+    except (LifecycleError, FailureError):
+        raise
+    except Exception as error:
+        with suppress(Exception):
+            tell(fence, f"this build cannot go on here ({type(error).__name__}); the log of its worker says where")
         raise
 
 

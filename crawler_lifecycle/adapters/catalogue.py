@@ -25,7 +25,7 @@ from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, Crawle
 from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
 from crawler_lifecycle.domain.names import CRAWLER_NAME
 from crawler_lifecycle.domain.pod import PodOptions, PodVolume, Toleration
-from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.domain.run import Resources
 
 logger = logging.getLogger(__name__)
 
@@ -210,7 +210,6 @@ class _Reader:
         for path, text in _texts(definition):
             if "\0" in text:
                 raise InvalidRequest(f"{path}: holds a NUL character, which no process can receive; remove it")
-        Limits(**{name: value for name, value in definition.limits.items() if value is not None})
 
     # --- nodes to plain data, with the line of every path -----------------------------------------------------------
 

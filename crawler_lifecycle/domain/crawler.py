@@ -83,6 +83,7 @@ class CrawlerDefinition:
         if unknown:
             known = ", ".join(known_limits)
             raise InvalidRequest(f"{self.name}: limits.{unknown[0]}: unknown; known are {known}")
+        Limits(**self.limits)  # type: ignore[arg-type]
 
     def _check_without_runner(self) -> None:
         if self.kind is CrawlerKind.SCRAPY:

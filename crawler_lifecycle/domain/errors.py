@@ -130,6 +130,15 @@ class StoreUnavailable(LifecycleError):
     retryable = True
 
 
+class StoreRefused(StoreUnavailable):
+    """The database is there and refused one statement of ours. The text names the statement and never a value in it.
+
+    Tried again all the same: nothing may be given up because of our own fault, which a new build may mend.
+    """
+
+    code = "StoreRefused"
+
+
 class RowUnreadable(LifecycleError):
     """A row holds what cannot be, because another hand wrote it. The text names table, key, column, value and cure.
 

@@ -10,11 +10,12 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar
 
+from .bounds import CPU_MAX, ID_MAX, LIMITS, check_number, check_time, refusal
 from .errors import InvalidRequest
 from .names import CRAWLER_NAME, REQUEST_ID_MAX
 
@@ -72,19 +73,6 @@ def run_may_become(current: RunStatus, new: RunStatus) -> bool:
     return _RUN_RANK[new] > _RUN_RANK[current]
 
 
-def _refuse(field_name: str, value: object, cure: str) -> InvalidRequest:
-    shown = repr(value)
-    return InvalidRequest(f"{field_name}: {shown[:120]} is not allowed; {cure}")
-
-
-def _check_number(name: str, value: float | None, *, minimum: float = 0.0, above: bool = False) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not math.isfinite(value) or value < minimum or (above and value <= minimum):
-        word = "above" if above else "of at least"
-        raise _refuse(name, value, f"give a finite number {word} {minimum:g}")
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Time limits of a run, in seconds. ``None`` means no limit."""
@@ -105,10 +93,8 @@ class Limits:
     """A stop whose tasks are still not gone after that becomes a forced stop."""
 
     def __post_init__(self) -> None:
-        _check_number("limits.start_check_s", self.start_check_s)
-        for name in ("start_timeout_s", "run_timeout_s", "stall_timeout_s", "force_stop_after_s"):
-            _check_number(f"limits.{name}", getattr(self, name), above=True)
-        _check_number("limits.stop_grace_s", self.stop_grace_s)
+        for one in fields(self):
+            check_number(f"limits.{one.name}", getattr(self, one.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +130,10 @@ def parse_memory(text: str | None) -> int | None:
         value = float(text.removesuffix(suffix))
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) or value <= 0:
-        raise _refuse("resources.memory", text, "give a quantity such as 512Mi or 2Gi")
-    return int(value * _BINARY.get(suffix, 1))
+    size = value * _BINARY.get(suffix, 1)
+    if not math.isfinite(size) or not 0 < size <= ID_MAX:
+        raise refusal("resources.memory", text, "give a quantity such as 512Mi or 2Gi")
+    return int(size)
 
 
 def parse_cpu(text: str | None) -> float | None:
@@ -158,8 +145,8 @@ def parse_cpu(text: str | None) -> float | None:
         value = float(number)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) or value <= 0:
-        raise _refuse("resources.cpu", text, "give a quantity such as 500m or 2")
+    if not 0 < value * factor <= CPU_MAX:
+        raise refusal("resources.cpu", text, "give a quantity such as 500m or 2")
     return value * factor
 
 
@@ -215,7 +202,7 @@ def _check_inline(tasks: Sequence[ChildTask], cure: str) -> None:
 
 def _check_request_id(value: str | None) -> None:
     if value is not None and not (0 < len(value) <= REQUEST_ID_MAX and value.isprintable()):
-        raise _refuse("request_id", value, f"give 1 to {REQUEST_ID_MAX} printable characters")
+        raise refusal("request_id", value, f"give 1 to {REQUEST_ID_MAX} printable characters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +219,7 @@ class AddTasks:
 
     def __post_init__(self) -> None:
         if not self.tasks:
-            raise _refuse("tasks", self.tasks, "give at least one task")
+            raise refusal("tasks", self.tasks, "give at least one task")
         _check_inline(self.tasks, "in several calls")
         _check_request_id(self.request_id)
 
@@ -284,17 +271,16 @@ class RunRequest:
     def __post_init__(self) -> None:
         self._check_identity()
         self._check_tasks()
-        if not 1 <= self.priority <= 5:
-            raise _refuse("priority", self.priority, "give a whole number from 1 (first) to 5 (last)")
-        if self.max_parallel_tasks is not None and self.max_parallel_tasks < 1:
-            raise _refuse("max_parallel_tasks", self.max_parallel_tasks, "give 1 or more, or leave it out for all")
+        for name in ("run_id", "priority", "max_parallel_tasks"):
+            check_number(name, getattr(self, name))
+        check_time("due_at", self.due_at)
         if self.poll_minutes is not None:
             if not 1 <= len(self.poll_minutes) <= 100:
-                raise _refuse("poll_minutes", self.poll_minutes, "give 1 to 100 intervals in minutes, or leave it out")
+                raise refusal("poll_minutes", self.poll_minutes, "give 1 to 100 intervals in minutes, or leave it out")
             for n, minutes in enumerate(self.poll_minutes):
-                _check_number(f"poll_minutes[{n}]", minutes, above=True)
+                check_number(f"poll_minutes[{n}]", minutes, LIMITS["poll_minutes"])
         if len(self.tags) > 20 or any(not 0 < len(tag) <= 100 for tag in self.tags):
-            raise _refuse("tags", self.tags, "give at most 20 tags of 1 to 100 characters")
+            raise refusal("tags", self.tags, "give at most 20 tags of 1 to 100 characters")
 
     def _check_identity(self) -> None:
         if self.crawler is None and self.run_id is None:
@@ -304,23 +290,21 @@ class RunRequest:
             )
         if self.crawler is not None and not CRAWLER_NAME.fullmatch(self.crawler):
             cure = "crawler names have 1 to 63 characters of a-z, 0-9, '-', '_' and '.', and end in a letter or digit"
-            raise _refuse("crawler", self.crawler, cure)
-        if self.run_id is not None and self.run_id < 1:
-            raise _refuse("run_id", self.run_id, "run ids are whole numbers from 1")
+            raise refusal("crawler", self.crawler, cure)
         if self.rerun and self.run_id is None:
-            raise _refuse("rerun", self.rerun, "it needs the run_id of the completed run")
+            raise refusal("rerun", self.rerun, "it needs the run_id of the completed run")
         _check_request_id(self.request_id)
         for name, limit in (("requested_by", 255), ("flow_id", 200), ("parent", 255)):
             value = getattr(self, name)
             if value is not None and not 0 < len(value) <= limit:
-                raise _refuse(name, value, f"give 1 to {limit} characters, or leave it out")
+                raise refusal(name, value, f"give 1 to {limit} characters, or leave it out")
 
     def _check_tasks(self) -> None:
         check_sizes(self.args, self.settings, None if self.tasks is None else [task.args for task in self.tasks])
         if self.tasks is None:
             return
         if not self.tasks:
-            raise _refuse("tasks", [], "give at least one task, or leave it out for a single-process run")
+            raise refusal("tasks", [], "give at least one task, or leave it out for a single-process run")
         _check_inline(self.tasks, "start larger runs through the gateway, which stores the tasks first")
 
 

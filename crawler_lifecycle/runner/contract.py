@@ -17,6 +17,8 @@ Json = dict[str, Any]
 SUMMARY_MAX = 4096
 STATS_MAX = 64 * 1024
 COUNTERS = ("pages", "items", "errors", "bytes")
+#: The largest counter that anybody believes: ``COUNT_MAX`` of ``crawler_lifecycle.domain.bounds``.
+COUNT_MAX = (2**63 - 1) // 100_000
 
 FINISHED = 0
 FAILED = 1
@@ -209,7 +211,7 @@ def valid_stats(data: Json) -> Json:
     good: Json = {}
     for name in COUNTERS:
         value = data.get(name)
-        if type(value) is int and 0 <= value < 2**63:
+        if type(value) is int and 0 <= value <= COUNT_MAX:
             good[name] = value
     for name, limit in (("updated_at", 200), ("finish_reason", 200), ("message", 1000)):
         value = data.get(name)

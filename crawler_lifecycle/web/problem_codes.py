@@ -218,6 +218,13 @@ CODES: Mapping[str, Kind] = {
         "`/readyz` and `crawlctl doctor` say what is wrong.",
         _SAME_KEY,
     ),
+    "store_refused": Kind(
+        (503,),
+        "Store refused",
+        "The database answers, and refused one statement of ours. Nothing was accepted.",
+        "`detail` names the statement: look whether another program changed the tables or holds the row, and tell us.",
+        _SAME_KEY,
+    ),
     "temporal_unavailable": Kind(
         (503,),
         "Temporal unavailable",

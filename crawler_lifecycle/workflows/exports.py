@@ -16,6 +16,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.bounds import LIMITS, check_number
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports import Fence
 
@@ -30,6 +31,11 @@ class ExportOrder:
     fence: Fence
     event: bool = True
     files: bool = True
+
+    def __post_init__(self) -> None:
+        """A number that no search attribute takes would fail the workflow task for ever."""
+        check_number("fence.run_id", self.fence.run_id, LIMITS["run_id"])
+        check_number("fence.attempt", self.fence.attempt, LIMITS["attempt"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ here.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Sequence
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from temporalio.api.common.v1 import Payload
@@ -21,6 +22,8 @@ from crawler_lifecycle.domain.run import AddTasks, RunRequest
 from crawler_lifecycle.payloads import Undecoded
 
 from .state import RunState
+
+A = TypeVar("A")
 
 _REQUEST = TypeAdapter(RunRequest)
 _CARRIED = TypeAdapter(RunState)
@@ -40,7 +43,7 @@ def read_request(value: object) -> RunRequest:
     if isinstance(value, RunRequest):
         return value
     try:
-        return _REQUEST.validate_python(value)
+        return _strictly(_REQUEST, value)
     except ValidationError as error:
         raise ApplicationError(in_words(error), type=InvalidRequest.code, non_retryable=True) from None
 
@@ -100,9 +103,21 @@ def read_tasks(value: object) -> AddTasks:
         text = 'tasks: missing; send a page of tasks, for example {"tasks": [{"args": {"shelf": "7"}}]}'
         raise ApplicationError(text, type=InvalidRequest.code, non_retryable=True)
     try:
-        return _TASKS.validate_python(value)
+        return _strictly(_TASKS, value)
     except ValidationError as error:
         raise ApplicationError(in_words(error), type=InvalidRequest.code, non_retryable=True) from None
+
+
+def _strictly(adapter: TypeAdapter[A], value: object) -> A:
+    """The value as the gateway reads a body: ``true`` and ``"5"`` are no numbers. Raises ``ValidationError``.
+
+    Only JSON can be read strictly and still have times and enums; a value that is none fits nothing that is asked for.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError):
+        return adapter.validate_python(value)
+    return adapter.validate_json(text, strict=True)
 
 
 def in_words(error: ValidationError) -> str:

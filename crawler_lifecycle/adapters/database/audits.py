@@ -11,7 +11,6 @@ from typing import Any
 
 from pydantic import TypeAdapter
 from sqlalchemy import Connection, Select, and_, delete, func, insert, or_, select, union, update
-from sqlalchemy.exc import IntegrityError
 
 from crawler_lifecycle.domain.audit import (
     AuditReport,
@@ -30,6 +29,7 @@ from crawler_lifecycle.ports import FindingRow
 
 from .bulk import chunks
 from .columns import storable
+from .engine import KeyTaken
 from .readable import salvaged
 from .rows import Row, stop_of
 from .tables import (
@@ -177,7 +177,7 @@ class AuditPart(StorePart):
             try:
                 with self._db.writing() as conn:
                     return {one.subject: self._note(conn, one) for one in findings}
-            except IntegrityError:  # another audit noted one of them at the same moment: it is there now
+            except KeyTaken:  # another audit noted one of them at the same moment: it is there now
                 continue
         with self._db.writing() as conn:
             return {one.subject: self._note(conn, one) for one in findings}

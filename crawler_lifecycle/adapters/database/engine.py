@@ -15,10 +15,19 @@ from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, ProgrammingError, TimeoutError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    StatementError,
+    TimeoutError,
+)
 from sqlalchemy.pool import QueuePool
 
-from crawler_lifecycle.domain.errors import InvalidRequest, StoreUnavailable
+from crawler_lifecycle.domain.errors import InvalidRequest, StoreRefused, StoreUnavailable
 
 from .columns import json_text, read_json
 
@@ -39,6 +48,19 @@ _SQL_MODE = "STRICT_TRANS_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION
 _READ_ONLY = (1290, 1792, 1836)
 #: A table or column that this build expects is not there.
 _NO_SUCH_THING = (1054, 1146)
+#: What MySQL and MariaDB say of themselves: rights, connections, locks, room, states. All their other texts may quote
+#: values of rows ("Duplicate entry 'x' for key", "Incorrect datetime value: 'x'"). The client's own begin at 2000.
+_OF_ITSELF = frozenset(
+    {
+        *(0, 1021, 1023, 1026, 1030, 1037, 1038, 1040, 1041, 1043, 1044, 1045, 1046, 1049, 1053, 1078, 1079, 1080),
+        *(1114, 1129, 1130, 1142, 1143, 1152, 1153, 1154, 1155, 1156, 1157, 1158, 1159, 1160, 1161, 1184, 1189, 1190),
+        *(1203, 1205, 1206, 1213, 1223, 1226, 1227, 1290, 1317, 1370, 1637, 1792, 1836, 1927, 1969, 3024, 3032, 3100),
+        *(3101, 4031),
+    }
+)
+_OF_CLIENT = range(2000, 3000)
+#: What a statement does, and to which table.
+_STATEMENT = re.compile(r"\s*(INSERT INTO|UPDATE|DELETE\b[^`]{0,40}?FROM|SELECT|[A-Z]+)\s+[`\"]?(\w+)?", re.IGNORECASE)
 
 
 def masked(text: str) -> str:
@@ -140,33 +162,57 @@ def _code(error: BaseException | None) -> int | None:
     return args[0] if args and isinstance(args[0], int) else None
 
 
-def unavailable(error: Exception) -> StoreUnavailable | None:
-    """The database's failure as our error, or ``None`` when it is no failure of the database but of our statement."""
+class KeyTaken(StoreRefused):
+    """A row with this key is there already, or one that it points to is not."""
+
+
+def spoken(error: StatementError | TimeoutError) -> StoreUnavailable:
+    """The database's failure as our error.
+
+    Its text holds no value of a row: drivers put them into theirs, bulk statements have them in the statement, and
+    both would go into logs, histories and answers.
+    """
     if isinstance(error, TimeoutError):
         return StoreUnavailable("The database cannot be used now: no free connection in the pool")
-    if not isinstance(error, DBAPIError) or isinstance(error, IntegrityError | DataError):
-        return None
-    text = str(error.orig)
-    missing = _code(error.orig) in _NO_SUCH_THING or text.startswith(("no such table", "no such column"))
-    if missing:
+    text, itself = _told(error)
+    if _code(error.orig) in _NO_SUCH_THING or text.startswith(("no such table", "no such column")):
         return StoreUnavailable(f"The database lacks what this build needs ({text}); run: crawlctl db upgrade")
-    if isinstance(error, ProgrammingError):
-        return None
     if text == "unable to open database file":
         text += "; the folder that LIFECYCLE_DATABASE__URL names has to exist and be writable"
-    return StoreUnavailable(f"The database cannot be used now: {text}")
+    if itself and isinstance(error, OperationalError | InternalError | InterfaceError):
+        return StoreUnavailable(f"The database cannot be used now: {text}")
+    kind = KeyTaken if isinstance(error, IntegrityError) else StoreRefused
+    return kind(f"The database refused a statement ({_head(error.statement)}): {text}; nothing of it was written")
+
+
+def _told(error: StatementError) -> tuple[str, bool]:
+    """What the driver says, as far as it can hold no value of a row; whether it speaks of the database itself."""
+    if not isinstance(error, DBAPIError):
+        return type(error.orig).__name__, False  # a value that its column does not take
+    code = _code(error.orig)
+    if code is None:  # SQLite names tables and columns, never values
+        return str(error.orig), True
+    if code in _OF_ITSELF or code in _OF_CLIENT or code in _NO_SUCH_THING:
+        return str(error.orig), True
+    from pymysql.constants import ER  # whose error it is, so it is loaded
+
+    name = next((name for name, known in vars(ER).items() if known == code), "see the manual of the database")
+    return f"error {code} ({name})", False
+
+
+def _head(statement: str | None) -> str:
+    found = _STATEMENT.match(statement or "")
+    return " ".join(filter(None, found.groups())) if found else "no statement"
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn every failure of the database itself into ``StoreUnavailable``. Texts of drivers hold no passwords."""
+    """Turn every failure of a statement into ``StoreUnavailable`` or its kind ``StoreRefused``."""
     try:
         yield
-    except (DBAPIError, TimeoutError) as error:
-        ours = unavailable(error)
-        if ours is None:
-            raise
-        raise ours from error
+    except (StatementError, TimeoutError) as error:
+        # Not "from error": whoever tells of the cause would tell the values in it.
+        raise spoken(error).with_traceback(error.__traceback__) from None
 
 
 _TURNSTILES: dict[str, threading.Lock] = {}

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, case, func, insert, select
 
+from crawler_lifecycle.domain.bounds import COUNT_MAX
 from crawler_lifecycle.domain.errors import Overtaken
 from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.stall import Reading, quiet_time
@@ -332,8 +333,9 @@ def _missed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str, 
 def count_sums(unit: Unit) -> dict[str, int | None]:
     """The run's counters: sums over tasks that are not superseded, unknown as long as no task told any."""
     t = task_history.c
-    # Below zero nobody counts; what another hand wrote there is left out until a look counts anew.
-    sums = (func.sum(case((t[name] >= 0, t[name]))).label(name) for name in _COUNTERS)
+    # Below zero nobody counts, and nobody beyond the bound of what is taken in: what another hand wrote there is left
+    # out until a look counts anew, so that the sum always fits its column.
+    sums = (func.sum(case((t[name].between(0, COUNT_MAX), t[name]))).label(name) for name in _COUNTERS)
     row = unit.conn.execute(current_tasks(unit.run_id, *sums)).one()
     return {name: None if value is None else int(value) for name, value in row._mapping.items()}
 

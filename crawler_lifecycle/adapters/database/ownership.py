@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, insert, select, update
-from sqlalchemy.exc import IntegrityError
 
 from crawler_lifecycle.domain.errors import (
     AlreadyCompleted,
@@ -25,6 +24,7 @@ from crawler_lifecycle.ports import Owner, RunHandle, RunRow
 
 from .additions import check_request_id, check_room, insert_tasks
 from .bulk import forget_staged
+from .engine import KeyTaken
 from .rows import Row, distinct_tags, request_hash, run_handle, run_row, stop_of, stored_request
 from .tables import history_property, run_history, run_tag
 from .unit import StorePart, Unit, read_run
@@ -134,7 +134,7 @@ class OwnershipPart(StorePart):
                     answer = then(unit, True)
                     unit.announce()
                     return answer
-            except IntegrityError:
+            except KeyTaken:
                 continue
         raise StoreUnavailable(f"The run of request_id {request_id!r} was inserted and removed at the same time")
 

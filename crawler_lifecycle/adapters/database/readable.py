@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import JSON, Boolean, Column, Integer, Table
 
+from crawler_lifecycle.domain.bounds import COUNT_MAX, FIRST_YEAR, LAST_YEAR
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.domain.task import TaskStatus
@@ -24,8 +25,7 @@ from .tables import run_history, task_history
 
 Row = Mapping[Any, Any]
 
-#: Times before and after which nothing of ours can have happened, and what stands for one that cannot be read.
-FIRST_YEAR, LAST_YEAR = 1970, 2100
+#: What stands for a time that cannot be read.
 NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_MAX = 80
 _COUNTED = frozenset({"pages", "items", "errors", "bytes", "peak_memory", "quiet_ms"})
@@ -127,9 +127,10 @@ def _rule(table: Table, column: Column[Any]) -> Callable[[Any], str | None]:
     """What says, for a value of this column, how to mend it; ``None``: it is right."""
     kind = _python(column)
     nullable, least = bool(column.nullable), _LEAST.get(column.name)
+    most = COUNT_MAX if table is task_history and column.name in _COUNTED else None
     words = _WORDS.get((table.name, column.name))
     allowed = frozenset(words) if words is not None else None
-    cure = _cure(column, least, words)
+    cure = _cure(column, least, most, words)
 
     def rule(value: Any) -> str | None:
         if value is None:
@@ -140,12 +141,14 @@ def _rule(table: Table, column: Column[Any]) -> Callable[[Any], str | None]:
             return None if value in allowed else cure
         if isinstance(value, datetime):
             return None if FIRST_YEAR <= value.year <= LAST_YEAR else cure
-        return cure if least is not None and isinstance(value, int) and value < least else None
+        if not isinstance(value, int):
+            return None
+        return cure if (least is not None and value < least) or (most is not None and value > most) else None
 
     return rule
 
 
-def _cure(column: Column[Any], least: int | None, words: type[StrEnum] | None) -> str:
+def _cure(column: Column[Any], least: int | None, most: int | None, words: type[StrEnum] | None) -> str:
     if words is not None:
         return f"set one of {', '.join(words)}"
     if isinstance(column.type, UtcTime):
@@ -153,7 +156,8 @@ def _cure(column: Column[Any], least: int | None, words: type[StrEnum] | None) -
     if isinstance(column.type, JSON):
         return "set a JSON object" + (", or NULL" if column.nullable else "")
     if isinstance(column.type, Integer):
-        return "set a whole number" + (f" of at least {least}" if least is not None else "")
+        at_most = f" and at most {most}" if most is not None else ""
+        return "set a whole number" + (f" of at least {least}{at_most}" if least is not None else "")
     return "set a text"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Select, Table, and_, func, or_, select
 
+from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.run import EndedTasks, RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.task import ACTIVE, TaskState, TaskStatus
@@ -61,6 +62,8 @@ class ReaderPart(StorePart):
         return [{str(name): value for name, value in row.items()} for row in self._rows(query)]
 
     def get_run(self, run_id: int) -> RunRow | None:
+        if not 0 < run_id <= ID_MAX:  # no row has it, and SQLite's driver does not even take a larger one
+            return None
         rows = self._rows(select(run_history).where(run_history.c.run_id == run_id))
         return whole_run(rows[0]) if rows else None
 

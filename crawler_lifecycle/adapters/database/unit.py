@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import BindParameter, Connection, Select, bindparam, func, insert, select, update
 
+from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import Fenced, RowEdited, RunNotFound
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import RunRef, RunStatus, StopIntent, run_may_become
@@ -83,7 +84,8 @@ def read_run(conn: Connection, run_id: int, *, lock: bool = False) -> dict[Any, 
     Raises ``RunNotFound``, and ``RowUnreadable`` when nobody can go on with what stands there.
     """
     query = select(run_history).where(run_history.c.run_id == run_id)
-    row = conn.execute(query.with_for_update() if lock else query).mappings().one_or_none()
+    known = 0 < run_id <= ID_MAX  # SQLite's driver does not even take a larger one
+    row = conn.execute(query.with_for_update() if lock else query).mappings().one_or_none() if known else None
     if row is None:
         raise RunNotFound(f"There is no run {run_id}")
     check(run_history, row, graver=True)

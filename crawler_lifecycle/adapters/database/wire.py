@@ -89,7 +89,7 @@ def _preparation(column: Column[Any]) -> Callable[[Any], Any] | None:
 def _time(value: datetime) -> str:
     if value.tzinfo is not UTC:
         if value.tzinfo is None:
-            raise ValueError(f"a time without a zone cannot be stored: {value}")
+            raise ValueError("a time without a zone cannot be stored")
         value = value.astimezone(UTC)
     return value.replace(tzinfo=None).isoformat(" ", "microseconds")
 

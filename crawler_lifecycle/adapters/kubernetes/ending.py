@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
+from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.clocks import may_be_before
 from crawler_lifecycle.domain.task import INIT_FAILED, POD_FAILED, START_FAILURES, End
 from crawler_lifecycle.ports import TaskRef
@@ -86,8 +87,8 @@ def _exit(pod: Pod, done: Terminated | None, summary: Summary) -> tuple[int | No
         return 0, None  # that phase is the cluster's word for the exit 0 of every container
     if done is None or forgotten(done):
         return None, None
-    code, signal = done.exit_code, done.signal or summary.signal
-    if signal is None and 128 < code <= 128 + 64 and done.reason not in START_FAILURES:
+    code, signal = bounds.exit_code(done.exit_code), bounds.exit_signal(done.signal) or summary.signal
+    if signal is None and code is not None and 128 < code <= 128 + 64 and done.reason not in START_FAILURES:
         signal = code - 128
     if code == 137 and done.reason == "Error" and summary.finish_reason is not None and summary.exit is not None:
         # Killed in the instant between its last word and its exit: the word is the better evidence.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
+from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.clocks import may_be_before
 from crawler_lifecycle.ports import TaskRef
 
@@ -43,8 +44,8 @@ def sidecars(pod: Pod) -> set[str]:
 
 
 def real(at: datetime | None) -> datetime | None:
-    """The time, unless it is a placeholder."""
-    return at if at is not None and at >= _FIRST else None
+    """The time, unless it is a placeholder, or one at which nothing of ours can happen."""
+    return bounds.believable(at) if at is not None and at >= _FIRST else None
 
 
 def ended_at(pod: Pod) -> datetime | None:
@@ -105,7 +106,7 @@ def executing(pod: Pod) -> bool:
 def deletion_asked(pod: Pod) -> datetime | None:
     """When its deletion was asked for: the stamp itself says when its grace is over."""
     over, grace = pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds or 0
-    if over is None or real(over) is None:
+    if over is None or over < _FIRST:
         return over
     return over - _seconds(grace)
 

@@ -10,6 +10,8 @@ from decimal import Decimal, InvalidOperation
 
 import msgspec
 
+from crawler_lifecycle.domain import bounds
+
 from . import labels
 from .api import Api
 from .errors import ApiError, NotFound
@@ -86,4 +88,4 @@ def to_bytes(quantity: str) -> int | None:
         value = Decimal(number) * unit if unit is not None else None
     except InvalidOperation:
         return None
-    return int(value) if value is not None and value.is_finite() and 0 <= value < 2**63 else None
+    return int(value) if value is not None and value.is_finite() and 0 <= value <= bounds.COUNT_MAX else None

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
+from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.task import Counters
 
 _MARK = b'{"crawl_progress": {'
-_BIG = 2**63
-#: Characters of a note on resumption that are kept.
-NOTE_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +50,10 @@ def _body(line: bytes) -> dict[str, object] | None:
 
 
 def _progress(said: dict[str, object]) -> Progress:
-    resumed, note = said.get("resumed"), said.get("resume_note")
+    resumed = said.get("resumed")
     return Progress(
-        Counters(_count(said, "pages"), _count(said, "items"), _count(said, "errors"), _count(said, "bytes")),
-        _time(said.get("updated_at")),
+        Counters(*(bounds.count(said.get(name)) for name in ("pages", "items", "errors", "bytes"))),
+        bounds.moment(said.get("updated_at")),
         resumed if isinstance(resumed, bool) else None,
-        note[:NOTE_MAX] if isinstance(note, str) and note else None,
+        bounds.words(said.get("resume_note"), bounds.NOTE_MAX),
     )
-
-
-def _count(said: dict[str, object], name: str) -> int | None:
-    value = said.get(name)
-    return value if type(value) is int and 0 <= value < _BIG else None
-
-
-def _time(value: object) -> datetime | None:
-    if not isinstance(value, str):
-        return None
-    try:
-        at = datetime.fromisoformat(value)
-        return at.astimezone(UTC) if at.tzinfo is not None else None
-    except (ValueError, OverflowError):
-        return None

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 
+from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.task import Counters
 
-from .progress import NOTE_MAX, last_progress
+from .progress import last_progress
 
-#: Characters of a text in a summary, and of a foreign message, that are kept.
-TEXT_MAX, FOREIGN_MAX = 1000, 500
-_BIG = 2**63
+#: Characters of a foreign message that are kept.
+FOREIGN_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,14 @@ def read_summary(text: str | None) -> Summary:
     return Summary(
         runner=True,
         finish_reason=_text(said, "finish_reason"),
-        exit=_count(said, "exit"),
-        signal=_count(said, "signal"),
+        exit=bounds.exit_code(said.get("exit")),
+        signal=bounds.exit_signal(said.get("signal")),
         message=_text(said, "message"),
-        counters=Counters(*(_count(said, name) for name in ("pages", "items", "errors", "bytes"))),
-        progress_at=_time(said, "finished_at"),
-        peak_memory=_count(said, "peak_memory"),
+        counters=Counters(*(bounds.count(said.get(name)) for name in ("pages", "items", "errors", "bytes"))),
+        progress_at=bounds.moment(said.get("finished_at")),
+        peak_memory=bounds.count(said.get("peak_memory")),
         resumed=resumed if isinstance(resumed, bool) else None,
-        resume_note=(_text(said, "resume_note") or "")[:NOTE_MAX] or None,
+        resume_note=(_text(said, "resume_note") or "")[: bounds.NOTE_MAX] or None,
     )
 
 
@@ -99,18 +99,4 @@ def _object(text: str) -> dict[str, object] | None:
 
 def _text(said: dict[str, object], name: str) -> str | None:
     value = said.get(name)
-    return clean(value, TEXT_MAX) if isinstance(value, str) else None
-
-
-def _count(said: dict[str, object], name: str) -> int | None:
-    value = said.get(name)
-    return value if type(value) is int and 0 <= value < _BIG else None
-
-
-def _time(said: dict[str, object], name: str) -> datetime | None:
-    value = said.get(name)
-    try:
-        at = datetime.fromisoformat(value) if isinstance(value, str) else None
-        return at.astimezone(UTC) if at is not None and at.tzinfo is not None else None
-    except (ValueError, OverflowError):
-        return None
+    return clean(value, bounds.TEXT_MAX) if isinstance(value, str) else None

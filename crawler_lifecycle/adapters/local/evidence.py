@@ -10,11 +10,12 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
@@ -30,9 +31,6 @@ END_SECONDS = 1.0
 #: It may be dead, or slow: then it comes later, and says more.
 NOT_WRITTEN = "Its supervisor had not written the end"
 ONLY_SUMMARY = "; this is the runner's own summary"
-_BIG = 2**63
-#: Characters of a note on resumption that are kept.
-RESUME_NOTE_MAX = 200
 
 
 class TaskFolder:
@@ -95,31 +93,32 @@ class TaskFolder:
 
     def text(self, data: Mapping[str, object], name: str, source: str) -> str | None:
         value = self._typed(data, name, str, source)
-        return value[:1000].replace("\0", "") if isinstance(value, str) else None
+        return bounds.words(value)
 
-    def count(self, data: Mapping[str, object], name: str, source: str) -> int | None:
+    def count(
+        self,
+        data: Mapping[str, object],
+        name: str,
+        source: str,
+        bounded: Callable[[object], int | None] = bounds.count,
+    ) -> int | None:
+        """A whole number as ``bounded`` takes it; one that cannot be is noted as garbage."""
         value = self._typed(data, name, int, source)
-        if isinstance(value, int) and not 0 <= value < _BIG:
+        number = bounded(value)
+        if number is None and value:
             self._note(f"{source}: {name} is out of range")
-            return None
-        return value if isinstance(value, int) else None
+        return number
 
     def time(self, data: Mapping[str, object], name: str, source: str) -> datetime | None:
         text = self.text(data, name, source)
-        if text is None:
-            return None
-        try:
-            moment = datetime.fromisoformat(text)
-            if moment.tzinfo is None:
-                raise ValueError("it names no time zone")
-            return moment.astimezone(UTC)
-        except (ValueError, OverflowError):
+        at = bounds.moment(text)
+        if at is None and text is not None:
             self._note(f"{source}: {name} is no time")
-            return None
+        return at
 
     def _modified(self, name: str) -> datetime | None:
         try:
-            return datetime.fromtimestamp(os.lstat(self.file(name)).st_mtime, UTC)
+            return bounds.believable(datetime.fromtimestamp(os.lstat(self.file(name)).st_mtime, UTC))
         except (OSError, ValueError, OverflowError):
             return None
 
@@ -327,10 +326,10 @@ class TaskFolder:
     def _ended(self, now: datetime, node: str) -> Observation:
         data = self.read(files.END) or {}
         summary = self.read(files.SUMMARY) or {}
-        code = self.count(data, "exit_code", files.END)
-        number = self.count(data, "signal", files.END)
+        code = self.count(data, "exit_code", files.END, bounds.exit_code)
+        number = self.count(data, "signal", files.END, bounds.exit_signal)
         finish = self.text(summary, "finish_reason", files.SUMMARY)
-        own = self.count(summary, "exit", files.SUMMARY)
+        own = self.count(summary, "exit", files.SUMMARY, bounds.exit_code)
         reason = self.text(data, "reason", files.END) or "Error"
         if number == 9 and finish is not None and own is not None and reason == "Error":
             # The runner was killed in the instant between its last word and its exit: its word is the better evidence.
@@ -349,8 +348,8 @@ class TaskFolder:
         return self._with_end(now, node, end)
 
     def _ended_by_summary(self, now: datetime, node: str, summary: Mapping[str, object]) -> Observation:
-        code = self.count(summary, "exit", files.SUMMARY)
-        number = self.count(summary, "signal", files.SUMMARY)
+        code = self.count(summary, "exit", files.SUMMARY, bounds.exit_code)
+        number = self.count(summary, "signal", files.SUMMARY, bounds.exit_signal)
         oom = None if code == 0 else self._oom() or self._failed_at_limit(summary)
         reason = "Completed" if code == 0 else "OOMKilled" if oom else "Error"
         end = End(
@@ -418,7 +417,7 @@ class TaskFolder:
         said = self.read(name) or {}
         note = self.text(said, "resume_note", name)
         resumed = self._typed(said, "resumed", bool, name)
-        return (resumed if isinstance(resumed, bool) else None), note[:RESUME_NOTE_MAX] if note else None
+        return (resumed if isinstance(resumed, bool) else None), bounds.words(note, bounds.NOTE_MAX)
 
     def _message(self, text: str | None) -> str | None:
         parts = [text] if text else []

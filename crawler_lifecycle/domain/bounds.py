@@ -1,0 +1,157 @@
+"""How large numbers, times and texts from outside may be: each bound is set here, and applied where the value enters.
+
+The first part is the table of what a caller may ask for (``LIMITS``). The second reads what a crawler says: its word is
+taken for what it is, and what cannot be is unknown, because a value that no column holds would break every look.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from .errors import InvalidRequest
+from .names import TASKS_PER_RUN_MAX
+
+#: Ids of rows: what a BIGINT holds.
+ID_MAX = 2**63 - 1
+#: Attempts, exit codes: what an INTEGER holds.
+INT_MAX = 2**31 - 1
+#: Times before and after which nothing of ours can happen.
+FIRST_YEAR, LAST_YEAR = 1970, 2100
+#: Processors of one task, more than any machine has.
+CPU_MAX = 100_000
+DAY_S = 86_400.0
+YEAR_S = 366 * DAY_S
+
+
+# --- what a caller may ask for ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The numbers that a field of a request may have. ``above``: ``least`` itself is not allowed."""
+
+    least: float
+    most: float
+    unit: str = ""
+    above: bool = False
+    whole: bool = False
+    or_none: bool = False
+    """Whether it may be left open (``None``)."""
+    cure: str = ""
+    """What else may be done, after the range."""
+
+    def cure_text(self) -> str:
+        """What to give instead."""
+        kind = "a whole number" if self.whole else "a number"
+        least = f"above {self.least:g}" if self.above else f"from {self.least:g}"
+        to = "and at most" if self.above else "to"
+        unit = f" {self.unit}" if self.unit else ""
+        most = str(int(self.most)) if self.whole or self.most == int(self.most) else f"{self.most:g}"
+        return f"give {kind} {least} {to} {most}{unit}{self.cure}"
+
+    def holds(self, value: object) -> bool:
+        """Whether the value is such a number. ``True`` is no number, and neither is a text."""
+        if isinstance(value, bool) or not isinstance(value, int if self.whole else int | float):
+            return False
+        # An integer may be too large for a float: comparing is exact, ``isfinite`` would raise.
+        if isinstance(value, float) and not math.isfinite(value):
+            return False
+        return value <= self.most and (value > self.least if self.above else value >= self.least)
+
+
+_OPEN = ", or null for no limit"
+#: Every number of a request. Whoever takes a request in (HTTP, Temporal, catalogue, CLI) builds the dataclasses of
+#: ``domain.run``, which ask this table and nothing else.
+LIMITS: Mapping[str, Bound] = {
+    "run_id": Bound(1, ID_MAX, whole=True, or_none=True),
+    "attempt": Bound(1, INT_MAX, whole=True),
+    "priority": Bound(1, 5, whole=True, cure=": 1 is first, 5 is last"),
+    "max_parallel_tasks": Bound(1, TASKS_PER_RUN_MAX, whole=True, or_none=True, cure=", or leave it out for all"),
+    # A run that is looked at less often than once a day is not looked after.
+    "poll_minutes": Bound(0, 1440, "minutes", above=True),
+    "limits.start_check_s": Bound(0, 3600, "seconds"),
+    "limits.start_timeout_s": Bound(0, YEAR_S, "seconds", above=True, or_none=True, cure=_OPEN),
+    "limits.run_timeout_s": Bound(0, YEAR_S, "seconds", above=True, or_none=True, cure=_OPEN),
+    "limits.stall_timeout_s": Bound(0, YEAR_S, "seconds", above=True, or_none=True, cure=_OPEN),
+    "limits.stop_grace_s": Bound(0, DAY_S, "seconds"),
+    "limits.force_stop_after_s": Bound(0, YEAR_S, "seconds", above=True, or_none=True, cure=_OPEN),
+}
+
+
+def refusal(field: str, value: object, cure: str) -> InvalidRequest:
+    """The error for a value that is not allowed; it names field, value and cure."""
+    shown = "a very large number" if isinstance(value, int) and abs(value) >= 10**60 else repr(value)
+    return InvalidRequest(f"{field}: {shown[:120]} is not allowed; {cure}")
+
+
+def check_number(field: str, value: object, bound: Bound | None = None) -> None:
+    """Raise ``InvalidRequest`` unless the number is within its bound, by default that of the field in ``LIMITS``."""
+    bound = bound or LIMITS[field]
+    if not (bound.holds(value) or (value is None and bound.or_none)):
+        raise refusal(field, value, bound.cure_text())
+
+
+def check_time(field: str, value: datetime | None) -> None:
+    """Raise ``InvalidRequest`` unless the time names its zone and lies in the years that we can store."""
+    if value is None:
+        return
+    cure = f"give a time of the years {FIRST_YEAR} to {LAST_YEAR} with its zone, such as 2026-03-01T12:00:00Z"
+    if not isinstance(value, datetime) or value.tzinfo is None or believable(value) is None:
+        shown = value.isoformat() if isinstance(value, datetime) else value
+        raise refusal(field, shown, cure)
+
+
+# --- what a crawler says ----------------------------------------------------------------------------------------------
+
+#: A counter of one task: the sum over all tasks of a run still fits its column.
+COUNT_MAX = ID_MAX // TASKS_PER_RUN_MAX
+#: Linux has 64 signals, some of its ports 128.
+SIGNAL_MAX = 128
+#: Characters of a text in a summary, and of a note on resumption, that are kept.
+TEXT_MAX, NOTE_MAX = 1000, 200
+
+
+def count(value: object) -> int | None:
+    """A counter, or bytes of memory: a whole number from 0 to ``COUNT_MAX``. Anything else is unknown."""
+    return value if type(value) is int and 0 <= value <= COUNT_MAX else None
+
+
+def exit_code(value: object) -> int | None:
+    """The exit code of a process, as any system gives one; anything else is unknown."""
+    return value if type(value) is int and -INT_MAX <= value <= INT_MAX else None
+
+
+def exit_signal(value: object) -> int | None:
+    """The number of a signal; anything else, 0 included, is none."""
+    return value if type(value) is int and 0 < value <= SIGNAL_MAX else None
+
+
+def words(value: object, most: int = TEXT_MAX) -> str | None:
+    """A text of at most ``most`` characters that every database and Temporal take; ``None`` when nothing is left."""
+    if not isinstance(value, str):
+        return None
+    text = value[:most].replace("\0", "")
+    return (text if text.isascii() else text.encode("utf-8", "replace").decode()) or None
+
+
+def moment(value: object) -> datetime | None:
+    """An ISO 8601 time with its zone, in UTC; ``None`` for anything else, and where nothing of ours can happen."""
+    if not isinstance(value, str):
+        return None
+    try:
+        at = datetime.fromisoformat(value[:100])
+    except ValueError:
+        return None
+    return believable(at) if at.tzinfo is not None else None
+
+
+def believable(at: datetime) -> datetime | None:
+    """The time in UTC, unless it is one at which nothing of ours can happen."""
+    try:
+        at = at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+    return at if FIRST_YEAR <= at.year <= LAST_YEAR else None

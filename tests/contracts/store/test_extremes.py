@@ -1,0 +1,166 @@
+"""The largest values that a crawler may say, and larger ones that another hand wrote: every look can be committed."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from crawler_lifecycle.adapters.database import SqlRunStore
+from crawler_lifecycle.adapters.database.tables import run_history, task_history
+from crawler_lifecycle.adapters.kubernetes.progress import last_progress
+from crawler_lifecycle.adapters.kubernetes.summary import read_summary
+from crawler_lifecycle.domain import bounds
+from crawler_lifecycle.domain.errors import RowUnreadable, RunNotFound
+from crawler_lifecycle.domain.run import Limits, RunRequest
+from crawler_lifecycle.domain.task import Counters, End, Phase
+from crawler_lifecycle.ports import Details, Fence, Owner
+
+from .world import World, never_asked, request, seen
+
+#: What a termination message or a line of log may hold, wherever a number or a time is expected.
+NUMBERS = (
+    2**63 - 1,
+    2**63,
+    2**64,
+    10**30,
+    -1,
+    -(2**63),
+    True,
+    1e308,
+    "5",
+    bounds.COUNT_MAX,
+    bounds.COUNT_MAX + 1,
+    2**31,
+)
+TIMES = (
+    "9999-12-31T23:59:59.999999-14:00",
+    "0001-01-01T00:00:00+14:00",
+    "2101-01-01T00:00:00Z",
+    "1969-12-31T00:00:00Z",
+)
+WORDS = ("\0", "\ud800", "x" * 100_000, "\U0001f577" * 3000)
+
+
+def said(n: int) -> dict[str, object]:
+    """What a crawler may put into its summary: the n-th odd value of everything."""
+    number, time, words = NUMBERS[n % len(NUMBERS)], TIMES[n % len(TIMES)], WORDS[n % len(WORDS)]
+    names = ("pages", "items", "errors", "bytes", "peak_memory", "exit", "signal")
+    texts = ("finish_reason", "message", "resume_note")
+    return {"runner": "1", **dict.fromkeys(names, number), **dict.fromkeys(texts, words), "finished_at": time}
+
+
+def test_whatever_a_crawler_says_is_committed_in_one_round(world: World) -> None:
+    """Through the readers of a pod's last word and of its log, into every column."""
+    fence = world.deployed(tasks=len(NUMBERS))
+    world.execute(fence)
+    tasks = world.store.found_state(fence).tasks
+    ends, details = [], []
+    for n, task in enumerate(tasks):
+        word = read_summary(json.dumps(said(n)))
+        line = json.dumps({"crawl_progress": {**said(n), "updated_at": TIMES[n % len(TIMES)]}}).encode()
+        progress = last_progress(line)
+        assert progress is not None
+        end = End(word.exit, word.signal, "Error", word.message, word.progress_at, word.finish_reason)
+        ends.append(
+            seen(
+                task,
+                Phase.ENDED,
+                world.clock.now,
+                uid=task.uid,
+                counters=word.counters,
+                progress_at=word.progress_at,
+                peak_memory=word.peak_memory,
+                resume_note=word.resume_note,
+                changed_at=word.progress_at,
+                end=end,
+            )
+        )
+        details.append(
+            Details(task.task_id, (WORDS[n % len(WORDS)] * 20_000)[:50_000], progress.counters, word.peak_memory)
+        )
+    world.stage(fence, ends)
+    world.store.save_details(fence, details[:6])
+    world.store.apply_details(fence)
+    world.store.apply_findings(fence, "look")
+    row = world.store.get_run(fence.run_id)
+    assert row is not None
+    assert (row.look_error, row.pages, world.store.count_tasks(fence.run_id).alive) == (
+        None,
+        bounds.COUNT_MAX + 2**31,
+        0,
+    )
+    assert all(task.unreadable is None for task in world.store.list_tasks(fence.run_id, limit=100))
+
+
+@pytest.mark.parametrize("edited", [2**63 - 1, bounds.COUNT_MAX + 1, -1])
+def test_counters_that_another_hand_wrote_never_break_a_sum(store: SqlRunStore, world: World, edited: int) -> None:
+    fence = world.deployed(tasks=3)
+    world.execute(fence)
+    t = task_history.c
+    with store._db.writing() as conn:
+        conn.execute(sa.update(task_history).where(t.task_index < 2).values(pages=edited, bytes=edited))
+    tasks = world.store.found_state(fence).tasks
+    most = Counters(bounds.COUNT_MAX, 1, 1, 1)
+    world.look(fence, [seen(tasks[2], Phase.EXECUTING, world.clock.now, uid=tasks[2].uid, counters=most)])
+    row = world.store.get_run(fence.run_id)
+    assert row is not None
+    assert (row.pages, row.errors) == (bounds.COUNT_MAX, 1)
+    told = [task.unreadable or "" for task in world.store.list_tasks(fence.run_id)]
+    assert [f"set a whole number of at least 0 and at most {bounds.COUNT_MAX}" in text for text in told] == [
+        True,
+        True,
+        False,
+    ]
+
+
+@pytest.mark.parametrize("run_id", [2**63 - 1, 2**63, 10**30, 0, -1])
+def test_a_run_id_that_no_row_can_have_is_not_found_at_once(world: World, run_id: int) -> None:
+    assert world.store.get_run(run_id) is None
+    fence = Fence(run_id, 1, "chain")
+    with pytest.raises(RunNotFound):
+        world.store.found_state(fence)
+    with pytest.raises(RunNotFound):
+        world.store.note_waiting(fence, "x")
+    if 0 < run_id < 2**63:
+        with pytest.raises(RunNotFound):
+            world.store.claim_run(RunRequest(run_id=run_id), Owner("w", "c"), never_asked)
+
+
+def test_the_largest_request_survives_its_row(world: World) -> None:
+    limits = Limits(**{n.removeprefix("limits."): b.most for n, b in bounds.LIMITS.items() if n.startswith("limits.")})
+    far = datetime(2100, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    asked = request(limits=limits, poll_minutes=[1440.0], due_at=far, priority=5, max_parallel_tasks=100_000)
+    handle = world.store.create_run(asked, "r1", Owner("w", "c"))
+    found = world.store.request_of(handle.run_id)
+    assert (found.limits, found.poll_minutes, found.due_at) == (limits, [1440.0], far)
+    assert world.clock.now + timedelta(seconds=limits.run_timeout_s or 0) < far
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("priority", 9),
+        ("poll_minutes", [1e308]),
+        ("limits", {"run_timeout_s": 2**63}),
+        ("due_at", "2026-01-01T00:00:00"),
+    ],
+)
+def test_a_stored_request_that_another_hand_put_out_of_bounds_is_told_as_unreadable(
+    store: SqlRunStore, world: World, field: str, value: object
+) -> None:
+    fence = world.deployed()
+    world.execute(fence)
+    world.finish(fence, failed=[0])
+    with store._db.writing() as conn:
+        stored = conn.execute(sa.select(run_history.c.request)).scalar_one()
+        conn.execute(sa.update(run_history).values(request={**stored, field: value}))
+    for asked in (
+        lambda: store.get_run(fence.run_id),
+        lambda: store.claim_run(RunRequest(run_id=fence.run_id), Owner("w2", "c2"), lambda _: False),
+    ):
+        with pytest.raises(RowUnreadable, match=rf"run_history run_id {fence.run_id}: request .*{field}") as caught:
+            asked()
+        assert "set what was asked for" in str(caught.value)
