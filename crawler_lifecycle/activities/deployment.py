@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from temporalio import activity
@@ -11,6 +11,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from crawler_lifecycle.domain.cadence import start_check_interval
 from crawler_lifecycle.domain.clocks import CLOCK_MARGIN_S
 from crawler_lifecycle.domain.errors import (
+    CallTooLarge,
     ClusterUnavailable,
     DeploymentRefused,
     LifecycleError,
@@ -22,7 +23,7 @@ from crawler_lifecycle.domain.errors import (
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import ALIVE, Observation, Phase, TaskState, TaskStatus
 from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, SCHEDULER_WAIT
-from crawler_lifecycle.ports import Cluster, Deployment, Fence, Notifier, RunStore, SchedulerClient
+from crawler_lifecycle.ports import Cluster, Deployed, Deployment, Fence, Notifier, RunStore, SchedulerClient
 
 from .reconciliation import compare, ref_of
 from .shared import Clock, Counts, beating, deliver, ordered_at, telling, utc_now
@@ -152,15 +153,16 @@ class DeploymentActivities:
                 place=place,
             )
             try:
-                answers = self.scheduler.deploy(call)
+                call, answers = self._sent(fence, call, until)
             except DeploymentRefused as error:
                 return self._refused(call, until, fence, str(error))
             except SchedulerUnavailable as error:
-                if isinstance(error, MeantElsewhere):  # or else nobody could look where they have never been
+                # Or else nobody could look where they have never been.
+                if isinstance(error, MeantElsewhere | CallTooLarge):
                     self.store.withdraw_offer(fence, tasks, until)
                 self.store.note_waiting(fence, f"{SCHEDULER_WAIT}{error}")
                 raise
-            counts = self.store.record_deployed(fence, self.cluster.kind, answers, self.clock(), until, tasks)
+            counts = self.store.record_deployed(fence, self.cluster.kind, answers, self.clock(), until, call.tasks)
         deferred = [a for a in answers if a.state == "deferred"]
         refused = next((a.reason for a in answers if a.state == "refused"), None)
         why = next((a.reason for a in deferred if a.reason), "no room on the cluster")
@@ -168,7 +170,22 @@ class DeploymentActivities:
             self.store.note_waiting(fence, why)
         if deferred and not counts.active:
             raise NothingDeployed(f"the cluster takes no task of this run yet: {why}")
-        return DeployReport(Counts.of(counts), len(tasks), len(deferred), refused)
+        return DeployReport(Counts.of(counts), len(call.tasks), len(deferred), refused)
+
+    def _sent(self, fence: Fence, call: Deployment, until: datetime) -> tuple[Deployment, list[Deployed]]:
+        """As much of the call as the service takes at once, and its answers. The rest was not offered, then.
+
+        A call that is too large created nothing, and says nothing about any of its tasks.
+        """
+        while True:
+            try:
+                return call, self.scheduler.deploy(call)
+            except CallTooLarge:
+                if len(call.tasks) == 1:
+                    raise
+            half = len(call.tasks) // 2
+            self.store.withdraw_offer(fence, call.tasks[half:], until)
+            call = replace(call, tasks=call.tasks[:half])
 
     def _place(self, fence: Fence) -> str | None:
         """Where the tasks go: on record before anybody creates them. Not while others of the run may live elsewhere.

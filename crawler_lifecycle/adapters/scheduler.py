@@ -9,19 +9,25 @@ from datetime import datetime
 from typing import Any
 
 import httpx
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.errors import DeploymentExpired, DeploymentRefused, MeantElsewhere, SchedulerUnavailable
+from crawler_lifecycle.domain.errors import (
+    CallTooLarge,
+    DeploymentExpired,
+    DeploymentRefused,
+    MeantElsewhere,
+    SchedulerUnavailable,
+)
 from crawler_lifecycle.ports import Deployed, Deployment
 
 #: Answers larger than this are no answers; 500 tasks with long reasons need a tenth of it.
 ANSWER_MAX = 8 * 1024 * 1024
 #: Client errors that describe the moment and not the request.
 TRANSIENT_4XX = frozenset({408, 409, 421, 425, 429})
-#: Client errors that a wrong address, an old version or a missing right give, too. They refuse a deployment only when
-#: the service itself says so in a problem document; a proxy's 403 must not end runs for good.
-AMBIGUOUS_4XX = frozenset({401, 403, 404, 405, 407})
+#: Client errors that blame the form of our call: too large, too long. Never a verdict on what it asks for.
+OURS_4XX = frozenset({413, 414, 431})
 #: A stop has to come through some time, so nobody may put a call off for longer, in seconds.
 RETRY_AFTER_MAX_S = 60
 #: Seconds for which an idle connection is kept. Servers keep one for longer (uvicorn, and so ours, 5 s); otherwise a
@@ -39,8 +45,9 @@ class _Task(BaseModel):
 
     index: int
     state: str
-    name: str | None = None
-    uid: str | None = None
+    # Longer than a column: cut there, it would be another object's name.
+    name: str | None = Field(default=None, max_length=bounds.NAME_MAX)
+    uid: str | None = Field(default=None, max_length=bounds.UID_MAX)
     reason: str | None = None
 
 
@@ -94,10 +101,18 @@ class HttpSchedulerClient:
     def deploy(self, deployment: Deployment) -> list[Deployed]:
         """Deploy the tasks; one answer for each.
 
-        Raises ``DeploymentRefused``, ``DeploymentExpired`` or ``SchedulerUnavailable``.
+        Raises ``DeploymentRefused``, ``DeploymentExpired`` or ``SchedulerUnavailable``, of which ``CallTooLarge`` says
+        that fewer tasks at once may pass.
         """
         kind = "scheduled" if deployment.scheduled else "onetime"
-        body = self._call("POST", f"/v1/deployments/{kind}", wire(deployment))
+        try:
+            body = self._call("POST", f"/v1/deployments/{kind}", wire(deployment))
+        except CallTooLarge as error:
+            which = f"{len(deployment.tasks)} tasks"
+            if len(deployment.tasks) == 1:
+                which = f"task {deployment.tasks[0].index} alone"
+            cure = "raise the limit of the service or of the proxy before it, or give arguments as a file to fetch"
+            raise CallTooLarge(f"{error}, for {which}; {cure}") from None
         try:
             answers = _Answer.model_validate_json(body).tasks
         except ValidationError as error:
@@ -110,7 +125,7 @@ class HttpSchedulerClient:
         strange = next((a.state for a in answers if a.state not in _STATES), None)
         if strange is not None:
             raise SchedulerUnavailable(f"scheduler service at {self._at} answered with the unknown state {strange!r}")
-        return [Deployed(a.index, a.state, a.name, a.uid, a.reason) for a in answers]
+        return [Deployed(a.index, a.state, a.name, a.uid, bounds.words(a.reason)) for a in answers]
 
     def crawlers(self) -> list[CrawlerDefinition]:
         """The crawlers that the service knows. Raises ``SchedulerUnavailable``."""
@@ -151,10 +166,14 @@ class HttpSchedulerClient:
             # A token that is being changed on one side must not end runs, whoever words the refusal.
             cure = "set LIFECYCLE_SCHEDULER__TOKEN to the token it asks for, where our processes run"
             raise SchedulerUnavailable(f"scheduler service at {self._at} does not know us (401); {cure}")
+        # A wrong address, an old version, a proxy give client errors, too: only the service itself can refuse for good.
         told = response.headers.get("content-type", "").partition(";")[0].strip().lower() == PROBLEM
+        if status == 413:
+            size = len(response.request.content)
+            raise CallTooLarge(f"scheduler service at {self._at} takes no call of {size} bytes (413)")
         if status == 421 and told:
             raise MeantElsewhere(detail or f"scheduler service at {self._at} creates its tasks in another place (421)")
-        if 400 <= status < 500 and status not in TRANSIENT_4XX and (told or status not in AMBIGUOUS_4XX):
+        if told and 400 <= status < 500 and status not in TRANSIENT_4XX | OURS_4XX:
             raise DeploymentRefused(detail or f"scheduler service at {self._at} refused with status {status}")
         suffix = f": {detail}" if detail else ""
         unavailable = SchedulerUnavailable(f"scheduler service at {self._at} answered {status}{suffix}")

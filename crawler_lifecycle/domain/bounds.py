@@ -24,6 +24,11 @@ FIRST_YEAR, LAST_YEAR = 1970, 2100
 CPU_MAX = 100_000
 DAY_S = 86_400.0
 YEAR_S = 366 * DAY_S
+#: JSON of the tasks of one deployment call, in bytes. With what the tasks share it stays below a megabyte, which is as
+#: much as proxies take that nobody told anything else.
+OFFER_BYTES_MAX = 768 * 1024
+#: Characters of what the scheduler service answers for one task: its name, its uid, its reason.
+NAME_MAX, UID_MAX, REASON_MAX = 255, 100, 1000
 
 
 # --- what a caller may ask for ----------------------------------------------------------------------------------------

@@ -96,6 +96,12 @@ class MeantElsewhere(SchedulerUnavailable):
     code = "MeantElsewhere"
 
 
+class CallTooLarge(SchedulerUnavailable):
+    """The scheduler service, or a proxy before it, takes no call of this size. That is no word about any task."""
+
+    code = "CallTooLarge"
+
+
 class ClusterUnavailable(LifecycleError):
     """The cluster could not be read completely. This says nothing about any task (an error is no observation)."""
 

@@ -132,7 +132,8 @@ class RunStore(Protocol):
     ) -> tuple[list[QueuedTask], StopIntent | None]:
         """Mark the next QUEUED tasks as offered until ``until`` at ``place`` and return them, lowest index first.
 
-        ``until`` allows for clocks that differ: after it, by anybody's clock, the call creates nothing any more.
+        ``until`` allows for clocks that differ: after it, by anybody's clock, the call creates nothing any more. As
+        many tasks as one call can carry (``bounds.OFFER_BYTES_MAX``), and one in any case.
 
         Never more than fit beside the active ones under ``max_parallel``; none when a stop is recorded. The run enters
         the stage deployment.

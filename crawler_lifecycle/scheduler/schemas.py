@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, args_of_tasks
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import Limits, Resources, RunRef
@@ -24,17 +25,17 @@ class _Body(BaseModel):
 class TaskCall(_Body):
     """One task to deploy; its arguments are laid over those of the call."""
 
-    task_id: int = Field(ge=1)
-    index: int = Field(ge=0)
+    task_id: int = Field(ge=1, le=bounds.ID_MAX)
+    index: int = Field(ge=0, le=bounds.INT_MAX)
     args: dict[str, str] = Field(default_factory=dict)
 
 
 class OnetimeCall(_Body):
     """Body of ``POST /v1/deployments/onetime``. Idempotent by (run_id, attempt, index)."""
 
-    run_id: int = Field(ge=1)
+    run_id: int = Field(ge=1, le=bounds.ID_MAX)
     run_uid: str = Field(pattern="^[0-9a-f]{32}$")
-    attempt: int = Field(ge=1)
+    attempt: int = Field(ge=1, le=bounds.INT_MAX)
     crawler: str
     tasks: list[TaskCall] = Field(min_length=1, max_length=TASKS_MAX)
     expires_at: AwareDatetime
@@ -63,7 +64,7 @@ class TaskAnswer(BaseModel):
 
     @classmethod
     def of(cls, deployed: Deployed) -> TaskAnswer:
-        return cls(**dataclasses.asdict(deployed))
+        return cls(**{**dataclasses.asdict(deployed), "reason": bounds.words(deployed.reason, bounds.REASON_MAX)})
 
 
 class DeploymentAnswer(BaseModel):

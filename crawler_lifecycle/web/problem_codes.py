@@ -301,6 +301,14 @@ CODES: Mapping[str, Kind] = {
         "`detail` names both. Set `LIFECYCLE_CLUSTER__NAMESPACE` and the kubeconfig of workers and service alike.",
         "Repeat it with growing pauses: somebody has to change a setting.",
     ),
+    "call_too_large": Kind(
+        (503,),
+        "Call too large",
+        "The scheduler service, or a proxy before it, takes no deployment call of this size. No task was refused.",
+        "Workers send fewer tasks at once by themselves. `detail` names the task that is too large alone: raise the "
+        "limit there, or put its arguments into a file that the crawler fetches.",
+        _SAME_KEY,
+    ),
     "meant_elsewhere": Kind(
         (503,),
         "Meant elsewhere",

@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 
 from crawler_lifecycle.adapters.scheduler import ANSWER_MAX, HttpSchedulerClient
-from crawler_lifecycle.domain.errors import DeploymentExpired, DeploymentRefused, SchedulerUnavailable
+from crawler_lifecycle.domain.errors import CallTooLarge, DeploymentExpired, DeploymentRefused, SchedulerUnavailable
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.ports import Deployment, QueuedTask
 from tests.support.run_refs import run_ref
@@ -95,22 +95,37 @@ def test_what_it_asks_us_to_wait_is_kept_within_bounds(told: str | None, seconds
     assert raised.value.retry_after_s == seconds
 
 
-@pytest.mark.parametrize("status", [400, 413, 415, 422, 451])
-def test_a_refusal_is_final_and_told_in_the_services_words(status: int) -> None:
-    with pytest.raises(DeploymentRefused, match="no such crawler"):
-        _deploy(httpx.Response(status, json={"detail": "no such crawler"}, headers=PROBLEM))
-    with pytest.raises(DeploymentRefused, match=str(status)):
-        _deploy(httpx.Response(status, content=b"<html>"))
-
-
-@pytest.mark.parametrize("status", [403, 404, 405, 407])
-def test_what_a_proxy_or_a_wrong_address_answers_too_is_a_refusal_only_in_a_problem_document(status: int) -> None:
+@pytest.mark.parametrize("status", [400, 403, 404, 405, 407, 415, 422, 451])
+def test_a_refusal_is_final_only_in_the_services_own_words(status: int) -> None:
+    """A proxy or a wrong address answers with client errors, too."""
     with pytest.raises(SchedulerUnavailable):
         _deploy(httpx.Response(status, content=b"<html>Forbidden</html>"))
     with pytest.raises(SchedulerUnavailable):
         _deploy(httpx.Response(status, json={"detail": "Not Found"}))
     with pytest.raises(DeploymentRefused, match="not for you"):
         _deploy(httpx.Response(status, json={"detail": "not for you"}, headers=PROBLEM))
+
+
+@pytest.mark.parametrize("status", [413, 414, 431])
+def test_a_call_that_is_too_large_is_our_fault_and_no_verdict_whoever_words_it(status: int) -> None:
+    for answer in (
+        httpx.Response(status, json={"detail": "send less at once"}, headers=PROBLEM),
+        httpx.Response(status, content=b"<html>"),
+    ):
+        with pytest.raises(SchedulerUnavailable, match=str(status)) as caught:
+            _deploy(answer)
+        assert isinstance(caught.value, CallTooLarge) == (status == 413)
+    if status == 413:
+        assert "for task 0 alone; raise the limit of the service or of the proxy before it" in str(caught.value)
+
+
+def test_a_name_or_uid_that_no_row_can_hold_whole_is_no_answer() -> None:
+    for name, most in (("name", 255), ("uid", 100)):
+        answer = {"tasks": [{**GOOD["tasks"][0], name: "x" * most}]}
+        assert len(_deploy(httpx.Response(201, json=answer))) == 1
+        answer = {"tasks": [{**GOOD["tasks"][0], name: "x" * (most + 1)}]}
+        with pytest.raises(SchedulerUnavailable, match=name):
+            _deploy(httpx.Response(201, json=answer))
 
 
 def test_401_says_nothing_about_the_deployment_whoever_words_it() -> None:

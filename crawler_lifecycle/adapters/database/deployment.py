@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -9,6 +10,7 @@ from datetime import datetime
 from sqlalchemy import case, func, literal, or_, select, update
 
 from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.bounds import OFFER_BYTES_MAX
 from crawler_lifecycle.domain.run import RunStatus, Stage, StopIntent
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.ports import Deployed, Fence, QueuedTask, TaskCounts
@@ -38,7 +40,7 @@ class DeploymentPart(StorePart):
             if unit.stop is not None or unit.status.terminal:
                 return [], unit.stop
             _enter(unit, Stage.DEPLOYMENT)
-            rows = _offerable(unit, limit)
+            rows = _of_one_call(_offerable(unit, limit))
             if max_parallel is not None:
                 rows = _within(unit, rows, max_parallel)
             for chunk in chunks([row["task_id"] for row in rows]):
@@ -203,6 +205,16 @@ def _offerable(unit: Unit, limit: int) -> Sequence[Row]:
         .mappings()
         .all()
     )
+
+
+def _of_one_call(rows: Sequence[Row]) -> Sequence[Row]:
+    """As many of the first rows as one call can carry, and one in any case: what is not sent must not be offered."""
+    size = 0
+    for place, row in enumerate(rows):
+        size += len(json.dumps(row["args"], default=str))
+        if size > OFFER_BYTES_MAX and place:
+            return rows[:place]
+    return rows
 
 
 def _within(unit: Unit, rows: Sequence[Row], max_parallel: int) -> Sequence[Row]:
