@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import subprocess
@@ -11,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from temporalio import activity, workflow
 from temporalio.api.failure.v1 import Failure
@@ -21,10 +22,11 @@ from temporalio.converter import PayloadConverter
 from temporalio.exceptions import ApplicationError, FailureError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.codec import Encryption
+from crawler_lifecycle.domain.errors import InvalidRequest, StoreUnavailable
 from crawler_lifecycle.observability import redaction, tracing
 from crawler_lifecycle.observability.redaction import MASK
-from crawler_lifecycle.temporal import FAILURE_MAX, STACK_MAX, RedactingFailureConverter
+from crawler_lifecycle.temporal import FAILURE_BYTES, HidingFailureConverter, RedactingFailureConverter
 from tests.support.temporal import temporal_server
 
 CANARY = "canary/of+the=failures"
@@ -99,19 +101,107 @@ def test_any_failure_can_be_told(message: str, detail: object) -> None:
     assert isinstance(back, ApplicationError)
 
 
-def test_a_failure_is_small_enough_for_a_history() -> None:
+class Odd(Exception):
+    """An exception of somebody else."""
+
+
+texts = st.text(alphabet=st.characters() | st.sampled_from("\ud800\udfff\0\n\x7f\U0001f577"), max_size=30)
+
+
+@given(
+    message=texts,
+    times=st.sampled_from([1, 100, 10_000]),
+    causes=st.integers(0, 12),
+    details=st.sampled_from([[], ["x"], ["x" * 50_000], list(range(100))]),
+    kind=st.sampled_from([ApplicationError, Odd, StoreUnavailable, TimeoutError]),
+    depth=st.sampled_from([0, 40]),
+    hidden=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_whatever_failed_the_server_keeps_the_failure_and_its_type(
+    message: str, times: int, causes: int, details: list[Any], kind: type[Exception], depth: int, hidden: bool
+) -> None:
+    def deep(n: int, left: int) -> None:
+        if n:
+            deep(n - 1, left)
+        try:
+            if left:
+                deep(depth, left - 1)
+        finally:
+            if kind is ApplicationError:
+                raise ApplicationError(message * times, *details, type="Kept", non_retryable=True)
+            raise kind(message * times)
+
+    converter = HidingFailureConverter() if hidden else RedactingFailureConverter()
+    failure = Failure()
+    try:
+        deep(depth, causes)
+    except Exception as error:
+        converter.to_failure(error, PayloadConverter.default, failure)
+    assert failure.ByteSize() <= FAILURE_BYTES
+    told = "Kept" if kind is ApplicationError else getattr(kind, "code", kind.__name__)
+    assert failure.application_failure_info.type == told
+    assert failure.application_failure_info.non_retryable == (kind is ApplicationError)
+    asyncio.run(Encryption({"k" * 40: bytes(32)}).encode_failure(failure))
+    assert failure.ByteSize() <= 4_096, "also when a key encrypts it"
+
+
+def test_a_cut_failure_tells_its_beginning_and_the_innermost_calls() -> None:
     def deep(n: int) -> None:
         if n:
             deep(n - 1)
-        raise RuntimeError("x" * 10**6)
+        raise RuntimeError("begin " + "x" * 10**6)
 
     failure = Failure()
     try:
         deep(300)
     except RuntimeError as error:
         RedactingFailureConverter().to_failure(error, PayloadConverter.default, failure)
-    assert len(failure.message) < FAILURE_MAX + 20
-    assert len(failure.stack_trace) < STACK_MAX + 20
+    assert failure.message.startswith("begin xxx")
+    assert failure.stack_trace.rstrip().endswith('raise RuntimeError("begin " + "x" * 10**6)')
+    assert len(failure.message) > FAILURE_BYTES // 4
+
+
+@activity.defn
+async def fails_at_length() -> None:
+    """Fails with more than the server keeps of a try."""
+    raise StoreUnavailable("x" * 50_000) from ValueError("\ud800" + "y" * 50_000)
+
+
+@workflow.defn(sandboxed=False)
+class Retrying:
+    """Waits for the next try of its activity."""
+
+    @workflow.run
+    async def run(self) -> None:
+        policy = RetryPolicy(initial_interval=timedelta(hours=1))
+        await workflow.execute_activity(
+            fails_at_length, start_to_close_timeout=timedelta(seconds=120), retry_policy=policy
+        )
+
+
+async def test_the_server_shows_what_a_try_failed_with() -> None:
+    plain = UnsandboxedWorkflowRunner()
+    async with (
+        temporal_server(skipping=False) as server,
+        Worker(
+            server.client,
+            task_queue="long",
+            workflows=[Retrying],
+            activities=[fails_at_length],
+            workflow_runner=plain,
+        ),
+    ):
+        handle = await server.client.start_workflow(Retrying.run, id="long", task_queue="long")
+        pending: Any = []
+        while not (pending and pending[0].HasField("last_failure")):
+            await asyncio.sleep(0.05)
+            pending = (await handle.describe()).raw_description.pending_activities
+        failure = pending[0].last_failure
+        await handle.terminate()
+    assert failure.application_failure_info.type == "StoreUnavailable"
+    assert failure.message.startswith("xxx")
+    assert failure.cause.message.startswith("\\ud800yyy")
 
 
 # --- traces -----------------------------------------------------------------------------------------------------------
