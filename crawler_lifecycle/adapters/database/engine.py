@@ -59,8 +59,10 @@ _OF_ITSELF = frozenset(
     }
 )
 _OF_CLIENT = range(2000, 3000)
+#: What SQLite says of a statement: an error in it, too big, a constraint, a type, an index of a parameter.
+_OF_STATEMENT = frozenset({1, 18, 19, 20, 25})
 #: What a statement does, and to which table.
-_STATEMENT = re.compile(r"\s*(INSERT INTO|UPDATE|DELETE\b[^`]{0,40}?FROM|SELECT|[A-Z]+)\s+[`\"]?(\w+)?", re.IGNORECASE)
+_STATEMENT = re.compile(r"(INSERT INTO|UPDATE|DELETE\b[^`]{0,40}?FROM|SELECT|[A-Z]+)\s+[`\"]?(\w+)?", re.IGNORECASE)
 
 
 def masked(text: str) -> str:
@@ -191,7 +193,7 @@ def _told(error: StatementError) -> tuple[str, bool]:
         return type(error.orig).__name__, False  # a value that its column does not take
     code = _code(error.orig)
     if code is None:  # SQLite names tables and columns, never values
-        return str(error.orig), True
+        return str(error.orig), getattr(error.orig, "sqlite_errorcode", 0) & 0xFF not in _OF_STATEMENT
     if code in _OF_ITSELF or code in _OF_CLIENT or code in _NO_SUCH_THING:
         return str(error.orig), True
     from pymysql.constants import ER  # whose error it is, so it is loaded
@@ -201,7 +203,7 @@ def _told(error: StatementError) -> tuple[str, bool]:
 
 
 def _head(statement: str | None) -> str:
-    found = _STATEMENT.match(statement or "")
+    found = _STATEMENT.search(statement or "")
     return " ".join(filter(None, found.groups())) if found else "no statement"
 
 

@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.domain.task import TaskStatus
 
 from .columns import A_TIME, Broken, UtcTime
-from .tables import run_history, task_history
+from .tables import metadata, run_history, task_history
 
 Row = Mapping[Any, Any]
 
@@ -29,6 +29,7 @@ Row = Mapping[Any, Any]
 NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_MAX = 80
 _COUNTED = frozenset({"pages", "items", "errors", "bytes", "peak_memory", "quiet_ms"})
+_DOCUMENTS = frozenset(c.name for table in metadata.sorted_tables for c in table.c if isinstance(c.type, JSON))
 _LEAST = {"attempt": 1, "task_index": 0, "tries": 0, **dict.fromkeys(_COUNTED, 0)}
 _WORDS: Mapping[tuple[str, str], type[StrEnum]] = {
     ("run_history", "status"): RunStatus,
@@ -53,6 +54,8 @@ class Fault:
 
     def __str__(self) -> str:
         shown = "NULL" if self.value is None else repr(_stored(self.value))
+        if self.column in _DOCUMENTS and self.value is not None:  # arguments of crawlers stand in them
+            shown = f"a text of {len(shown)} characters"
         return f"{self.column} is {shown[:_SHOWN_MAX]}, which cannot be; {self.cure}"
 
 
