@@ -119,7 +119,7 @@ def test_counters_that_another_hand_wrote_never_break_a_sum(store: SqlRunStore, 
 @pytest.mark.parametrize("run_id", [2**63 - 1, 2**63, 10**30, 0, -1])
 def test_a_run_id_that_no_row_can_have_is_not_found_at_once(world: World, run_id: int) -> None:
     assert world.store.get_run(run_id) is None
-    fence = Fence(run_id, 1, "chain")
+    fence = Fence(run_id, 1, "chain", "0" * 32)
     with pytest.raises(RunNotFound):
         world.store.found_state(fence)
     with pytest.raises(RunNotFound):
