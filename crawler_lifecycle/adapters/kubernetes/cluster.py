@@ -11,6 +11,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -71,6 +72,7 @@ class KubernetesCluster:
         self._deleting = Deleting(api)
         self._keeping = Keeping(api, clock)
         self._memory = MemoryNow(api)
+        self._asking = ThreadPoolExecutor(absence.THREADS, thread_name_prefix="absence")
         self._lock = threading.Lock()
         self._inventories: dict[int | None, tuple[float, list[ClusterTask]]] = {}
 
@@ -92,7 +94,7 @@ class KubernetesCluster:
         listed = read_objects(self._api, labels.of_run(run.run_id), {name_of(run.run_id, task) for task in tasks})
         tasks = [_known(run, task, listed) for task in tasks]
         missing = [task for task in tasks if task.uid is not None and _objects_of(run.run_id, task, listed).job is None]
-        asked = absence.ask(self._api, run.run_id, missing, listed) if missing else {}
+        asked = absence.ask(self._api, run.run_id, missing, listed, self._asking) if missing else {}
         found = [asked.get(task.uid or "") or _objects_of(run.run_id, task, listed) for task in tasks]
         here = Here(self._api)
         left = here.left_for_good([task.place for task in absence.unseen(tasks, found)])

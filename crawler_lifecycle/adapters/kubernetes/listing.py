@@ -23,6 +23,8 @@ from .sharing import Sharing
 
 #: Values in one selector: an address has to stay below some kilobytes.
 IN_MAX = 50
+#: So many lists by uids, and for more of them one of the pods of all Jobs.
+LISTS_MAX = 4
 
 Key = tuple[int, int, int]
 
@@ -62,10 +64,12 @@ def _had_pods(job: Job) -> bool:
 
 def pods_of_jobs(api: Api, uids: Sequence[str]) -> dict[str, list[Pod]]:
     """All pods that ever belonged to these Jobs, whatever became of our own labels, by the uid. Raises ``ApiError``."""
-    found: dict[str, list[Pod]] = {}
-    for begin in range(0, len(uids), IN_MAX):
-        found |= by_owner(list_pods(api, of_jobs(uids[begin : begin + IN_MAX])))
-    return {uid: pods for uid, pods in found.items() if uid in uids}
+    wanted, found = set(uids), dict[str, list[Pod]]()
+    pages = [of_jobs(uids[begin : begin + IN_MAX]) for begin in range(0, len(uids), IN_MAX)]
+    # Whatever is selected, the server goes through all pods of the namespace.
+    for selector in pages if len(pages) <= LISTS_MAX else [CONTROLLER_UID]:
+        found |= by_owner(list_pods(api, selector))
+    return {uid: pods for uid, pods in found.items() if uid in wanted}
 
 
 def pods_of_tasks(api: Api, run: RunRef, tasks: Sequence[TaskRef]) -> dict[TaskRef, list[Pod]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes import holding, labels
+from crawler_lifecycle.adapters.kubernetes import absence, holding, labels
 from crawler_lifecycle.adapters.kubernetes.errors import TooLarge
 from crawler_lifecycle.adapters.kubernetes.objects import Job
 from crawler_lifecycle.adapters.kubernetes.reflector import Pace, Reflector
@@ -113,3 +113,33 @@ def test_an_object_that_no_answer_takes_is_an_error(heavy: World) -> None:
     with pytest.raises(TooLarge, match=f"list jobs in namespace crawls: it has more than {ANSWER // 4} bytes"):
         _pages(heavy)
     assert len(heavy.look(heavy.ref()).observations) == 1  # other runs are looked at all the same
+
+
+# --- many that are missing --------------------------------------------------------------------------------------------
+
+
+def test_many_missing_names_are_asked_for_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, 10,000 of them would not fit into a look. Each still has a 404 of its own."""
+    world.uids = {index: f"gone-{index}" for index in range(absence.THREADS)}
+    together, get = threading.Barrier(absence.THREADS, timeout=20), world.api.get
+
+    def at_once(path: str, **query: object) -> bytes:
+        if "/jobs/crawl-" in path:
+            together.wait()
+        return get(path, **query)
+
+    monkeypatch.setattr(world.api, "get", at_once)
+    refs = [world.ref(index, missed_s=31) for index in world.uids]
+    assert [seen.phase for seen in world.look(*refs).observations] == [Phase.GONE] * len(refs)
+    assert world.calls("GET", "/jobs/crawl-") == len(refs)
+
+
+def test_the_pods_of_many_missing_jobs_are_one_list(world: World) -> None:
+    world.deploy(2)
+    world.server.change_pod(world.name(), lambda pod: pod["metadata"]["labels"].pop(labels.MANAGED_BY))
+    world.server.delete_behind(world.name(), pods=False)  # its pod executes
+    world.uids |= {index: f"gone-{index}" for index in range(2, 400)}
+    world.forget_calls()
+    phases = [seen.phase for seen in world.look(*(world.ref(index, missed_s=31) for index in world.uids)).observations]
+    assert phases == [Phase.EXECUTING] * 2 + [Phase.GONE] * 398
+    assert world.calls("GET", r"/pods\?") == 2
