@@ -29,7 +29,8 @@ class Condition:
     source: str
     job: Job | None
     pods: list[Pod]
-    events: list[Event]
+    events: list[Event] | None
+    """``None``: they could not be read."""
     task: TaskRef
     stop: StopIntent | None
     now: datetime
@@ -73,7 +74,9 @@ def condition_of(said: Mapping[str, Any]) -> Condition:
         source=said["source"],
         job=decode_job(_bytes(objects["job"], "Job")) if objects["job"] is not None else None,
         pods=[decode(Pod, _bytes(pod, "Pod")) for pod in objects["pods"]],
-        events=[decode(Event, _bytes(event, "Event")) for event in objects["events"]],
+        events=None
+        if objects["events"] is None
+        else [decode(Event, _bytes(event, "Event")) for event in objects["events"]],
         task=TaskRef(1, 0, task.get("attempt", 1), task.get("uid"), task.get("stopping", False)),
         stop=StopIntent(moment(stop["requested_at"]), requested_by=stop["requested_by"]) if stop else None,
         now=moment(said["now"]),

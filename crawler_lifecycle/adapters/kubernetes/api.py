@@ -162,7 +162,14 @@ class Api:
 
     @overload
     def listing(
-        self, path: str, kind: type[T], *, labels: str | None = None, fields: str | None = None, limit: int = 500
+        self,
+        path: str,
+        kind: type[T],
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+        limit: int = 500,
+        within_s: float | None = None,
     ) -> Listing[T]: ...
 
     @overload
@@ -174,6 +181,7 @@ class Api:
         labels: str | None = None,
         fields: str | None = None,
         limit: int = 500,
+        within_s: float | None = None,
         keep: Callable[[T], K],
     ) -> Listing[K]: ...
 
@@ -185,19 +193,20 @@ class Api:
         labels: str | None = None,
         fields: str | None = None,
         limit: int = 500,
+        within_s: float | None = None,
         keep: Callable[[Any], Any] | None = None,
     ) -> Listing[Any]:
         """All objects of ``kind`` (``Job``, ``Pod``, ``Event``, ``Named``) at one moment, read at the newest version.
 
         Pages are decoded one after the other, and of each object what ``keep`` makes of it stays, so that a long list
-        needs little memory.
+        needs little memory. ``within_s``: seconds that all pages may take together.
         """
 
         def items(data: bytes) -> tuple[ListPage[Any], Iterable[Any]]:
             page = decode_page(kind, data)
             return page, map(keep, page.items) if keep else page.items
 
-        return self._complete(path, labels, fields, limit, items)
+        return self._complete(path, labels, fields, limit, within_s or 2 * self._wire.whole_s, items)
 
     def _complete(
         self,
@@ -205,11 +214,12 @@ class Api:
         labels: str | None,
         fields: str | None,
         limit: int,
+        within_s: float,
         decode: _Decode,
     ) -> Listing[Any]:
         asked = Asked("GET", path)
         query = {"labelSelector": labels, "fieldSelector": fields, "limit": limit}
-        until = time.monotonic() + 2 * self._wire.whole_s
+        until = time.monotonic() + within_s
         for start in range(LIST_STARTS):
             try:
                 return self._once(asked, query, decode, until)

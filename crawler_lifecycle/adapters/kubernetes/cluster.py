@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -30,7 +30,7 @@ from .facts import ended, main_of, newest
 from .keeping import Keeping
 from .listing import Key, Objects, is_of, key_of, name_of, of_tasks, pods_of_tasks, read_objects, run_uid_of, task_id_of
 from .metrics import MemoryNow
-from .objects import Event, Job, Named, Pod
+from .objects import Job, Named, Pod
 from .place import Here
 from .place import here as place_here
 from .progress import last_progress
@@ -98,7 +98,7 @@ class KubernetesCluster:
         found = [asked.get(task.uid or "") or _objects_of(run.run_id, task, listed) for task in tasks]
         here = Here(self._api)
         left = here.left_for_good([task.place for task in absence.unseen(tasks, found)])
-        events = explain.events_for(self._api, _wordless(tasks, found, now), now)
+        events = explain.events_for(self._api, _wordless(tasks, found, now))
         seen = []
         for task, one in zip(tasks, found, strict=True):
             if task.uid is None:
@@ -113,12 +113,9 @@ class KubernetesCluster:
         return Look(now, time.monotonic() - began, seen, again_s)
 
     def _read(
-        self, task: TaskRef, events: Mapping[str, Sequence[Event]], now: datetime, job: Job | None, pods: Sequence[Pod]
+        self, task: TaskRef, events: explain.Events, now: datetime, job: Job | None, pods: Sequence[Pod]
     ) -> Observation:
-        about = [
-            *events.get(job.metadata.uid if job else "", ()),
-            *(e for p in pods for e in events.get(p.metadata.uid, ())),
-        ]
+        about = events.of(one.metadata.uid for one in ([job] if job else []) + list(pods))
         seen = read_task(task, job, pods, about, now)
         # The other phases held at some time since the look began; an end was read only now, after it happened.
         return replace(seen, observed_at=self._clock()) if seen.phase is Phase.ENDED else seen

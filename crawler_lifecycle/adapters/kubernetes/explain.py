@@ -6,8 +6,8 @@ All of it is read beside a look, bounded, and never a reason for a look to fail.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from crawler_lifecycle.domain.task import Observation, Phase
@@ -17,15 +17,21 @@ from . import labels
 from .api import Api
 from .errors import ApiError
 from .facts import ended, main_of
-from .objects import Event, Job, Pod, decode_events
+from .objects import Event, Job, Pod
 from .place import Here
 
 logger = logging.getLogger(__name__)
 
 #: Seconds for which a Job may be without a pod, and a pod may be prepared, before its events are read.
 JOB_S, POD_S = 2.0, 10.0
-#: Objects that are asked about one by one; of more, one page of all warnings about that kind is read.
-ONE_BY_ONE, PAGE = 4, 500
+#: Objects that are asked about one by one; of more, all those events are read that may say why one of its kind waits.
+ONE_BY_ONE = 4
+_SELECTS = {
+    "Job": "involvedObject.kind=Job,type=Warning,reason=FailedCreate",
+    "Pod": "involvedObject.kind=Pod,type=Warning",
+}
+#: Seconds for them, of each kind.
+EVENTS_S = 10.0
 
 
 def job_is_wordless(job: Job, now: datetime) -> bool:
@@ -46,23 +52,39 @@ def pod_is_wordless(pod: Pod, now: datetime) -> bool:
     return waiting is None or (waiting.reason in (None, "ContainerCreating", "PodInitializing") and not waiting.message)
 
 
-def events_for(api: Api, wordless: Sequence[tuple[str, Job | Pod]], now: datetime) -> dict[str, list[Event]]:
-    """Events about these objects by their uid, as far as they can be read."""
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Events by the uid of the object that they are about, and the objects of which not all events were read."""
+
+    about: Mapping[str, Sequence[Event]]
+    unread: frozenset[str]
+
+    def of(self, uids: Iterable[str]) -> Sequence[Event] | None:
+        """Those about these objects; ``None`` when there are none among those that were read, which were not all."""
+        asked = list(uids)
+        found = [event for uid in asked for event in self.about.get(uid, ())]
+        return found if found or self.unread.isdisjoint(asked) else None
+
+
+def events_for(api: Api, wordless: Sequence[tuple[str, Job | Pod]]) -> Events:
+    """All events about these objects, as far as they can be read in ``EVENTS_S`` for each kind."""
     found: dict[str, list[Event]] = {}
-    for kind in sorted({kind for kind, _ in wordless}):
-        uids = [one.metadata.uid for its_kind, one in wordless if its_kind == kind]
-        selectors = [f"involvedObject.uid={uid}" for uid in uids]
-        if len(uids) > ONE_BY_ONE:
-            selectors = [f"involvedObject.kind={kind},type=Warning"]
+    unread: set[str] = set()
+    for kind, selects in _SELECTS.items():
+        uids = {one.metadata.uid for its_kind, one in wordless if its_kind == kind}
+        selectors = [f"involvedObject.uid={uid}" for uid in sorted(uids)]
+
+        def keep(event: Event, uids: Collection[str] = uids) -> None:
+            if event.involved_object.uid in uids:
+                found.setdefault(event.involved_object.uid or "", []).append(event)
+
         try:
-            for selector in selectors:
-                page = api.get(api.events_path(), fieldSelector=selector, limit=PAGE)
-                for event in decode_events(page):
-                    if event.involved_object.uid in uids:
-                        found.setdefault(event.involved_object.uid or "", []).append(event)
+            for selector in selectors if len(uids) <= ONE_BY_ONE else [selects]:
+                api.listing(api.events_path(), Event, fields=selector, within_s=EVENTS_S, keep=keep)
         except ApiError as error:
             logger.info("why a %s waits is not read: %s", kind, error)
-    return found
+            unread |= uids
+    return Events(found, frozenset(unread))
 
 
 def namespace(

@@ -406,11 +406,6 @@ def decode_job(data: bytes) -> Job:
     return decode(Job, data)
 
 
-def decode_events(data: bytes) -> Sequence[Event]:
-    """The events of one page. Raises ``Unreadable``."""
-    return decode_page(Event, data).items
-
-
 def _not_decoded(what: str, error: Exception, data: bytes | msgspec.Raw) -> ApiError:
     begins = bytes(memoryview(data)[:60]).decode(errors="replace")
     told: Unreadable = unreadable(None, f"{what}: {error} (it begins {begins!r})")

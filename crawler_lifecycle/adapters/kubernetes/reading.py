@@ -25,12 +25,12 @@ GONE_AFTER = timedelta(seconds=30)
 
 
 def read_task(
-    task: TaskRef, job: Job | None, pods: Sequence[Pod], events: Sequence[Event], now: datetime
+    task: TaskRef, job: Job | None, pods: Sequence[Pod], events: Sequence[Event] | None, now: datetime
 ) -> Observation:
     """One observation from one complete look: the Job under the task's name, pods and events of any Job.
 
-    Pods of another uid are passed over, events about other objects too. Total, and the order of the lists is of no
-    consequence. What is in neither list is ``ABSENT``, which proves nothing yet.
+    Pods of another uid are passed over, events about other objects too; ``None`` are events that were not read. Total,
+    and the order of the lists is of no consequence. What is in neither list is ``ABSENT``, which proves nothing yet.
     """
     return _Reading(task, job, pods, events, now).observe()
 
@@ -41,7 +41,7 @@ class _Reading:
     job: Job | None
     """Under the task's name, whoever made it."""
     pods: Sequence[Pod]
-    events: Sequence[Event]
+    events: Sequence[Event] | None
     now: datetime
 
     def observe(self) -> Observation:

@@ -33,15 +33,15 @@ _GOES_ON = "; it goes on when that is mended"
 # --- a Job without a pod
 
 
-def job_words(job: Job, events: Sequence[Event], now: datetime) -> str:
-    """Why the Job has no pod yet."""
+def job_words(job: Job, events: Sequence[Event] | None, now: datetime) -> str:
+    """Why the Job has no pod yet; without ``events`` they were not, or not all of them, read."""
     if job.metadata.deletion_timestamp is not None:
         held = f", held by {', '.join(sorted(job.metadata.finalizers))}" if job.metadata.finalizers else ""
         return f"The Job is being deleted since {clock(job.metadata.deletion_timestamp, now)}{held}; it has no pod"
     if job.spec.suspend:
         queue = job.metadata.labels.get(QUEUE_NAME)
         return f"Held in queue {queue}" if queue else "The Job is suspended; it goes on when somebody resumes it"
-    refused = warning(events, job.metadata.uid, "FailedCreate")
+    refused = warning(events or (), job.metadata.uid, "FailedCreate")
     if refused is not None and not job.status.active:
         return _refusal(refused.message or "")
     if any(job.condition(kind) for kind in ("FailureTarget", "SuccessCriteriaMet")):
@@ -54,7 +54,8 @@ def job_words(job: Job, events: Sequence[Event], now: datetime) -> str:
             return f"No controller has taken up the Job{since}: is the cluster's controller manager running?"
         return "Waiting for the Job controller"
     if late:
-        return f"The Job has no pod{since}, and no event says why"
+        why = ", and no event says why" if events is not None else "; why is not known, as not all events were read"
+        return f"The Job has no pod{since}{why}"
     return "Waiting for the Job's pod"
 
 
@@ -83,7 +84,7 @@ def _refusal(message: str) -> str:
 # --- a pod that has not begun
 
 
-def pod_words(task: TaskRef, job: Job | None, pod: Pod, events: Sequence[Event], now: datetime) -> str:
+def pod_words(task: TaskRef, job: Job | None, pod: Pod, events: Sequence[Event] | None, now: datetime) -> str:
     """Why the pod does not execute the crawler yet."""
     leaving = _leaving(task, job, pod, now)
     if leaving is not None:
@@ -101,15 +102,15 @@ def pod_words(task: TaskRef, job: Job | None, pod: Pod, events: Sequence[Event],
             done = status.state.terminated
             said = clean(done.message)
             return f"Init container {status.name} failed with exit {done.exit_code}" + (f": {said}" if said else "")
-        words = _container(pod, status, events, now)
+        words = _container(pod, status, events or (), now)
         if words is not None:
             return f"Init container {status.name}: {words}"
         # Of one that is no sidecar ``started`` says nothing: kubelets set it as soon as it runs.
         if status.state.running is not None and not (status.started and status.name in beside):
             return f"Init container {status.name} runs"
     main = main_of(pod)
-    words = _container(pod, main, events, now) if main is not None else None
-    return words or _preparing(pod, events)
+    words = _container(pod, main, events or (), now) if main is not None else None
+    return words or _preparing(pod, events or ())
 
 
 def _unscheduled(pod: Pod, now: datetime) -> str:

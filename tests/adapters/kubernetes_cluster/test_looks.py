@@ -7,6 +7,7 @@ from concurrent.futures import Future, wait
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from tests.support.kube_api import (
 )
 from tests.support.kube_api.clients import impatient, kept_are_dead
 from tests.support.kube_api.controllers import key_of
-from tests.support.kube_api.store import JOBS, PODS
+from tests.support.kube_api.store import EVENTS, JOBS, PODS
 from tests.support.run_refs import run_ref
 
 FAULTS: dict[str, Fault] = {
@@ -408,6 +409,37 @@ def test_why_no_pod_is_made_is_read_from_events(world: World) -> None:
     seen = world.look().observations
     assert {"quota is used up: exceeded quota: crawls" in (one.reason or "") for one in seen} == {True}
     assert world.calls("GET", "/events") == 1, "not one by one"
+
+
+def _refused(world: World, *others: tuple[int, str]) -> list[str | None]:
+    """Why five tasks wait, whose events come after those of other Jobs."""
+    world.deploy(5, started=False)
+    names = (f"a{number:04}" for number in count())  # a server lists by name
+    for many, reason in others:
+        for name in islice(names, many):
+            about = {"kind": "Job", "name": name, "uid": name, "namespace": "crawls"}
+            event = {"involvedObject": about, "type": "Warning", "reason": reason, "message": "no", "metadata": {}}
+            world.server.store.create(EVENTS, ("crawls", name), event)
+    world.later = timedelta(seconds=120)
+    world.forget_calls()
+    return [one.reason for one in world.look().observations]
+
+
+@pytest.mark.parametrize("others", [(600, "FailedCreate"), (600, "BackoffLimitExceeded")])
+def test_events_behind_those_of_others_are_read_as_well(world: World, others: tuple[int, str]) -> None:
+    world.server.controllers.refuses_pods = 'pods "x" is forbidden: exceeded quota: crawls, requested: pods=1'
+    assert {"exceeded quota" in (reason or "") for reason in _refused(world, others)} == {True}
+
+
+@pytest.mark.parametrize("fault", [Answer(500), throttled(), Garbage(b"{}")], ids=repr)
+def test_events_that_were_not_all_read_are_no_silence(world: World, fault: Fault) -> None:
+    """Nothing is said about what nobody has read."""
+    world.server.controllers.refuses_pods = 'pods "x" is forbidden: exceeded quota: crawls, requested: pods=1'
+    world.server.faults.add("GET", "/events.*continue=", fault, times=None)
+    for reason in _refused(world, (600, "FailedCreate")):
+        assert (reason or "").endswith("; why is not known, as not all events were read"), reason
+    world.server.faults.clear()
+    assert {"exceeded quota" in (one.reason or "") for one in world.look().observations} == {True}
 
 
 def test_a_job_that_was_suspended_and_resumed_has_executed_twice(world: World) -> None:
