@@ -15,6 +15,7 @@ from crawler_lifecycle.adapters.kubernetes.reflector import Pace, Reflector
 from crawler_lifecycle.domain.task import Phase
 from tests.adapters.kubernetes_cluster.world import RUN, World
 from tests.local.local_bench import wait_until
+from tests.support.run_refs import run_ref
 
 #: Bytes of an answer, of which a heavy Job, or its pod, has a third.
 ANSWER = 90_000
@@ -87,7 +88,7 @@ def test_whoever_lists_everything_finds_everything(heavy: World, reader: Callabl
 
 def test_a_look_at_the_heavy_run_itself(heavy: World) -> None:
     heavy.uids.clear()  # those of the other run
-    look = heavy.cluster.look(RUN + 1, [heavy.ref(index) for index in range(HEAVY)])
+    look = heavy.cluster.look(run_ref(RUN + 1), [heavy.ref(index) for index in range(HEAVY)])
     assert [seen.phase for seen in look.observations] == [Phase.EXECUTING] * HEAVY
 
 
