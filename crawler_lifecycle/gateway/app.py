@@ -12,7 +12,9 @@ from typing import Any
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request, Response
 
+from crawler_lifecycle.domain.audit import LiveRun
 from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.overdue import overdue_before
 from crawler_lifecycle.ports import FileArchive, RunStore, SchedulerClient, TaskBundles, TaskLogs
 from crawler_lifecycle.web.problems import install
 from crawler_lifecycle.web.serving import Bodies, Guard
@@ -68,7 +70,11 @@ def create_app(
     commands = Commands(store, workflows, crawlers, clock)
     metrics = Metrics()
     feed, reader = Feed(store, metrics, clock), LogReader(store, logs, metrics)
-    blocked = Blocked(workflows, metrics, every_s=blocked_s)
+
+    def overdue(limit: int) -> list[LiveRun]:
+        return store.overdue_runs(overdue_before(clock()), limit=limit)
+
+    blocked = Blocked(workflows, metrics, every_s=blocked_s, overdue=overdue)
     tasks = [*background, feed.run, blocked.run]
     if sweep_s is not None:
         tasks.append(Sweep(store, workflows, commands, every_s=sweep_s, clock=clock).run)

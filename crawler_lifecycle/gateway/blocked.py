@@ -1,5 +1,7 @@
 """Runs whose workflow does not go on: found by one query for all of them, explained for whoever looks at one.
 
+Those whose look is overdue are asked about as well: no list of the server's tells that no worker takes a step up.
+
 A bug in workflow code fails no run: its next step is tried again until a build is deployed that can take it. Until then
 the run shows nothing new, which must not look like "all is well".
 """
@@ -10,9 +12,14 @@ import asyncio
 import logging
 import math
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from starlette.concurrency import run_in_threadpool
+
 from crawler_lifecycle.client import TemporalUnavailable
+from crawler_lifecycle.domain.audit import LiveRun
+from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.names import export_workflow_id, workflow_id
 from crawler_lifecycle.ports import RunRow
 
@@ -38,11 +45,20 @@ class _Kept:
 class Blocked:
     """What is known about runs that cannot go on. ``listed`` asks nobody, ``of`` asks Temporal about one run."""
 
-    def __init__(self, workflows: Workflows, metrics: Metrics, *, every_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        workflows: Workflows,
+        metrics: Metrics,
+        *,
+        every_s: float = 5.0,
+        overdue: Callable[[int], Sequence[LiveRun]] = lambda limit: (),
+    ) -> None:
         self._workflows = workflows
+        self._overdue = overdue
         self._metrics = metrics
         self._every_s = every_s
         self._known: dict[str, str] = {}
+        self._late: set[str] = set()
         self._kept: dict[str, _Kept] = {}
         self._silent_until = 0.0
         self._trouble: str | None = None
@@ -68,7 +84,12 @@ class Blocked:
             return
         self._note(None)
         self._metrics.blocked.set(len(self._known))
-        for name in list(self._known)[:EXPLAINED_MAX]:
+        try:
+            runs = await run_in_threadpool(self._overdue, EXPLAINED_MAX)
+        except LifecycleError:  # the database is away: readiness tells
+            runs = ()
+        self._late = {run.owner_workflow_id or workflow_id(run.crawler, run.request_id) for run in runs}
+        for name in [*list(self._known)[:EXPLAINED_MAX], *sorted(self._late)]:
             await self._explain(name)
 
     def listed(self, row: RunRow) -> str | None:
@@ -77,6 +98,8 @@ class Blocked:
             if name in self._known:
                 kept = self._kept.get(name)
                 return (kept.text if kept else None) or _unexplained(self._known[name])
+            if name in self._late and name in self._kept:
+                return self._kept[name].text
         return None
 
     async def of(self, row: RunRow) -> str | None:

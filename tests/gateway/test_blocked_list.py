@@ -71,6 +71,21 @@ def test_the_list_and_the_figure_come_from_one_query(world: World) -> None:
         assert client.get(f"/v1/runs/{run_id}").json()["blocked"] is None
 
 
+def test_a_list_tells_why_a_look_is_overdue(world: World) -> None:
+    """No worker takes its next step up, of which the server has no list."""
+    with world.client(world.new_app(blocked_s=0.05)) as client:
+        _, workflow_id = started(client)
+        world.workflows.troubles[workflow_id] = idle = Trouble(SINCE, None)
+        time.sleep(0.2)
+        assert client.get("/v1/runs").json()["runs"][0]["blocked"] is None
+        world.clock.forward(31)
+        soon(lambda: client.get("/v1/runs").json()["runs"][0]["blocked"] == in_words(idle))
+        assert "no worker has taken up its next step" in in_words(idle)
+        assert figure(client) == "0.0", "the figure is of those that no worker can help"
+        del world.workflows.troubles[workflow_id]
+        soon(lambda: client.get("/v1/runs").json()["runs"][0]["blocked"] is None)
+
+
 def test_a_listed_run_that_cannot_be_explained_is_shown_all_the_same(world: World) -> None:
     with world.client(world.new_app(blocked_s=0.05)) as client:
         run_id, workflow_id = started(client)
