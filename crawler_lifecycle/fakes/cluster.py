@@ -248,14 +248,15 @@ class FakeCluster:
 
     def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
         with self._called("release"):
-            self.released |= {(run.run_id, ref.index, ref.attempt) for ref in tasks}
+            others = {key for key, task in self._tasks.items() if task.run != run}
+            self.released |= {(run.run_id, ref.index, ref.attempt) for ref in tasks} - others
 
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
         with self._called("files"):
             return [
                 FileSource(f"task-{ref.index}", self.folders[run.run_id, ref.index])
                 for ref in tasks
-                if (run.run_id, ref.index) in self.folders
+                if (run.run_id, ref.index) in self.folders and not self._is_foreign(run, ref)
             ]
 
     def highest_run(self, above: int = 0) -> int:
@@ -295,6 +296,10 @@ class FakeCluster:
         found = self._tasks.get((run.run_id, ref.index, ref.attempt))
         return found if found is not None and found.place == self.here and found.run == run else None
 
+    def _is_foreign(self, run: RunRef, ref: TaskRef) -> bool:
+        other = self._tasks.get((run.run_id, ref.index, ref.attempt))
+        return other is not None and other.run != run
+
     def _check_places(self, places: Collection[str | None]) -> None:
         for other in set(places) - {None, self.here, *self.gone_places}:
             raise ClusterUnavailable(f"a task was put into {other}, and we look into {self.here}")
@@ -323,9 +328,8 @@ class FakeCluster:
         task = self._find(run, ref)
         if task is None:
             phase = Phase.ABSENT if ref.uid is None else Phase.GONE
-            other = self._tasks.get((run.run_id, ref.index, ref.attempt))
-            words = None
-            if other is not None and other.run != run:
+            other, words = self._tasks.get((run.run_id, ref.index, ref.attempt)), None
+            if other is not None and self._is_foreign(run, ref):
                 words = run.foreign(f"the task {other.name}", other.run.uid)
             return Observation(ref.index, ref.attempt, phase, now, reason=words)
         task.settle(now)

@@ -1,0 +1,62 @@
+"""A database that was restored gives a number out again: what bears the uid of another run is never taken for ours."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.task import Phase
+from tests.contracts.cluster.cluster_harness import RUN, Harness
+from tests.support.run_refs import run_ref
+
+OURS = run_ref(RUN)
+#: The run that has the number now. Its tasks have the same numbers, too: their rows were counted anew as well.
+LATER = RunRef(RUN, "f" * 32)
+
+
+def test_a_deployment_is_put_off_in_words_and_adopts_nothing(harness: Harness) -> None:
+    harness.deploy()
+    harness.until(Phase.EXECUTING)
+    [answer] = harness.cluster.deploy(replace(harness.deployment(), run=LATER), harness.crawler(1))
+    assert (answer.state, answer.uid) == ("deferred", None)
+    assert OURS.uid in (answer.reason or "")
+    assert LATER.uid in (answer.reason or "")
+    assert "restored" in (answer.reason or "")
+    assert harness.look().phase is Phase.EXECUTING
+
+
+def test_a_look_takes_nothing_of_it_for_its_own(harness: Harness) -> None:
+    harness.deploy()
+    harness.until_counted()
+    [seen] = harness.cluster.look(LATER, [harness.ref()]).observations
+    assert (seen.phase, seen.uid, seen.name, seen.end) == (Phase.ABSENT, None, None, None)
+    assert OURS.uid in (seen.reason or "")
+    assert harness.cluster.details(LATER, [harness.ref()]) == []
+    assert [source for source in harness.cluster.files(LATER, [harness.ref()]) if source.folder is not None] == []
+
+
+def test_an_end_of_it_is_not_the_end_of_ours(harness: Harness) -> None:
+    harness.deploy(seconds=0.2)
+    harness.until(Phase.ENDED)
+    [seen] = harness.cluster.look(LATER, [harness.ref()]).observations
+    assert (seen.phase, seen.end) == (Phase.ABSENT, None)
+
+
+@pytest.mark.parametrize("gesture", ["stop", "kill"])
+def test_ending_ours_leaves_it_alone(harness: Harness, gesture: str) -> None:
+    harness.deploy()
+    harness.until_counted()
+    getattr(harness.cluster, gesture)(LATER, harness.ref())
+    harness.cluster.release(LATER, [harness.ref()])
+    assert harness.look().phase is Phase.EXECUTING
+    if harness.counts_signals:
+        assert harness.signals() == 0
+
+
+def test_an_inventory_says_whose_each_task_is(harness: Harness) -> None:
+    harness.deploy()
+    harness.until(Phase.EXECUTING)
+    [task] = harness.cluster.inventory()
+    assert task.run == OURS
