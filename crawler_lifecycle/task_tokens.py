@@ -1,6 +1,7 @@
 """The tokens by which a crawler adds tasks to its own run and reads its stop, and a runner uploads its task's files.
 
-Each does that and nothing else. ``task.<run_id>.<mac>`` and ``files.<run_id>.<index>.<attempt>.<mac>``: the mac is
+Each does that and nothing else. ``task.<run>.<mac>`` and ``files.<run>.<index>.<attempt>.<mac>``, where a run is named
+by number and uid (``RunRef``), so that no other run that ever gets the number is opened: the mac is
 HMAC-SHA256 over a prefix that belongs to one purpose and version alone, so that a signature made with the same key for
 something else never opens a run. The scheduler service signs, the gateway verifies; both know ``gateway.task_key``.
 Standard library only.
@@ -13,65 +14,67 @@ import hashlib
 import hmac
 import re
 
+from crawler_lifecycle.domain.run import RunRef
+
 #: Another version of the token gets another text here, and so another signature.
-_PURPOSE = b"crawler-lifecycle/task-token/v1\n"
-_FILES = b"crawler-lifecycle/files-token/v1\n"
+_PURPOSE = b"crawler-lifecycle/task-token/v2\n"
+_FILES = b"crawler-lifecycle/files-token/v2\n"
 #: As many bytes as the hash gives; a shorter key is weaker than the signature it makes.
 KEY_MIN = 32
-#: Run ids are 64-bit integers of the database.
-_RUN_MAX = 2**63 - 1
-#: Indexes and attempts are 32-bit integers there.
+#: Indexes and attempts are 32-bit integers of the database.
 _NUMBER_MAX = 2**31 - 1
-_SHAPE = re.compile(r"task\.([1-9][0-9]{0,18})\.([A-Za-z0-9_-]{43})", re.ASCII)
+_RUN = r"([1-9][0-9]{0,18}-[0-9a-f]{32})"
+_SHAPE = re.compile(rf"task\.{_RUN}\.([A-Za-z0-9_-]{{43}})", re.ASCII)
 _FILES_SHAPE = re.compile(
-    r"files\.([1-9][0-9]{0,18})\.(0|[1-9][0-9]{0,9})\.([1-9][0-9]{0,9})\.([A-Za-z0-9_-]{43})", re.ASCII
+    rf"files\.{_RUN}\.(0|[1-9][0-9]{{0,9}})\.([1-9][0-9]{{0,9}})\.([A-Za-z0-9_-]{{43}})", re.ASCII
 )
 
 
-def sign(key: bytes, run_id: int) -> str:
+def sign(key: bytes, run: RunRef) -> str:
     """The token for this run. Raises ``ValueError`` for a key under ``KEY_MIN`` bytes or an id that no run has."""
     _check(key)
-    if not 1 <= run_id <= _RUN_MAX:
-        raise ValueError(f"run_id: {run_id} is no id of a run; ids go from 1 to {_RUN_MAX}")
-    return f"task.{run_id}.{_mac(key, str(run_id))}"
+    if RunRef.named(str(run)) is None:
+        raise ValueError(f"run_id: {run} is no run")
+    return f"task.{run}.{_mac(key, str(run))}"
 
 
-def verify(key: bytes, token: str) -> int | None:
+def verify(key: bytes, token: str) -> RunRef | None:
     """The run that this token is for; ``None`` when it was not signed with this key, or is no such token.
 
     Raises ``ValueError`` for a key under ``KEY_MIN`` bytes.
     """
     _check(key)
     found = _SHAPE.fullmatch(token)
-    if found is None or int(found[1]) > _RUN_MAX:
+    if found is None or not hmac.compare_digest(_mac(key, found[1]), found[2]):
         return None
-    return int(found[1]) if hmac.compare_digest(_mac(key, found[1]), found[2]) else None
+    return RunRef.named(found[1])
 
 
-def sign_files(key: bytes, run_id: int, index: int, attempt: int) -> str:
+def sign_files(key: bytes, run: RunRef, index: int, attempt: int) -> str:
     """The token for uploading this task's files. It is good while the task has not ended on record.
 
     Raises ``ValueError`` for a key under ``KEY_MIN`` bytes or numbers that no task has.
     """
     _check(key)
-    if not (1 <= run_id <= _RUN_MAX and 0 <= index <= _NUMBER_MAX and 1 <= attempt <= _NUMBER_MAX):
-        raise ValueError(f"run {run_id}, index {index}, attempt {attempt}: there is no such task")
-    task = f"{run_id}.{index}.{attempt}"
+    if RunRef.named(str(run)) is None or not (0 <= index <= _NUMBER_MAX and 1 <= attempt <= _NUMBER_MAX):
+        raise ValueError(f"run {run}, index {index}, attempt {attempt}: there is no such task")
+    task = f"{run}.{index}.{attempt}"
     return f"files.{task}.{_mac(key, task, _FILES)}"
 
 
-def verify_files(key: bytes, token: str) -> tuple[int, int, int] | None:
+def verify_files(key: bytes, token: str) -> tuple[RunRef, int, int] | None:
     """Run, index and attempt that this token is for; ``None`` when it was not signed with this key, or is no such
     token. Raises ``ValueError`` for a key under ``KEY_MIN`` bytes."""
     _check(key)
     found = _FILES_SHAPE.fullmatch(token)
-    if found is None:
+    run = None if found is None else RunRef.named(found[1])
+    if found is None or run is None:
         return None
-    run_id, index, attempt = (int(found[n]) for n in (1, 2, 3))
-    if run_id > _RUN_MAX or index > _NUMBER_MAX or attempt > _NUMBER_MAX:
+    index, attempt = int(found[2]), int(found[3])
+    if index > _NUMBER_MAX or attempt > _NUMBER_MAX:
         return None
-    right = hmac.compare_digest(_mac(key, f"{run_id}.{index}.{attempt}", _FILES), found[4])
-    return (run_id, index, attempt) if right else None
+    right = hmac.compare_digest(_mac(key, f"{run}.{index}.{attempt}", _FILES), found[4])
+    return (run, index, attempt) if right else None
 
 
 def _mac(key: bytes, named: str, purpose: bytes = _PURPOSE) -> str:

@@ -25,6 +25,7 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crawler_lifecycle import task_tokens
+from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.web.problems import Problem
 from crawler_lifecycle.web.serving import Check, bearer, loopback_only, unauthorised
 
@@ -32,7 +33,7 @@ from .callers import Caller, Callers, CallersError, Role, new_token
 from .limits import Limits, Quota
 
 __all__ = ["ACCESS", "Access", "Caller", "Callers", "CallersError", "Door", "Entrance", "Operations", "Role"]
-__all__ += ["caller_name", "new_token", "signed"]
+__all__ += ["caller_name", "check_own", "new_token", "signed"]
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +138,13 @@ def caller_name() -> str | None:
     """The name of the token by which the present request came; ``None`` on an open gateway."""
     caller = _CALLER.get()
     return None if caller is None else caller.name
+
+
+def check_own(run: RunRef) -> None:
+    """Raise ``Problem`` 403 for the token of a crawler that is of another run than this one of the same number."""
+    caller = _CALLER.get()
+    if caller is not None and caller.run is not None and caller.run != run:
+        raise Problem(403, "forbidden", run.foreign("the token", caller.run.uid), run_id=run.run_id)
 
 
 def signed(body: T) -> T:
@@ -253,11 +261,11 @@ def _crawler(key: bytes | None, token: str) -> Caller | None:
     """The crawler or runner that this token was signed for."""
     if key is None:
         return None
-    if (run_id := task_tokens.verify(key, token)) is not None:
-        return Caller(f"run {run_id}", None, run_id)
+    if (run := task_tokens.verify(key, token)) is not None:
+        return Caller(f"run {run.run_id}", None, run)
     if (found := task_tokens.verify_files(key, token)) is not None:
-        run_id, index, attempt = found
-        return Caller(f"run {run_id} task {index}", None, run_id, (index, attempt))
+        run, index, attempt = found
+        return Caller(f"run {run.run_id} task {index}", None, run, (index, attempt))
     return None
 
 
@@ -265,21 +273,22 @@ def _check(caller: Caller | None, access: Access, operation: str, parameters: Ma
     """Raise ``Problem`` 403 when this caller may not do that."""
     if caller is None or access.role is None:
         return
+    run_id = caller.run.run_id if caller.run is not None else None
     if caller.role is not None:
         if caller.role.covers(access.role):
             return
         detail = f"{operation} needs the role {access.role}; the token of {caller.name!r} has {caller.role}"
     elif caller.task is not None:
         index, attempt = caller.task
-        own = {"run_id": str(caller.run_id), "index": str(index), "attempt": str(attempt)}
+        own = {"run_id": str(run_id), "index": str(index), "attempt": str(attempt)}
         if access.own_task and parameters == own:
             return
-        detail = f"the token of task {index} of run {caller.run_id} uploads that task's files and does nothing else"
+        detail = f"the token of task {index} of run {run_id} uploads that task's files and does nothing else"
     else:
         # A run that does not exist is refused in the same words as a foreign one.
-        if access.own_run and parameters.get("run_id") == str(caller.run_id):
+        if access.own_run and parameters.get("run_id") == str(run_id):
             return
-        detail = f"the token of run {caller.run_id} adds tasks to that run, reads its stop, and does nothing else"
+        detail = f"the token of run {run_id} adds tasks to that run, reads its stop, and does nothing else"
     logger.warning("refused: %s", detail)
     challenge = f'Bearer realm="crawler-lifecycle", error="insufficient_scope", scope="{access.role}"'
     raise Problem(403, "forbidden", detail, headers={"WWW-Authenticate": challenge})

@@ -22,6 +22,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from crawler_lifecycle.domain.run import RunRef
+
 logger = logging.getLogger(__name__)
 
 #: What new tokens begin with, so that people and secret scanners recognise one.
@@ -50,13 +52,13 @@ class Role(enum.StrEnum):
 class Caller:
     """Who sent a request.
 
-    ``role`` is ``None`` for a crawler, which may only add tasks to ``run_id`` and read its stop; with ``task`` (index
+    ``role`` is ``None`` for a crawler, which may only add tasks to ``run`` and read its stop; with ``task`` (index
     and attempt) it is that task's runner, which may only upload its files.
     """
 
     name: str
     role: Role | None
-    run_id: int | None = None
+    run: RunRef | None = None
     task: tuple[int, int] | None = None
 
 

@@ -24,7 +24,7 @@ from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, Stop
 from crawler_lifecycle.ports import RunRow, RunStore
 from crawler_lifecycle.web.problems import Problem, unavailable
 
-from .auth import caller_name
+from .auth import caller_name, check_own
 from .crawlers import Crawlers
 from .schemas import AddedTasks, AddTasksBody, ResumeRun, StartRun, StopRun
 from .workflows import Workflows
@@ -198,6 +198,7 @@ class Commands:
     async def add_tasks(self, run_id: int, body: AddTasksBody, key: str | None) -> AddedTasks:
         """Append child tasks to a live run, then have its workflow look, so that free slots get them at once."""
         row = await self.find(run_id)
+        check_own(row.ref)
         request_id = _own_id(_same_id(body.request_id, key))
         args = [task.args for task in body.tasks]
         crawler = await self._crawlers.get(row.crawler)

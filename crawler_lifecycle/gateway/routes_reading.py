@@ -14,6 +14,7 @@ from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.overdue import overdue_before
 from crawler_lifecycle.ports import RunRow, RunStore
 
+from .auth import check_own
 from .blocked import Blocked
 from .conditional import NOT_MODIFIED, conditional
 from .paging import (
@@ -82,6 +83,7 @@ def _add_runs(app: FastAPI, store: RunStore, blocked: Blocked, clock: Callable[[
     def get_stop(run_id: RunId) -> StopOfRun:
         """Whether a run is to end, and by force. A crawler may ask this of its own run with the token it was given."""
         row = found(store, run_id)
+        check_own(row.ref)
         return StopOfRun(run_id=run_id, asked=row.stop is not None, force=row.stop is not None and row.stop.force)
 
     def detail_of(row: RunRow, why_blocked: str | None) -> RunDetail:

@@ -7,6 +7,7 @@ from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import RunStore, TaskBundles, Ticket
 from crawler_lifecycle.web.problems import Problem, unavailable
 
+from .auth import check_own
 from .schemas import UploadPart
 
 _ALIVE = {status.value for status in TaskStatus if not status.terminal}
@@ -31,6 +32,7 @@ class Uploads:
         if not found:
             detail = f"run {run_id} has no task {index} of attempt {attempt}; GET /v1/runs/{run_id}/tasks lists them"
             raise Problem(404, "task_not_found", detail, run_id=run_id)
+        check_own(found[0].run)
         if found[0].status not in _ALIVE:
             # What was handed out earlier expires by itself; from here on the files of an ended task stay as they are.
             detail = f"task {index} of attempt {attempt} of run {run_id} is {found[0].status}; nothing is added to it"

@@ -123,8 +123,8 @@ def _child_tasks(settings: Settings) -> Callable[[Deployment, QueuedTask], Mappi
 
 def _task_environment(url: str, key: bytes, uploads: bool, deployment: Deployment, task: QueuedTask) -> dict[str, str]:
     run_id, index, attempt = deployment.run_id, task.index, deployment.attempt
-    found = {"CRAWL_GATEWAY_URL": url, "CRAWL_TOKEN": task_tokens.sign(key, run_id)}
+    found = {"CRAWL_GATEWAY_URL": url, "CRAWL_TOKEN": task_tokens.sign(key, deployment.run)}
     if uploads:
         found["CRAWL_UPLOAD_URL"] = f"{url}/v1/runs/{run_id}/tasks/{index}/attempts/{attempt}/files"
-        found["CRAWL_UPLOAD_TOKEN"] = task_tokens.sign_files(key, run_id, index, attempt)
+        found["CRAWL_UPLOAD_TOKEN"] = task_tokens.sign_files(key, deployment.run, index, attempt)
     return found

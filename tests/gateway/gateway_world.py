@@ -18,7 +18,7 @@ from crawler_lifecycle.client import TemporalUnavailable
 from crawler_lifecycle.domain.audit import AuditReport
 from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.names import export_workflow_id
-from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopRequest, Verdict
+from crawler_lifecycle.domain.run import RunRef, RunRequest, RunStatus, StopRequest, Verdict
 from crawler_lifecycle.fakes.services import FakeScheduler
 from crawler_lifecycle.gateway.app import create_app
 from crawler_lifecycle.gateway.auth import Entrance
@@ -153,6 +153,11 @@ class World:
         return Sweep(self.store, self.workflows, commands, every_s=15, clock=self.clock)
 
     # --- what a workflow would do -------------------------------------------------------------------------------
+
+    def ref(self, run_id: int) -> RunRef:
+        row = self.store.get_run(run_id)
+        assert row is not None
+        return row.ref
 
     def claim(self, run_id: int, *, rerun: bool = False) -> RunHandle:
         """The open workflow of the run claims it."""

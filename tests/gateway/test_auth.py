@@ -24,6 +24,7 @@ from crawler_lifecycle.settings import GatewaySettings
 from crawler_lifecycle.task_tokens import sign
 from crawler_lifecycle.web.listening import Unservable
 from crawler_lifecycle.web.serving import named_hosts
+from tests.support.run_refs import run_ref
 
 KEY = b"k" * 32
 
@@ -231,7 +232,7 @@ def test_a_crawlers_token_adds_tasks_to_its_own_run_reads_its_stop_and_does_noth
 ) -> None:
     entrance = Entrance(task_key=KEY) if is_open else keys.entrance()
     with world.client(world.new_app(entrance=entrance)) as door:
-        headers = {"Authorization": f"Bearer {sign(KEY, 1)}"}
+        headers = {"Authorization": f"Bearer {sign(KEY, run_ref(1))}"}
         for method, path, name, security in operations(world.app):
             if not security:
                 continue
@@ -246,14 +247,14 @@ def test_a_crawlers_token_adds_tasks_to_its_own_run_reads_its_stop_and_does_noth
 
 
 def test_a_token_signed_with_another_key_is_unknown(door: TestClient) -> None:
-    for token in (sign(b"x" * 32, 1), "task.1.", "task.1.AAAA"):
+    for token in (sign(b"x" * 32, run_ref(1)), "task.1.", "task.1.AAAA"):
         answer = door.post("/v1/runs/1/tasks", headers={"Authorization": f"Bearer {token}"}, **bodies("addTasks"))
         assert (answer.status_code, answer.json()["code"]) == (401, "invalid_token")
 
 
 def test_without_a_key_no_crawler_token_is_known(world: World, keys: Keys) -> None:
     with world.client(world.new_app(entrance=keys.entrance(task_key=None))) as door:
-        answer = door.post("/v1/runs/1/tasks", headers={"Authorization": f"Bearer {sign(KEY, 1)}"})
+        answer = door.post("/v1/runs/1/tasks", headers={"Authorization": f"Bearer {sign(KEY, run_ref(1))}"})
         assert answer.status_code == 401
 
 

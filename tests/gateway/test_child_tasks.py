@@ -103,7 +103,7 @@ def test_without_temporal_they_are_recorded_and_the_note_says_so(world: World, c
 def test_a_crawlers_token_is_good_for_its_own_run_and_two_calls_only(world: World, run_id: int) -> None:
     with world.client(world.new_app(entrance=Entrance(task_key=KEY))) as client:
         other = int(client.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"])
-        mine = {"Authorization": f"Bearer {task_tokens.sign(KEY, run_id)}"}
+        mine = {"Authorization": f"Bearer {task_tokens.sign(KEY, world.ref(run_id))}"}
         assert client.post(f"/v1/runs/{run_id}/tasks", json=PAGES, headers=mine).status_code == 202
         assert client.get(f"/v1/runs/{run_id}/stop", headers=mine).json()["asked"] is False
         for method, path in [

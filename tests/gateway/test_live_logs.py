@@ -24,7 +24,7 @@ from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.adapters.local.logs import LocalLogs
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.domain.run import Limits, Resources, RunRequest
+from crawler_lifecycle.domain.run import Limits, Resources, RunRef, RunRequest
 from crawler_lifecycle.domain.task import Change, Observation, Phase, TaskStatus
 from crawler_lifecycle.fakes.logs import FakeLogs
 from crawler_lifecycle.gateway.task_logs import BACK_MAX, CHUNK, _last_lines
@@ -40,7 +40,6 @@ from crawler_lifecycle.ports import (
     QueuedTask,
     TaskRef,
 )
-from tests.support.run_refs import run_ref
 
 
 class Task:
@@ -166,9 +165,9 @@ def test_a_log_that_goes_away_while_it_is_asked_for_is_given_as_it_was_kept(worl
     class Vanishing(FakeLogs):
         asked = 0
 
-        def read(self, run_id: int, ref: TaskRef, after: int | None, limit: int) -> LogPart | None:
+        def read(self, run: RunRef, ref: TaskRef, after: int | None, limit: int) -> LogPart | None:
             self.asked += 1
-            return super().read(run_ref(run_id), ref, after, limit) if self.asked == 1 else None
+            return super().read(run, ref, after, limit) if self.asked == 1 else None
 
     task.deployed()
     task.became(TaskStatus.PENDING, TaskStatus.SUCCEEDED, tail="two\nthree\n")
@@ -322,7 +321,7 @@ def test_a_real_task_is_followed_to_its_last_byte(world: World, task: Task, tmp_
     cluster = LocalCluster(state, slots=1)
     crawler = CrawlerDefinition("plain", CrawlerKind.COMMAND, command=[sys.executable, "-I", "-S", "-c", _CRAWLER])
     deployment = Deployment(
-        run=run_ref(task.run_id),
+        run=task.fence.run,
         attempt=1,
         crawler="plain",
         args={},

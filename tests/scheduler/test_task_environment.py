@@ -29,8 +29,8 @@ def test_a_task_in_a_pod_gets_its_own_way_to_upload_files() -> None:
     found = made(DEPLOYMENT, TASK)
     assert found["CRAWL_GATEWAY_URL"] == "http://gateway.example:8500"
     assert found["CRAWL_UPLOAD_URL"] == "http://gateway.example:8500/v1/runs/7/tasks/3/attempts/2/files"
-    assert task_tokens.verify_files(KEY.encode(), found["CRAWL_UPLOAD_TOKEN"]) == (7, 3, 2)
-    assert task_tokens.verify(KEY.encode(), found["CRAWL_TOKEN"]) == 7
+    assert task_tokens.verify_files(KEY.encode(), found["CRAWL_UPLOAD_TOKEN"]) == (run_ref(7), 3, 2)
+    assert task_tokens.verify(KEY.encode(), found["CRAWL_TOKEN"]) == run_ref(7)
 
 
 @pytest.mark.parametrize("cluster", [{}, {"files_url": "s3://crawls/files"}, {"kind": "kubernetes"}])

@@ -55,6 +55,8 @@ def crawler(name: str = "shops", **more: Any) -> CrawlerDefinition:
 
 def deployment(crawler: str = "shops", **more: Any) -> Deployment:
     whole = Deployment(run_ref(7), 1, crawler, {}, {}, [QueuedTask(70, 0, {})], Resources(), Limits(), FAR)
+    if (run_id := more.pop("run_id", None)) is not None:
+        more["run"] = run_ref(run_id)
     return replace(whole, **more)
 
 

@@ -9,8 +9,22 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
+from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.domain.run import RunRef
+
 MANIFEST = "manifest.json"
 _CHUNK = 256 * 1024
+
+
+def check_owner(url: str, manifest: Mapping[str, object], found: str | None) -> None:
+    """Raise ``NotDelivered`` when the archive that is there is of another run than the one that is to be written.
+
+    ``found`` is the uid that it bears. A number comes again after a restore, and the key is made of it.
+    """
+    uid = manifest.get("run_uid")
+    if uid != found:
+        run = RunRef(int(str(manifest.get("run_id", 0))), str(uid))
+        raise NotDelivered(run.foreign(f"the archive {url}", found) + "; move it away, then send this export again")
 
 
 class ManifestFile:

@@ -18,6 +18,7 @@ from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports import FileSource
 
 from .limits import BYTES_MAX, FILES_MAX, Limits, checked_key
+from .manifest import check_owner
 from .packing import CHUNK, Pace, Progress, pack
 from .s3_place import connect, parsed
 
@@ -33,6 +34,8 @@ CHECK_S = 5
 #: Runs whose archives are listed to find the highest number: 2,000 calls, a cent and some minutes.
 NAMES_MAX = 2_000_000
 CONTENT_TYPE = "application/zip"
+#: Name of the object metadata that holds the uid of the run whose archive it is.
+RUN_UID = "run-uid"
 
 
 class S3Archive:
@@ -92,10 +95,14 @@ class S3Archive:
         from .s3_leftovers import Leftovers
         from .s3_upload import Upload, part_bytes
 
-        client = self._s3()
+        client: Any = self._s3()
+        self._check_owner(client, name, url, manifest)
         leftovers = Leftovers(client, self.bucket, name, self._quiet_s, pace)
         leftovers.remove_quiet()
-        upload = Upload(client, self.bucket, name, _headers(name), part_bytes(self.limits.bytes_max), pace)
+        uid = manifest.get("run_uid")
+        metadata = {} if uid is None else {RUN_UID: str(uid)}
+        part = part_bytes(self.limits.bytes_max)
+        upload = Upload(client, self.bucket, name, _headers(name), part, pace, metadata)
         try:
             written = pack(upload, sources, manifest, limits, pace)
             upload.finish(written.sha256, pace.files)
@@ -106,6 +113,24 @@ class S3Archive:
             upload.close()
         leftovers.remove()
         return ExportResult(url, written.size, pace.files, written.sha256, written.note)
+
+    def _check_owner(self, client: Any, name: str, url: str, manifest: Mapping[str, object]) -> None:
+        """Raise ``NotDelivered`` when another run's archive is there. What S3 may not tell, or does not keep, is not
+        known, and then the key alone decides as it does for whoever reads the archive."""
+        from botocore.exceptions import ClientError
+
+        from .s3_trouble import code_of
+        from .s3_upload import EXPORT_ID
+
+        try:
+            head = client.head_object(Bucket=self.bucket, Key=name)
+        except ClientError as error:
+            if code_of(error) not in ("404", "NoSuchKey", "NotFound", "403", "AccessDenied"):
+                raise
+            return
+        metadata = {str(key).lower(): str(value) for key, value in head.get("Metadata", {}).items()}
+        if EXPORT_ID in metadata:
+            check_owner(url, manifest, metadata.get(RUN_UID))
 
     def open(self, url: str) -> Iterator[bytes]:
         """The bytes of a stored archive. Raises ``NotDelivered`` when there is none or it cannot be read."""

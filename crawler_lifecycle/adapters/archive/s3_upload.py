@@ -10,6 +10,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from isal import isal_zlib
@@ -55,7 +56,14 @@ class Upload:
     """
 
     def __init__(
-        self, client: BaseClient, bucket: str, key: str, headers: Mapping[str, str], size: int, beat: Callable[[], None]
+        self,
+        client: BaseClient,
+        bucket: str,
+        key: str,
+        headers: Mapping[str, str],
+        size: int,
+        beat: Callable[[], None],
+        metadata: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._client: Any = client
         self._where = {"Bucket": bucket, "Key": key}
@@ -76,6 +84,7 @@ class Upload:
         self._whole_etag = ""
         self._answered: Mapping[str, Any] = {}
         self._export_id = uuid.uuid4().hex
+        self._metadata = {**metadata, EXPORT_ID: self._export_id}
 
     def write(self, data: bytes) -> None:
         """Take the next bytes; waits while two parts are on their way. Raises what the upload of a part raised."""
@@ -143,9 +152,7 @@ class Upload:
         return future.result()
 
     def _create(self) -> None:
-        answer = self._client.create_multipart_upload(
-            **self._where, **self._headers, Metadata={EXPORT_ID: self._export_id}
-        )
+        answer = self._client.create_multipart_upload(**self._where, **self._headers, Metadata=self._metadata)
         # Here and not by who waits for it: the wait may be cut short, and then the upload has to be aborted too.
         self._upload_id = answer.get("UploadId")
         if self._upload_id is None:
@@ -170,7 +177,7 @@ class Upload:
             **self._headers,
             Body=body,
             ContentMD5=_base64(digest.digest()),
-            Metadata={EXPORT_ID: self._export_id, **metadata},
+            Metadata={**self._metadata, **metadata},
         )
 
     def _complete(self) -> None:

@@ -90,6 +90,22 @@ def test_the_same_files_give_the_same_archive_and_a_repeat_replaces_it(archive: 
     assert _opened(archive, first.url).read("b.txt") == b"changed"
 
 
+def test_the_archive_of_another_run_of_the_number_is_never_replaced(archive: FileArchive, folder: Path) -> None:
+    """The database was restored and gave the number out again; the key is made of it."""
+    before, later = ({"run_id": 7, "run_uid": uid * 32} for uid in "ab")
+    result = archive.store(KEY, [FileSource("task-0", folder)], before, _no_progress)
+    content = b"".join(archive.open(result.url))
+    with pytest.raises(NotDelivered, match=f"uid {'a' * 32}.*uid {'b' * 32}.*restored.*move it away") as caught:
+        archive.store(KEY, [], later, _no_progress)
+    assert "supporting-files.zip" in str(caught.value)
+    assert b"".join(archive.open(result.url)) == content
+    assert archive.store(KEY, [FileSource("task-0", folder)], before, _no_progress).url == result.url
+
+
+def _no_progress(files: int, size: int) -> None:
+    """Nobody waits."""
+
+
 def test_an_error_of_the_callback_gets_out_and_leaves_the_former_archive(archive: FileArchive, folder: Path) -> None:
     first = archive.store(KEY, [FileSource("", folder)], {}, lambda *_: None)
     (folder / "b.txt").write_bytes(b"changed")
