@@ -4,7 +4,7 @@ Each does that and nothing else. ``task.<run>.<mac>`` and ``files.<run>.<index>.
 by number and uid (``RunRef``), so that no other run that ever gets the number is opened: the mac is
 HMAC-SHA256 over a prefix that belongs to one purpose and version alone, so that a signature made with the same key for
 something else never opens a run. The scheduler service signs, the gateway verifies; both know ``gateway.task_key``.
-Standard library only.
+
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"domain", "ports", "workflows"},
     "settings": {"domain"},
     "fakes": {"domain", "ports", "cloudevents"},
-    "task_tokens": set(),
+    "task_tokens": {"domain"},
     "observability": {"domain", "ports", "activities", "settings"},
     "temporal": {"domain", "observability", "patience", "payloads"},
     "codec": {"domain", "observability", "payloads"},
