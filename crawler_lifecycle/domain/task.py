@@ -97,7 +97,7 @@ class End:
     by_itself: bool = False
     """Whether a runner on another machine says that nobody had told it to stop. It decides where clocks cannot."""
     stopped: bool | None = None
-    """True when the evidence itself shows that our stop ended it, whatever two machines' clocks say."""
+    """Whether our stop ended it, where the evidence itself shows that, whatever two machines' clocks say."""
     if_not_stopped: str | None = None
     """How it was deleted before it ended, in words, when we had asked for that too: somebody else did, where our stop
     came after the end."""
@@ -211,7 +211,9 @@ def stop_counts(end: End, stop: StopIntent | None) -> StopIntent | None:
     Kubernetes cuts its times to whole seconds, so an end that is dated so belongs to a stop within the same second.
     Where a node dates the end of a crawler that nobody had told to stop, a stop of about that moment came too late.
     """
-    if stop is None or end.finished_at is None or end.stopped:
+    if stop is None or end.stopped is not None:
+        return stop if end.stopped else None
+    if end.finished_at is None:
         return stop
     if end.by_itself:
         return stop if surely_before(stop.requested_at, end.finished_at) else None

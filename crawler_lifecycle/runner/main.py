@@ -231,6 +231,7 @@ class Runner:
             **self._resumption,
             **counters,
             "exit": code,
+            "told_to_stop": evidence.stop_asked,  # before its end, which an upload may outlast
             "exit_code": ended.exit_code,
             "signal": ended.signal,
             "peak_memory": ended.peak_memory or None,

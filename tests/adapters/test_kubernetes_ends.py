@@ -30,9 +30,10 @@ def at(seconds: float) -> str:
     return (T0 + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def word(reason: str | None, code: int) -> str:
-    """A runner's summary."""
-    return json.dumps({"runner": "1", "finish_reason": reason, "exit": code})
+def word(reason: str | None, code: int, told: bool | None = None) -> str:
+    """A runner's summary; ``told``: whether somebody had told the crawler to stop."""
+    said = {"runner": "1", "finish_reason": reason, "exit": code, "told_to_stop": told}
+    return json.dumps({name: value for name, value in said.items() if value is not None})
 
 
 def done(end: float, code: int, message: str | None = None, **more: Any) -> Object:
@@ -353,3 +354,28 @@ def test_an_end_that_the_runner_vouches_for_reads_alike_by_any_clock(
     expected = {1: "failed", 0: "finished", 18: "banned" if code == 18 else ""}[code]
     found = outcome(job(*mine), told, stop=100 + gap if later == "stop" else None)
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "found"), [(1, None, "failed"), (4, None, "failed"), (0, "finished", "finished")]
+)
+@pytest.mark.parametrize("cause", ["mark", "person", "deadline", "stop"])
+def test_what_came_while_the_runner_uploaded_did_not_end_the_crawler(
+    code: int, reason: str | None, found: str, cause: str
+) -> None:
+    """The container ends with its runner, long after the crawler; nobody had told that one to stop."""
+    said = pod(
+        done(100, code, word(reason, code, told=False)),
+        *([mark(60, "EvictionByEvictionAPI")] if cause == "mark" else []),
+        meta=deleted(60),
+    )
+    over = job(_deadline(60)) if cause == "deadline" else job()
+    assert outcome(over, said, stop=60 if cause == "stop" else None) == found
+
+
+@pytest.mark.parametrize("code", [1, 3, 4, 14, 17, 18])
+def test_a_crawler_that_was_told_to_stop_did_not_end_by_itself_whatever_its_exit_code(code: int) -> None:
+    said = pod(done(95, code, word(None, code, told=True)), meta=deleted(100))
+    assert outcome(job(), said) == "interrupted"
+    assert outcome(job(), said, stop=99) == "cancelled"
+    assert outcome(job(), pod(done(95, code, word(None, code, told=True)))) != "interrupted", "nobody is known to have"

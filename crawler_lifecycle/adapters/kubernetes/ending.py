@@ -30,8 +30,8 @@ def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
     done = main.state.terminated if main is not None else None
     summary = read_summary(done.message if done is not None else None)
     code, signal = _exit(pod, done, summary)
-    by_itself = summary.runner and signal is None and code is not None and code not in _TOLD
-    last = Last(task, job, pod, done, ended_at(pod), by_itself and summary.finish_reason != "shutdown")
+    by_itself = _by_itself(code, signal, summary)
+    last = Last(task, job, pod, done, ended_at(pod), by_itself, by_itself and summary.told is False)
     moved = disruption(last)
     reason = _reason(last, code, moved)
     end = End(
@@ -45,7 +45,7 @@ def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
         disruption=moved[0] if moved is not None else None,
         memory_limit=memory_limit(pod),
         by_itself=last.by_itself,
-        stopped=_stopped(last, code, summary) or None,
+        stopped=_stopped(last, code, summary),
         if_not_stopped=also_deleted(last) if moved is None else None,
     )
     return end, summary
@@ -96,6 +96,15 @@ def _exit(pod: Pod, done: Terminated | None, summary: Summary) -> tuple[int | No
     return code, signal
 
 
+def _by_itself(code: int | None, signal: int | None, summary: Summary) -> bool:
+    """Whether the runner's word is that the crawler ended by itself, as one does that was told and had finished."""
+    if not summary.runner or signal is not None or code is None or code in _TOLD:
+        return False
+    if summary.told and not (summary.finish_reason == "finished" and code == 0):
+        return False
+    return summary.finish_reason != "shutdown"
+
+
 def _finished(pod: Pod, own: datetime | None, job: Job | None) -> datetime | None:
     """The cluster's own time of the end; where no container has one, the last time of anything that belongs to it."""
     if own is not None:
@@ -107,16 +116,18 @@ def _finished(pod: Pod, own: datetime | None, job: Job | None) -> datetime | Non
     return max((at for time in times if (at := real(time)) is not None), default=real(pod.status.start_time))
 
 
-def _stopped(last: Last, code: int | None, summary: Summary) -> bool:
-    """Whether it ended as what is told to stop does, after a deletion that was ours.
+def _stopped(last: Last, code: int | None, summary: Summary) -> bool | None:
+    """Whether it ended as what is told to stop does, after a deletion that was ours; ``None`` where that is not known.
 
     The node's clock need not agree with the one that our stop was recorded by.
     """
-    if not last.task.stopping or last.at is None:
+    if last.untold:
         return False
+    if not last.task.stopping or last.at is None:
+        return None
     # Only a runner can say that it ended by itself; the exit code alone may be the crawler's answer to SIGTERM.
-    told = not summary.runner or summary.finish_reason == "shutdown" or code in (*_TOLD, 137, 143)
-    return told and deleted_before(last.pod, last.at, by_itself=False)
+    told = not summary.runner or summary.told or summary.finish_reason == "shutdown" or code in (*_TOLD, 137, 143)
+    return (told and not last.by_itself and deleted_before(last.pod, last.at, by_itself=False)) or None
 
 
 def _reason(last: Last, code: int | None, moved: tuple[str, str] | None) -> str | None:

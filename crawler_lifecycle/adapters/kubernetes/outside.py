@@ -76,12 +76,16 @@ class Last:
     at: datetime | None
     """When it ended, by its node's clock."""
     by_itself: bool
-    """Its runner says that it ended and that nobody had told it to stop."""
+    """Its runner's word is that it ended by itself, which decides within the margin of two clocks."""
+    untold: bool = False
+    """Its runner says that nobody had told it to stop: whatever came to its pod came later, by any clock."""
 
 
 def disruption(last: Last) -> tuple[str, str] | None:
     """Outcome and words when the cluster or somebody else ended it; ``None`` when nobody did, or we asked."""
     pod, job = last.pod, last.job
+    if last.untold:
+        return None
     mark = marked(pod)
     if mark is not None and _has_part(mark, last):
         kind, told = moving(mark, pod)
@@ -106,7 +110,7 @@ def disruption(last: Last) -> tuple[str, str] | None:
 
 def also_deleted(last: Last) -> str | None:
     """Who else may have deleted a pod whose end we asked for: whether our stop came in time is not known here."""
-    if not last.task.stopping or asked_by_us(None, last.pod, last.job):
+    if not last.task.stopping or last.untold or asked_by_us(None, last.pod, last.job):
         return None
     return who_deleted(last.job) if deleted_before(last.pod, last.at, last.by_itself) else None
 

@@ -29,6 +29,8 @@ class Summary:
     finish_reason: str | None = None
     exit: int | None = None
     """The exit code that the runner was about to end with."""
+    told: bool | None = None
+    """Whether anybody had told the crawler to stop before it ended."""
     signal: int | None = None
     """The signal that ended the crawler below the runner."""
     message: str | None = None
@@ -47,12 +49,13 @@ def read_summary(text: str | None) -> Summary:
     said = _object(text)
     if said is None or not isinstance(said.get("runner"), str):
         return _foreign(text)
-    resumed = said.get("resumed")
+    resumed, told = said.get("resumed"), said.get("told_to_stop")
     return Summary(
         runner=True,
         finish_reason=_text(said, "finish_reason"),
         exit=bounds.exit_code(said.get("exit")),
         signal=bounds.exit_signal(said.get("signal")),
+        told=told if isinstance(told, bool) else None,
         message=_text(said, "message"),
         counters=Counters(*(bounds.count(said.get(name)) for name in ("pages", "items", "errors", "bytes"))),
         progress_at=bounds.moment(said.get("finished_at")),
