@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crawler_lifecycle.adapters.kubernetes import labels
+from crawler_lifecycle.adapters.kubernetes.explain import job_is_wordless
 from crawler_lifecycle.adapters.kubernetes.facts import TRACKING
 from crawler_lifecycle.adapters.kubernetes.objects import Job, Pod, decode
 from crawler_lifecycle.adapters.kubernetes.reading import read_task
@@ -379,3 +380,11 @@ def test_a_crawler_that_was_told_to_stop_did_not_end_by_itself_whatever_its_exit
     assert outcome(job(), said) == "interrupted"
     assert outcome(job(), said, stop=99) == "cancelled"
     assert outcome(job(), pod(done(95, code, word(None, code, told=True)))) != "interrupted", "nobody is known to have"
+
+
+def test_the_events_of_a_job_that_a_queue_resumed_are_read() -> None:
+    """Its condition "Suspended" stays there, and is false."""
+    resumed = decode(Job, json.dumps(job(condition("Suspended", 1, "JobResumed", "False"))).encode())
+    over = decode(Job, json.dumps(job(condition("Complete", 1))).encode())
+    assert job_is_wordless(resumed, T0 + timedelta(seconds=60))
+    assert not job_is_wordless(over, T0 + timedelta(seconds=60))

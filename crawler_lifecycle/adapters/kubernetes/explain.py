@@ -36,7 +36,7 @@ EVENTS_S = 10.0
 
 def job_is_wordless(job: Job, now: datetime) -> bool:
     """Whether a Job without pods has been so for long enough that its events should say why."""
-    if job.spec.suspend or job.metadata.deletion_timestamp is not None or job.status.conditions:
+    if job.spec.suspend or job.metadata.deletion_timestamp is not None or any(c.true for c in job.status.conditions):
         return False
     return _older(job.metadata.creation_timestamp, JOB_S, now)
 
