@@ -21,9 +21,19 @@ from crawler_lifecycle.domain.errors import (
     SchedulerUnavailable,
 )
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.domain.task import ALIVE, Observation, Phase, TaskState, TaskStatus
+from crawler_lifecycle.domain.task import ACTIVE, Observation, Phase, TaskState, TaskStatus
 from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, SCHEDULER_WAIT
-from crawler_lifecycle.ports import Cluster, Deployed, Deployment, Fence, Notifier, RunStore, SchedulerClient
+from crawler_lifecycle.ports import (
+    Cluster,
+    Deployed,
+    Deployment,
+    Fence,
+    FoundState,
+    Look,
+    Notifier,
+    RunStore,
+    SchedulerClient,
+)
 
 from .reconciliation import compare, ref_of
 from .shared import Clock, Counts, beating, deliver, ordered_at, telling, utc_now
@@ -41,6 +51,8 @@ class Deploy:
     fence: Fence
     max_parallel: int | None = None
     resume: bool = False
+    next_look_at: datetime | None = None
+    """When the run is looked at next, whatever comes of the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +71,8 @@ class MainJob:
 
     fence: Fence
     start_check_s: float
+    alone: bool = False
+    """Whether it is the run's only task: then each try is a look of the run, and is recorded as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +81,8 @@ class MainJobReport:
 
     started_at: datetime | None
     ended: bool
+    counts: Counts | None = None
+    """The run's tasks by now, where a look was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +147,9 @@ class DeploymentActivities:
             handle = self.store.request_of(fence.run_id)
             if fence.attempt > 1:
                 self._adopt_late_ones(fence)
-            tasks, stop = self.store.offer_tasks(fence, DEPLOYMENT_PAGE, order.max_parallel, until, place)
+            tasks, stop = self.store.offer_tasks(
+                fence, DEPLOYMENT_PAGE, order.max_parallel, until, place, order.next_look_at
+            )
             if stop is not None or not tasks:
                 counts = self.store.count_tasks(fence.run_id)
                 if stop is None and counts.queued and not counts.active:
@@ -234,7 +252,7 @@ class DeploymentActivities:
         state = self.store.found_state(fence)
         look = self.cluster.look(fence.run, [ref_of(task) for task in state.tasks])
         found = compare(state, look, gap_s=0, resumed=source == "resume")
-        self.store.record_look(fence, look, found, state.next_look_at, source, ordered_at())
+        self.store.record_look(fence, look, found, None, source, ordered_at())
         changed = {finding.change.task_id for finding in found}
         refs = [ref_of(task) for task in state.tasks if task.task_id in changed]
         self.store.save_details(fence, self.cluster.details(fence.run, refs))
@@ -250,14 +268,16 @@ class DeploymentActivities:
         """
         fence = order.fence
         with beating(), telling(self.store.note_waiting, fence):
-            alive = self.store.task_page(fence.run_id, ALIVE, limit=1)
-            if not alive:
+            active = self.store.task_page(fence.run_id, ACTIVE, limit=1)
+            if not active:
                 return MainJobReport(None, ended=True)
-            main = alive[0]
+            main = active[0]
             try:
                 look = self.cluster.look(fence.run, [ref_of(main)])
             except ClusterUnavailable as error:
                 self.store.note_waiting(fence, f"{CLUSTER_WAIT}{error}")
+                if order.alone:
+                    self.store.record_look_error(fence, str(error), ordered_at())
                 raise self._again(error, order.start_check_s) from error
             seen = look.observations[0]
             replaced = main.uid is not None and seen.uid is not None and seen.uid != main.uid
@@ -266,12 +286,16 @@ class DeploymentActivities:
                 why = seen.reason or _waiting_words(seen)
                 self.store.note_waiting(fence, why)
                 again_s = look.again_s
-                if _is_news(main, seen):
+                if order.alone:
+                    wait = timedelta(seconds=_interval(order.start_check_s, again_s))
+                    self._note(fence, self.store.found_state(fence), look, self.clock() + wait)
+                elif _is_news(main, seen):
                     again_s = self._note_executing(fence) or again_s
                 raise self._again(NotStarted(why), order.start_check_s, again_s)
-            if not over:  # otherwise a whole look follows at once
-                self._note_executing(fence)
-        return MainJobReport(None if replaced else seen.started_at, ended=over)
+            if over:  # a whole look follows at once
+                return MainJobReport(None if replaced else seen.started_at, ended=True)
+            self._note_executing(fence)
+        return MainJobReport(seen.started_at, ended=False, counts=Counts.of(self.store.count_tasks(fence.run_id)))
 
     def _note_executing(self, fence: Fence) -> float | None:
         """Write down which tasks execute by now, so that the first minute of the ladder shows no stale PENDING.
@@ -284,18 +308,20 @@ class DeploymentActivities:
             look = self.cluster.look(fence.run, [ref_of(task) for task in state.tasks])
         except ClusterUnavailable:
             return None  # the start itself is proved, or asked for again; the next look is due in a minute anyway
-        executing = [f for f in compare(state, look, gap_s=0, resumed=False) if not f.change.after.terminal]
-        self.store.record_look(fence, look, executing, None, "look", ordered_at())
-        self.store.apply_findings(fence, "look", look.observed_at)
+        self._note(fence, state, look, None)
         return look.again_s
+
+    def _note(self, fence: Fence, state: FoundState, look: Look, next_look_at: datetime | None) -> None:
+        executing = [f for f in compare(state, look, gap_s=0, resumed=False) if not f.change.after.terminal]
+        self.store.record_look(fence, look, executing, next_look_at, "look", ordered_at())
+        self.store.apply_findings(fence, "look", look.observed_at)
 
     def _again(self, error: LifecycleError, start_check_s: float, again_s: float | None = None) -> ApplicationError:
         """The failure that makes Temporal ask again at the interval of the specification; expected, so benign.
 
         ``again_s`` is when the cluster can prove what it cannot say now; asking earlier or later serves nothing.
         """
-        interval = start_check_interval(activity.info().attempt, start_check_s) if again_s is None else again_s
-        delay = timedelta(seconds=max(interval, error.retry_after_s or 0))
+        delay = timedelta(seconds=max(_interval(start_check_s, again_s), error.retry_after_s or 0))
         category = ApplicationErrorCategory.BENIGN
         return ApplicationError(str(error), type=error.code, next_retry_delay=delay, category=category)
 
@@ -329,6 +355,10 @@ class DeploymentActivities:
         Second execution: those rows are superseded already, so nothing is left to do.
         """
         return Counts.of(self.store.requeue_ended(order.fence, order.include_succeeded))
+
+
+def _interval(start_check_s: float, again_s: float | None) -> float:
+    return start_check_interval(activity.info().attempt, start_check_s) if again_s is None else again_s
 
 
 def _is_news(main: TaskState, seen: Observation) -> bool:

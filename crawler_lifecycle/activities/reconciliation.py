@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.stall import stalled
-from crawler_lifecycle.domain.task import ACTIVE, TaskState, TaskStatus, reconcile
+from crawler_lifecycle.domain.task import ACTIVE, Observation, Phase, TaskState, TaskStatus, reconcile
 from crawler_lifecycle.ports import Cluster, Fence, Finding, FoundState, Look, Notifier, RunStore, TaskRef
 
 from .shared import Clock, Counts, beating, ordered_at, send_event, telling, utc_now
@@ -70,6 +70,10 @@ class LookAnswer:
     seconds: float
     stop: StopIntent | None = None
     stalled: bool = False
+    started: bool = False
+    """Whether it saw a task execute, or, unless the run was just resumed, one that has executed."""
+    started_at: datetime | None = None
+    """When the first of those began, as far as the cluster knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,18 @@ def compare(state: FoundState, look: Look, *, gap_s: float, resumed: bool) -> li
         if change is not None:
             findings.append(Finding(change, observation))
     return findings
+
+
+def _started(look: Look, resumed: bool) -> tuple[bool, datetime | None]:
+    """Whether the look saw that the run has started, and when. What has ended at a resume is of the attempt before."""
+    begun = [o for o in look.observations if o.phase is Phase.EXECUTING or (not resumed and _has_executed(o))]
+    return bool(begun), min((o.started_at for o in begun if o.started_at is not None), default=None)
+
+
+def _has_executed(seen: Observation) -> bool:
+    return seen.phase is Phase.ENDED and (
+        seen.started_at is not None or bool(seen.end and seen.end.exit_code is not None)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +182,7 @@ class ReconciliationActivities:
             round(look.seconds, 3),
             report.stop,
             stalled(report.quiet, order.stall_timeout_s),
+            *_started(look, order.resumed),
         )
 
     def _tell(self, fence: Fence, error: str) -> None:

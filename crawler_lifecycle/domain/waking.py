@@ -18,9 +18,8 @@ from datetime import datetime
 
 #: Seconds between two questions whether an outstanding wake-up has been answered, when something changed after it.
 POLL_S = 0.1
-#: Seconds after which a wake-up that no look answered is no longer waited for, and the same while a run is deployed:
-#: it then asks after its main task alone, which is on record only once that has started.
-PATIENCE_S, PATIENCE_DEPLOYING_S = 30.0, 2.0
+#: Seconds after which a wake-up that no look answered is no longer waited for.
+PATIENCE_S = 30.0
 #: Seconds after a try that failed; doubling.
 RETRY_S, RETRY_MAX_S = 0.5, 30.0
 
@@ -33,8 +32,6 @@ class Standing:
     workflow_id: str | None
     """The owner's, or ``None`` while no workflow owns the run."""
     ended: bool
-    looking: bool
-    """Whether a look at once ends in ``verified_at``; a run that is being deployed asks after its main task only."""
     verified_at: datetime | None
 
 
@@ -109,9 +106,8 @@ class Wakes:
             if seen is not None and seen >= run.changed:
                 del self._runs[run_id]
                 continue
-            patience = PATIENCE_S if standing.looking else PATIENCE_DEPLOYING_S
             answered = run.covers is None or (seen is not None and seen >= run.covers)
-            if not answered and now - run.sent_at < patience:
+            if not answered and now - run.sent_at < PATIENCE_S:
                 run.check_at = now + POLL_S
                 continue
             run.check_at = math.inf

@@ -128,7 +128,13 @@ class RunStore(Protocol):
         ...
 
     def offer_tasks(
-        self, fence: Fence, limit: int, max_parallel: int | None, until: datetime, place: str | None = None
+        self,
+        fence: Fence,
+        limit: int,
+        max_parallel: int | None,
+        until: datetime,
+        place: str | None = None,
+        next_look_at: datetime | None = None,
     ) -> tuple[list[QueuedTask], StopIntent | None]:
         """Mark the next QUEUED tasks as offered until ``until`` at ``place`` and return them, lowest index first.
 
@@ -136,7 +142,8 @@ class RunStore(Protocol):
         many tasks as one call can carry (``bounds.OFFER_BYTES_MAX``), and one in any case.
 
         Never more than fit beside the active ones under ``max_parallel``; none when a stop is recorded. The run enters
-        the stage deployment.
+        the stage deployment. From now on something may be on the cluster, so where no look is planned yet, the first
+        one is planned for ``next_look_at``.
         """
         ...
 
@@ -203,6 +210,8 @@ class RunStore(Protocol):
         ordered_at: datetime | None = None,
     ) -> LookReport:
         """Stage the findings; commit ``verified_at``, ``next_look_at``, counters and ``last_progress_at``.
+
+        ``next_look_at`` None: this look is beside those that are planned, and their plan stays.
 
         ``ordered_at`` is when this try of the look was ordered, by the one clock that orders them all. Raises
         ``Overtaken`` when a look that was ordered later is on record: this one comes from a worker that was frozen.

@@ -39,6 +39,11 @@ def history_full() -> bool:
     return info.is_continue_as_new_suggested() or info.get_current_history_length() >= HISTORY_MAX
 
 
+def may_leave() -> bool:
+    """Whether to continue as new now. While an update hangs, looks, deployments and stops go on where they are."""
+    return history_full() and workflow.all_handlers_finished()
+
+
 def start(
     method: Callable[[Any, A], R], arg: A, *, control: bool = False, summary: str | None = None
 ) -> workflow.ActivityHandle[R]:
@@ -59,11 +64,8 @@ async def call(
     summary: str | None = None,
     wake: Callable[[], bool] | None = None,
     seconds: float | None = None,
-    hold: Callable[[], float] | None = None,
 ) -> R:
     """The activity's answer. Raises ``Interrupted`` as soon as ``wake()`` holds or ``seconds`` have passed.
-
-    ``hold()`` says for how many seconds from now the activity is left alone although ``wake()`` holds.
 
     An interrupted activity is asked to cancel and its answer is not awaited: it may hang, and it is idempotent and
     fenced, so that it can do no harm later. An error of the domain keeps its own type. An answer that cannot be read
@@ -72,7 +74,7 @@ async def call(
     tries, left, began = 0, seconds, workflow.now()
     while True:
         try:
-            return await _once(method, arg, control, summary, wake, left, hold)
+            return await _once(method, arg, control, summary, wake, left)
         except _Unreadable as error:
             tries += 1
             queue = config(method.__name__, control=control)["task_queue"]
@@ -93,7 +95,6 @@ async def _once(
     summary: str | None,
     wake: Callable[[], bool] | None,
     seconds: float | None,
-    hold: Callable[[], float] | None,
 ) -> R:
     if wake is not None and wake():
         raise Interrupted
@@ -101,8 +102,6 @@ async def _once(
     if wake is None and seconds is None:
         return await _answer(method, handle)
     await pause(seconds, lambda: handle.done() or (wake is not None and wake()))
-    if hold is not None and not handle.done() and (left := hold()) > 0:
-        await pause(left, lambda: handle.done() or hold() <= 0)
     if not handle.done():
         abandon([handle])
         raise Interrupted

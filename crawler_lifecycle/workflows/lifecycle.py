@@ -1,7 +1,7 @@
 """``CrawlerLifecycleWorkflow``: a crawl from request to archive.
 
 1. Initiation: the run records itself (or is claimed again) and registers its workflow.
-2. Deployment: its tasks go to the scheduler service; the main task is watched until it has started.
+2. Deployment: its tasks go to the scheduler service, and it is looked at until one of them has started.
 3. Reconciliation: look at the cluster at 1, 2, 3, 5, 8, 15 … minutes until no task is alive.
 4. Completion: verdict, export signal, archive.
 
@@ -12,9 +12,9 @@ thing and returns; which step comes next depends on nothing but the state, so co
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue
@@ -22,17 +22,10 @@ from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.activities.cancellation import CancellationActivities, RecordStop
 from crawler_lifecycle.activities.completion import CompletionActivities
-from crawler_lifecycle.activities.deployment import (
-    DEPLOYMENT_PAGE,
-    Deploy,
-    DeploymentActivities,
-    DeployReport,
-    MainJob,
-    Requeue,
-    Started,
-)
+from crawler_lifecycle.activities.deployment import DeploymentActivities, MainJob, Requeue, Started
 from crawler_lifecycle.activities.initiation import AddToRun, AddWorkflowId, CreateHistory, InitiationActivities
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
+from crawler_lifecycle.activities.shared import Counts
 from crawler_lifecycle.domain import cadence, names
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.run import (
@@ -46,17 +39,12 @@ from crawler_lifecycle.domain.run import (
 )
 from crawler_lifecycle.ports import Owner
 
-from .calls import Interrupted, call, history_full, pause
+from .calls import Interrupted, call, may_leave, pause
+from .deploying import Deploying
 from .requests import read_carried, read_request, read_tasks
 from .state import REASON_MAX, RunState
-from .steps import ask_to_end, courtesy, gap, gap_left, look_round, publish, tell_parent, wait_for_look
+from .steps import ask_to_end, courtesy, gap, gap_left, is_time, look_round, publish, tell_parent, until_look
 
-A = TypeVar("A")
-R = TypeVar("R")
-
-#: Seconds that ``look_now`` leaves a deployment call before it is made again: by then it is void, or waits for a retry.
-#: A deployment is full of changes that wake the run, and interrupting it for each would only make it slower.
-DEPLOYMENT_HOLD_S = 30.0
 #: Seconds between looks for the proof that a deployment call, to which nobody answered, has brought nothing.
 QUEUED_PROOF_S = 5.0
 
@@ -75,6 +63,7 @@ class CrawlerLifecycleWorkflow:
                 # Our own state: a build that reads it can still come, and until then the run must not fail.
                 raise RuntimeError(error.message) from error
             self._refused = error
+        self._deploying = Deploying(self._s)
 
     @workflow.run
     async def run(self, request: Any = None, carried: Any = None, *surplus: Any) -> RunResult:
@@ -85,6 +74,7 @@ class CrawlerLifecycleWorkflow:
         if self._refused is not None:
             raise self._refused
         life = asyncio.create_task(self._live(read_request(request)))
+        self._clock = asyncio.create_task(self._keep_time())
         while not life.done():
             try:
                 await workflow.wait([life])
@@ -148,17 +138,18 @@ class CrawlerLifecycleWorkflow:
                 if s.stage is Stage.INITIATION:
                     await self._initiate(request)
                 elif s.stage is Stage.COMPLETION:
+                    await self._deploying.leave()
                     await self._judge()
-                elif history_full() and workflow.all_handlers_finished():
-                    return None  # while an update hangs, looks and stops go on where they are
+                elif may_leave():
+                    await self._deploying.leave()
+                    return None
                 elif s.inbox.stop is not None:
+                    await self._deploying.leave()
                     await self._stop()
                 elif s.resumed and not s.looked_back:
                     await self._look_back()
-                elif s.stage is Stage.DEPLOYMENT:
-                    await self._deploy()
                 else:
-                    await self._reconcile()
+                    await self._attend()
             except Interrupted:
                 continue
         publish(s)
@@ -173,110 +164,122 @@ class CrawlerLifecycleWorkflow:
         s.adopt(await call(InitiationActivities.create_history_id, order), owner.first_run_id)
         registration = AddWorkflowId(s.run_id, s.attempt, info.workflow_id)
         await call(InitiationActivities.add_workflow_id, registration)
-        s.stage = Stage.DEPLOYMENT
+        s.stage, s.since = Stage.DEPLOYMENT, workflow.now()
 
     async def _look_back(self) -> None:
         """Resume: what ended meanwhile gets its end, what executes is adopted, the rest is queued anew."""
         s = self._s
-        await look_round(s, "sweep" if s.repair else "resume", gap(s), gap(s), resumed=True)
+        found = await look_round(s, "sweep" if s.repair else "resume", gap(s), gap(s), resumed=True)
         if s.inbox.stop is not None:
             return
         s.counts = await call(DeploymentActivities.requeue_ended_tasks, Requeue(s.fence, s.rerun), wake=s.stop_wanted)
         s.looked_back = True
-
-    # --- 2. deployment ---------------------------------------------------------------------------------------------
-
-    async def _deploy(self) -> None:
-        s = self._s
-        if s.start_deadline is None and s.limits.start_timeout_s is not None:
-            s.start_deadline = workflow.now() + timedelta(seconds=s.limits.start_timeout_s)
-        if s.resumed and not s.counts.alive:
-            s.stage = Stage.COMPLETION
-            return
-        first = (
-            DeploymentActivities.run_scheduled_crawler
-            if s.trigger == "scheduled"
-            else DeploymentActivities.run_onetime_crawler
-        )
-        s.waiting_for = "the scheduler service"
-        report = await self._deploy_wave(first)
-        while report.offered >= DEPLOYMENT_PAGE and not report.deferred and s.room:
-            report = await self._deploy_wave(DeploymentActivities.deploy_queued_tasks)
         if not s.counts.alive:
             s.stage = Stage.COMPLETION
-            await courtesy(s, DeploymentActivities.signal_pusher_started)
-            return
-        await self._await_start()
+        elif found.started:
+            await self._has_started(found.started_at)
 
-    async def _deploy_wave(self, method: Callable[[DeploymentActivities, Deploy], DeployReport]) -> DeployReport:
-        s = self._s
-        order = Deploy(s.fence, s.max_parallel, resume=s.attempt > 1 and not s.rerun)
-        report = await self._starting(method, order, DEPLOYMENT_HOLD_S)
-        s.counts = report.counts
-        return report
+    # --- 2. deployment and 3. reconciliation -----------------------------------------------------------------------
 
-    async def _await_start(self) -> None:
-        """Wait until the main task runs or ended; its retries carry the wait, ``look_now`` makes it ask at once."""
-        s = self._s
-        s.waiting_for = names.WAITING_FOR_START
-        publish(s)
-        await pause(s.limits.start_check_s, s.woken, "first check of the start")
-        order = MainJob(s.fence, s.limits.start_check_s)
-        main = await self._starting(DeploymentActivities.get_main_job_status, order, cadence.MIN_GAP_SECONDS)
-        s.waiting_for = s.start_deadline = None
-        s.next_look_at = workflow.now() + timedelta(seconds=0 if main.ended else gap(s))
-        started = Started(s.fence, main.started_at, s.next_look_at)
-        s.status = await call(DeploymentActivities.update_run_started, started, wake=s.stop_wanted)
-        s.stage = Stage.RECONCILIATION
-        if s.limits.run_timeout_s is not None:
-            s.run_deadline = workflow.now() + timedelta(seconds=s.limits.run_timeout_s)
-        await courtesy(s, DeploymentActivities.signal_pusher_started)
+    async def _attend(self) -> None:
+        """One turn of a live run: deploy what fits, wait for what comes first, look when it is time to.
 
-    async def _starting(self, method: Callable[[DeploymentActivities, A], R], arg: A, hold_s: float) -> R:
-        """An activity that a stop and ``start_timeout_s`` end, and that ``look_now`` makes try again.
-
-        It does so ``hold_s`` after the last try began at the earliest, however often it comes.
+        Both stages take the same turns: from the first task that may be on the cluster on, the run is looked at.
         """
         s = self._s
-        while True:
-            s.inbox.look_now = False
-            began = workflow.now()
-            left = (s.start_deadline - began).total_seconds() if s.start_deadline else None
-
-            def hold(began: datetime = began, most: float = hold_s if left is None else min(hold_s, left)) -> float:
-                if s.stop_wanted() or not s.inbox.look_now:
-                    return 0.0
-                seconds = most - (workflow.now() - began).total_seconds()
-                return max(seconds, 0.0)
-
-            try:
-                return await call(method, arg, wake=s.woken, seconds=left, hold=hold)
-            except Interrupted:
-                if s.start_deadline is not None and workflow.now() >= s.start_deadline:
-                    s.inbox.want_stop(StopIntent(workflow.now(), limit="start_timeout"), None)
-                if s.stop_wanted() or history_full():
-                    raise
-
-    # --- 3. reconciliation -----------------------------------------------------------------------------------------
-
-    async def _reconcile(self) -> None:
-        s = self._s
-        await wait_for_look(s)
-        if s.stop_wanted():
-            return
-        if s.run_deadline is not None and workflow.now() >= s.run_deadline:
-            s.inbox.want_stop(StopIntent(workflow.now(), limit="timed_out"), None)
-            return
-        led_by, source = gap(s), "wake" if s.inbox.look_now else "look"
-        s.inbox.look_now, wakes = False, s.inbox.wakes
-        s.rung += source == "look"  # a look for which it was woken is beside the ladder
-        await look_round(s, source, led_by, gap(s))
-        if s.room and not s.stop_wanted():
-            await self._deploy_wave(DeploymentActivities.deploy_queued_tasks)
-            if s.inbox.wakes > wakes and not s.inbox.look_now:  # it takes a look to see what it was woken for
-                s.inbox.look_now = True
-        if not s.counts.alive:
+        if s.counted and not s.counts.alive:
+            if s.started_at is None:  # nothing ever was on the cluster
+                await courtesy(s, DeploymentActivities.signal_pusher_started)
             s.stage = Stage.COMPLETION
+            return
+        self._deploying.begin()
+        self._say_why()
+        due = await self._wait()
+        self._deploying.settle()
+        if due and not s.stop_wanted():
+            await self._look()
+
+    def _say_why(self) -> None:
+        s = self._s
+        s.waiting_for = names.WAITING_FOR_START if s.started_at is None else None
+        if self._deploying.under_way and (s.started_at is not None or not s.counts.active):
+            s.waiting_for = "the scheduler service"
+        publish(s)
+
+    def _woken(self) -> bool:
+        """Whether something comes before the look that is planned."""
+        return self._s.stop_wanted() or self._s.inbox.look_now or self._deploying.over() or may_leave()
+
+    async def _wait(self) -> bool:
+        """Wait for the next look; whether it is time for it. The start of the main task is watched meanwhile."""
+        s = self._s
+        if s.started_at is None and s.counts.active:
+            ended = await self._watch_start()
+        else:
+            await pause(until_look(s), self._woken, f"look {s.looks + 1}")
+            ended = False
+        if s.inbox.look_now or ended:
+            await pause(gap_left(s), s.stop_wanted)
+            return True
+        return is_time(s)
+
+    async def _watch_start(self) -> bool:
+        """Ask for the main task until it runs or the next look comes; whether it has ended already.
+
+        The retries of one activity carry the wait. Of a run with but one task they are its looks.
+        """
+        s = self._s
+        alone = not s.multi and not s.counts.queued
+        if alone:
+            s.next_look_at = None
+        least = s.limits.start_check_s
+        left = until_look(s)
+        await pause(least if left is None else min(least, left), self._woken, "first check of the start")
+        if self._woken() or is_time(s):
+            return False
+        order = MainJob(s.fence, s.limits.start_check_s, alone)
+        try:
+            main = await call(DeploymentActivities.get_main_job_status, order, wake=self._woken, seconds=until_look(s))
+        except Interrupted:
+            return False
+        if not main.ended:
+            s.counts = main.counts or s.counts
+            await self._has_started(main.started_at)
+        return main.ended
+
+    async def _look(self) -> None:
+        s = self._s
+        led_by, source = gap(s), "wake" if s.inbox.look_now else "look"
+        s.inbox.look_now = False
+        s.rung += source == "look"  # a look for which it was woken is beside the ladder
+        found = await look_round(s, source, led_by, gap(s))
+        self._deploying.looked()
+        if s.started_at is None and (found.started or (found.changed and not s.counts.alive)):
+            await self._has_started(found.started_at)
+
+    async def _has_started(self, at: datetime | None) -> None:
+        """The main task or another one executes: from now on its time runs, and the ladder begins anew."""
+        s, now = self._s, workflow.now()
+        s.rung, soon = 0, now + timedelta(seconds=cadence.poll_interval(0, s.poll_minutes, s.last_look_s))
+        s.next_look_at = min(s.next_look_at or soon, soon)
+        started = Started(s.fence, at, s.next_look_at)
+        s.status = await call(DeploymentActivities.update_run_started, started, wake=s.stop_wanted)
+        s.started_at = min(max(at or now, s.since or now), now)
+        s.stage, s.waiting_for = Stage.RECONCILIATION, None
+        await courtesy(s, DeploymentActivities.signal_pusher_started)
+
+    async def _keep_time(self) -> None:
+        """Stop the run when one of its limits of time is over, whatever is waited for meanwhile."""
+        s = self._s
+        while s.outcome is None:
+            await workflow.wait_condition(lambda: s.limit is not None or s.outcome is not None)
+            limit = s.limit
+            if limit is None:
+                continue
+            left = (limit[0] - workflow.now()).total_seconds()
+            await pause(left, lambda limit=limit: s.limit != limit, limit[1])  # type: ignore[misc]
+            if s.limit == limit:
+                s.inbox.want_stop(StopIntent(workflow.now(), limit=limit[1]), None)
 
     # --- stop ------------------------------------------------------------------------------------------------------
 
@@ -331,7 +334,8 @@ class CrawlerLifecycleWorkflow:
         except ApplicationError as error:
             if error.type != NotInThisState.code:
                 raise
-            s.stage, s.next_look_at = Stage.RECONCILIATION, workflow.now()  # a task came to life: look again
+            s.stage = Stage.DEPLOYMENT if s.started_at is None else Stage.RECONCILIATION
+            s.counts, s.next_look_at = Counts(), workflow.now()  # a task came to life: look again
             return
         s.judged(ended)
 

@@ -54,8 +54,6 @@ class Inbox:
     heard: list[HeardStop] = field(default_factory=list)
     """Stops that are not in the database yet."""
     look_now: bool = False
-    wakes: int = 0
-    """How often ``look_now`` came to this execution."""
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
@@ -90,7 +88,6 @@ class Inbox:
             self.want_stop(intent, _text(fields.get("request_id"), names.REQUEST_ID_MAX) or new_id)
         elif name == names.SIGNAL_LOOK_NOW:
             self.look_now = True
-            self.wakes += 1
         else:
             self.note(f"unknown signal {name!r} ignored; known are stop, force_stop and look_now")
 
@@ -158,8 +155,13 @@ class RunState:
     last_look_at: datetime | None = None
     next_look_at: datetime | None = None
     last_look_s: float = 0.0
-    start_deadline: datetime | None = None
-    run_deadline: datetime | None = None
+    since: datetime | None = None
+    """When this attempt began to deploy; ``start_timeout_s`` counts from here."""
+    started_at: datetime | None = None
+    """When the first of its tasks executed, not before ``since``; ``run_timeout_s`` counts from here."""
+    deployed: bool = False
+    """Whether a deployment call of this attempt was answered."""
+    pages_deployed: int = 0
     stop_rung: int = 0
     stopped: bool = False
     stop_log: list[HeardStop] = field(default_factory=list)
@@ -175,7 +177,25 @@ class RunState:
     @property
     def room(self) -> bool:
         """Whether queued tasks may be deployed beside the active ones."""
+        if not self.counted:
+            return True
         return self.counts.queued > 0 and (self.max_parallel is None or self.counts.active < self.max_parallel)
+
+    @property
+    def counted(self) -> bool:
+        """Whether it is known at all how many tasks there are."""
+        return bool(self.counts.by_status)
+
+    @property
+    def limit(self) -> tuple[datetime, str] | None:
+        """The moment at which a limit of time ends the run, and its name, while one counts."""
+        if self.stop_wanted() or self.since is None or self.stage not in (Stage.DEPLOYMENT, Stage.RECONCILIATION):
+            return None
+        if self.started_at is None:
+            seconds, since, name = self.limits.start_timeout_s, self.since, "start_timeout"
+        else:
+            seconds, since, name = self.limits.run_timeout_s, self.started_at, "timed_out"
+        return None if seconds is None else (since + timedelta(seconds=seconds), name)
 
     def adopt(self, handle: RunHandle, owner_run_id: str) -> None:
         """Take over what the database says about the run that we now own."""
@@ -291,10 +311,6 @@ class RunState:
     def stop_wanted(self) -> bool:
         """Whether anybody or any limit wants the run to end."""
         return self.inbox.stop is not None
-
-    def woken(self) -> bool:
-        """Whether waiting for the next look is over before its time."""
-        return self.stop_wanted() or self.inbox.look_now
 
     def stop_changed(self) -> bool:
         """Whether a stop under way is no longer the same: another request came, or it is time for force."""

@@ -9,13 +9,19 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from crawler_lifecycle.activities.cancellation import CancellationActivities, StopTask
-from crawler_lifecycle.activities.reconciliation import ActiveTasks, LookOrder, ReconciliationActivities, Sync
+from crawler_lifecycle.activities.reconciliation import (
+    ActiveTasks,
+    LookAnswer,
+    LookOrder,
+    ReconciliationActivities,
+    Sync,
+)
 from crawler_lifecycle.domain import cadence, names
 from crawler_lifecycle.domain.run import RunResult, StopIntent
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Fence
 
-from .calls import Interrupted, call, history_full, neglect, pause, reason, settle, start
+from .calls import Interrupted, call, history_full, neglect, reason, settle, start
 from .state import RunState
 
 R = TypeVar("R")
@@ -37,21 +43,23 @@ def gap_left(s: RunState) -> float:
     return least - (workflow.now() - s.last_look_at).total_seconds()
 
 
-async def wait_for_look(s: RunState) -> None:
-    """Wait for the next look or the run's time limit; a stop or ``look_now`` ends the wait."""
-    if s.next_look_at is not None:
-        until = min(s.next_look_at, s.run_deadline or s.next_look_at)
-        await pause((until - workflow.now()).total_seconds(), s.woken, f"look {s.looks + 1}")
-    if s.inbox.look_now:
-        await pause(gap_left(s), s.stop_wanted)
+def until_look(s: RunState) -> float | None:
+    """Seconds until the look that is planned."""
+    return None if s.next_look_at is None else (s.next_look_at - workflow.now()).total_seconds()
 
 
-async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *, resumed: bool = False) -> None:
+def is_time(s: RunState) -> bool:
+    """Whether the look that is planned is due; the server's timers have whole milliseconds."""
+    left = until_look(s)
+    return left is not None and left < 0.002
+
+
+async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *, resumed: bool = False) -> LookAnswer:
     """One look and what follows from it. A quiet round is its first two activities and nothing else.
 
     Raises ``Interrupted`` when a stop comes, or when a stop already under way turns into another one.
     """
-    control = s.stop_wanted()
+    control, pages = s.stop_wanted(), s.pages_deployed
     wake = s.stop_changed if control else s.stop_wanted
     rec, fence = ReconciliationActivities, s.fence
     believed = await call(rec.get_active_running_tasks, ActiveTasks(s.run_id), control=control, wake=wake)
@@ -69,10 +77,11 @@ async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *
         synced = await call(rec.sync_statuses, Sync(fence, source, found.observed_at), control=control, wake=wake)
         if synced.push:
             neglect(start(rec.signal_pusher_changed, fence))
-    if found.changed or not believed.counts.active:
+    if found.changed or not believed.counts.active or s.pages_deployed != pages:
         s.counts = await call(rec.count_alive_tasks, s.run_id, control=control, wake=wake)
     if found.stalled and s.counts.active and not s.stop_wanted():
         s.inbox.want_stop(StopIntent(workflow.now(), limit="cancelled (stalled)"), None)
+    return found
 
 
 async def ask_to_end(s: RunState) -> None:

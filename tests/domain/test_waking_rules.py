@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from crawler_lifecycle.domain.waking import (
-    PATIENCE_DEPLOYING_S,
     PATIENCE_S,
     POLL_S,
     RETRY_MAX_S,
@@ -33,7 +32,6 @@ class Run:
 
     ended: bool = False
     owned: bool = True
-    looking: bool = True
     verified: float | None = None
     wanted: bool = False
     look_began: float | None = None
@@ -81,9 +79,9 @@ class World(RuleBasedStateMachine):
     def end(self, run_id: int) -> None:
         self.runs[run_id].ended = True
 
-    @rule(run_id=RUNS, looking=st.booleans(), takes=st.floats(0.01, 3))
-    def alter(self, run_id: int, looking: bool, takes: float) -> None:
-        self.runs[run_id].looking, self.runs[run_id].look_takes = looking, takes
+    @rule(run_id=RUNS, takes=st.floats(0.01, 3))
+    def alter(self, run_id: int, takes: float) -> None:
+        self.runs[run_id].look_takes = takes
 
     @rule(run_id=RUNS)
     def look_by_the_ladder(self, run_id: int) -> None:
@@ -117,8 +115,6 @@ class World(RuleBasedStateMachine):
     def everything_heals(self) -> None:
         """Once signals arrive again, every change is followed by a look at or after it."""
         self.database = self.server = True
-        for run in self.runs.values():
-            run.looking = True
         self.time_passes(RETRY_MAX_S + PATIENCE_S + 20)
         for run_id, run in self.runs.items():
             if not run.ended and run.changes:
@@ -135,7 +131,7 @@ class World(RuleBasedStateMachine):
         for run in self.runs.values():
             times = [when for when, _ in run.signals]
             for first, third in zip(times, times[2:], strict=False):
-                assert third - first >= min(GAP, PATIENCE_DEPLOYING_S) - 1e-9
+                assert third - first >= GAP - 1e-9
 
     # --- the others
 
@@ -154,7 +150,7 @@ class World(RuleBasedStateMachine):
     def _look(self, run: Run) -> None:
         """The workflow begins a look if one is wanted, none is under way, and the gap after the last one is over."""
         ready = run.verified is None or self.now - run.verified >= max(GAP, 2 * run.looked_for)
-        if run.wanted and run.look_began is None and run.looking and ready and not run.ended:
+        if run.wanted and run.look_began is None and ready and not run.ended:
             run.wanted, run.look_began, run.look_ends = False, self.now, self.now + run.look_takes
 
     def _waker(self) -> None:
@@ -170,7 +166,7 @@ class World(RuleBasedStateMachine):
 
     def _standings(self, due: list[int]) -> list[Standing]:
         return [
-            Standing(n, f"crawl/{n}", r.ended, r.looking, None if r.verified is None else at(r.verified))
+            Standing(n, f"crawl/{n}", r.ended, None if r.verified is None else at(r.verified))
             for n, r in self.runs.items()
             if n in due
         ]
@@ -185,8 +181,7 @@ class World(RuleBasedStateMachine):
         if run.signals:
             when, covered = run.signals[-1]
             answered = run.verified is not None and run.verified >= covered
-            patience = PATIENCE_S if run.looking else PATIENCE_DEPLOYING_S
-            assert answered or self.now - when >= patience - 1e-9, "two wake-ups outstanding"
+            assert answered or self.now - when >= PATIENCE_S - 1e-9, "two wake-ups outstanding"
         run.signals.append((self.now, (wake.covers - START).total_seconds()))
         run.wanted = True
         if self.meanwhile == wake.run_id:
@@ -218,7 +213,7 @@ def test_what_was_found_once(steps: list[tuple[str, dict[str, Any]]]) -> None:
 
 
 def standing(run_id: int = 1, **more: object) -> Standing:
-    known: dict[str, object] = {"workflow_id": "w", "ended": False, "looking": True, "verified_at": None}
+    known: dict[str, object] = {"workflow_id": "w", "ended": False, "verified_at": None}
     return Standing(run_id, **{**known, **more})  # type: ignore[arg-type]
 
 

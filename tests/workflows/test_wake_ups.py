@@ -14,7 +14,7 @@ import pytest
 
 from crawler_lifecycle.domain.cadence import MIN_GAP_SECONDS
 from crawler_lifecycle.domain.task import End
-from crawler_lifecycle.domain.waking import PATIENCE_DEPLOYING_S
+from crawler_lifecycle.domain.waking import PATIENCE_S
 from crawler_lifecycle.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from crawler_lifecycle.ports import Deployment, LookReport
 from tests.histories.record import HeldLooks
@@ -137,9 +137,8 @@ async def test_the_end_is_the_same_whatever_becomes_of_wake_ups(
         seconds = time.monotonic() - began
     # A stop is looked after at once; no other two looks are closer together than they may be.
     assert sum(map(too_close, looks)) <= (scenario is stop)
-    # At most one wake-up of an attempt is outstanding, until a look is on record (also one that asks for the start), or
-    # for two seconds.
-    at_most = len(looks) + len(answers) + seconds / PATIENCE_DEPLOYING_S
+    # At most one wake-up of an attempt is outstanding, until a look is on record (also one that asks for the start).
+    at_most = len(looks) + len(answers) + seconds / PATIENCE_S
     for waker in wakers:
         assert waker.counts["sent"] <= at_most
         assert waker.counts["failed"] == 0
@@ -161,7 +160,7 @@ async def test_with_wake_ups_nobody_waits_for_the_ladder(real_lab: Lab) -> None:
     assert lab.corrections(result.run_id) == []
 
 
-async def looked_at(lab: Lab, handle: Any, activity: str = "get_history_statuses_to_sync") -> list[datetime]:
+async def looked_at(lab: Lab, handle: Any) -> list[datetime]:
     """When this run ordered its looks, by its own clock: the time at which the server gave it the task to decide in.
 
     The order itself is on record later, by as much as the worker took.
@@ -171,7 +170,7 @@ async def looked_at(lab: Lab, handle: Any, activity: str = "get_history_statuses
         for event in history.events:
             if event.HasField("workflow_task_started_event_attributes"):
                 now = event.event_time.ToDatetime()
-            elif event.activity_task_scheduled_event_attributes.activity_type.name == activity:
+            elif event.activity_task_scheduled_event_attributes.activity_type.name == "get_history_statuses_to_sync":
                 orders.append(now)
     return orders
 
@@ -181,14 +180,14 @@ def too_close(looks: list[datetime]) -> int:
     return sum(b - a < timedelta(seconds=MIN_GAP_SECONDS, milliseconds=-2) for a, b in pairwise(looks))
 
 
-async def _storm(lab: Lab, handle: Any, *activity: str) -> list[datetime]:
+async def _storm(lab: Lab, handle: Any) -> list[datetime]:
     """Wake the run again and again until it has looked four times more; when it ordered its looks."""
-    looks = await looked_at(lab, handle, *activity)
+    looks = await looked_at(lab, handle)
     enough, end = len(looks) + 4, time.monotonic() + 60
     while len(looks) < enough:
         assert time.monotonic() < end, "the looks did not come within 60 s"
         await asyncio.gather(*(handle.signal("look_now") for _ in range(10)))
-        looks = await looked_at(lab, handle, *activity)
+        looks = await looked_at(lab, handle)
     return looks
 
 
@@ -197,7 +196,7 @@ async def test_a_storm_while_the_start_is_awaited_keeps_the_gap(real_lab: Lab) -
     lab.cluster.behaviour = Behaviour(waits=1e7)
     handle = await lab.start({"crawler": "books", "limits": {"start_check_s": 0.1}})
     await lab.until(lambda: lab.cluster.calls["look"] >= 1)
-    assert not too_close(await _storm(lab, handle, "get_main_job_status"))
+    assert not too_close(await _storm(lab, handle))
     await handle.signal("stop")
     assert (await handle.result()).outcome == "cancelled"
 

@@ -49,8 +49,10 @@ LIFECYCLE, STEPS = "workflows/lifecycle.py", "workflows/steps.py"
 REGISTERED = """        registration = AddWorkflowId(s.run_id, s.attempt, info.workflow_id)
         await call(InitiationActivities.add_workflow_id, registration)
 """
-FIRST_CHECK = '        await pause(s.limits.start_check_s, s.woken, "first check of the start")\n'
-LOOKED = "        await look_round(s, source, led_by, gap(s))\n"
+FIRST_CHECK = (
+    '        await pause(least if left is None else min(least, left), self._woken, "first check of the start")\n'
+)
+LOOKED = "        found = await look_round(s, source, led_by, gap(s))\n"
 WRITTEN = "        await call(rec.reconcile_tasks, fence, control=control, wake=wake)\n"
 FETCHED = "        await call(rec.get_bulk_task_history_data, fence, control=control, wake=wake, summary=text)\n"
 ASKED = "        await ask_to_end(s)\n"
@@ -103,7 +105,7 @@ RIGHT: dict[str, list[Change]] = {
     "other timeouts and retries": [
         Change("workflows/policies.py", NOW, DATABASE)
     ],
-    "another length of a timer": [Change(LIFECYCLE, "pause(s.limits.start_check_s, s.woken", "pause(77.0, s.woken")],
+    "another length of a timer": [Change(LIFECYCLE, "least = s.limits.start_check_s", "least = 77.0")],
 }  # fmt: skip
 
 

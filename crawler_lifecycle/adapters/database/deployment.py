@@ -27,7 +27,13 @@ class DeploymentPart(StorePart):
     """From the offer of tasks to the start of the run."""
 
     def offer_tasks(
-        self, fence: Fence, limit: int, max_parallel: int | None, until: datetime, place: str | None = None
+        self,
+        fence: Fence,
+        limit: int,
+        max_parallel: int | None,
+        until: datetime,
+        place: str | None = None,
+        next_look_at: datetime | None = None,
     ) -> tuple[list[QueuedTask], StopIntent | None]:
         """Mark the next QUEUED tasks as offered and return them. Again: the same tasks, as nothing answered for them.
 
@@ -40,6 +46,8 @@ class DeploymentPart(StorePart):
             if unit.stop is not None or unit.status.terminal:
                 return [], unit.stop
             _enter(unit, Stage.DEPLOYMENT)
+            if unit.run["next_look_at"] is None:
+                unit.update_run(next_look_at=next_look_at)
             rows = _of_one_call(_offerable(unit, limit))
             if max_parallel is not None:
                 rows = _within(unit, rows, max_parallel)

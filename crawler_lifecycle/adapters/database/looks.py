@@ -106,7 +106,7 @@ class LookPart(StorePart):
                 **sums,
                 verified_at=look.observed_at,
                 look_ordered_at=ordered_at or unit.run["look_ordered_at"],
-                next_look_at=next_look_at,
+                next_look_at=next_look_at or unit.run["next_look_at"],
                 look_error=None,
                 look_error_since=None,
                 last_progress_at=unit.now if moved else unit.run["last_progress_at"],

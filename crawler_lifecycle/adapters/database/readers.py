@@ -10,7 +10,7 @@ from sqlalchemy import Select, Table, and_, func, or_, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import RunNotFound
-from crawler_lifecycle.domain.run import EndedTasks, RunRequest, RunStatus, Stage
+from crawler_lifecycle.domain.run import EndedTasks, RunRequest, RunStatus
 from crawler_lifecycle.domain.task import ACTIVE, TaskState, TaskStatus
 from crawler_lifecycle.domain.waking import Standing
 from crawler_lifecycle.ports import Event, Resumption, RunRow, TaskCounts, TaskRow, TransitionRow
@@ -72,14 +72,13 @@ class ReaderPart(StorePart):
         r = run_history.c
         if not run_ids:
             return []
-        query = select(r.run_id, r.owner_workflow_id, r.status, r.stage, r.verified_at)
+        query = select(r.run_id, r.owner_workflow_id, r.status, r.verified_at)
         rows = self._rows(query.where(r.run_id.in_(sorted(set(run_ids)))).order_by(r.run_id))
         return [
             Standing(
                 row["run_id"],
                 row["owner_workflow_id"],
                 ended=RunStatus(row["status"]).terminal,
-                looking=row["status"] == RunStatus.STOPPING or row["stage"] == Stage.RECONCILIATION,
                 verified_at=row["verified_at"],
             )
             for row in rows

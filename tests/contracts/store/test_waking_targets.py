@@ -25,7 +25,6 @@ def test_a_run_tells_owner_state_and_last_look(world: World) -> None:
     assert sorted(found) == sorted(asked[:-1])
     assert [found[r].workflow_id for r in asked[:-1]] == [OWNER.workflow_id] * 2 + [None] + [OWNER.workflow_id] * 2
     assert [found[r].ended for r in asked[:-1]] == [False, True, False, False, False]
-    assert [found[r].looking for r in asked[:-1]] == [True, False, False, False, True]
     assert found[running.run_id].verified_at == looked_at
     assert found[ended.run_id].verified_at == looked_at + timedelta(seconds=60)
     assert found[young.run_id].verified_at is None
