@@ -141,7 +141,7 @@ def build_catalogue(settings: Settings) -> Catalogue:
     """
     if not settings.crawlers.exists() and "crawlers" not in settings.model_fields_set:
         return EmptyCatalogue()
-    return YamlCatalogue(settings.crawlers, settings.more_crawlers)
+    return YamlCatalogue(settings.crawlers, settings.more_crawlers, settings.cluster.owned)
 
 
 def build_archive(settings: Settings) -> FileArchive:

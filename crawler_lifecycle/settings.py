@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, m
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from .domain.errors import InvalidRequest
+from .domain.pod import Owned
 
 #: What the variables of all settings begin with.
 PREFIX = "LIFECYCLE_"
@@ -76,6 +77,11 @@ class ClusterSettings(_Section):
     keep_days: float = Field(
         default=14, ge=0, description="days that the folders of local tasks are kept after their run's end; 0: for ever"
     )
+
+    @property
+    def owned(self) -> Owned:
+        """What no catalogue entry may mount or name."""
+        return Owned(self.volume_claim, frozenset(self.pull_secrets))
 
 
 class SchedulerSettings(_Section):

@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
 from crawler_lifecycle.domain.names import CRAWLER_NAME
-from crawler_lifecycle.domain.pod import PodOptions, PodVolume, Toleration
+from crawler_lifecycle.domain.pod import Owned, PodOptions, PodVolume, Toleration
 from crawler_lifecycle.domain.run import Resources
 
 logger = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ _KNOWN: Mapping[str, list[str]] = {
 }
 
 Path_ = tuple[str | int, ...]
+_NOTHING = Owned()
 
 
 class YamlCatalogue:
@@ -54,16 +55,17 @@ class YamlCatalogue:
 
     The constructor raises ``CatalogueError`` when the file cannot be used. Later a broken file leaves the last good
     content in force; ``problem`` then says what is wrong, until the file is mended. ``more`` is another such file,
-    for the names that this one does not declare.
+    for the names that this one does not declare. ``owned`` is what no entry may mount or name.
     """
 
-    def __init__(self, path: Path | str, more: Path | str | None = None) -> None:
+    def __init__(self, path: Path | str, more: Path | str | None = None, owned: Owned = _NOTHING) -> None:
         self.path = Path(path)
+        self._owned = owned
         self.problem: str | None = None
-        self._more = None if more is None else YamlCatalogue(more)
+        self._more = None if more is None else YamlCatalogue(more, owned=owned)
         self._lock = threading.Lock()
         self._stamp = self._stat()
-        self._crawlers = {c.name: c for c in load(self.path)}
+        self._crawlers = {c.name: c for c in load(self.path, owned)}
 
     def get(self, name: str) -> CrawlerDefinition | None:
         """The crawler with this name, or ``None``."""
@@ -90,7 +92,7 @@ class YamlCatalogue:
             if stamp != self._stamp:
                 self._stamp = stamp
                 try:
-                    self._crawlers = {c.name: c for c in load(self.path)}
+                    self._crawlers = {c.name: c for c in load(self.path, self._owned)}
                 except CatalogueError as error:
                     self.problem = str(error)
                     logger.error("the catalogue cannot be read, its last good content stays in force: %s", error)
@@ -99,9 +101,12 @@ class YamlCatalogue:
             return self._crawlers
 
 
-def load(path: Path) -> list[CrawlerDefinition]:
-    """Read a catalogue once. Raises ``CatalogueError``: file, line, key, what is wrong with it, and the cure."""
-    reader = _Reader(path)
+def load(path: Path, owned: Owned = _NOTHING) -> list[CrawlerDefinition]:
+    """Read a catalogue once; ``owned`` is what no entry may mount or name.
+
+    Raises ``CatalogueError``: file, line, key, what is wrong with it, and the cure.
+    """
+    reader = _Reader(path, owned)
     root = reader.root()
     found: list[CrawlerDefinition] = []
     lines: dict[str, int] = {}
@@ -131,6 +136,7 @@ class _Reader:
     """One reading of one file."""
 
     path: Path
+    owned: Owned
     nodes: int = 0
     written: dict[Path_, str] = field(default_factory=dict)
     """Scalars of the current entry as they stand in the file; ``yes`` must not be quoted back as ``true``."""
@@ -210,6 +216,7 @@ class _Reader:
         for path, text in _texts(definition):
             if "\0" in text:
                 raise InvalidRequest(f"{path}: holds a NUL character, which no process can receive; remove it")
+        self.owned.check(definition.kubernetes, definition.secrets)
 
     # --- nodes to plain data, with the line of every path -----------------------------------------------------------
 
@@ -303,10 +310,10 @@ class _Reader:
         ``at`` is what it was raised about: a part that does not know where it stands names its own keys only.
         """
         text = str(error)
-        found = re.match(rf"(?:{re.escape(str(name))}: )?([A-Za-z_][\w.\-]*): ", text)
+        found = re.match(rf"(?:{re.escape(str(name))}: )?([A-Za-z_][\w.\-]*(?:\[\d+\][\w.\-]*)*): ", text)
         if found is None:
             return self.error(_nearest(at, lines), _dotted(at), text)
-        path = tuple(found[1].split("."))
+        path: Path_ = tuple(int(part) if part.isdigit() else part for part in re.findall(r"[^.\[\]]+", found[1]))
         if path[0] == "resources" and at:
             path = path[1:]
         if not at or path[0] != at[0]:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from .errors import InvalidRequest
-from .pod import PodOptions
+from .pod import PodOptions, check_secret
 from .run import Limits, Resources, RunRequest, check_sizes
 
 #: Variables a catalogue entry may not set: the process contract is ours, the rest decide what code a child loads.
@@ -68,13 +68,16 @@ class CrawlerDefinition:
             )
         if not self.kubernetes.runner:
             self._check_without_runner()
-        for key in self.env:
+        for key in (*self.env, *self.secrets):
             if key.upper().startswith(RESERVED_ENV_PREFIXES):
+                section = "env" if key in self.env else "secrets"
                 raise InvalidRequest(
-                    f"{self.name}: env.{key}: names that begin with {', '.join(RESERVED_ENV_PREFIXES)} "
+                    f"{self.name}: {section}.{key}: names that begin with {', '.join(RESERVED_ENV_PREFIXES)} "
                     "are reserved; choose another name"
                 )
         try:
+            for key, text in self.secrets.items():
+                check_secret(f"secrets.{key}", text)
             check_sizes(_defaults(self), self.settings)
         except InvalidRequest as error:
             raise InvalidRequest(f"{self.name}: {error}") from None

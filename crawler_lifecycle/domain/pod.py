@@ -26,6 +26,12 @@ _TAKEN = ("/crawl", "/tmp", "/opt/crawl-runner", "/dev", "/proc", "/sys")  # noq
 _RESERVED = ("crawler-lifecycle/", "batch.kubernetes.io/", "kueue.x-k8s.io/", "app.kubernetes.io/managed-by")
 _RESERVED_PLAIN = ("job-name", "controller-uid")
 _REFERENCE = "secret:"
+#: The product's name, and names of its objects: an installation's begin like this (deploy/), Secrets of tasks are named
+#: like their Jobs, and those that Kubernetes made for service accounts end like this.
+_PRODUCT = "crawler-lifecycle"
+_OURS = re.compile(
+    r"crawler-(lifecycle|catalogue)([-.].*)?|crawl-\d+-\d+-\d+|.*-token-[bcdfghjklmnpqrstvwxz2456789]{5}"
+)
 
 _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
@@ -53,6 +59,23 @@ def _check_name(key: str, text: str) -> None:
         raise InvalidRequest(
             f"{key}: {text!r:.80} is no name of a Kubernetes object; give a-z, 0-9, '-' and '.', at most 253 characters"
         )
+
+
+def _check_foreign(key: str, name: str) -> None:
+    if _OURS.fullmatch(name):
+        raise InvalidRequest(
+            f"{key}: {name!r:.80} belongs to this service, to a task or to a service account; give an object that "
+            "was made for this crawler"
+        )
+
+
+def check_secret(key: str, text: str) -> None:
+    """Refuse a reference to a secret (of the catalogue's ``secrets``) that is ours. Raises ``InvalidRequest``."""
+    reference = secret_reference(text)
+    if reference is not None:
+        _check_foreign(key, reference[0])
+    elif text.upper().startswith("ENV:LIFECYCLE_"):
+        raise InvalidRequest(f"{key}: {text!r:.80} is a setting of this service; give a variable made for this crawler")
 
 
 def _check_one_of(key: str, text: str | None, known: Iterable[str]) -> None:
@@ -137,6 +160,7 @@ class PodVolume:
             _check_size("empty_dir", self.empty_dir)
         else:
             _check_name(given[0], getattr(self, given[0]))
+            _check_foreign(given[0], getattr(self, given[0]))
 
     def _check_paths(self) -> None:
         path = self.mount_path
@@ -146,6 +170,9 @@ class PodVolume:
         taken = next((t for t in _TAKEN if path == t or path.startswith(f"{t}/")), None)
         if taken is not None:
             raise InvalidRequest(f"mount_path: {path!r:.80} lies in {taken}, which is not for volumes; choose another")
+        hidden = next((t for t in _TAKEN if t.startswith(f"{path}/")), None)
+        if hidden is not None:
+            raise InvalidRequest(f"mount_path: {path!r:.80} would hide {hidden}; choose another")
         sub = self.sub_path
         if sub is not None and (not sub or sub.startswith("/") or ".." in sub.split("/")):
             raise InvalidRequest(f"sub_path: {sub!r:.80} is not allowed; give a relative path without '..'")
@@ -212,6 +239,16 @@ class PodOptions:
             taken = next((n for n in names if n.startswith(_RESERVED) or n in _RESERVED_PLAIN), None)
             if taken is not None:
                 raise InvalidRequest(f"kubernetes.{key}: {taken!r:.80} is reserved; choose a name of your own")
+        posing = next((n for n, v in self.labels.items() if n.startswith("app.kubernetes.io/") and v == _PRODUCT), None)
+        if posing is not None:
+            raise InvalidRequest(
+                f"kubernetes.labels: {posing!r:.80} has {_PRODUCT!r}, which our own pods have; choose another"
+            )
+        if self.priority_class is not None and self.priority_class.startswith(("system-", _PRODUCT)):
+            raise InvalidRequest(
+                f"kubernetes.priority_class: {self.priority_class!r:.80} is for what crawls must not displace; "
+                "name another"
+            )
         for key in ("priority_class", "queue"):
             if getattr(self, key) is not None:
                 _check_name(f"kubernetes.{key}", getattr(self, key))
@@ -219,6 +256,7 @@ class PodOptions:
             raise InvalidRequest(f"kubernetes.queue: {self.queue!r:.80} is too long for a label; at most 63 characters")
         for name in self.pull_secrets:
             _check_name("kubernetes.pull_secrets", name)
+            _check_foreign("kubernetes.pull_secrets", name)
         _check_one_of("kubernetes.pull_policy", self.pull_policy, _PULL_POLICIES)
         _check_size("kubernetes.scratch", self.scratch)
         if not 1 <= self.user < 2**31:
@@ -228,3 +266,32 @@ class PodOptions:
             twice = next((value for n, value in enumerate(seen) if value in seen[:n]), None)
             if twice is not None:
                 raise InvalidRequest(f"kubernetes.volumes: the {key} {twice!r:.80} appears twice; change one")
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """What the settings of an installation name in the namespace of crawls, and no catalogue entry may have."""
+
+    claim: str | None = None
+    """The volume that all crawls share, each by folders of its own."""
+    secrets: frozenset[str] = frozenset()
+    """The logins of its registries."""
+
+    def check(self, options: PodOptions, secrets: Mapping[str, str]) -> None:
+        """Refuse volumes and references that would show it to a crawler. Raises ``InvalidRequest``."""
+        for n, volume in enumerate(options.volumes):
+            if volume.claim is not None and volume.claim == self.claim:
+                raise InvalidRequest(
+                    f"kubernetes.volumes[{n}].claim: {volume.claim!r:.80} is the volume that all crawls share, with "
+                    "files and state of every task; give a claim that was made for this crawler"
+                )
+            self._check_login(f"kubernetes.volumes[{n}].secret", volume.secret)
+        for name, text in secrets.items():
+            self._check_login(f"secrets.{name}", (secret_reference(text) or (None,))[0])
+
+    def _check_login(self, key: str, name: str | None) -> None:
+        if name in self.secrets:
+            raise InvalidRequest(
+                f"{key}: {name!r:.80} is a login of this service's registry (LIFECYCLE_CLUSTER__PULL_SECRETS); give a "
+                "Secret that was made for this crawler"
+            )

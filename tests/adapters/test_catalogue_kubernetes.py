@@ -9,7 +9,7 @@ import pytest
 from crawler_lifecycle.adapters.catalogue import load
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import CatalogueError
-from crawler_lifecycle.domain.pod import PodOptions, PodVolume, Toleration
+from crawler_lifecycle.domain.pod import Owned, PodOptions, PodVolume, Toleration
 from crawler_lifecycle.domain.run import Resources
 
 HEAD = """\
@@ -38,10 +38,10 @@ WHOLE = """\
 """
 
 
-def read(tmp_path: Path, section: str, head: str = HEAD) -> CrawlerDefinition:
+def read(tmp_path: Path, section: str, head: str = HEAD, owned: Owned | None = None) -> CrawlerDefinition:
     file = tmp_path / "crawlers.yaml"
     file.write_text(head + section)
-    [found] = load(file)
+    [found] = load(file, owned or Owned())
     return found
 
 
@@ -155,3 +155,53 @@ def test_without_a_runner_nobody_sends_another_signal(tmp_path: Path) -> None:
     with pytest.raises(CatalogueError, match=r"yaml:4: stop_signal: 'SIGINT' cannot be sent .*STOPSIGNAL"):
         read(tmp_path, "", head)
     assert not read(tmp_path, "", head.replace("  stop_signal: SIGINT\n", "")).kubernetes.runner
+
+
+OWNED = Owned("crawl-files", frozenset({"registry"}))
+A = "{name: a, mount_path: /a, "
+
+
+@pytest.mark.parametrize(
+    ("section", "line", "text"),
+    [
+        (f"    volumes: [{A} claim: crawl-files}}]", 4, "volumes[0].claim: 'crawl-files' is the volume that all"),
+        (
+            f"    volumes:\n      - {A} claim: mine}}\n      - {{name: b, mount_path: /b, claim: crawl-files}}",
+            6,
+            "kubernetes.volumes[1].claim: 'crawl-files' is the volume that all crawls share",
+        ),
+        (f"    volumes: [{A} secret: crawl-7-0-1}}]", 4, "kubernetes.volumes[0].secret: 'crawl-7-0-1' belongs to"),
+        (f"    volumes: [{A} secret: crawler-lifecycle-database}}]", 4, "'crawler-lifecycle-database' belongs to"),
+        (f"    volumes: [{A} secret: worker-control-token-x7k2p}}]", 4, "'worker-control-token-x7k2p' belongs to"),
+        (f"    volumes: [{A} secret: registry}}]", 4, "kubernetes.volumes[0].secret: 'registry' is a login"),
+        (f"    volumes: [{A} config_map: crawler-lifecycle-5t2bk}}]", 4, "volumes[0].config_map: 'crawler-life"),
+        (f"    volumes: [{A} claim: crawler-lifecycle-data}}]", 4, "volumes[0].claim: 'crawler-lifecycle-data'"),
+        ("    volumes: [{name: a, mount_path: /opt, claim: a}]", 4, "mount_path: '/opt' would hide /opt/crawl-runner"),
+        (f"    volumes: [{A} projected: {{}}}}]", 4, "projected: unknown key"),
+        ("    pull_secrets: [crawler-lifecycle-cloud]", 4, "kubernetes.pull_secrets: 'crawler-lifecycle-cloud'"),
+        ("    priority_class: crawler-lifecycle", 4, "kubernetes.priority_class: 'crawler-lifecycle' is for"),
+        ("    priority_class: system-node-critical", 4, "'system-node-critical' is for what crawls must not displace"),
+        ("    labels: {app.kubernetes.io/name: crawler-lifecycle}", 4, "'app.kubernetes.io/name' has 'crawler"),
+        ("    finalizers: [a]", 4, "kubernetes.finalizers: unknown key"),
+        ("    {}\n  secrets:\n    KEY: secret:crawl-7-0-1/CRAWL_TOKEN", 6, "secrets.KEY: 'crawl-7-0-1' belongs to"),
+        ("    {}\n  secrets:\n    KEY: secret:registry/.dockerconfigjson", 6, "secrets.KEY: 'registry' is a login"),
+        ("    {}\n  secrets:\n    KEY: env:LIFECYCLE_DATABASE__URL", 6, "secrets.KEY: 'env:LIFECYCLE_DATABASE__URL'"),
+        ("    {}\n  secrets:\n    CRAWL_TOKEN: secret:mine/key", 6, "secrets.CRAWL_TOKEN: names that begin with"),
+        ("    {}\n  secrets:\n    LD_PRELOAD: secret:mine/key", 6, "secrets.LD_PRELOAD: names that begin with"),
+    ],
+)  # fmt: skip
+def test_what_is_ours_is_named_with_its_line(tmp_path: Path, section: str, line: int, text: str) -> None:
+    """The volume of all crawls, Secrets of tasks, services and accounts, and what decides for whom others make room."""
+    with pytest.raises(CatalogueError) as raised:
+        read(tmp_path, section + "\n", owned=OWNED)
+    assert text in str(raised.value)
+    assert f"crawlers.yaml:{line}: " in str(raised.value)
+
+
+def test_names_that_only_resemble_ours_are_anybodys(tmp_path: Path) -> None:
+    section = (
+        f"    volumes: [{A} claim: crawl-files-of-mine}}, {{name: b, mount_path: /optional, secret: crawl-7}}]\n"
+        "    priority_class: low\n    labels: {app.kubernetes.io/name: shops}\n"
+        "  secrets: {KEY: secret:shop-token-login/key, OTHER: env:SHOP_LIFECYCLE}\n"
+    )
+    assert len(read(tmp_path, section, owned=OWNED).secrets) == 2

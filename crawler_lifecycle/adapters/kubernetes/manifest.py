@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import CRAWLER_NAME, cluster_name
+from crawler_lifecycle.domain.pod import Owned
 from crawler_lifecycle.ports import Deployment, QueuedTask
 
 from . import labels, layout
@@ -74,6 +75,7 @@ def job_for(
 
     Raises ``InvalidRequest``, naming what can never become a Job, the value and the cure.
     """
+    Owned(settings.volume_claim, frozenset(settings.pull_secrets)).check(crawler.kubernetes, crawler.secrets)
     identity = identity_of(deployment, crawler, task)
     options, name = crawler.kubernetes, name_of(deployment, task)
     told = {} if options.runner else {labels.RUNNER: "false"}

@@ -17,6 +17,7 @@ from crawler_lifecycle.adapters.catalogue import load
 from crawler_lifecycle.cli.doctor.clock import clock_line
 from crawler_lifecycle.cli.doctor.report import Context, Level, Line, counted
 from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.pod import Owned
 from crawler_lifecycle.gateway import callers
 from crawler_lifecycle.settings import Settings
 
@@ -24,18 +25,19 @@ from crawler_lifecycle.settings import Settings
 def check_catalogue(context: Context) -> Sequence[Line]:
     """Whether the catalogue can be read; what is wrong is named with its line."""
     settings = context.known
-    lines = [_catalogue(settings.crawlers, required="crawlers" in settings.model_fields_set)]
+    owned = settings.cluster.owned
+    lines = [_catalogue(settings.crawlers, owned, required="crawlers" in settings.model_fields_set)]
     if settings.more_crawlers is not None:
-        lines.append(_catalogue(settings.more_crawlers, required=True))
+        lines.append(_catalogue(settings.more_crawlers, owned, required=True))
     return lines
 
 
-def _catalogue(path: Path, *, required: bool) -> Line:
+def _catalogue(path: Path, owned: Owned, *, required: bool) -> Line:
     if not path.exists() and not required:
         cure = "write one (docs/crawlers.md), or set LIFECYCLE_CRAWLERS, where our scheduler service runs"
         return Line("catalogue", "warn", f"there is no {path} here", cure)
     try:
-        found = load(path)
+        found = load(path, owned)
     except LifecycleError as error:
         return Line("catalogue", "bad", str(error), f"mend {path}")
     if not found:

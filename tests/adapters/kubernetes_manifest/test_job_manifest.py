@@ -414,6 +414,18 @@ def test_wrong_arguments_are_refused_before_anything_is_made() -> None:
         Case(crawler(), deployment(args={"nonsense": "1"})).job()
 
 
+def test_what_the_installation_owns_is_refused_whoever_read_the_catalogue() -> None:
+    """A scheduler service whose settings changed since, or a catalogue of somebody else."""
+    rules = Rules(volume_claim="data", pull_secrets=["registry"])
+    for options, secrets, words in (
+        (PodOptions(volumes=[PodVolume("a", "/a", claim="data", sub_path=".")]), {}, r"volumes\[0\]\.claim: 'data'"),
+        (PodOptions(volumes=[PodVolume("a", "/a", secret="registry")]), {}, r"volumes\[0\]\.secret: 'registry'"),
+        (PodOptions(), {"KEY": "secret:registry/.dockerconfigjson"}, r"secrets\.KEY: 'registry'"),
+    ):
+        with pytest.raises(InvalidRequest, match=words):
+            Case(crawler(kubernetes=options, secrets=secrets), deployment(), rules=rules).job()
+
+
 def test_what_is_too_much_is_refused_with_its_size() -> None:
     big = crawler(args={"x": Argument()})
     with pytest.raises(InvalidRequest, match=r"args: \d+ bytes of arguments and settings .*; at most 65536"):
