@@ -15,6 +15,7 @@ from temporalio.client import (
     WorkflowQueryRejectedError,
 )
 from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from .domain import names
@@ -42,27 +43,31 @@ class Lifecycle:
 
     async def start(
         self, request: RunRequest, workflow_id: str, *, repair: bool = False, summary: str | None = None
-    ) -> str:
-        """Start a run under ``workflow_id``, or find it running; the first run id of its chain.
+    ) -> bool:
+        """Start a run under ``workflow_id``, or find one open; whether it was started here.
 
-        Calling again while the workflow is open starts nothing. A closed one is followed by a new execution: whether
-        that may own the run is decided by the database, not by the id. With ``repair`` it may own no run that has
-        ended: a start that comes late, when another one has done the work, does not execute the run again.
+        A closed one is followed by a new execution: whether that may own the run is decided by the database, not by the
+        id. One that is found may even work for another run (``adapters.temporal.run_of_open`` tells). With ``repair``
+        it may own no run that has ended: a start that comes late, when another one has done the work, does not execute
+        the run again.
         """
         args: list[object] = [request, {"repair": True}] if repair else [request]
-        handle = await self._rpc(
-            self._client.start_workflow(
-                CrawlerLifecycleWorkflow.run,
-                args=args,
-                id=workflow_id,
-                task_queue=names.QUEUE_MAIN,
-                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                static_summary=summary,
-                priority=Priority(priority_key=request.priority, fairness_key=request.crawler),
+        try:
+            await self._rpc(
+                self._client.start_workflow(
+                    CrawlerLifecycleWorkflow.run,
+                    args=args,
+                    id=workflow_id,
+                    task_queue=names.QUEUE_MAIN,
+                    id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                    id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                    static_summary=summary,
+                    priority=Priority(priority_key=request.priority, fairness_key=request.crawler),
+                )
             )
-        )
-        return handle.first_execution_run_id or handle.result_run_id or ""
+        except WorkflowAlreadyStartedError:
+            return False
+        return True
 
     async def export_again(self, fence: Fence, *, event: bool = True, files: bool = True) -> str:
         """Send again what an ended attempt has to deliver, or find that going on; the workflow's id."""
