@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from crawler_lifecycle.domain.clocks import CLOCK_MARGIN
 from tests.kubernetes.soak.record import Json, PodStory, Version, is_over, moment, state
 
 SECOND = timedelta(seconds=1)
@@ -53,18 +54,22 @@ def _of_version(pod: PodStory, version: Version, told: Json, stops: Stops, runne
     assert over is not None
     before = {m for v, o in pod.there if v.revision < over.revision for m in _marks(o)}
     found: set[Ending] = set()
+    by_itself = _by_itself(done, said, code)
     if done is not None and done.get("reason") == "OOMKilled" and not finished:
         found.add(("FAILED", "killed by oom"))
     else:
         found |= marks
         # A mark that came with the end or after it, or that the crawler did not heed, may have no part in it.
-        if not before or finished or own[0] == "SUCCEEDED":
+        if not before or by_itself or own[0] == "SUCCEEDED":
             found.add(own)
+        if by_itself and _summary(done).get("told_to_stop") is False:
+            return {own}  # its runner says so, and what came later had no part in it
     at = _ended_at(done, over)
     if stops.earliest is not None and at + SECOND >= stops.earliest.replace(microsecond=0):
         asked = {("CANCELLED", "cancelled"), ("CANCELLED", "cancel_timeout")}
         if stops.certain is not None and at > stops.certain + 2 * SECOND:
-            found = {own} if finished else asked
+            near = by_itself and at <= stops.certain + CLOCK_MARGIN
+            found = {own} if finished else asked | ({own} if near else set())
         elif not finished or marks:
             found |= asked
     elif stops.earliest is not None and before and (said in (None, "shutdown") or code in TOLD):
@@ -73,6 +78,11 @@ def _of_version(pod: PodStory, version: Version, told: Json, stops: Stops, runne
     if stops.limits and not finished:
         found |= {("FAILED", limit) for limit in stops.limits}
     return found
+
+
+def _by_itself(done: Json | None, said: str | None, code: int | None) -> bool:
+    """Whether a runner's word is that the crawler ended by itself."""
+    return "runner" in _summary(done) and code is not None and code not in TOLD and said != "shutdown"
 
 
 def _ended_at(done: Json | None, over: Version) -> datetime:
