@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +15,7 @@ from crawler_lifecycle.cli.control import show_state, wait_for
 from crawler_lifecycle.cli.output import as_json, emit, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, user
+from crawler_lifecycle.domain.bounds import LIMITS
 
 
 def start(
@@ -59,6 +60,7 @@ def start(
         "limits": {name: value for name, value in limits.items() if value is not None},
     }
     request |= {name: value for name, value in optional.items() if value not in (None, [], {})}
+    _check_numbers(request)
     if dry_run:
         emit(session, request, names=[request_id], table=lambda: print(as_json(request)))
         return Exit.DONE
@@ -76,6 +78,17 @@ def start(
     emit(session, started, names=[run_id], table=lambda: show_facts(session, facts))
     session.say(f"next: crawlctl wait {run_id} · crawlctl describe {run_id} · crawlctl stop {run_id}")
     return Exit.DONE
+
+
+def _check_numbers(request: Mapping[str, Any]) -> None:
+    """What the gateway would refuse, and what is no JSON at all (``nan``). Raises ``CommandFailed``."""
+    given = {"poll_minutes": request.get("poll_minutes"), "priority": request.get("priority")}
+    given |= {"max_parallel_tasks": request.get("max_parallel_tasks")}
+    given |= {f"limits.{name}": value for name, value in request.get("limits", {}).items()}
+    for name, value in given.items():
+        for one in value if isinstance(value, list) else [value]:
+            if one is not None and not LIMITS[name].holds(one):
+                raise CommandFailed(Exit.USAGE, f"{name}: {one} is not allowed", None, LIMITS[name].cure_text())
 
 
 def pairs(words: Sequence[str] | None, option: str) -> dict[str, str]:

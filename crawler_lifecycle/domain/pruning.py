@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 
+from .bounds import ID_MAX
 from .names import PROPERTY_PRUNED
 from .run import RunStatus
 
@@ -97,7 +98,7 @@ def finding_stays(run: Stays | None, status: object, moments: Iterable[object], 
 
 
 #: Of a mark that somebody spoilt: everything may have gone.
-_ALL = 2**63 - 1
+_ALL = ID_MAX
 
 
 def mark(through: int, now: datetime) -> str:

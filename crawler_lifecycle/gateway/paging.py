@@ -11,6 +11,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
+from crawler_lifecycle.domain.bounds import ID_MAX, INT_MAX
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
@@ -18,7 +19,6 @@ from crawler_lifecycle.ports import CorrectionRow, RunStore
 from crawler_lifecycle.web.problems import FieldError, Problem
 
 PAGE_MAX = 200
-ID_MAX = 2**63 - 1
 
 Row = TypeVar("Row")
 
@@ -106,7 +106,7 @@ class ArchiveChoice(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    attempt: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    attempt: int | None = Field(default=None, ge=1, le=INT_MAX)
 
 
 def decode(kind: str, token: str | None) -> int | None:

@@ -10,12 +10,13 @@ from fastapi import Depends, FastAPI, Header, Path, Query, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
+from crawler_lifecycle.domain.bounds import ID_MAX, INT_MAX
 from crawler_lifecycle.web.problems import JsonBody
 
 from .auth import signed
 from .commands import Commands, Outcome
 from .deliveries import Deliveries
-from .paging import ID_MAX, ArchiveChoice
+from .paging import ArchiveChoice
 from .schemas import (
     Accepted,
     AddedTasks,
@@ -38,8 +39,6 @@ _EXPORT = JsonBody(ResendExport, optional=True)
 _PART = JsonBody(UploadPart)
 
 RunId = Annotated[int, Path(ge=1, le=ID_MAX)]
-#: Indexes and attempts of tasks.
-NUMBER_MAX = 2**31 - 1
 
 
 def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]) -> None:
@@ -104,8 +103,8 @@ def add_uploads(app: FastAPI, uploads: Uploads) -> None:
     )
     async def upload_files(
         run_id: RunId,
-        index: Annotated[int, Path(ge=0, le=NUMBER_MAX)],
-        attempt: Annotated[int, Path(ge=1, le=NUMBER_MAX)],
+        index: Annotated[int, Path(ge=0, le=INT_MAX)],
+        attempt: Annotated[int, Path(ge=1, le=INT_MAX)],
         body: Annotated[UploadPart, Depends(_PART)],
     ) -> UploadTicket:
         """A place in object storage for one part of a task's supporting files. The task's runner asks for it."""

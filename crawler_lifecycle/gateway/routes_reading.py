@@ -10,6 +10,7 @@ from fastapi import FastAPI, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.overdue import overdue_before
 from crawler_lifecycle.ports import RunRow, RunStore
@@ -18,7 +19,6 @@ from .auth import check_own
 from .blocked import Blocked
 from .conditional import NOT_MODIFIED, conditional
 from .paging import (
-    ID_MAX,
     CorrectionFilters,
     CorrectionsOfRunFilters,
     Paging,

@@ -9,12 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import RunNotFound, StoreUnavailable
 from crawler_lifecycle.ports import RunStore
 from crawler_lifecycle.web.problems import FieldError, Problem
 
 from .feed import Feed
-from .paging import ID_MAX
 from .streaming import Streamed
 
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # nginx would collect the events

@@ -10,6 +10,7 @@ from typing import Any, Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from crawler_lifecycle.domain.audit import AuditReport, Reported
+from crawler_lifecycle.domain.bounds import INT_MAX
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX, workflow_id
 from crawler_lifecycle.domain.overdue import OverdueLooks, overdue_before, overdue_words
 from crawler_lifecycle.domain.run import ChildTask, Limits, Resources, RunRequest, RunStatus, StopIntent, Trigger
@@ -83,7 +84,7 @@ class AddTasksBody(_Body):
 class ResendExport(_Body):
     """Body of ``POST /v1/runs/{run_id}/export``; all of it may be left out."""
 
-    attempt: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    attempt: int | None = Field(default=None, ge=1, le=INT_MAX)
     event: bool = True
     files: bool = True
 
@@ -98,7 +99,7 @@ class UploadPart(_Body):
     """Body of ``POST …/files``: one part of a task's bundle, or with ``part`` null its end."""
 
     part: int | None = Field(ge=0, le=99_999)
-    bytes: int = Field(ge=1, le=2**31 - 1)
+    bytes: int = Field(ge=1, le=INT_MAX)
     md5: str = Field(pattern=r"^[A-Za-z0-9+/]{22}==$", description="MD5 of the bytes in base64")
 
 

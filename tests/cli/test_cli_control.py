@@ -12,6 +12,7 @@ from cli_answers import COMPLETED, FAILED, RESUMED, RUN, STOPPED, problem
 from cli_support import Crawlctl
 
 from crawler_lifecycle.cli.gateway import Gateway
+from crawler_lifecycle.cli.problems import Exit
 
 ACCEPTED = {"run_id": 7, "workflow_id": "crawl/operations/k", "status": "INITIALIZING"}
 
@@ -42,6 +43,25 @@ def test_start_sends_the_request_and_its_key(gateway: respx.MockRouter, crawlctl
     }
     assert route.calls.last.request.headers["idempotency-key"] == "-o"
     assert "crawlctl wait 7" in result.err
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "named"),
+    [
+        ("--run-timeout", "nan", "limits.run_timeout_s: nan"),
+        ("--stall-timeout", "1e308", "limits.stall_timeout_s: 1e+308"),
+        ("--priority", "9", "priority: 9"),
+        ("--max-parallel", "0", "max_parallel_tasks: 0"),
+        ("--poll-minutes", "1,inf", "poll_minutes: inf"),
+    ],
+)
+def test_start_refuses_a_number_that_cannot_be_before_it_asks(
+    gateway: respx.MockRouter, crawlctl: Crawlctl, option: str, value: str, named: str
+) -> None:
+    done = crawlctl("start", "plain", option, value)
+    assert done.code == Exit.USAGE
+    assert f"{named} is not allowed" in done.err
+    assert "give a" in done.err
 
 
 def test_start_without_options_makes_its_own_key(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
