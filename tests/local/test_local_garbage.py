@@ -6,6 +6,8 @@ import json
 import os
 import tempfile
 import time
+from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,9 @@ from local_bench import POLITE, RUN, SLEEP, STUBBORN, Bench, wait_until
 
 from crawler_lifecycle.adapters.local import folder as files
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
+from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.domain.task import Phase, read_end
+from crawler_lifecycle.domain.task import Observation, Phase, read_end
 from tests.support.examples import examples
 from tests.support.run_refs import run_ref
 
@@ -58,6 +61,37 @@ _objects = st.dictionaries(_fields, _values, max_size=8).map(
 _garbage = st.binary(max_size=200) | _objects | st.just(b"[" * 100_000) | st.just(b'{"pages": ' + b"9" * 5000 + b"}")
 
 
+def bounded(seen: Observation) -> None:
+    """Every column of a row takes what was seen, and the sum over all tasks of a run takes every counter."""
+    told = {**asdict(seen), **asdict(seen.counters), **(asdict(seen.end) if seen.end else {})}
+    for name, value in told.items():
+        if name in ("pages", "items", "errors", "bytes", "peak_memory"):
+            assert value is None or 0 <= value <= bounds.COUNT_MAX, name
+        elif name in ("exit_code", "signal"):
+            assert value is None or abs(value) < 2**31, name
+        elif isinstance(value, datetime):
+            assert bounds.FIRST_YEAR <= value.year <= bounds.LAST_YEAR, name
+        elif isinstance(value, str):
+            assert "\0" not in value.encode().decode(), name
+
+
+def test_an_end_at_the_ends_of_numbers_and_of_the_calendar_is_an_end(bench: Bench) -> None:
+    bench.deploy("pass")
+    bench.until_on_file()
+    names = ("exit", "exit_code", "signal", "pages", "items", "errors", "bytes", "peak_memory")
+    words = {"message": "\ud800\0", "finish_reason": "x" * 9000}
+    moments = ("9999-12-31T23:59:59-14:00", "2101-01-01T00:00:00Z", "0001-01-01T00:00:00+14:00")
+    for number in (2**31, 2**63 - 1, 2**63, 10**400, bounds.COUNT_MAX + 1, -1):
+        for moment in moments:
+            odd = {**dict.fromkeys(names, number), **words, "finished_at": moment}
+            for name in ("end.json", "summary.json", "stats.json"):
+                (bench.folder() / name).write_text(json.dumps(odd))
+            seen = bench.look()
+            assert (seen.phase, seen.end is not None) == (Phase.ENDED, True)
+            assert "out of range" in ((seen.end and seen.end.message) or "")
+            bounded(seen)
+
+
 @settings(max_examples=examples(150))
 @given(contents=st.dictionaries(st.sampled_from(NAMES), _garbage, max_size=6))
 def test_garbage_is_never_a_crash_and_never_gone(contents: dict[str, bytes]) -> None:
@@ -76,6 +110,7 @@ def test_garbage_is_never_a_crash_and_never_gone(contents: dict[str, bytes]) -> 
                 assert type(data["boot"]) is str
         if seen.end is not None:
             assert read_end(seen.end)
+        bounded(seen)
         bench.cluster.details(run_ref(RUN), [bench.ref()])
         bench.cluster.stop(run_ref(RUN), bench.ref())
 

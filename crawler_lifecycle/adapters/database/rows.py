@@ -72,7 +72,8 @@ def load_request(run: Row) -> RunRequest:
     known, stored = RunRequest.__dataclass_fields__, run["request"]
     check(run_history, {"run_id": run["run_id"], "request": stored})
     try:
-        return _REQUEST.validate_python({name: value for name, value in stored.items() if name in known})
+        kept = {name: value for name, value in stored.items() if name in known}
+        return _REQUEST.validate_json(json.dumps(kept), strict=True)  # as at every other door
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "the whole"
