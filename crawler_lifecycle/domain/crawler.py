@@ -130,6 +130,19 @@ def effective_args(crawler: CrawlerDefinition, *layers: Mapping[str, str]) -> di
     return merged
 
 
+def given_to_task(
+    crawler: CrawlerDefinition, args: Mapping[str, str], settings: Mapping[str, str], own: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Arguments and settings that the process of one task gets; ``own`` are the arguments of the task.
+
+    Raises ``InvalidRequest``, also when they are more than a task may carry: the catalogue may have changed since the
+    request was accepted.
+    """
+    complete, set_ = effective_args(crawler, args, own), {**crawler.settings, **settings}
+    check_sizes(complete, set_)
+    return complete, set_
+
+
 def args_of_tasks(
     crawler: CrawlerDefinition, args: Mapping[str, str], tasks: Sequence[Mapping[str, str]], first: int = 0
 ) -> list[dict[str, str]]:

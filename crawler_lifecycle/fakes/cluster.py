@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from crawler_lifecycle.domain.audit import ClusterTask
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, effective_args
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, given_to_task
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, OtherPlace
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run import RunRef
@@ -180,7 +180,7 @@ class FakeCluster:
                     continue
                 behaviour = self._behaviour(*key)
                 try:
-                    effective_args(crawler, deployment.args, queued.args)
+                    given_to_task(crawler, deployment.args, deployment.settings, queued.args)
                 except InvalidRequest as why:
                     answers.append(Deployed(queued.index, "refused", name, reason=str(why)))
                     continue

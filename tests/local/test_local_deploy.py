@@ -178,13 +178,6 @@ def test_what_can_never_work_is_refused(bench: Bench, crawler: CrawlerDefinition
     assert not bench.folder().exists()
 
 
-def test_what_grew_too_large_since_it_was_accepted_is_refused(bench: Bench) -> None:
-    of = CrawlerDefinition("x", CrawlerKind.COMMAND, command=["true"], settings={"s": "x" * 40_000})
-    [answer] = bench.cluster.deploy(replace(bench.deployment(), settings={"t": "x" * 40_000}), of)
-    assert (answer.state, (answer.reason or "")[:15]) == ("refused", "settings: 80018")
-    assert not bench.folder().exists()
-
-
 def test_what_cannot_be_executed_ends_as_such(bench: Bench, tmp_path: Path) -> None:
     """The interpreter vanishes between deployment and start."""
     bench.deploy(SLEEP)

@@ -7,10 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, effective_args
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, given_to_task
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.pod import secret_reference
-from crawler_lifecycle.domain.run import check_sizes
 from crawler_lifecycle.ports import Deployment, QueuedTask
 
 from . import layout
@@ -63,9 +62,7 @@ def contract(
     limits = deployment.limits
     if limits.stop_grace_s >= SECONDS_MAX:
         raise InvalidRequest(f"limits.stop_grace_s: {limits.stop_grace_s:g} is too much; give less than {SECONDS_MAX}")
-    args = effective_args(crawler, deployment.args, task.args)
-    set_ = {**crawler.settings, **deployment.settings}
-    check_sizes(args, set_)
+    args, settings = given_to_task(crawler, deployment.args, deployment.settings, task.args)
     found = {
         "CRAWL_RUN_ID": str(deployment.run_id),
         "CRAWL_RUN_UID": deployment.run.uid,
@@ -74,7 +71,7 @@ def contract(
         "CRAWL_ATTEMPT": str(deployment.attempt),
         "CRAWL_CRAWLER": crawler.name,
         "CRAWL_ARGS": json.dumps(args),
-        "CRAWL_SETTINGS": json.dumps(set_),
+        "CRAWL_SETTINGS": json.dumps(settings),
         "CRAWL_RESUME": "1" if deployment.resume and crawler.resumable else "0",
         "CRAWL_FILES_DIR": layout.FILES_MOUNT,
         "CRAWL_STATE_DIR": layout.STATE_MOUNT,

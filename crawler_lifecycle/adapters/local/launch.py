@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind, effective_args
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind, given_to_task
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest
 from crawler_lifecycle.domain.names import cluster_name
-from crawler_lifecycle.domain.run import RunRef, check_sizes, parse_cpu, parse_memory
+from crawler_lifecycle.domain.run import RunRef, parse_cpu, parse_memory
 from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
 
 from . import folder as files
@@ -226,9 +226,7 @@ class Launcher:
         self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, folder: Path, name: str
     ) -> dict[str, object]:
         """All that the supervisor needs. Raises ``Refused`` or ``InvalidRequest`` for what can never work."""
-        arguments = effective_args(crawler, deployment.args, task.args)
-        set_ = {**crawler.settings, **deployment.settings}
-        check_sizes(arguments, set_)
+        arguments, settings = given_to_task(crawler, deployment.args, deployment.settings, task.args)
         resources = deployment.resources.over(crawler.resources)
         memory = parse_memory(resources.memory)
         groups = self.groups()
@@ -243,7 +241,7 @@ class Launcher:
             "CRAWL_ATTEMPT": str(deployment.attempt),
             "CRAWL_CRAWLER": crawler.name,
             "CRAWL_ARGS": json.dumps(arguments),
-            "CRAWL_SETTINGS": json.dumps(set_),
+            "CRAWL_SETTINGS": json.dumps(settings),
             "CRAWL_RESUME": "1" if deployment.resume and crawler.resumable else "0",
             "CRAWL_FILES_DIR": str(folder / files.FILES),
             "CRAWL_STATE_DIR": str(state_dir),

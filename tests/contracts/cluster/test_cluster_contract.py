@@ -102,6 +102,14 @@ def test_wrong_arguments_are_refused(harness: Harness) -> None:
     assert harness.look().phase is Phase.ABSENT
 
 
+def test_what_grew_too_large_since_it_was_accepted_is_refused_with_its_size(harness: Harness) -> None:
+    settings = {"DEPTH": "x" * 66_000}
+    [answer] = harness.cluster.deploy(replace(harness.deployment(), settings=settings), harness.crawler(1))
+    assert answer.state == "refused"
+    assert "settings: 66" in (answer.reason or "")
+    assert harness.look().phase is Phase.ABSENT
+
+
 def test_a_stop_ends_the_task_with_one_signal(harness: Harness) -> None:
     harness.deploy()
     harness.until_counted()
