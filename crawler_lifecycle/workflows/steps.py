@@ -77,7 +77,7 @@ async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *
         synced = await call(rec.sync_statuses, Sync(fence, source, found.observed_at), control=control, wake=wake)
         if synced.push:
             neglect(start(rec.signal_pusher_changed, fence))
-    if found.changed or not believed.counts.active or s.pages_deployed != pages:
+    if found.changed or not believed.counts.alive or s.pages_deployed != pages:
         s.counts = await call(rec.count_alive_tasks, s.run_id, control=control, wake=wake)
     if found.stalled and s.counts.active and not s.stop_wanted():
         s.inbox.want_stop(StopIntent(workflow.now(), limit="cancelled (stalled)"), None)

@@ -70,6 +70,17 @@ async def waves(lab: Lab) -> Handle:
     return await _to_its_end(lab, {"crawler": "books", "trigger": "scheduled", "tasks": tasks, "max_parallel_tasks": 2})
 
 
+async def put_off(lab: Lab) -> Handle:
+    """The main task finds no room at first, another one executes meanwhile, and the third waits for a service away."""
+    answers = iter(["deferred"])
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
+        deployed=next(answers, "created") if index == 0 else "created", deploy_reason="quota exceeded", executes=150
+    )
+    lab.scheduler.lose = 1
+    request = {"crawler": "books", "tasks": [{}] * 3, "max_parallel_tasks": 2, "poll_minutes": [1, 2, 10]}
+    return await _to_its_end(lab, request)
+
+
 async def stopped(lab: Lab) -> Handle:
     """A stop while three tasks execute and one is queued."""
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=8)
@@ -243,7 +254,7 @@ async def stalled(lab: Lab) -> Handle:
 async def escalated(lab: Lab) -> Handle:
     """A plain stop that is ignored until its time for force has come."""
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
-    handle = await lab.start({"crawler": "books", "limits": {"force_stop_after_s": 20}})
+    handle = await lab.start({"crawler": "books", "limits": {"force_stop_after_s": 10}})
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
     await handle.signal("stop", {"requested_by": "ada"})
     return await _ended(handle, "cancelled")
@@ -267,7 +278,7 @@ async def stopped_at_once(lab: Lab) -> Handle:
 async def stopped_deploying(lab: Lab) -> Handle:
     """A stop while the scheduler service is away."""
     lab.cluster.fail_with(SchedulerUnavailable("not now"), "deploy")
-    handle = await lab.start({"crawler": "books"})
+    handle = await lab.start({"crawler": "books", "poll_minutes": [600]})
     await lab.until(lambda: lab.scheduler.calls)
     await handle.signal("stop", {"requested_by": "ada"})
     return await _ended(handle, "cancelled")
@@ -476,7 +487,7 @@ async def _audit(lab: Lab) -> AuditReport:
 
 
 SCENARIOS: list[Callable[[Lab], Awaitable[Handle]]] = [
-    completed, waves, stopped, force_stopped, resumed, refused, corrected, continued, grown, pushed, exported,
+    completed, waves, put_off, stopped, force_stopped, resumed, refused, corrected, continued, grown, pushed, exported,
     never_started, timed_out, stalled, escalated, cancelled, stopped_at_once, stopped_deploying, stopped_waiting,
     stopped_pushing, updated_for_long,
     woken, woken_in_a_wave, looked_at_once, many, confused, rejected, not_ours, rerun, stop_taken_over,

@@ -55,7 +55,7 @@ class Outside:
     wanted: set[str] = field(default_factory=set)
 
     def add(self, run_id: int, **more: Any) -> None:
-        self.targets[run_id] = replace(Standing(run_id, f"crawl/{run_id}", False, True, None), **more)
+        self.targets[run_id] = replace(Standing(run_id, f"crawl/{run_id}", False, None), **more)
 
     def wake_targets(self, run_ids: Sequence[int]) -> list[Standing]:
         if self.error is not None:
