@@ -15,7 +15,6 @@ from temporalio.client import (
     WorkflowQueryRejectedError,
 )
 from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from .domain import names
@@ -43,31 +42,27 @@ class Lifecycle:
 
     async def start(
         self, request: RunRequest, workflow_id: str, *, repair: bool = False, summary: str | None = None
-    ) -> bool:
-        """Start a run under ``workflow_id``, or find one open; whether it was started here.
+    ) -> str:
+        """Start a run under ``workflow_id``, or find it running; the first run id of its chain.
 
-        A closed one is followed by a new execution: whether that may own the run is decided by the database, not by the
-        id. One that is found may even work for another run (``adapters.temporal.run_of_open`` tells). With ``repair``
-        it may own no run that has ended: a start that comes late, when another one has done the work, does not execute
-        the run again.
+        Calling again while the workflow is open starts nothing. A closed one is followed by a new execution: whether
+        that may own the run is decided by the database, not by the id. With ``repair`` it may own no run that has
+        ended: a start that comes late, when another one has done the work, does not execute the run again.
         """
         args: list[object] = [request, {"repair": True}] if repair else [request]
-        try:
-            await self._rpc(
-                self._client.start_workflow(
-                    CrawlerLifecycleWorkflow.run,
-                    args=args,
-                    id=workflow_id,
-                    task_queue=names.QUEUE_MAIN,
-                    id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-                    id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                    static_summary=summary,
-                    priority=Priority(priority_key=request.priority, fairness_key=request.crawler),
-                )
+        handle = await self._rpc(
+            self._client.start_workflow(
+                CrawlerLifecycleWorkflow.run,
+                args=args,
+                id=workflow_id,
+                task_queue=names.QUEUE_MAIN,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                static_summary=summary,
+                priority=Priority(priority_key=request.priority, fairness_key=request.crawler),
             )
-        except WorkflowAlreadyStartedError:
-            return False
-        return True
+        )
+        return handle.first_execution_run_id or handle.result_run_id or ""
 
     async def export_again(self, fence: Fence, *, event: bool = True, files: bool = True) -> str:
         """Send again what an ended attempt has to deliver, or find that going on; the workflow's id."""

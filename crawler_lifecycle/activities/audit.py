@@ -203,11 +203,8 @@ class AuditActivities:
         # Under the plain id an earlier attempt may still be busy with its deliveries; that one claims nothing.
         if run.attempt == 1 or run.owner_workflow_id == own:
             coming.append(own)
-        states = [found for workflow_id in coming if (found := self.directory.state(workflow_id)).open]
-        if any(found.run in (None, run.ref) for found in states):
-            return WorkflowState(open=True)
-        # A restored database made the request anew, and the workflow of the run before is still open under its id.
-        return replace(state, run=states[0].run) if states else state
+        opened = any(self.directory.state(workflow_id).open for workflow_id in coming)
+        return WorkflowState(open=True) if opened else state
 
     def _resumer(self, finding: Finding, run: LiveRun) -> Mend:
         def begin() -> str:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 
 from temporalio import activity
 
-from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.names import EVENT_RUN_STOPPED, event_key
 from crawler_lifecycle.domain.run import StopIntent
-from crawler_lifecycle.ports import Cluster, Fence, Notifier, RunStore, TaskRef
+from crawler_lifecycle.ports import Cluster, Fence, Notifier, RunStore
 
 from .shared import Clock, Counts, beating, send_event, utc_now
-
-log = logging.getLogger(__name__)
+from .stopping import StopPass, StopReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +28,6 @@ class RecordStop:
 
     fence: Fence
     heard: list[HeardStop] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class StopTask:
-    """Input of ``k8_stop_task`` and ``k8_stop_pod``."""
-
-    fence: Fence
-    task: TaskRef
 
 
 @dataclass
@@ -71,16 +60,15 @@ class CancellationActivities:
         return Counts.of(self.store.cancel_queued(fence, self.clock()))
 
     @activity.defn(name="k8_stop_task", no_thread_cancel_exception=True)
-    def k8_stop_task(self, order: StopTask) -> None:
-        """Ask the cluster to end one task gracefully; once it has been asked, the task is STOPPING.
+    def k8_stop_task(self, fence: Fence) -> StopReport:
+        """Ask each active task of the run to end gracefully; once it has been asked, a task is STOPPING.
 
-        Second execution: the cluster gets the same wish again and sends no second signal to the crawler.
+        It takes as many as it can in its time, some at once, and one that hangs keeps no other one waiting.
+        Second execution: goes on with those that are not STOPPING yet. The cluster may get the same wish again, and
+        sends no second signal to the crawler.
         """
         with beating():
-            if self.cluster.log_fades:
-                self._keep_log(order)
-            self.cluster.stop(order.fence.run, order.task)
-        self.store.mark_stopping(order.fence, [order.task.task_id])
+            return StopPass(self.store, self.cluster, self.clock, fence, force=False).run()
 
     @activity.defn(name="add_cancellation_log_to_db", no_thread_cancel_exception=True)
     def add_cancellation_log_to_db(self, order: RecordStop) -> None:
@@ -94,24 +82,13 @@ class CancellationActivities:
         self.store.acted_on_stop(order.fence, self.clock())
 
     @activity.defn(name="k8_stop_pod", no_thread_cancel_exception=True)
-    def k8_stop_pod(self, order: StopTask) -> None:
-        """End one task and everything it started, by force.
+    def k8_stop_pod(self, fence: Fence) -> StopReport:
+        """End each active task of the run and everything it started, by force, as ``k8_stop_task`` asks them.
 
-        Second execution: what is gone stays gone.
+        Second execution: goes on with those that were not killed yet; what is gone stays gone.
         """
         with beating():
-            self.cluster.kill(order.fence.run, order.task)
-        self.store.mark_stopping(order.fence, [order.task.task_id])
-
-    def _keep_log(self, order: StopTask) -> None:
-        """Stage the log of a task before it is ended. A later look replaces it, if there is still a log by then.
-
-        The stop never waits for it: a node that does not answer is a reason to stop.
-        """
-        try:
-            self.store.save_details(order.fence, self.cluster.details(order.fence.run, [order.task]))
-        except LifecycleError as error:
-            log.warning("the log of task %s was not kept before its stop: %s", order.task.task_id, error)
+            return StopPass(self.store, self.cluster, self.clock, fence, force=True).run()
 
     @activity.defn(name="signal_pusher_stopped", no_thread_cancel_exception=True)
     def signal_pusher_stopped(self, fence: Fence) -> None:

@@ -34,7 +34,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import OpenWorkflow, WorkflowState
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.names import SEARCH_ATTRIBUTES
-from crawler_lifecycle.domain.run import RunRef, RunRequest
+from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports import Fence, Owner
 
 T = TypeVar("T")
@@ -58,12 +58,6 @@ async def chain_is_open(client: Client, workflow_id: str, first_run_id: str | No
     Raises ``RPCError`` when the server does not answer; that is no answer.
     """
     return (await _state(client, workflow_id, first_run_id)).open
-
-
-async def run_of_open(client: Client, workflow_id: str) -> RunRef | None:
-    """The run that an open workflow works for; ``None`` when none is open, or it has not recorded one yet."""
-    state = await _state(client, workflow_id, None)
-    return state.run if state.open else None
 
 
 @dataclass
@@ -203,12 +197,10 @@ async def _state(client: Client, workflow_id: str, first_run_id: str | None) -> 
     info = found.raw_description.workflow_execution_info
     if first_run_id is not None and (info.first_run_id or found.run_id) != first_run_id:
         return WorkflowState(open=False, how="followed by another one")
-    number, uid = _run_of(found)
-    run = RunRef(number, uid) if number is not None and uid is not None else None
     if info.status in OPEN:
-        return WorkflowState(open=True, run=run)
+        return WorkflowState(open=True)
     how = found.status.name.lower().replace("_", " ") if found.status is not None else None
-    return WorkflowState(open=False, closed_at=found.close_time, how=how, run=run)
+    return WorkflowState(open=False, closed_at=found.close_time, how=how)
 
 
 async def _open_page(client: Client, after: str | None, limit: int) -> tuple[list[OpenWorkflow], str | None]:

@@ -9,7 +9,7 @@ no finding, and a repair makes them agree, so that an audit after an audit finds
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -145,8 +145,6 @@ class WorkflowState:
     closed_at: datetime | None = None
     how: str | None = None
     """How it closed (``terminated``, ``failed`` …); ``None``: open, or forgotten by the server."""
-    run: RunRef | None = None
-    """The run that it says it works for; ``None`` before it has recorded one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,12 +253,7 @@ def judge_live(run: LiveRun, workflow: WorkflowState) -> Finding | None:
     evidence: dict[str, object] = {"status": run.status, "attempt": run.attempt}
     if run.owner_run_id is None:
         detail = f"run {run.run_id} ({run.crawler}) is {run.status} and was never taken up by a workflow"
-        spared = None
-        if workflow.run is not None and workflow.run != run.ref:
-            detail += f"; {run.ref.foreign('the workflow that is open under its id', workflow.run.uid)}"
-            spared = _FOREIGN
-        since = run.attempt_at or run.created_at
-        return replace(_of_run(FindingKind.NOT_STARTED, run, detail, evidence, since), spared=spared)
+        return _of_run(FindingKind.NOT_STARTED, run, detail, evidence, run.attempt_at or run.created_at)
     how = f"was {workflow.how}" if workflow.how else "is no longer known to Temporal"
     detail = f"run {run.run_id} ({run.crawler}) is {run.status}, but its workflow {run.owner_workflow_id!r} {how}"
     evidence |= {"workflow": run.owner_workflow_id, "closed": workflow.how}

@@ -90,7 +90,7 @@ class Limits:
     stop_grace_s: float = 30.0
     """What a crawler gets between its stop signal and its end by force."""
     force_stop_after_s: float | None = 300.0
-    """A stop whose tasks are still not gone after that becomes a forced stop."""
+    """A stop whose tasks are still not gone so long after the last of them was asked becomes a forced stop."""
 
     def __post_init__(self) -> None:
         for one in fields(self):

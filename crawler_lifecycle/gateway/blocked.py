@@ -107,19 +107,7 @@ class Blocked:
         main = _names(row)[0]
         if row.status.terminal and main not in self._known:
             return self.listed(row)
-        return await self._foreign(row, main) or await self._explain(main) or self.listed(row)
-
-    async def _foreign(self, row: RunRow, name: str) -> str | None:
-        """That the workflow under the id of a run that none has claimed works for another run."""
-        if row.owner_run_id is not None or row.status.terminal or time.monotonic() < self._silent_until:
-            return None
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                found = await self._workflows.works_for(name)
-        except (TimeoutError, TemporalUnavailable):
-            self._silent_until = time.monotonic() + self._every_s
-            return None
-        return None if found in (None, row.ref) else row.ref.foreign(f"the open workflow {name!r}", found.uid)
+        return await self._explain(main) or self.listed(row)
 
     async def _explain(self, name: str) -> str | None:
         kept = self._kept.get(name)

@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.client import TemporalUnavailable
 from crawler_lifecycle.domain.crawler import check_tasks, with_limits
-from crawler_lifecycle.domain.errors import DuplicateRequest, NotInThisState, RunNotFound
+from crawler_lifecycle.domain.errors import DuplicateRequest, RunNotFound
 from crawler_lifecycle.domain.names import attempt_workflow_id, workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
 from crawler_lifecycle.ports import RunRow, RunStore
@@ -146,7 +146,8 @@ class Commands:
 
     async def _begin(self, row: RunRow) -> None:
         try:
-            await self._start_workflow(row)
+            # Another gateway may do the same, and the run may have ended before this start comes to the server.
+            await self._workflows.start(begin_request(row), next_workflow_id(row), repair=True)
         except TemporalUnavailable as error:
             raise unavailable(
                 "temporal_unavailable",
@@ -154,32 +155,6 @@ class Commands:
                 f"sending this one again (a start: under the same Idempotency-Key) is safe. {error}",
                 run_id=row.run_id,
             ) from error
-
-    async def _start_workflow(self, row: RunRow) -> None:
-        """Start a workflow for the run, or find it open. Raises ``NotInThisState`` where another run's is open instead.
-
-        Another gateway may do the same, and the run may have ended before this start comes to the server.
-        """
-        name = next_workflow_id(row)
-        started = await self._workflows.start(begin_request(row), name, repair=True)
-        if not started and (foreign := await self.foreign_workflow(row)) is not None:
-            raise NotInThisState(f"run {row.run_id} is recorded and cannot start: {foreign}")
-
-    async def foreign_workflow(self, row: RunRow) -> str | None:
-        """What to tell when the workflow that is open under the run's id works for another run.
-
-        A restored database forgot that run and its request; the request came again, and its id is made of it. Only a
-        run that no workflow has claimed can meet one.
-        """
-        if row.owner_run_id is not None:
-            return None
-        name = next_workflow_id(row)
-        found = await self._workflows.works_for(name)
-        return None if found in (None, row.ref) else row.ref.foreign(f"the open workflow {name!r}", found.uid)
-
-    async def workflows_of(self, row: RunRow) -> list[str]:
-        """``workflow_ids`` without one that works for another run: nobody stops or wakes that in this one's name."""
-        return workflow_ids(row) if await self.foreign_workflow(row) is None else []
 
     # --- stop -------------------------------------------------------------------------------------------------------
 
@@ -202,13 +177,11 @@ class Commands:
                 "The stop is recorded and is carried out as soon as Temporal can be reached, without another request."
             )
             return Outcome(row, fresh, note)
-        except NotInThisState as error:
-            return Outcome(row, fresh, f"The stop is recorded. {error}")
         return Outcome(row, fresh)
 
     async def tell_stop(self, row: RunRow, stop: StopRequest) -> None:
         """Signal the workflow of a run whose stop is recorded; where none is open, start one, which sees the record."""
-        for candidate in await self.workflows_of(row):
+        for candidate in workflow_ids(row):
             if await self._workflows.stop(candidate, stop):
                 return
         await self.take_over(row)
@@ -218,7 +191,7 @@ class Commands:
         now = await self.find(row.run_id)
         # What ends after this is asked is seen by the workflow itself: it repairs, and executes nothing again.
         if not now.status.terminal and now.attempt == row.attempt and now.owner_run_id == row.owner_run_id:
-            await self._start_workflow(now)
+            await self._workflows.start(begin_request(now), next_workflow_id(now), repair=True)
 
     # --- child tasks ------------------------------------------------------------------------------------------------
 
@@ -240,7 +213,7 @@ class Commands:
     async def _wake(self, row: RunRow) -> str | None:
         """Have the run's workflow look now; otherwise the sentence about when the tasks are seen."""
         try:
-            for candidate in await self.workflows_of(row):
+            for candidate in workflow_ids(row):
                 if await self._workflows.look_now(candidate):
                     return None
         except TemporalUnavailable as error:
@@ -296,7 +269,7 @@ class Commands:
         if row.status.terminal:
             raise Problem(409, "not_in_this_state", f"run {run_id} is {row.status}; that is final", run_id=run_id)
         try:
-            for candidate in await self.workflows_of(row):
+            for candidate in workflow_ids(row):
                 if await self._workflows.look_now(candidate):
                     return Outcome(row)
         except TemporalUnavailable as error:

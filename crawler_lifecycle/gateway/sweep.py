@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.run import StopRequest
 from crawler_lifecycle.ports import RunRow, RunStore
 
-from .commands import Commands
+from .commands import Commands, workflow_ids
 from .workflows import Workflows
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class Sweep:
             await self._commands.tell_stop(row, stop)
             return
         # A limit's stop, recorded by a workflow: if that is open it knows, if not another one has to go on.
-        for candidate in await self._commands.workflows_of(row):
+        for candidate in workflow_ids(row):
             if await self._workflows.is_open(candidate):
                 return
         await self._commands.take_over(row)

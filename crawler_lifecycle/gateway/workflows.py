@@ -10,10 +10,10 @@ from typing import Protocol, TypeVar
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from crawler_lifecycle.adapters.temporal import chain_is_open, run_of_open
+from crawler_lifecycle.adapters.temporal import chain_is_open
 from crawler_lifecycle.client import Lifecycle, TemporalUnavailable
 from crawler_lifecycle.domain.audit import AuditReport
-from crawler_lifecycle.domain.run import RunRef, RunRequest, StopRequest
+from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.ports import Fence
 from crawler_lifecycle.temporal import connect as connect_to_temporal
 
@@ -27,11 +27,8 @@ T = TypeVar("T")
 class Workflows(Protocol):
     """What the gateway asks of Temporal. Every method raises ``TemporalUnavailable`` for anything but an answer."""
 
-    async def start(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> bool:
-        """Start a run under ``workflow_id``, or find one open; whether it was started here.
-
-        With ``repair`` a run that has ended stays as it is.
-        """
+    async def start(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> str:
+        """Start a run under ``workflow_id``, or find it open. With ``repair`` a run that has ended stays as it is."""
         ...
 
     async def stop(self, workflow_id: str, stop: StopRequest) -> bool:
@@ -48,10 +45,6 @@ class Workflows(Protocol):
 
     async def audit(self, repair: bool, wait_s: float) -> tuple[str, AuditReport | None]:
         """Have an audit made, or find it going on; its id, and its report if it ends within ``wait_s`` seconds."""
-        ...
-
-    async def works_for(self, workflow_id: str) -> RunRef | None:
-        """The run that this workflow works for; ``None`` when it is not open, or has not recorded one yet."""
         ...
 
     async def is_open(self, workflow_id: str, first_run_id: str | None = None) -> bool:
@@ -104,7 +97,7 @@ class LateTemporal:
                 delay = min(delay * 2, 5.0)
         logger.info("connected to Temporal")
 
-    async def start(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> bool:
+    async def start(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> str:
         return await self._call(lambda client: Lifecycle(client).start(request, workflow_id, repair=repair))
 
     async def stop(self, workflow_id: str, stop: StopRequest) -> bool:
@@ -118,9 +111,6 @@ class LateTemporal:
 
     async def audit(self, repair: bool, wait_s: float) -> tuple[str, AuditReport | None]:
         return await self._call(lambda client: Lifecycle(client).audit(repair, min(wait_s, self._timeout_s / 2)))
-
-    async def works_for(self, workflow_id: str) -> RunRef | None:
-        return await self._call(lambda client: run_of_open(client, workflow_id))
 
     async def is_open(self, workflow_id: str, first_run_id: str | None = None) -> bool:
         return await self._call(lambda client: chain_is_open(client, workflow_id, first_run_id))

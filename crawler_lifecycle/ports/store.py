@@ -262,7 +262,22 @@ class RunStore(Protocol):
         """
         ...
 
-    def mark_stopping(self, fence: Fence, task_ids: Sequence[int]) -> None: ...
+    def unstopped(
+        self, fence: Fence, force: bool, killed_before: datetime | None = None, after_index: int = -1, limit: int = 500
+    ) -> list[TaskState]:
+        """A page of the tasks that are to be asked to end and were not yet, by index: those PENDING or RUNNING.
+
+        With ``force`` those active ones that were not killed yet, or were before ``killed_before``. Raises ``Fenced``.
+        """
+        ...
+
+    def mark_stopping(self, fence: Fence, task_ids: Sequence[int], *, killed: bool = False) -> None:
+        """These tasks were asked to end: PENDING and RUNNING become STOPPING. ``killed``: by force, just now."""
+        ...
+
+    def last_asked(self, run_id: int) -> datetime | None:
+        """When the last of the tasks that are STOPPING was asked to end."""
+        ...
 
     def acted_on_stop(self, fence: Fence, at: datetime) -> None:
         """Fill ``acted_at`` of the intent's cancellation log rows without one, also of those of an earlier attempt."""

@@ -147,15 +147,6 @@ async def pause(seconds: float | None, wake: Callable[[], bool], summary: str | 
         return
 
 
-async def settle(handles: Sequence[workflow.ActivityHandle[Any]], seconds: float) -> None:
-    """Wait for all handles, at most ``seconds``; what is not done by then is abandoned and must be asked for again."""
-    await pause(seconds, lambda: all(h.done() for h in handles))
-    abandon([h for h in handles if not h.done()])
-    for handle in handles:
-        if handle.done() and not handle.cancelled():
-            handle.exception()
-
-
 def reason(error: FailureError) -> str:
     """What went wrong, in the words of the innermost error that has some."""
     if isinstance(error, ActivityError) and error.cause is not None:

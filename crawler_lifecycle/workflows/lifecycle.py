@@ -12,9 +12,9 @@ thing and returns; which step comes next depends on nothing but the state, so co
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RawValue
@@ -47,6 +47,8 @@ from .steps import ask_to_end, courtesy, gap, gap_left, is_time, look_round, pub
 
 #: Seconds between looks for the proof that a deployment call, to which nobody answered, has brought nothing.
 QUEUED_PROOF_S = 5.0
+
+R = TypeVar("R")
 
 
 @workflow.defn(name=names.LIFECYCLE_WORKFLOW)
@@ -290,7 +292,7 @@ class CrawlerLifecycleWorkflow:
         forced = s.escalated(workflow.now())
         if forced is not None:
             s.inbox.want_stop(forced.intent, None)
-        heard, s.inbox.heard = s.inbox.heard, []
+        heard = s.inbox.take_heard()
         s.stop_log += heard
         if heard:
             s.inbox.recorded_stop(await call(CancellationActivities.record_stop, RecordStop(s.fence, heard)))
@@ -298,7 +300,7 @@ class CrawlerLifecycleWorkflow:
         publish(s)
         if s.stop_rung == 0 or s.counts.queued:
             s.counts = await call(CancellationActivities.cancel_queued_tasks, s.fence)
-        await ask_to_end(s)
+        await self._logging(ask_to_end(s))
         if s.stop_rung == 0 or heard:
             await call(CancellationActivities.add_cancellation_log_to_db, RecordStop(s.fence, s.stop_log))
             s.stop_log = []
@@ -307,30 +309,59 @@ class CrawlerLifecycleWorkflow:
             return
         wait = cadence.stop_interval(s.stop_rung, s.last_look_s)
         s.stop_rung += 1
-        await look_round(s, "stop", wait, cadence.stop_interval(s.stop_rung, s.last_look_s))
+        await self._logging(look_round(s, "stop", wait, cadence.stop_interval(s.stop_rung, s.last_look_s)))
         if not s.counts.alive:
             s.stage = Stage.COMPLETION
             return
         if s.counts.queued and not s.counts.active:  # all that is left is a deployment call that is about to be void
             wait = min(wait, QUEUED_PROOF_S)
-        await pause(s.until_force(wait), lambda: s.stop_changed() or s.inbox.look_now, "proof of the stop")
+        changed = s.stop_changed
+        await self._logging(pause(s.until_force(wait), lambda: changed() or s.inbox.look_now, "proof of the stop"))
         if s.inbox.look_now:
-            await pause(s.until_force(gap_left(s)), s.stop_changed)
+            await self._logging(pause(s.until_force(gap_left(s)), changed))
         s.inbox.look_now = False
+
+    async def _logging(self, step: Coroutine[Any, Any, R], *, leave: bool = True) -> R:
+        """Take a step of a stop, and beside it put on record the stops that ask for nothing more.
+
+        These interrupt nothing, however often they come. With ``leave`` the step is left for the next execution, by
+        ``Interrupted``, when the history is full of them.
+        """
+        s, task = self._s, asyncio.create_task(step)
+
+        def over() -> bool:
+            return task.done() or s.inbox.changed
+
+        def full() -> bool:
+            return leave and may_leave()
+
+        try:
+            while True:
+                # It is asked again when it is time for force, so that a step which hangs is over then, too.
+                await pause(s.until_force(None), lambda: over() or full() or bool(s.inbox.heard), "until force")
+                if over() or not (full() or s.inbox.heard):
+                    return await task
+                if full():
+                    raise Interrupted
+                heard = s.inbox.take_heard()
+                try:
+                    order = RecordStop(s.fence, heard)
+                    await call(CancellationActivities.add_cancellation_log_to_db, order, wake=over)
+                except Interrupted:
+                    s.inbox.heard = heard + s.inbox.heard
+        finally:
+            task.cancel()
 
     # --- 4. completion ---------------------------------------------------------------------------------------------
 
     async def _judge(self) -> None:
-        s, late = self._s, False
-        while s.inbox.heard:
+        s = self._s
+        while s.inbox.changed:
             await self._record_late_stop()
-        verdict = call(CompletionActivities.update_run_status, s.fence, control=s.stopped, wake=lambda: late)
-        judging = asyncio.create_task(verdict)
-        await workflow.wait_condition(lambda: judging.done() or bool(s.inbox.heard))
         # A stop that comes before the verdict is on record before it; whether the crawl had finished is judged then.
-        late = not judging.done()
+        verdict = call(CompletionActivities.update_run_status, s.fence, control=s.stopped, wake=lambda: s.inbox.changed)
         try:
-            ended = await judging
+            ended = await self._logging(verdict, leave=False)
         except ApplicationError as error:
             if error.type != NotInThisState.code:
                 raise
@@ -342,7 +373,7 @@ class CrawlerLifecycleWorkflow:
     async def _record_late_stop(self) -> None:
         """Put stops on record that came when no task was alive any more, unless the verdict came before them."""
         s = self._s
-        heard, s.inbox.heard = s.inbox.heard, []
+        heard = s.inbox.take_heard()
         recorded = await call(CancellationActivities.record_stop, RecordStop(s.fence, heard))
         if recorded is None:
             return

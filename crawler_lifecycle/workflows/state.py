@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, overload
 
 from temporalio import workflow
 from temporalio.common import RawValue, SearchAttributeKey
@@ -53,6 +53,8 @@ class Inbox:
     stop: StopIntent | None = None
     heard: list[HeardStop] = field(default_factory=list)
     """Stops that are not in the database yet."""
+    changed: bool = False
+    """Whether one of them asks for more than was asked for before. The others are logged and interrupt nothing."""
     look_now: bool = False
     notes: list[str] = field(default_factory=list)
 
@@ -62,7 +64,9 @@ class Inbox:
 
     def want_stop(self, intent: StopIntent, request_id: str | None) -> None:
         """A stop by a person (with the id of its request) or by a limit (without)."""
-        self.stop = intent if self.stop is None else self.stop.merged(intent)
+        before, self.stop = self.stop, intent if self.stop is None else self.stop.merged(intent)
+        if before is None or replace(self.stop, requested_at=before.requested_at) != before:
+            self.changed = True
         if request_id is None or all(h.request_id != request_id for h in self.heard):
             self.heard = [*self.heard, HeardStop(intent, request_id)]
         if len(self.heard) > HEARD_MAX:
@@ -70,6 +74,11 @@ class Inbox:
             text = f"more than {HEARD_MAX} stops came before one could be recorded; the oldest are not logged"
             if text not in self.notes:
                 self.note(text)
+
+    def take_heard(self) -> list[HeardStop]:
+        """The stops that are to be put on record now."""
+        heard, self.heard, self.changed = self.heard, [], False
+        return heard
 
     def recorded_stop(self, intent: StopIntent | None) -> None:
         """A stop that is in the database already, perhaps past us (through the gateway)."""
@@ -163,6 +172,8 @@ class RunState:
     """Whether a deployment call of this attempt was answered."""
     pages_deployed: int = 0
     stop_rung: int = 0
+    asked_at: datetime | None = None
+    """When the last of the tasks was asked to end; ``None`` while some still wait for their turn."""
     stopped: bool = False
     stop_log: list[HeardStop] = field(default_factory=list)
     """Recorded stops whose row in the cancellation log still lacks the time we acted on it."""
@@ -312,21 +323,36 @@ class RunState:
         """Whether anybody or any limit wants the run to end."""
         return self.inbox.stop is not None
 
-    def stop_changed(self) -> bool:
-        """Whether a stop under way is no longer the same: another request came, or it is time for force."""
-        return bool(self.inbox.heard) or self.escalated(workflow.now()) is not None
+    @property
+    def unasked(self) -> bool:
+        """Whether tasks are active that were not asked to end yet."""
+        return any(self.counts.by_status.get(status) for status in ("PENDING", "RUNNING"))
 
-    def until_force(self, seconds: float) -> float:
-        """``seconds``, or less when a plain stop becomes a forced one before."""
-        stop, after = self.inbox.stop, self.limits.force_stop_after_s
-        if stop is None or stop.force or after is None:
+    def stop_changed(self) -> bool:
+        """Whether a stop under way is no longer the same: more is asked for, or it is time for force."""
+        return self.inbox.changed or self.escalated(workflow.now()) is not None
+
+    @overload
+    def until_force(self, seconds: float) -> float: ...
+    @overload
+    def until_force(self, seconds: None) -> float | None: ...
+    def until_force(self, seconds: float | None) -> float | None:
+        """``seconds``, or less when a plain stop becomes a forced one before; ``None`` is for ever."""
+        left = self._force_in(workflow.now())
+        if left is None:
             return seconds
-        left = (stop.requested_at + timedelta(seconds=after) - workflow.now()).total_seconds()
-        return min(seconds, max(left, 0.0))
+        return max(left, 0.0) if seconds is None else min(seconds, max(left, 0.0))
 
     def escalated(self, now: datetime) -> HeardStop | None:
         """The forced stop that a plain one has become by now, if it has."""
-        stop, after = self.inbox.stop, self.limits.force_stop_after_s
-        if stop is None or stop.force or after is None or (now - stop.requested_at).total_seconds() < after:
+        stop, left = self.inbox.stop, self._force_in(now)
+        if stop is None or left is None or left > 0:
             return None
         return HeardStop(replace(stop, force=True, escalated=True))
+
+    def _force_in(self, now: datetime) -> float | None:
+        """Seconds until force; ``None``: never, or not yet known, because tasks wait to be asked in order."""
+        stop, after, asked = self.inbox.stop, self.limits.force_stop_after_s, self.asked_at
+        if stop is None or stop.force or after is None or asked is None:
+            return None
+        return (asked + timedelta(seconds=after) - now).total_seconds()

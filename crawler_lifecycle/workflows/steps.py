@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
-from crawler_lifecycle.activities.cancellation import CancellationActivities, StopTask
+from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.reconciliation import (
     ActiveTasks,
     LookAnswer,
@@ -18,16 +18,15 @@ from crawler_lifecycle.activities.reconciliation import (
 )
 from crawler_lifecycle.domain import cadence, names
 from crawler_lifecycle.domain.run import RunResult, StopIntent
-from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Fence
 
-from .calls import Interrupted, call, history_full, neglect, reason, settle, start
+from .calls import Interrupted, call, history_full, neglect, reason, start
 from .state import RunState
 
 R = TypeVar("R")
 
-#: Stops of a multi-process run that are under way at once, and how long one such window is waited for, in seconds.
-STOP_WINDOW, STOP_WINDOW_S = 100, 30.0
+#: Seconds for which tasks are asked to end, over all tries, before the run is looked at all the same.
+ASK_WINDOW_S = 45.0
 
 
 def gap(s: RunState) -> float:
@@ -85,26 +84,22 @@ async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *
 
 
 async def ask_to_end(s: RunState) -> None:
-    """``k8_stop_task`` for each active task that was not asked yet; by force ``k8_stop_pod`` for each that is left.
+    """Ask every active task to end that was not asked yet; by force kill each that is left.
 
-    A window that does not answer in time is left behind: its tasks are asked again at the next turn. Those that were
-    asked to end in order are on record as such, so that the rest may be left to the next execution.
+    One activity takes as many tasks as it has time for and puts each on record, so a run of any size takes a few
+    events. What does not answer is asked again at the next turn. Raises ``Interrupted`` when the stop changes.
     """
     forced = s.inbox.stop is not None and s.inbox.stop.force
     method = CancellationActivities.k8_stop_pod if forced else CancellationActivities.k8_stop_task
-    statuses = [TaskStatus.PENDING, TaskStatus.RUNNING] + ([TaskStatus.STOPPING] if forced else [])
-    after = -1
-    while s.counts.active:
-        order = ActiveTasks(s.run_id, statuses, after, STOP_WINDOW)
-        page = await call(ReconciliationActivities.get_active_running_tasks, order, control=True)
-        if not page.tasks:
-            return
-        await settle(
-            [start(method, StopTask(s.fence, t), control=True, summary=f"task {t.index}") for t in page.tasks],
-            STOP_WINDOW_S,
-        )
-        after = page.tasks[-1].index
-        if not forced and history_full():
+    while s.counts.active and (forced or s.unasked or s.asked_at is None):
+        try:
+            report = await call(method, s.fence, control=True, wake=s.stop_changed, seconds=ASK_WINDOW_S)
+        except Interrupted:
+            if s.stop_changed():
+                raise
+            return  # the cluster does not answer
+        s.counts, s.asked_at = report.counts, None if report.more else report.asked_at
+        if not report.more or history_full():
             return
 
 

@@ -413,16 +413,15 @@ def _queued_cancelled(w: World, counts: Any) -> None:
     assert w.tasks()[2].outcome == "cancelled"
 
 
-def _asked(w: World, _: Any) -> None:
-    assert w.cluster.signals(1, 0) == 1
-    assert w.cluster.signals(1, 1) == 0
-    assert w.statuses() == ["STOPPING", "RUNNING", "QUEUED"]
+def _asked(w: World, report: Any) -> None:
+    assert (report.left, report.more, report.counts.active) == (0, False, 2)
+    assert [w.cluster.signals(1, index) for index in (0, 1)] == [1, 1]
+    assert w.statuses() == ["STOPPING", "STOPPING", "QUEUED"]
 
 
 def _killed(w: World, _: Any) -> None:
-    assert (1, 0, 1) not in w.cluster.alive()
-    assert (1, 1, 1) in w.cluster.alive()
-    assert w.statuses() == ["STOPPING", "RUNNING", "QUEUED"], "the end is for a look to find"
+    assert w.cluster.alive() == []
+    assert w.statuses() == ["STOPPING", "STOPPING", "QUEUED"], "the end is for a look to find"
 
 
 def _logged(w: World, _: Any) -> None:
@@ -440,8 +439,7 @@ def _prepare_log(w: World) -> RecordStop:
 def _prepare_told(w: World) -> Fence:
     fence = _stopping(w)
     w.call("cancel_queued_tasks", fence)
-    for index in (0, 1):
-        w.call("k8_stop_task", w.stop_task(fence, index))
+    w.call("k8_stop_task", fence)
     w.round(fence)
     w.call("update_run_status", fence)
     return fence
@@ -455,8 +453,8 @@ def _told_stopped(w: World, _: Any) -> None:
 CANCELLATION = [
     Case("record_stop", "person", _prepare_stop, _stop_recorded),
     Case("cancel_queued_tasks", "one queued", _stopping, _queued_cancelled),
-    Case("k8_stop_task", "running", lambda w: w.stop_task(_stopping(w)), _asked),
-    Case("k8_stop_pod", "running", lambda w: w.stop_task(_stopping(w)), _killed),
+    Case("k8_stop_task", "running", _stopping, _asked),
+    Case("k8_stop_pod", "running", _stopping, _killed),
     Case("add_cancellation_log_to_db", "two stops", _prepare_log, _logged),
     Case("signal_pusher_stopped", "stopped", _prepare_told, _told_stopped, renews=DELIVERED_AGAIN),
 ]

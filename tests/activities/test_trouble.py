@@ -264,7 +264,10 @@ def test_a_run_with_living_tasks_gets_no_verdict(world: World) -> None:
     [("signal_pusher_started", "notifier"), ("signal_pusher_stopped", "notifier"), ("initiate_export_signal", "sink")],
 )
 def test_what_could_not_be_delivered_is_kept_with_every_try(world: World, activity: str, sender: str) -> None:
-    fence = world.judged()
+    fence = world.ended()
+    if activity == "signal_pusher_stopped":
+        world.call("record_stop", world.stop(fence))
+    world.call("update_run_status", fence)
     getattr(world, sender).faults.add(NotDelivered("connection refused"), times=2)
     for tries in (1, 2):
         with pytest.raises(NotDelivered):
@@ -357,8 +360,7 @@ def test_an_archive_of_a_resumed_run_holds_what_earlier_attempts_left(world: Wor
     """Their tasks are superseded; their files are not."""
     world.cluster.behaviour = Behaviour(executes=None)
     fence = world.stopping(2)
-    for index in (0, 1):
-        world.call("k8_stop_task", world.stop_task(fence, index))
+    world.call("k8_stop_task", fence)
     world.round(fence)
     world.call("update_run_status", fence)
     again = world.resumed()

@@ -176,9 +176,12 @@ def test_lag_is_measured_to_the_commit_and_once(counted: tuple[World, Recorder])
 
 def test_every_source_is_measured_under_its_name(counted: tuple[World, Recorder]) -> None:
     world, recorder = counted
-    fence = executing(world)
+    world.cluster.behaviour = lambda run, index, attempt: Behaviour(
+        executes=None, heeds_stop_after=0.0 if index == 0 else None
+    )
+    fence = world.started(2)
     world.call("record_stop", world.stop(fence))
-    world.call("k8_stop_task", world.stop_task(fence, 0))
+    world.call("k8_stop_task", fence)
     world.forward(4)
     world.call("get_history_statuses_to_sync", replace(world.look(fence), source="stop"))
     world.call("sync_statuses", Sync(fence, "stop"))

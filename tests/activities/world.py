@@ -17,7 +17,7 @@ from sqlalchemy import create_engine, select
 from temporalio.testing import ActivityEnvironment
 
 from crawler_lifecycle import compose
-from crawler_lifecycle.activities.cancellation import HeardStop, RecordStop, StopTask
+from crawler_lifecycle.activities.cancellation import HeardStop, RecordStop
 from crawler_lifecycle.activities.deployment import Deploy, MainJob, Started
 from crawler_lifecycle.activities.initiation import AddWorkflowId, CreateHistory
 from crawler_lifecycle.activities.reconciliation import LookOrder, Sync
@@ -239,9 +239,6 @@ class World:
     def ref(self, index: int = 0) -> TaskRef:
         task = self.tasks()[index]
         return TaskRef(task.task_id, task.task_index, task.attempt, task.cluster_uid)
-
-    def stop_task(self, fence: Fence, index: int = 0) -> StopTask:
-        return StopTask(fence, self.ref(index))
 
     def tables(self) -> Tables:
         """Every table, with the uids of the cluster made comparable between worlds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 import sqlalchemy as sa
 
+from crawler_lifecycle.activities.stopping import STOP_PAGE
 from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Counters, Phase
@@ -88,4 +90,27 @@ def test_cancelling_ten_thousand_tasks(empty_url: str) -> None:
         world.resume(fence)
     assert store.count_tasks(fence.run_id).by_status == {"QUEUED": 10_000}
     assert len(sent) < 47
+    store.close()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_stopping_ten_thousand_tasks(empty_url: str, killed: bool) -> None:
+    """A page of a stop is one transaction, however many tasks it has, and one event."""
+    upgrade(empty_url)
+    store = open_store(empty_url, clock=Clock())
+    world = World(store, Clock())
+    fence = large(store, 10_000)
+    world.deploy(fence)
+    seq, began, after = store.last_event_seq(), time.monotonic(), -1
+    with counted(store) as sent:
+        while page := store.unstopped(fence, killed, None, after, STOP_PAGE):
+            store.mark_stopping(fence, [task.task_id for task in page], killed=killed)
+            after = page[-1].index
+    assert store.count_tasks(fence.run_id).by_status == {"STOPPING": 10_000}
+    pages = 10_000 // STOP_PAGE
+    took = time.monotonic() - began
+    print(f"{store._db.engine.dialect.name}: {len(sent)} statements and {took:.1f} s to mark 10,000 tasks")
+    assert len(sent) < 22 * pages
+    assert store.last_event_seq() - seq == pages
+    assert store.unstopped(fence, killed) == []
     store.close()

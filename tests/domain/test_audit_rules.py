@@ -32,7 +32,7 @@ from crawler_lifecycle.domain.audit import (
     ready_at,
     reportable,
 )
-from crawler_lifecycle.domain.run import RunRef, RunStatus, StopIntent
+from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import End, Observation, Phase, TaskStatus
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -344,19 +344,6 @@ def test_a_workflow_of_another_run_of_the_same_number_is_told_and_never_ended(ui
     assert f"this run has the uid {U}" in finding.detail
     assert finding.spared is not None
     assert not due(finding, Noted(LONG_AGO), NOW, AuditRules(grace_s=0))
-
-
-def test_a_run_whose_workflow_id_is_taken_by_another_run_is_told_and_not_started() -> None:
-    """The request came again to a restored database, and its id is that of the workflow of before."""
-    run = LiveRun(1, U, 1, "INITIALIZING", "books", "r1", LONG_AGO)
-    finding = judge_live(run, WorkflowState(open=False, run=RunRef(1, "v" * 32)))
-    assert finding is not None
-    assert finding.kind is FindingKind.NOT_STARTED
-    assert "v" * 32 in finding.detail
-    assert not due(finding, Noted(LONG_AGO), NOW, AuditRules(start_grace_s=0))
-    ours = judge_live(run, WorkflowState(open=False))
-    assert ours is not None
-    assert ours.spared is None
 
 
 def test_an_object_that_lost_its_labels_is_ours_by_its_own_uid() -> None:

@@ -60,8 +60,6 @@ class FakeWorkflows:
     """``Workflows`` in memory, with the conflict policy of the real ones: an open workflow is found, not started."""
 
     open: dict[str, str] = field(default_factory=dict)
-    runs: dict[str, RunRef] = field(default_factory=dict)
-    """The runs that open workflows say they work for."""
     started: list[tuple[str, RunRequest]] = field(default_factory=list)
     signals: list[tuple[str, StopRequest | None]] = field(default_factory=list)
     exports: list[tuple[Fence, bool, bool]] = field(default_factory=list)
@@ -73,18 +71,13 @@ class FakeWorkflows:
     lose_answers: int = 0
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
-    async def start(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> bool:
+    async def start(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> str:
         await self._reach()
-        fresh = workflow_id not in self.open
-        if fresh:
+        if workflow_id not in self.open:
             self.open[workflow_id] = f"chain-{next(self.numbers)}"
             self.started.append((workflow_id, request))
         await self._lose()
-        return fresh
-
-    async def works_for(self, workflow_id: str) -> RunRef | None:
-        await self._reach()
-        return self.runs.get(workflow_id) if workflow_id in self.open else None
+        return self.open[workflow_id]
 
     async def stop(self, workflow_id: str, stop: StopRequest) -> bool:
         await self._reach()
@@ -102,7 +95,7 @@ class FakeWorkflows:
     async def export_again(self, fence: Fence, *, event: bool, files: bool) -> str:
         await self._reach()
         self.exports.append((fence, event, files))
-        return export_workflow_id(fence.run, fence.attempt)
+        return export_workflow_id(fence.run_id, fence.attempt)
 
     async def audit(self, repair: bool, wait_s: float) -> tuple[str, AuditReport | None]:
         await self._reach()

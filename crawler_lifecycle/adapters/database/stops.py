@@ -6,20 +6,23 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, false, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, false, func, insert, or_, select, update
 
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
-from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.domain.task import ACTIVE, TaskState, TaskStatus
 from crawler_lifecycle.ports import Fence, RunRow, TaskCounts
 
 from .bulk import Move, chunks, move_tasks
-from .rows import run_row
+from .rows import run_row, task_state
 from .tables import cancellation_log, task_history
-from .unit import StorePart, Unit, current_tasks
+from .unit import StorePart, Unit, check_fence, current_tasks, read_run
+
+#: What a plain stop still has to ask.
+_UNASKED = (TaskStatus.PENDING, TaskStatus.RUNNING)
 
 
 class StopPart(StorePart):
-    """``record_stop``, ``cancel_queued``, ``mark_stopping``, ``acted_on_stop``."""
+    """``record_stop``, ``cancel_queued``, ``unstopped``, ``mark_stopping``, ``last_asked``, ``acted_on_stop``."""
 
     def record_stop(self, run_id: int, stop: StopIntent, request_id: str | None, fence: Fence | None = None) -> RunRow:
         """Write the intent, STOPPING and, for a person who gave an id, the log row. Again: the row as it is.
@@ -66,20 +69,44 @@ class StopPart(StorePart):
             move_tasks(unit, moves, "stop")
             return unit.counts()
 
-    def mark_stopping(self, fence: Fence, task_ids: Sequence[int]) -> None:
+    def unstopped(
+        self, fence: Fence, force: bool, killed_before: datetime | None = None, after_index: int = -1, limit: int = 500
+    ) -> list[TaskState]:
+        """PENDING and RUNNING tasks by index; with ``force`` the active ones that were not killed yet, or, when it is
+        given, that were killed before that moment."""
+        t = task_history.c
+        statuses = ACTIVE if force else _UNASKED
+        query = current_tasks(fence.run_id, task_history).where(
+            t.status.in_([status.value for status in statuses]), t.task_index > after_index
+        )
+        if force:
+            query = query.where(t.killed_at.is_(None) if killed_before is None else t.killed_at < killed_before)
+        with self._db.reading() as conn:
+            check_fence(read_run(conn, fence.run_id), fence)
+            rows = conn.execute(query.order_by(t.task_index).limit(limit)).mappings().all()
+        return [task_state(row) for row in rows]
+
+    def mark_stopping(self, fence: Fence, task_ids: Sequence[int], *, killed: bool = False) -> None:
         """PENDING and RUNNING tasks become STOPPING. Again: they are no longer either of them."""
         with self._unit(fence.run_id, fence) as unit:
             t = task_history.c
             moves = []
             for chunk in chunks(list(task_ids)):
-                active = (TaskStatus.PENDING.value, TaskStatus.RUNNING.value)
-                rows = unit.conn.execute(
-                    select(t.task_id, t.status).where(
-                        t.run_id == unit.run_id, t.task_id.in_(chunk), t.status.in_(active)
-                    )
-                )
+                these = (t.run_id == unit.run_id, t.task_id.in_(chunk))
+                active = t.status.in_([status.value for status in _UNASKED])
+                rows = unit.conn.execute(select(t.task_id, t.status).where(*these, active))
                 moves += [Move(task_id, TaskStatus(status), TaskStatus.STOPPING) for task_id, status in rows]
+                if killed:
+                    unit.conn.execute(update(task_history).where(*these).values(killed_at=unit.now))
             move_tasks(unit, moves, "stop")
+
+    def last_asked(self, run_id: int) -> datetime | None:
+        """When the last of the STOPPING tasks became so."""
+        t = task_history.c
+        query = current_tasks(run_id, func.max(t.status_since)).where(t.status == TaskStatus.STOPPING)
+        with self._db.reading() as conn:
+            found: datetime | None = conn.execute(query).scalar_one()
+        return found
 
     def acted_on_stop(self, fence: Fence, at: datetime) -> None:
         """Fill ``acted_at`` of the intent's log rows that have none, and note that the stop was heard."""

@@ -166,6 +166,8 @@ task_history = Table(
     Column("cluster_uid", Words(100)),
     # Where it was put: of Kubernetes the namespace, its uid and that of its cluster.
     Column("cluster_place", Words(200)),
+    # When it was last killed by a forced stop.
+    Column("killed_at", UtcTime),
     Column("node", Words(255)),
     Column("reason", _Long),
     Column("exit_code", Integer),

@@ -49,6 +49,7 @@ FENCED: dict[str, Call] = {
     "apply_findings": lambda s, f: s.apply_findings(f, "look"),
     "record_stop": lambda s, f: s.record_stop(f.run_id, StopIntent(START), "s", f),
     "cancel_queued": lambda s, f: s.cancel_queued(f, START),
+    "unstopped": lambda s, f: s.unstopped(f, True),
     "mark_stopping": lambda s, f: s.mark_stopping(f, [1]),
     "acted_on_stop": lambda s, f: s.acted_on_stop(f, START),
     "end_run": lambda s, f: s.end_run(f, lambda groups, stop: verdict(groups, stop)),
@@ -225,7 +226,7 @@ def lost_answer(store: SqlRunStore, after: int = 0) -> Iterator[None]:
         del engine.dialect.do_commit
 
 
-@pytest.mark.parametrize("name", sorted(set(FENCED) - {"found_state", "staged"}))
+@pytest.mark.parametrize("name", sorted(set(FENCED) - {"found_state", "staged", "unstopped"}))
 def test_a_retry_after_a_lost_answer_changes_nothing_more(world: World, store: SqlRunStore, name: str) -> None:
     fence = world.run(tasks=2)
     if name in ("mark_stopping", "apply_findings", "apply_details", "end_run"):

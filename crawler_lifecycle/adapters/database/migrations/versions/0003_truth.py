@@ -70,6 +70,7 @@ def upgrade() -> None:
     for table in ("task_history", "task_change"):
         _column(table, sa.Column("missed_at", _TIME))
     _column("task_history", sa.Column("cluster_place", sa.String(200)))
+    _column("task_history", sa.Column("killed_at", _TIME))
     _column("task_finding", sa.Column("vouched_at", _TIME))
     _column("run_history", sa.Column("look_ordered_at", _TIME))
     _column("run_history", sa.Column("claim_repair", sa.Boolean))
@@ -97,6 +98,7 @@ def downgrade() -> None:
     op.drop_column("run_history", "claim_repair")
     op.drop_column("run_history", "look_ordered_at")
     op.drop_column("task_finding", "vouched_at")
+    op.drop_column("task_history", "killed_at")
     op.drop_column("task_history", "cluster_place")
     for table in ("task_change", "task_history"):
         op.drop_column(table, "missed_at")

@@ -1,0 +1,86 @@
+"""One call for each of many things, some of them at once, so that a call that hangs keeps no other one waiting."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from queue import Empty, SimpleQueue
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: Calls that are under way at once.
+WIDTH = 16
+#: Seconds after which a call is slow: another one begins in its place, and at the end nobody waits for it.
+SLOW_S = 5.0
+#: Calls under way at once, the slow ones among them.
+MOST = 200
+
+
+class Abreast(Generic[T, R]):
+    """Calls ``do`` for each item; ``slow`` are, at the end, the calls that nobody waited for.
+
+    They go on in threads of their own until they end by their own time limits; what comes of them is not told.
+    """
+
+    def __init__(self, do: Callable[[T], R], *, width: int = WIDTH, slow_s: float = SLOW_S, most: int = MOST) -> None:
+        self._do = do
+        self._width, self._slow_s, self._most = width, slow_s, most
+        self._busy: dict[int, float] = {}
+        self._told: SimpleQueue[tuple[int, T, R | BaseException]] = SimpleQueue()
+
+    @property
+    def slow(self) -> int:
+        return len(self._busy)
+
+    def over(self, items: Iterable[T]) -> Iterator[tuple[T, R | Exception]]:
+        """What came of each item, in the order in which the calls end. An item is taken when its call can begin."""
+        waiting, number, more = iter(items), 0, True
+        while True:
+            prompt = self._prompt()
+            while more and len(prompt) < self._width and len(self._busy) < self._most:
+                try:
+                    item = next(waiting)
+                except StopIteration:
+                    more = False
+                    break
+                number += 1
+                self._begin(number, item)
+                prompt.append(self._busy[number])
+            if not prompt and (not more or len(self._busy) >= self._most):
+                return
+            yield from self._ended(min(prompt) + self._slow_s - time.monotonic() if prompt else 0.0)
+
+    def _prompt(self) -> list[float]:
+        """When the calls began that are under way and not slow."""
+        since = time.monotonic() - self._slow_s
+        return [began for began in self._busy.values() if began > since]
+
+    def _begin(self, number: int, item: T) -> None:
+        def call() -> None:
+            try:
+                told: R | BaseException = self._do(item)
+            except BaseException as error:  # whatever it is, it is told like an answer
+                told = error
+            self._told.put((number, item, told))
+
+        self._busy[number] = time.monotonic()
+        run = contextvars.copy_context().run
+        threading.Thread(target=run, args=(call,), name=f"abreast-{number}", daemon=True).start()
+
+    def _ended(self, seconds: float) -> Iterator[tuple[T, R | Exception]]:
+        """Wait for one call, at most ``seconds``, and give it and all others that have ended."""
+        try:
+            found = self._told.get(timeout=max(seconds, 0.001))
+            while True:
+                number, item, told = found
+                del self._busy[number]
+                if isinstance(told, BaseException) and not isinstance(told, Exception):
+                    raise told
+                yield item, told
+                found = self._told.get_nowait()
+        except Empty:
+            return

@@ -1,0 +1,93 @@
+"""Many calls at once: each is told, and one that hangs keeps no other one waiting."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from crawler_lifecycle.activities.abreast import Abreast
+
+
+def test_every_call_is_told_with_its_error() -> None:
+    def call(item: int) -> int:
+        if item % 10 == 3:
+            raise ValueError(f"not {item}")
+        return item * 2
+
+    told = dict(Abreast(call, width=4).over(range(100)))
+    assert len(told) == 100
+    assert all(told[n] == 2 * n for n in range(100) if n % 10 != 3)
+    assert str(told[13]) == "not 13"
+
+
+def test_no_more_than_the_width_at_once_and_items_are_taken_late() -> None:
+    lock, now, most = threading.Lock(), [0], [0]
+    taken: list[int] = []
+
+    def items() -> Iterator[int]:
+        for n in range(40):
+            taken.append(n)
+            yield n
+
+    def call(_: int) -> int:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        time.sleep(0.002)
+        with lock:
+            now[0] -= 1
+            return len(taken)
+
+    told = list(Abreast(call, width=5).over(items()))
+    assert len(told) == 40
+    assert most[0] <= 5
+    assert min(seen for _, seen in told if isinstance(seen, int)) <= 5
+
+
+def test_calls_that_hang_keep_no_other_one_waiting() -> None:
+    """More of them than there is width, in front of all others."""
+    over = threading.Event()
+
+    def call(item: int) -> int:
+        if item < 6:
+            over.wait(60)
+        return item
+
+    calls = Abreast(call, width=3, slow_s=0.05)
+    began = time.monotonic()
+    try:
+        told = {item for item, _ in calls.over(range(50))}
+    finally:
+        over.set()
+    assert told == set(range(6, 50))
+    assert calls.slow == 6
+    assert time.monotonic() - began < 20
+
+
+def test_when_too_many_hang_the_rest_is_left() -> None:
+    over = threading.Event()
+    calls = Abreast(lambda item: over.wait(60), width=2, slow_s=0.02, most=5)
+    try:
+        assert list(calls.over(range(50))) == []
+    finally:
+        over.set()
+    assert calls.slow == 5
+
+
+def test_what_the_caller_has_in_its_context_is_there() -> None:
+    word = contextvars.ContextVar("word", default="none")
+    word.set("run 7")
+    assert [told for _, told in Abreast(lambda _: word.get()).over(range(3))] == ["run 7"] * 3
+
+
+def test_an_error_of_the_items_is_raised() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise RuntimeError("the database is away")
+
+    with pytest.raises(RuntimeError, match="the database is away"):
+        list(Abreast(lambda item: item).over(items()))

@@ -1,0 +1,183 @@
+"""Stops of runs of many tasks: a few events, progress on record, and nobody waits for a task that hangs."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.activities import abreast, stopping
+from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.run import RunRef, RunRequest
+from crawler_lifecycle.fakes.cluster import SHUTDOWN, Behaviour
+from crawler_lifecycle.ports import TaskRef
+from tests.support.lab import Lab
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+UNTIL_STOPPED = Behaviour(executes=None)
+IGNORES = Behaviour(executes=None, heeds_stop_after=None)
+NEVER = {"force_stop_after_s": None}
+
+
+async def started(lab: Lab, tasks: int) -> Any:
+    """A run of more tasks than a request may hold, all of which execute."""
+    row, _ = lab.store.reserve_run(RunRequest(crawler="books"), "large", [{}] * tasks)
+    handle = await lab.start({"run_id": row.run_id})
+    await lab.until(lambda: lab.store.count_tasks(1).by_status.get("RUNNING") == tasks, 300)
+    return handle
+
+
+@pytest.mark.parametrize("force", [False, True], ids=["plain", "forced"])
+async def test_a_stop_of_five_thousand_tasks_takes_few_events(lab: Lab, force: bool) -> None:
+    lab.cluster.behaviour = UNTIL_STOPPED
+    handle = await started(lab, 5_000)
+    before = len(await lab.events(handle))
+    seq = lab.store.last_event_seq()
+    await handle.signal("stop", {"request_id": "s", "force": force})
+    result = await lab.ended(handle, 300)
+    assert (result.outcome, result.tasks) == ("cancelled", {"CANCELLED": 5_000})
+    names = await lab.events(handle)
+    assert names.count("k8_stop_pod" if force else "k8_stop_task") < 20
+    assert len(names) - before < 100, names[before:]
+    assert lab.store.last_event_seq() - seq < 60
+    assert lab.cluster.calls["kill" if force else "stop"] == 5_000
+    for history in await lab.chain(handle):
+        assert len(history.events) < 4_096
+
+
+async def test_a_task_that_hangs_keeps_no_other_one_waiting(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More tasks than are asked at once hang in the call that asks them."""
+    monkeypatch.setattr(abreast, "SLOW_S", 0.1)
+    lab.cluster.behaviour = UNTIL_STOPPED
+    handle = await lab.start({"crawler": "books", "tasks": [{}] * 60, "limits": NEVER})
+    await lab.until(lambda: lab.store.count_tasks(1).by_status.get("RUNNING") == 60)
+    stop, over = lab.cluster.stop, threading.Event()
+
+    def hang(run: RunRef, task: TaskRef) -> None:
+        if task.index < 20 and not over.is_set():
+            over.wait(120)
+            raise ClusterUnavailable("its node does not answer")
+        stop(run, task)
+
+    monkeypatch.setattr(lab.cluster, "stop", hang)
+    await handle.signal("stop")
+    try:
+        await lab.until(lambda: lab.store.count_tasks(1).by_status.get("CANCELLED") == 40)
+        assert not over.is_set()
+        assert lab.tasks(1)[3] == "RUNNING", "nobody knows that it was asked"
+    finally:
+        over.set()
+    assert (await lab.ended(handle)).tasks == {"CANCELLED": 60}
+
+
+async def test_whoever_takes_a_stop_over_goes_on_where_it_was(real_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = real_lab  # two workflows have one clock there
+    monkeypatch.setattr(stopping, "PASS_S", 0.0)  # each activity has time for one task
+    lab.cluster.behaviour = IGNORES
+    request = {"crawler": "books", "tasks": [{}] * 30, "limits": NEVER, "poll_minutes": [0.02]}
+    handle = await lab.start(request)
+    await lab.until(lambda: lab.store.count_tasks(1).by_status.get("RUNNING") == 30)
+    await handle.signal("stop")
+    await lab.until(lambda: lab.store.count_tasks(1).by_status.get("STOPPING", 0) >= 5)
+    await handle.terminate("by an operator")
+    again = await lab.start({"run_id": 1})
+    await lab.until(lambda: lab.store.count_tasks(1).by_status.get("STOPPING") == 30)
+    assert lab.cluster.calls["stop"] <= 31, "at most the one that was under way was asked again"
+    await again.signal("force_stop")
+    assert (await lab.ended(again)).tasks == {"CANCELLED": 30}
+    assert lab.cluster.calls["kill"] == 30
+
+
+async def test_force_counts_from_when_a_task_was_asked(lab: Lab) -> None:
+    """The cluster takes no stop for longer than the limit: nobody is killed who was never asked."""
+    lab.cluster.behaviour = IGNORES
+    handle = await lab.start({"crawler": "books", "tasks": [{}] * 3, "limits": {"force_stop_after_s": 60}})
+    await lab.until(lambda: lab.store.count_tasks(1).by_status.get("RUNNING") == 3)
+    lab.cluster.fail_with(ClusterUnavailable("503"), "stop")
+    await handle.signal("stop")
+    looks = (await lab.snapshot_where(handle, lambda s: s.stop is not None)).looks
+    late = await lab.snapshot_where(
+        handle, lambda s: s.looks > looks + 2 and s.last_look_at - s.stop.requested_at > timedelta(seconds=200)
+    )
+    assert lab.cluster.calls["kill"] == 0
+    assert not late.stop.force
+    lab.cluster.fail_with(None, "stop")
+    result = await lab.ended(handle)
+    assert {task.outcome for task in lab.store.list_tasks(result.run_id)} == {"cancel_timeout"}
+    asked = [t for t in lab.store.transitions(1) if t.task_id is not None and t.to_status == "STOPPING"]
+    ended = lab.store.list_tasks(1)
+    assert len(asked) == 3
+    first = min(t.ended_at for t in ended if t.ended_at is not None)
+    assert (first - max(t.committed_at for t in asked)).total_seconds() >= 60
+
+
+async def test_a_look_that_hangs_does_not_keep_force_away(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.cluster.behaviour = IGNORES
+    handle = await lab.start({"crawler": "books", "limits": {"force_stop_after_s": 60}})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    lab.cluster.fail_with(ClusterUnavailable("a page is too large"), "look")
+    await handle.signal("stop")
+    await lab.until(lambda: lab.cluster.calls["kill"])
+    assert lab.cluster.alive() == []
+    lab.cluster.fail_with(None, "look")
+    assert (await lab.ended(handle)).outcome == "cancelled"
+
+
+async def test_the_same_stop_again_and_again_interrupts_no_look(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.cluster.behaviour = IGNORES
+    handle = await lab.start({"crawler": "books", "limits": NEVER})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    looking, go_on = threading.Event(), threading.Event()
+    look = lab.cluster.look
+
+    def slow(*args: Any) -> Any:
+        looking.set()
+        go_on.wait(120)
+        return look(*args)
+
+    await handle.signal("stop", {"request_id": "s0", "requested_by": "ada"})
+    await lab.until(lambda: lab.cluster.signals(1))
+    monkeypatch.setattr(lab.cluster, "look", slow)
+    await lab.until(looking.is_set)
+    calls = lab.cluster.calls["look"]
+    lab.cluster.end_now(1, end=SHUTDOWN)
+    try:
+        for n in range(1, 8):
+            await handle.signal("stop", {"request_id": f"s{n}", "requested_by": "eve"})
+            await handle.signal("stop", {"request_id": f"s{n}"})
+            await lab.until(lambda n=n: len(lab.store.cancellations(1)) == n + 1)
+        assert all(entry["acted_at"] is not None for entry in lab.store.cancellations(1)[:-1])
+    finally:
+        go_on.set()
+    result = await lab.ended(handle)
+    assert result.outcome == "cancelled"
+    assert lab.cluster.calls["look"] == calls + 1, "the look that was under way proved it"
+    assert lab.store.get_run(1).stop.requested_by == "ada"
+    assert sorted(c["request_id"] for c in lab.store.cancellations(1)) == [f"s{n}" for n in range(8)]
+
+
+async def test_a_stop_again_and_again_interrupts_no_verdict(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.cluster.behaviour = UNTIL_STOPPED
+    judging, go_on, tries = threading.Event(), threading.Event(), []
+    end_run = lab.store.end_run
+
+    def slow(*args: Any) -> Any:
+        tries.append(1)
+        judging.set()
+        go_on.wait(120)
+        return end_run(*args)
+
+    monkeypatch.setattr(lab.store, "end_run", slow)
+    handle = await lab.start({"crawler": "books"})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await handle.signal("stop", {"request_id": "s0"})
+    await lab.until(judging.is_set)
+    for n in range(1, 4):
+        await handle.signal("stop", {"request_id": f"s{n}"})
+        await lab.until(lambda n=n: len(lab.store.cancellations(1)) == n + 1)
+    go_on.set()
+    await lab.ended(handle)
+    assert len(tries) == 1
