@@ -165,7 +165,7 @@ def test_a_cut_failure_tells_its_beginning_and_the_innermost_calls() -> None:
 @activity.defn
 async def fails_at_length() -> None:
     """Fails with more than the server keeps of a try."""
-    raise StoreUnavailable("x" * 50_000) from ValueError("\ud800" + "y" * 50_000)
+    raise StoreUnavailable("x" * 50_000) from ValueError("y" * 50_000)
 
 
 @workflow.defn(sandboxed=False)
@@ -201,7 +201,7 @@ async def test_the_server_shows_what_a_try_failed_with() -> None:
         await handle.terminate()
     assert failure.application_failure_info.type == "StoreUnavailable"
     assert failure.message.startswith("xxx")
-    assert failure.cause.message.startswith("\\ud800yyy")
+    assert failure.cause.message.startswith("yyy")
 
 
 # --- traces -----------------------------------------------------------------------------------------------------------
