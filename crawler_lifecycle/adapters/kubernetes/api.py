@@ -8,6 +8,7 @@ asked for with half as many objects. When to try again is for Temporal to decide
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -21,6 +22,8 @@ from .errors import Asked, Expired, TooLarge, Unreadable, unreadable
 from .objects import ListPage, decode_kind, decode_page
 from .watching import Watch, WatchEvent
 from .wire import Wire
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["Api", "Listing", "Watch", "WatchEvent"]
 
@@ -271,6 +274,7 @@ class Api:
             if size == 1:
                 raise
             self._fitted[asked.path] = size // 2
+            logger.info("too long an answer: %s; %d objects at once from now on", asked.gesture, size // 2)
             return None
         if size < most and len(data) < self._wire.answer_max // SHORT:
             self._fitted[asked.path] = size * 2
