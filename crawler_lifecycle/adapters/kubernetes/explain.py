@@ -19,6 +19,7 @@ from .errors import ApiError
 from .facts import ended, main_of
 from .objects import Event, Job, Pod
 from .place import Here
+from .waiting import PULLS, pull_words
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,9 @@ def pod_is_wordless(pod: Pod, now: datetime) -> bool:
     waiting = main.state.waiting if main is not None else None
     if main is not None and waiting is None:
         return False
-    return waiting is None or (waiting.reason in (None, "ContainerCreating", "PodInitializing") and not waiting.message)
+    if waiting is None or waiting.reason in PULLS:
+        return waiting is None or not pull_words(waiting.message)
+    return waiting.reason in (None, "ContainerCreating", "PodInitializing") and not waiting.message
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ OVERDUE = timedelta(seconds=30)
 QUEUE_NAME = "kueue.x-k8s.io/queue-name"
 
 _PREPARING = (None, "", "ContainerCreating", "PodInitializing")
-_PULLS = ("ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed")
+PULLS = ("ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed")
 _CANNOT = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreStartHookError")
 _GOES_ON = "; it goes on when that is mended"
 
@@ -102,14 +102,14 @@ def pod_words(task: TaskRef, job: Job | None, pod: Pod, events: Sequence[Event] 
             done = status.state.terminated
             said = clean(done.message)
             return f"Init container {status.name} failed with exit {done.exit_code}" + (f": {said}" if said else "")
-        words = _container(pod, status, events or (), now)
+        words = _container(pod, status, events, now)
         if words is not None:
             return f"Init container {status.name}: {words}"
         # Of one that is no sidecar ``started`` says nothing: kubelets set it as soon as it runs.
         if status.state.running is not None and not (status.started and status.name in beside):
             return f"Init container {status.name} runs"
     main = main_of(pod)
-    words = _container(pod, main, events or (), now) if main is not None else None
+    words = _container(pod, main, events, now) if main is not None else None
     return words or _preparing(pod, events or ())
 
 
@@ -129,7 +129,7 @@ def _unscheduled(pod: Pod, now: datetime) -> str:
     return f"The scheduler cannot place it ({found.reason or 'no reason given'}): {said}"
 
 
-def _container(pod: Pod, status: ContainerStatus, events: Sequence[Event], now: datetime) -> str | None:
+def _container(pod: Pod, status: ContainerStatus, events: Sequence[Event] | None, now: datetime) -> str | None:
     """What a waiting container waits for; ``None`` when its reason says nothing but that it is being prepared."""
     waiting = status.state.waiting
     if waiting is None or waiting.reason in _PREPARING:
@@ -141,21 +141,27 @@ def _container(pod: Pod, status: ContainerStatus, events: Sequence[Event], now: 
         return f"It cannot start: the image name {image} is not valid{tail}"
     if waiting.reason == "ErrImageNeverPull":
         return f"It cannot start: the image {image} is not on node {pod.spec.node_name} and may not be pulled"
-    if waiting.reason in _PULLS:
+    if waiting.reason in PULLS:
         return f"The image {image} cannot be pulled: {_pull_error(pod, waiting.message, events)}; the node tries again"
     if waiting.reason in _CANNOT:
         return f"The container cannot be started ({waiting.reason}){tail}{_GOES_ON}"
     return f"{waiting.reason}{tail}"
 
 
-def _pull_error(pod: Pod, message: str | None, events: Sequence[Event]) -> str:
+def _pull_error(pod: Pod, message: str | None, events: Sequence[Event] | None) -> str:
     """Why an image cannot be pulled. The two reasons alternate; both lead to the same sentence."""
-    said = re.sub(r'^Back-off pulling image "[^"]*":? ?', "", message or "")
-    said = re.sub(r"^(ErrImagePull|ImageInspectError|RegistryUnavailable|SignatureValidationFailed): ", "", said)
+    said = pull_words(message)
     if not said:
-        event = warning(events, pod.metadata.uid, "Failed")
+        event = warning(events or (), pod.metadata.uid, "Failed")
         said = re.sub(r'^Failed to pull image "[^"]*": ', "", (event.message or "") if event is not None else "")
-    return clean(said) or "the node does not say why"
+    unknown = "the node does not say why" if events is not None else "why is not known, as not all events were read"
+    return clean(said) or unknown
+
+
+def pull_words(message: str | None) -> str:
+    """What a container that waits for its image says about the cause; nothing where only an event does."""
+    said = re.sub(r'^Back-off pulling image "[^"]*":? ?', "", message or "")
+    return re.sub(r"^(ErrImagePull|ImageInspectError|RegistryUnavailable|SignatureValidationFailed): ", "", said)
 
 
 def _preparing(pod: Pod, events: Sequence[Event]) -> str:

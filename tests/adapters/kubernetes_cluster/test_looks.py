@@ -411,6 +411,20 @@ def test_why_no_pod_is_made_is_read_from_events(world: World) -> None:
     assert world.calls("GET", "/events") == 1, "not one by one"
 
 
+def test_why_an_image_is_not_pulled_is_read_from_an_event_where_the_container_does_not_say(world: World) -> None:
+    """Older kubelets: while they wait for the next try, the container only says that they do."""
+    world.deploy(started=False)
+    pod = world.server.pod_waits(world.name(), "ImagePullBackOff", 'Back-off pulling image "crawl.test/crawler:1"')
+    about = {"kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"], "namespace": "crawls"}
+    words = 'Failed to pull image "crawl.test/crawler:1": no such tag'
+    event = {"involvedObject": about, "type": "Warning", "reason": "Failed", "message": words, "metadata": {}}
+    world.server.store.create(EVENTS, ("crawls", "pull"), event)
+    world.later = timedelta(seconds=20)
+    assert world.see().reason == "The image crawl.test/crawler:1 cannot be pulled: no such tag; the node tries again"
+    world.server.deny("list", "events")
+    assert "why is not known, as not all events were read" in (world.see().reason or "")
+
+
 def _refused(world: World, *others: tuple[int, str]) -> list[str | None]:
     """Why five tasks wait, whose events come after those of other Jobs."""
     world.deploy(5, started=False)
