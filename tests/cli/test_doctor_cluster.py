@@ -308,7 +308,7 @@ def test_no_cure_takes_back_what_an_overlay_changed(api: FakeApiServer) -> None:
     api.store.remove(ACCOUNTS, ("crawls", "crawl"))
     api.deny("delete", "jobs")
     cures = [str(one.cure) for one in look(api) if one.level != "ok"]
-    assert len(cures) == 4
+    assert len(cures) == 3
     assert not [cure for cure in cures if "deploy/base/crawls" in cure]
     assert any("kubectl edit resourcequota crawls -n crawls" in cure for cure in cures)
 

@@ -7,7 +7,7 @@ look like exit 137, 143 or whatever the crawler makes of SIGTERM, 0 included. ``
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.clocks import may_be_before
@@ -153,9 +153,10 @@ def _deadline_ended_it(last: Last) -> bool:
     if last.by_itself:
         return False
     if pod.status.reason == "DeadlineExceeded":
-        began, most = real(pod.status.start_time), pod.spec.active_deadline_seconds
-        # The node counts and dates both, in whole seconds.
-        return at is None or began is None or most is None or (at - began).total_seconds() >= most - 1
+        beside = [real(s.state.terminated.finished_at) for s in pod.status.container_statuses if s.state.terminated]
+        longest = max((one - at for one in beside if one is not None and at is not None), default=timedelta())
+        # Whatever it ends gets one grace. What ended earlier than that, by the same clock, was not waited for.
+        return longest <= timedelta(seconds=(pod.spec.termination_grace_period_seconds or 0) + 1)
     if deadline is None:
         return False
     if at is None or deadline.last_transition_time is None:

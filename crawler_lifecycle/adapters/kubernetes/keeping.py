@@ -7,8 +7,8 @@ The crawler's end is the task's, whatever else is left of it, and what is left h
 
 - a container beside the crawler, which nobody told that the crawler has ended: the same patch sets the pod a deadline
   that is over, so that its node ends it. The record and the log stay, and the Job ends with the pod;
-- a Job that was suspended under its pod: whoever resumes it (a queue does) would start a second pod. It is deleted, or
-  without the right to that made a Job for no pods;
+- a Job that was suspended under its pod: whoever resumes it (a queue does) would start a second pod, and it would never
+  be over. It is taken out of its queue, made a Job for no pods, and given a deadline as well;
 - a pod that a suspension took back before it had a node: nothing ran, and its Job, which goes on, waits for it to go.
 """
 
@@ -25,11 +25,12 @@ from crawler_lifecycle.ports import KeptEnd, TaskRef
 
 from . import labels
 from .api import Api
-from .errors import Conflict, NotFound, Refused
+from .errors import Conflict, NotFound
 from .facts import JOB_NAME, ended, ended_at, outlived, owner_of, taken_back, unborn
 from .holding import freeing
 from .listing import job_is_over, key_by_name, key_of, list_pods, name_of, pods_of_tasks, run_uid_of
 from .objects import Pod, decode_job
+from .waiting import QUEUE_NAME
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class Keeping:
             answer = self._patch(self._api.jobs_path(name), {"metadata": {"uid": uid, "labels": mark}})
             job = decode_job(answer) if answer is not None else None
             if job is not None and job.spec.suspend and not job_is_over(job):
-                self._delete(name, uid)
+                self._finish(name, uid)
         for pod in pods:
             patch = freeing(pod.metadata.uid, end=outlived(pod), labels=mark)
             self._patch(self._api.pods_path(pod.metadata.name), patch)
@@ -121,15 +122,12 @@ class Keeping:
             logger.info("left alone: %s", error)
             return None
 
-    def _delete(self, name: str, uid: str) -> None:
-        try:
-            options = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
-            self._api.delete(self._api.jobs_path(name), options)
-        except (NotFound, Conflict) as error:
-            logger.info("left alone: %s", error)
-        except Refused as error:  # whoever only looks may delete nothing; a Job for no pods will make none
-            logger.info("kept for no pods, instead of deleted: %s", error)
-            self._patch(self._api.jobs_path(name), {"metadata": {"uid": uid}, "spec": {"parallelism": 0}})
+    def _finish(self, name: str, uid: str) -> None:
+        """Have a suspended Job end by itself without a pod. Out of its queue first: that is fixed once it goes on."""
+        alone = {"metadata": {"uid": uid, "labels": {QUEUE_NAME: None}}, "spec": {"parallelism": 0}}
+        self._patch(self._api.jobs_path(name), alone)
+        over = {"metadata": {"uid": uid}, "spec": {"suspend": False, "activeDeadlineSeconds": 1}}
+        self._patch(self._api.jobs_path(name), over)
 
 
 def _ends(pods: Sequence[Pod]) -> list[KeptEnd]:

@@ -205,7 +205,6 @@ class SchedulingGate(_Struct, frozen=True):
 
 class PodSpec(_Struct, frozen=True):
     node_name: str | None = None
-    active_deadline_seconds: int | None = None
     termination_grace_period_seconds: int | None = None
     containers_: Sequence[Container] | None = msgspec.field(name="containers", default=None)
     init_containers_: Sequence[Container] | None = msgspec.field(name="initContainers", default=None)

@@ -55,14 +55,13 @@ _READS = (
     *_rights("metrics.k8s.io", "pods", "list"),
 )
 
-#: Role -> what it grants. Who looks also lets go of what is recorded, and deletes suspended Jobs whose end is recorded;
-#: who stops changes nothing else.
+#: Role -> what it grants. Who looks also lets go of what is recorded, and deletes nothing; who stops can do only that.
 ROLES: Mapping[str, Sequence[Right]] = {
     "crawl-deployer": (
         *(*_rights("batch", "jobs", "create", "get", "list"), *_rights("", "secrets", "create")),
         _NAMESPACE,
     ),
-    "crawl-looker": (*_READS, *_rights("batch", "jobs", "patch", "delete"), *_rights("", "pods", "patch")),
+    "crawl-looker": (*_READS, *_rights("batch", "jobs", "patch"), *_rights("", "pods", "patch")),
     "crawl-stopper": (*_READS, *_rights("batch", "jobs", "delete"), *_rights("", "pods", "delete")),
     "crawl-observer": (*_rights("batch", "jobs", "list", "watch"), *_rights("", "pods", "list", "watch")),
     "crawl-log-reader": (*_rights("", "pods", "get", "list"), *_rights("", "pods/log", "get")),

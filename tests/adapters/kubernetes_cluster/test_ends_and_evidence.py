@@ -15,6 +15,7 @@ from crawler_lifecycle.adapters.kubernetes.facts import kept_until
 from crawler_lifecycle.adapters.kubernetes.logs import PodLogs
 from crawler_lifecycle.adapters.kubernetes.metrics import to_bytes
 from crawler_lifecycle.adapters.kubernetes.objects import Pod, decode
+from crawler_lifecycle.adapters.kubernetes.waiting import QUEUE_NAME
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Phase
 from tests.adapters.kubernetes_cluster.world import RUN, World
@@ -293,27 +294,23 @@ def test_what_executes_is_never_let_go(world: World) -> None:
     assert labels.FINALIZER in _finalizers(world)
 
 
-def test_a_job_that_was_suspended_under_its_pod_never_starts_another_one(world: World) -> None:
+def test_a_job_that_was_suspended_under_its_pod_never_starts_another_one_and_ends(world: World) -> None:
     """A queue that takes its room back suspends the Job, and resumes it when there is room again."""
     world.deploy()
     world.server.controllers.counts_ends = False
-    world.server.change_job(world.name(), lambda job: job["spec"].update(suspend=True))
+
+    def suspend(job: Any) -> None:
+        job["spec"].update(suspend=True)
+        job["metadata"]["labels"][QUEUE_NAME] = "night"
+
+    world.server.change_job(world.name(), suspend)
     world.server.controllers.end_pod(world.server.pod(world.name()), 143)
     world.cluster.release(run_ref(RUN), [world.ref()])
-    [body] = _deletes(world, "jobs")
-    assert (body["propagationPolicy"], body["preconditions"]) == ("Background", {"uid": world.uids[0]})
-    assert world.kept() == []
-
-
-def test_without_the_right_to_delete_it_becomes_a_job_for_no_pods(world: World) -> None:
-    world.deploy()
-    world.server.controllers.counts_ends = False
-    world.server.change_job(world.name(), lambda job: job["spec"].update(suspend=True))
-    world.server.controllers.end_pod(world.server.pod(world.name()), 143)
-    world.server.deny("delete", "jobs")
-    world.cluster.release(run_ref(RUN), [world.ref()])
-    assert world.server.job(world.name())["spec"]["parallelism"] == 0
-    assert world.kept() == []
+    job = world.server.job(world.name())
+    spec = {name: job["spec"].get(name) for name in ("suspend", "parallelism", "activeDeadlineSeconds")}
+    assert spec == {"suspend": False, "parallelism": 0, "activeDeadlineSeconds": 1}
+    assert QUEUE_NAME not in job["metadata"]["labels"]
+    assert (_deletes(world, "jobs"), world.kept()) == ([], []), "who looks may delete nothing"
 
 
 def _crawler_ends(world: World, index: int = 0, ago_s: float = 120) -> None:

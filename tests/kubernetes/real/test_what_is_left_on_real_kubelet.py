@@ -73,11 +73,13 @@ def test_a_queue_that_takes_a_job_back_before_it_ran_gets_a_second_pod_later(lef
     assert left.phase() is Phase.WAITING
 
 
-def test_a_job_that_was_suspended_under_its_pod_goes_with_the_end_of_that(left: Left) -> None:
+def test_a_job_that_was_suspended_under_its_pod_ends_with_that_and_makes_no_other(left: Left) -> None:
     left.scene.start(SAYS_SHUTDOWN.format(code=11))
     left.scene.ready()
     left.scene.cluster.admin.patch(f"{left.scene.jobs}/{NAME}", {"spec": {"suspend": True}})
     left.scene.ended()
     assert left.phase() is Phase.ENDED
     left.cluster.release(RUN, [left.task()])
-    left.scene.until(lambda o: o["job"] is None and not o["pods"], "nothing left")
+    left.scene.until(lambda o: [c for c in o["job"]["status"]["conditions"] if c["type"] == "Failed"], "the Job's end")
+    objects = left.scene.objects()
+    assert (objects["pods"], objects["job"]["spec"]["parallelism"]) == ([], 0)
