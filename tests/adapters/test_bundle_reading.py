@@ -20,6 +20,7 @@ from crawler_lifecycle.adapters.archive.limits import Limits
 from crawler_lifecycle.adapters.archive.packing import Pace, Packed, pack
 from crawler_lifecycle.adapters.kubernetes.files import BundleFiles, NoFiles, VolumeFiles, task_files
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
+from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.ports import FilesMissing, FileSource, TaskRef, Ticket
 from tests.support.run_refs import run_ref
 
@@ -211,12 +212,12 @@ TASKS = [TaskRef(1, 0, 1, "uid-0"), TaskRef(2, 1, 1, None), TaskRef(3, 2, 3, "ui
 
 
 def test_folders_of_the_volume_are_found_by_run_index_and_attempt(tmp_path: Path) -> None:
-    (tmp_path / "tasks" / "7" / "0" / "1" / "files").mkdir(parents=True)
-    (tmp_path / "tasks" / "7" / "2" / "3" / "files").mkdir(parents=True)
+    (tmp_path / "tasks" / str(run_ref(7)) / "0" / "1" / "files").mkdir(parents=True)
+    (tmp_path / "tasks" / str(run_ref(7)) / "2" / "3" / "files").mkdir(parents=True)
     found = task_files("claim", tmp_path, None).files(run_ref(7), TASKS)
     assert [(source.prefix, source.folder) for source in found] == [
-        ("task-0", tmp_path / "tasks/7/0/1/files"),
-        ("task-2-attempt-3", tmp_path / "tasks/7/2/3/files"),
+        ("task-0", tmp_path / f"tasks/{run_ref(7)}/0/1/files"),
+        ("task-2-attempt-3", tmp_path / f"tasks/{run_ref(7)}/2/3/files"),
     ]
     assert VolumeFiles(tmp_path).files(run_ref(8), TASKS) == []
 
@@ -230,8 +231,8 @@ def test_a_volume_that_is_not_mounted_is_an_outage_and_not_an_empty_one(tmp_path
 def test_a_link_in_the_place_of_a_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "key").write_text("key")
-    (tmp_path / "tasks" / "7" / "0" / "1").mkdir(parents=True)
-    (tmp_path / "tasks" / "7" / "0" / "1" / "files").symlink_to(tmp_path / "secret")
+    (tmp_path / "tasks" / str(run_ref(7)) / "0" / "1").mkdir(parents=True)
+    (tmp_path / "tasks" / str(run_ref(7)) / "0" / "1" / "files").symlink_to(tmp_path / "secret")
     [source] = VolumeFiles(tmp_path).files(run_ref(7), TASKS)
     target = io.BytesIO()
     done = pack(target, [source], {}, Limits(), Pace(lambda *_: None))
@@ -240,11 +241,11 @@ def test_a_link_in_the_place_of_a_folder_is_not_followed(tmp_path: Path) -> None
 
 
 class _Bundles:
-    def ticket(self, run_id: int, index: int, attempt: int, part: int | None, size: int, md5: str) -> Ticket:
+    def ticket(self, run: RunRef, index: int, attempt: int, part: int | None, size: int, md5: str) -> Ticket:
         raise NotImplementedError
 
-    def read(self, run_id: int, index: int, attempt: int) -> Iterator[bytes]:
-        raise FilesMissing(f"{run_id}/{index}/{attempt}")
+    def read(self, run: RunRef, index: int, attempt: int) -> Iterator[bytes]:
+        raise FilesMissing(f"{run}/{index}/{attempt}")
 
 
 def test_bundles_are_asked_for_when_they_are_read(tmp_path: Path) -> None:

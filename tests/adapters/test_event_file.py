@@ -72,7 +72,7 @@ def test_many_writers_lose_and_mix_nothing(path: Path) -> None:
         "import sys; from datetime import datetime, UTC; from crawler_lifecycle.adapters.events import JsonLinesSink; "
         "from crawler_lifecycle.ports import Event\n"
         "for n in range(50): JsonLinesSink(sys.argv[1], lock_timeout_s=120).send("
-        "Event(n, n + int(sys.argv[2]), 1, 'run.ended', {'x': 'y' * 5000}, datetime.now(UTC)))"
+        "Event(n, n + int(sys.argv[2]), 'u' * 32, 1, 'run.ended', {'x': 'y' * 5000}, datetime.now(UTC)))"
     )
     processes = [subprocess.Popen([sys.executable, "-c", code, path.as_uri(), str(k * 1000)]) for k in range(3)]
     with ThreadPoolExecutor(4) as pool:

@@ -216,7 +216,8 @@ class KubernetesDeployer:
         end means is for the looks to say. To wait for its end would be to deploy the same attempt twice.
         """
         meta = found.metadata
-        if not ours.run.owns(run_uid := run_uid_of(meta)):
+        managed = meta.labels.get(labels.MANAGED_BY) == labels.MANAGER
+        if managed and not ours.run.owns(run_uid := run_uid_of(meta)):
             # It may go, or be taken up under its own run; until then there is no room under this name.
             raise _Answered("deferred", ours.run.foreign(f"the Job {meta.name} ({meta.uid})", run_uid))
         differs = [key for key, value in ours.labels.items() if meta.labels.get(key) != value]
