@@ -16,7 +16,7 @@ from local_bench import wait_until
 
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.ports import TaskRef
-from tests.support.run_refs import run_ref
+from tests.support.run_refs import owned, run_ref
 
 
 @pytest.fixture
@@ -38,7 +38,8 @@ def straggler(state: Path, cluster: LocalCluster) -> Iterator[subprocess.Popen[b
     """A process that carries the marks of task 41 (run 7, index 3, attempt 2)."""
     files = folder_of(state, 7, 3, 2) / "files"
     files.mkdir(parents=True)
-    marks = {"CRAWL_RUN_ID": "7", "CRAWL_TASK_ID": "41", "CRAWL_FILES_DIR": str(files)}
+    owned(state / "tasks" / "7", 7)
+    marks = {"CRAWL_RUN_ID": "7", "CRAWL_RUN_UID": run_ref(7).uid, "CRAWL_TASK_ID": "41", "CRAWL_FILES_DIR": str(files)}
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], env={**os.environ, **marks})
     try:
         wait_until(cluster.inventory)
