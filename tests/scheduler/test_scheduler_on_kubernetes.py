@@ -19,6 +19,7 @@ from crawler_lifecycle.scheduler.serve import _deployer
 from crawler_lifecycle.settings import Settings
 from tests.support.kube_api import Answer, FakeApiServer, throttled
 from tests.support.kube_api.store import JOBS, NAMESPACES
+from tests.support.run_refs import run_ref
 
 CATALOGUE = """\
 - name: shops
@@ -58,7 +59,15 @@ def client(tmp_path: Path, server: FakeApiServer) -> Iterator[TestClient]:
 def body(**more: Any) -> dict[str, Any]:
     until = (datetime.now(UTC) + timedelta(seconds=120)).isoformat()
     tasks = [{"task_id": 70 + n, "index": n, "args": {"country": country}} for n, country in enumerate(("at", "ch"))]
-    return {"run_id": 7, "attempt": 1, "crawler": "shops", "tasks": tasks, "expires_at": until, **more}
+    return {
+        "run_id": 7,
+        "run_uid": run_ref(7).uid,
+        "attempt": 1,
+        "crawler": "shops",
+        "tasks": tasks,
+        "expires_at": until,
+        **more,
+    }
 
 
 def test_a_call_becomes_jobs_by_the_catalogue_and_the_settings(client: TestClient, server: FakeApiServer) -> None:

@@ -22,6 +22,7 @@ from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, Crawle
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
 from crawler_lifecycle.fakes.services import FakeCatalogue, FakeDeployer
 from crawler_lifecycle.scheduler import create_app
+from tests.support.run_refs import run_ref
 
 CRAWLER = CrawlerDefinition(
     "plain", CrawlerKind.COMMAND, command=["true"], args={"page": Argument()}, env={"PASSWORD": "canary"}
@@ -31,7 +32,15 @@ CRAWLER = CrawlerDefinition(
 def _body(**changes: Any) -> dict[str, Any]:
     expires_at = (datetime.now(UTC) + timedelta(seconds=120)).isoformat()
     tasks = [{"task_id": 70, "index": 0}]
-    body = {"run_id": 7, "attempt": 1, "crawler": "plain", "tasks": tasks, "expires_at": expires_at, **changes}
+    body = {
+        "run_id": 7,
+        "run_uid": run_ref(7).uid,
+        "attempt": 1,
+        "crawler": "plain",
+        "tasks": tasks,
+        "expires_at": expires_at,
+        **changes,
+    }
     return {name: value for name, value in body.items() if value is not ...}
 
 
@@ -96,6 +105,8 @@ def test_a_scheduled_run_carries_its_time_and_a_onetime_run_may_not(client: Test
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
+        ({"run_uid": ...}, "run_uid"),
+        ({"run_uid": "7"}, "run_uid"),
         ({"run_id": ...}, "run_id"),
         ({"run_id": 0}, "run_id"),
         ({"run_id": "7"}, "run_id"),
