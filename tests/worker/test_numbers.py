@@ -91,8 +91,9 @@ def test_what_does_not_answer_is_told_and_hides_nobody() -> None:
     sources = {"a": Source(error=ClusterUnavailable("away")), "b": Source(5), "c": Source(9, hangs=hangs)}
     began = time.monotonic()
     known = ask({**sources, "d": Source(error=KeyError("ours"))}, 3, 0.1)
+    waited = time.monotonic() - began
     hangs.set()
-    assert time.monotonic() - began < 5
+    assert waited < 25, "it does not wait for c, which takes 30 s"
     assert known.highest == {"b": 5}
     assert known.troubles == {"a": "away", "c": "no answer within 0.1 s", "d": "KeyError: 'ours'"}
 
@@ -109,7 +110,7 @@ async def test_a_worker_asks_again_until_each_has_answered(caplog: pytest.LogCap
     await asyncio.sleep(0.1)
     assert away.asked > 1
     away.error = None
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 60)
     assert numbers.state() == {"complete": True, "unanswered": {}}
     assert there.asked == 1
     assert max(store.begun) == 8
@@ -123,7 +124,7 @@ async def test_one_that_hangs_keeps_no_worker_from_leaving() -> None:
     await asyncio.sleep(0.05)
     assert not numbers.first.is_set()
     over.set()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 60)
     hangs.set()
 
 
@@ -133,5 +134,5 @@ async def test_a_database_that_is_away_is_asked_again() -> None:
     task = asyncio.create_task(numbers.run(over))
     await asyncio.wait_for(numbers.first.wait(), 5)
     store.error = None
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 60)
     assert store.begun == [6]
