@@ -138,7 +138,7 @@ def check_events(places: Places, run: Run) -> str:
     for line in places.path("events").read_text().splitlines():
         with contextlib.suppress(ValueError):  # a writer that died may have left half a line
             event = json.loads(line)
-            if event["id"] == f"{run['run_id']}/{run['attempt']}/run.ended":
+            if event["id"] == f"{run['run_id']}-{run['run_uid']}/{run['attempt']}/run.ended":
                 told.append(event["data"])
     expect(told, f"no event run.ended of run {run['run_id']}")
     expect(all(data["status"] == run["status"] for data in told), f"told was {told[0]['status']}")

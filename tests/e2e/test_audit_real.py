@@ -217,7 +217,8 @@ def test_what_was_not_delivered_is_sent_again(stack: World) -> None:
     assert report["repaired"] == {"undelivered": 1}
     done = "SELECT url FROM export_record WHERE run_id = ? AND status = 'exported'"
     until(lambda: stack.query(done, run_id), "the export")
-    stack.cli_result(f"crawl-export/{run_id}/1")
+    [(uid,)] = stack.query("SELECT run_uid FROM run_history WHERE run_id = ?", run_id)
+    stack.cli_result(f"crawl-export/{run_id}-{uid}/1")
     stack.prove(run_id, "COMPLETED", "finished")
     settled(stack)
 
