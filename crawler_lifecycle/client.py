@@ -18,7 +18,7 @@ from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReus
 from temporalio.service import RPCError, RPCStatusCode
 
 from .domain import names
-from .domain.audit import AuditReport
+from .domain.audit import AuditReport, Unknown
 from .domain.errors import TemporalUnavailable
 from .domain.run import RunRequest, RunResult, RunSnapshot, StopRequest
 from .ports import Fence
@@ -79,13 +79,16 @@ class Lifecycle:
         )
         return workflow_id
 
-    async def audit(self, repair: bool, wait_s: float) -> tuple[str, AuditReport | None]:
+    async def audit(
+        self, repair: bool, wait_s: float, unknown: Unknown = Unknown.LEAVE
+    ) -> tuple[str, AuditReport | None]:
         """Have an audit made, or find one of the same kind going on; its id, and its report if it ends in time."""
-        workflow_id = f"{names.AUDIT_SCHEDULE}/{'repair' if repair else 'tell'}"
+        kind = "repair" if repair else "tell"
+        workflow_id = f"{names.AUDIT_SCHEDULE}/{kind if unknown is Unknown.LEAVE else f'{kind}-{unknown}'}"
         handle = await self._rpc(
             self._client.start_workflow(
                 CrawlAuditWorkflow.run,
-                args=[AuditOrder(repair)],
+                args=[AuditOrder(repair, unknown)],
                 id=workflow_id,
                 task_queue=names.QUEUE_AUDIT,
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,

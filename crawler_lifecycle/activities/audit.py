@@ -27,6 +27,7 @@ from crawler_lifecycle.domain.audit import (
     Noted,
     OpenWorkflow,
     Reported,
+    Unknown,
     WorkflowState,
     due,
     judge_deliveries,
@@ -52,18 +53,13 @@ from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Cluster, Correction, Fence, RunStore, TaskRef, WorkflowDirectory
 
 from . import meters
+from .adoption import Adoption, run_of
 from .audit_ending import Ending, Mend
 from .shared import Clock, alive, beating, utc_now
 
 log = logging.getLogger(__name__)
 
 PAGE = 200
-#: More than these, and more than half of what there is, unknown to the database: then the database is the odd one.
-STRANGERS_MAX = 3
-_WRONG_DATABASE = (
-    "left alone: the database knows less than half of what there is, so it may be the wrong one "
-    "(LIFECYCLE_DATABASE__URL), or an old copy; end by hand what is to end"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +68,7 @@ class AuditPage:
 
     repair: bool = False
     after: str | None = None
+    unknown: Unknown = Unknown.LEAVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +132,17 @@ class AuditActivities:
                     found.append((finding, task))
             ending = Ending(self.cluster, {finding.subject: (finding, task) for finding, task in found})
             findings = [finding for finding, _ in found]
-            refusal = _refusal(findings, FindingKind.ORPHAN, len(seen))
-            part = self._settle(findings, page.repair, len(seen), ending.of, ending.ask, refusal)
+            adoption = Adoption(self.store, self.cluster, self.directory)
+            runs = {finding.subject: task.run for finding, task in found}
+            adopts = page.unknown is Unknown.ADOPT
+
+            def mend_of(finding: Finding) -> Mend:
+                return adoption.of(runs[finding.subject]) if finding.unknown and adopts else ending.of(finding)
+
+            def ask(wanted: Sequence[Finding]) -> None:
+                ending.ask([finding for finding in wanted if not (finding.unknown and adopts)])
+
+            part = self._settle(findings, page, len(seen), mend_of, ask)
         return replace(part, next=_text(seen[-1].key) if len(seen) >= PAGE else None)
 
     def _still_alive(self, finding: Finding, task: ClusterTask) -> None:
@@ -178,7 +184,7 @@ class AuditActivities:
                 if judged is not None:
                     findings.append(judged)
                     mends[judged.subject] = self._resumer(judged, run)
-            part = self._settle(findings, page.repair, len(runs), lambda finding: mends[finding.subject])
+            part = self._settle(findings, page, len(runs), lambda finding: mends[finding.subject])
         return replace(part, next=str(runs[-1].run_id) if len(runs) >= PAGE else None)
 
     def _judged(self, run: LiveRun) -> Finding | None:
@@ -243,7 +249,7 @@ class AuditActivities:
             return None
         grace = min(self.rules.grace_s, OVERDUE_S) if finding.since is not None else 0.0
         hasty = replace(self, rules=replace(self.rules, grace_s=grace))
-        part = hasty._settle([finding], repair, 1, lambda found: self._resumer(found, run))
+        part = hasty._settle([finding], AuditPage(repair), 1, lambda found: self._resumer(found, run))
         return next(iter(part.findings), None)
 
     # --- workflows that are open ------------------------------------------------------------------------------------
@@ -269,12 +275,15 @@ class AuditActivities:
                 finding = judge_workflow(workflow, uids.get(workflow.run_id or 0))
                 if finding is not None:
                     found.append((finding, workflow))
-            mends = {finding.subject: self._terminator(finding, workflow) for finding, workflow in found}
+            adoption = Adoption(self.store, self.cluster, self.directory)
+            mends = {
+                finding.subject: adoption.of(run_of(workflow))
+                if page.unknown is Unknown.ADOPT
+                else self._terminator(finding, workflow)
+                for finding, workflow in found
+            }
             findings = [finding for finding, _ in found]
-            refusal = _refusal(findings, FindingKind.NO_ROW, len(listed))
-            part = self._settle(
-                findings, page.repair, len(listed), lambda finding: mends[finding.subject], refusal=refusal
-            )
+            part = self._settle(findings, page, len(listed), lambda finding: mends[finding.subject])
         return replace(part, next=following)
 
     def _terminator(self, finding: Finding, workflow: OpenWorkflow) -> Mend:
@@ -306,7 +315,7 @@ class AuditActivities:
             for finding in self._late_evidence({run.run_id: run.stop for run in runs}, since):
                 findings.append(finding)
                 mends[finding.subject] = self._recorder(finding)
-            part = self._settle(findings, page.repair, len(runs), lambda finding: mends[finding.subject])
+            part = self._settle(findings, page, len(runs), lambda finding: mends[finding.subject])
         last = runs[-1] if len(runs) >= PAGE else None
         return replace(part, next=f"{last.ended_at.isoformat()} {last.run_id}" if last is not None else None)
 
@@ -390,19 +399,18 @@ class AuditActivities:
     def _settle(
         self,
         findings: Iterable[Finding],
-        repair: bool,
+        page: AuditPage,
         looked: int,
         mend_of: Callable[[Finding], Mend],
         prepare: Callable[[Sequence[Finding]], None] | None = None,
-        refusal: str | None = None,
     ) -> AuditPart:
-        """Keep the findings, repair those that are due, and say what became of each."""
+        """Keep the findings, repair those that are due or that a person spoke about, and say what became of each."""
         now = self.clock()
         worth = [finding for finding in findings if reportable(finding, now, self.rules)]
         noted = self.store.note_findings(worth) if worth else {}
-        wanted = {f.subject for f in worth if repair and due(f, noted[f.subject], now, self.rules)}
-        if refusal is not None:
-            wanted = {f.subject for f in worth if f.subject in wanted and f.kind not in _STRANGERS}
+        wanted = {f.subject for f in worth if page.repair and due(f, noted[f.subject], now, self.rules)}
+        if page.unknown is not Unknown.LEAVE:
+            wanted |= {f.subject for f in worth if f.unknown}
         if prepare is not None and wanted:
             prepare([finding for finding in worth if finding.subject in wanted])
         found: dict[str, int] = {}
@@ -413,8 +421,6 @@ class AuditActivities:
             if on_record.settled:
                 continue
             one = self._tell(finding, on_record, mend_of(finding) if finding.subject in wanted else None)
-            if refusal is not None and finding.kind in _STRANGERS:
-                one = replace(one, repair=refusal, due_at=None)
             told.append(one)
             found[finding.kind] = found.get(finding.kind, 0) + 1
             if one.repaired:
@@ -444,15 +450,6 @@ class AuditActivities:
             log.warning("audit: a correction of run %d could not be written: %s", run_id, error)
             return
         meters.corrected(written)
-
-
-_STRANGERS = (FindingKind.ORPHAN, FindingKind.NO_ROW)
-
-
-def _refusal(findings: Sequence[Finding], kind: FindingKind, there: int) -> str | None:
-    """Why nothing of this kind is repaired, if it is better so: a wrong database must not end a whole fleet."""
-    strangers = sum(finding.kind is kind for finding in findings)
-    return _WRONG_DATABASE if strangers > STRANGERS_MAX and 2 * strangers > there else None
 
 
 def _about(finding: Finding) -> dict[str, object]:

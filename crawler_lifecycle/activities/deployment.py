@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
+from crawler_lifecycle.domain.adoption import record_of
 from crawler_lifecycle.domain.cadence import start_check_interval
 from crawler_lifecycle.domain.clocks import CLOCK_MARGIN_S
 from crawler_lifecycle.domain.errors import (
@@ -169,6 +171,7 @@ class DeploymentActivities:
                 due_at=handle.due_at,
                 resume=order.resume,
                 place=place,
+                record=self._record(fence),
             )
             try:
                 call, answers = self._sent(fence, call, until)
@@ -215,6 +218,14 @@ class DeploymentActivities:
         except ClusterUnavailable as error:
             self.store.note_waiting(fence, f"{CLUSTER_WAIT}{error}")
             raise
+
+    def _record(self, fence: Fence) -> Mapping[str, object]:
+        """What the cluster keeps beside each task, should the database lose the run's row."""
+        row = self.store.get_run(fence.run_id)
+        if row is None or row.owner_workflow_id is None or row.unreadable is not None:
+            return {}
+        owner, tasks = (row.owner_workflow_id, fence.owner_run_id), self.store.count_tasks(fence.run_id)
+        return record_of(row.request, row.request_id, row.multi, owner, sum(tasks.by_status.values()))
 
     def _refused(self, call: Deployment, until: datetime, fence: Fence, why: str) -> DeployReport:
         """The service takes none of these tasks, for good. Those that an earlier one offered may be there.

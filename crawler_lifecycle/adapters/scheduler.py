@@ -206,6 +206,8 @@ def wire(deployment: Deployment) -> dict[str, Any]:
         body["due_at"] = _stamp(deployment.due_at)
     if deployment.place is not None:
         body["place"] = deployment.place
+    if deployment.record:
+        body["record"] = dict(deployment.record)
     return body
 
 

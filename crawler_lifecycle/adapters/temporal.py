@@ -26,15 +26,17 @@ from temporalio.client import (
     ScheduleUpdateInput,
     WorkflowExecution,
     WorkflowExecutionDescription,
+    WorkflowQueryFailedError,
 )
 from temporalio.common import Priority, SearchAttributeKey, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError, RPCStatusCode
 
 from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.adoption import WorkflowRecord
 from crawler_lifecycle.domain.audit import OpenWorkflow, WorkflowState
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.names import SEARCH_ATTRIBUTES
-from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.domain.run import RunRef, RunRequest
 from crawler_lifecycle.ports import Fence, Owner
 
 T = TypeVar("T")
@@ -108,6 +110,32 @@ class TemporalDirectory:
             return False
         query = f"{_RUNS} AND CrawlRunId > {number} AND CrawlRunId <= {names.RUN_NUMBER_MAX}"
         return self._ask(lambda client: _count(client, query)) > 0
+
+    def of_run(self, run: RunRef) -> OpenWorkflow | None:
+        """The open workflow of this very run, as the visibility store lists it and the workflow confirms it."""
+        query = f"{_OPEN_RUNS} AND CrawlRunUid = '{run.uid}'"
+
+        async def found(client: Client) -> OpenWorkflow | None:
+            async for row in client.list_workflows(query, page_size=10):
+                one = await _confirmed(client, OpenWorkflow(row.id, row.run_id, row.start_time))
+                if one is not None and one.run_uid == run.uid:
+                    return one
+            return None
+
+        return self._ask(found)
+
+    def record(self, workflow: OpenWorkflow) -> WorkflowRecord:
+        """What the workflow knows of its run's row. Raises ``TemporalUnavailable``, also where no worker answers."""
+
+        async def ask(client: Client) -> WorkflowRecord:
+            handle = client.get_workflow_handle(workflow.workflow_id, first_execution_run_id=workflow.first_run_id)
+            try:
+                answer: WorkflowRecord = await handle.query(names.QUERY_RECORD, result_type=WorkflowRecord)
+            except WorkflowQueryFailedError as error:
+                raise TemporalUnavailable(f"workflow {workflow.workflow_id!r} does not answer: {error}") from error
+            return answer
+
+        return self._ask(ask)
 
     def begin(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> None:
         """Start a workflow for a stored run, or find it open."""

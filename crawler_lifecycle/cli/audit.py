@@ -41,15 +41,24 @@ FINDINGS = (
 def audit(
     *,
     repair: Annotated[bool, Parameter(negative=(), help="put right what is due, and do not only tell")] = False,
+    adopt: Annotated[bool, Parameter(negative=(), help="take up again what executes and no row knows")] = False,
+    end_unknown: Annotated[bool, Parameter(negative=(), help="end what executes and no row knows")] = False,
 ) -> int:
     """Compare database, cluster and Temporal now. The exit code is 0 when nothing is left to put right, else 1.
 
     Nothing is repaired before its grace is over: a run whose workflow was just terminated may be resumed in the next
     moment. The table says when each finding is due.
+
+    What executes and no row knows is left alone whatever it is, because a database that was restored from an older copy
+    knows too little. --adopt makes its rows again, from its workflow and from what lies on the cluster, so that it is
+    looked at, stopped and archived as before; --end-unknown ends it. Both act at once.
     """
+    if adopt and end_unknown:
+        why = "what is taken up again goes on"
+        raise CommandFailed(Exit.USAGE, "--adopt and --end-unknown exclude each other", why, "give one of them")
     session = current()
     with session.gateway() as gateway:
-        answer = gateway.audit(repair=repair)
+        answer = gateway.audit(repair=repair, unknown="adopt" if adopt else "end" if end_unknown else "leave")
         report = answer.get("report") or _awaited(session, gateway, str(answer.get("audit_id")))
     findings = report.get("findings") or []
     emit(

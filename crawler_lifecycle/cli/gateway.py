@@ -168,9 +168,9 @@ class Gateway:
 
     # --- audits ---------------------------------------------------------------------------------------------------
 
-    def audit(self, *, repair: bool) -> Document:
+    def audit(self, *, repair: bool, unknown: str = "leave") -> Document:
         """Have an audit made: its id, and its report unless it takes longer."""
-        return self._send("POST", "/v1/audit", json={"repair": repair})
+        return self._send("POST", "/v1/audit", json={"repair": repair, "unknown": unknown})
 
     def audit_report(self, audit_id: str) -> Document | None:
         """The report of this audit; ``None`` as long as it is going on."""

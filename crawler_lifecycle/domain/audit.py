@@ -57,14 +57,23 @@ MEANINGS: Mapping[FindingKind, str] = {
 }
 
 REPAIRS: Mapping[FindingKind, str] = {
-    FindingKind.ORPHAN: "ended",
+    FindingKind.ORPHAN: "taken up again, or ended, as a person says",
     FindingKind.STILL_ALIVE: "ended",
     FindingKind.NO_WORKFLOW: "taken over by a new workflow",
     FindingKind.NOT_STARTED: "started",
-    FindingKind.NO_ROW: "workflow terminated",
+    FindingKind.NO_ROW: "taken up again, or its workflow terminated, as a person says",
     FindingKind.UNDELIVERED: "sent again",
     FindingKind.LATE_EVIDENCE: "written down as a correction",
 }
+
+
+class Unknown(StrEnum):
+    """What a person wants done about what executes and no row knows."""
+
+    LEAVE = "leave"
+    ADOPT = "adopt"
+    """Make the rows again from what workflow and cluster know, so that it is looked at, stopped and archived."""
+    END = "end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +83,7 @@ class AuditRules:
     grace_s: float = 120.0
     """From the close of a run's workflow, or the first sight of what else is wrong, to the repair."""
     orphan_grace_s: float = 300.0
-    """From the first sight of a task that nobody owns to its end."""
+    """From the first sight of a task that executes although its end is on record to its end."""
     start_grace_s: float = 30.0
     """From the acceptance of a run to the start of a workflow for it."""
     record_grace_s: float = 120.0
@@ -229,6 +238,9 @@ class Finding:
     """When it came to be, where that is known; otherwise its grace begins when it is first seen."""
     spared: str | None = None
     """Why it is told and never repaired, although others of its kind are."""
+    unknown: bool = False
+    """Whether the database does not know it at all. Rows are never removed, so the database is an older copy, a new one
+    or the wrong one: only a person's word (``Unknown``) takes it up again or ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +290,7 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> Finding | No
     spared = None
     if recorded is None:
         detail = f"{name} {does}, and the database knows no such task"
-        kind, task_id = FindingKind.ORPHAN, seen.task_id
+        kind, task_id, spared = FindingKind.ORPHAN, seen.task_id, _UNKNOWN
     elif not recorded.run.owns(seen.run_uid) and (seen.uid is None or seen.uid != recorded.uid):
         detail = recorded.run.foreign(f"{name} which {does}", seen.run_uid)
         kind, task_id, spared = FindingKind.ORPHAN, seen.task_id, _FOREIGN
@@ -305,6 +317,7 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> Finding | No
         task_id,
         evidence=_without_none(evidence),
         spared=spared,
+        unknown=spared in (_UNKNOWN, _FOREIGN),
     )
 
 
@@ -347,7 +360,8 @@ def judge_workflow(workflow: OpenWorkflow, row_uid: str | None) -> Finding | Non
         run_id=workflow.run_id,
         workflow_id=workflow.workflow_id,
         evidence=dict(more),
-        spared=_FOREIGN if row_uid is not None else None,
+        spared=_FOREIGN if row_uid is not None else _UNKNOWN,
+        unknown=True,
     )
 
 
@@ -424,8 +438,12 @@ def judge_end(recorded: RecordedTask, seen: Observation, stop: StopIntent | None
     )
 
 
+_UNKNOWN = (
+    "left alone: the database does not know it, so it was restored, made anew, or is the wrong one; "
+    "crawlctl audit --adopt takes it up again, crawlctl audit --end-unknown ends it"
+)
 _ANOTHER = "left alone: it is not the object that was deployed for this task; end it by hand if nobody owns it"
-_FOREIGN = "left alone: it is of another run that had this number"
+_FOREIGN = "left alone: it is of another run that had this number; crawlctl audit --end-unknown ends it"
 _REFUSED = "deploy_failed"
 _ENDS = frozenset(s.value for s in TaskStatus if s.terminal)
 _OVER = frozenset(s.value for s in RunStatus if s.terminal)

@@ -33,6 +33,16 @@ class RunNotFound(LifecycleError):
     code = "RunNotFound"
 
 
+class RowMissing(RunNotFound):
+    """The row of a run that goes on is not there: the database was restored from an older copy, or made anew.
+
+    Its workflow waits, and goes on by itself as soon as ``crawlctl audit --adopt`` has made the row again.
+    """
+
+    code = "RowMissing"
+    retryable = True
+
+
 class DuplicateRequest(LifecycleError):
     """The request id belongs to a run that another workflow owns."""
 

@@ -37,6 +37,7 @@ SIGNAL_FORCE_STOP = "force_stop"
 SIGNAL_LOOK_NOW = "look_now"
 SIGNAL_RUN_ENDED = "run_ended"
 QUERY_STATUS = "status"
+QUERY_RECORD = "record"
 UPDATE_ADD_TASKS = "add_tasks"
 
 #: Search attribute name -> indexed type, as the operator service and `temporal operator search-attribute` spell it.

@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpire
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
-from crawler_lifecycle.ports import Deployed, Deployment, Details, FileSource, Look, TaskRef
+from crawler_lifecycle.ports import Deployed, Deployment, Details, FileSource, Look, TaskRecord, TaskRef
 
 FINISHED = End(exit_code=0, reason="Completed", finish_reason="finished")
 SHUTDOWN = End(exit_code=11, reason="Error", finish_reason="shutdown")
@@ -60,6 +60,7 @@ class _Task:
     run: RunRef
     behaviour: Behaviour
     created_at: datetime
+    record: TaskRecord
     place: str | None = None
     stopped_at: datetime | None = None
     ended: tuple[datetime, End] | None = None
@@ -190,7 +191,12 @@ class FakeCluster:
                 now = self.clock()
                 if now >= deployment.expires_at:
                     raise DeploymentExpired(f"the deployment call expired at {deployment.expires_at.isoformat()}")
-                task = _Task(name, str(uuid.uuid4()), deployment.run, behaviour, now, self.here)
+                uid, args = str(uuid.uuid4()), effective_args(crawler, deployment.args, queued.args)
+                asked = (deployment.crawler, args, deployment.settings)
+                record = TaskRecord(
+                    queued.index, deployment.attempt, queued.task_id, *asked, name, uid, self.here, deployment.record
+                )
+                task = _Task(name, uid, deployment.run, behaviour, now, record, self.here)
                 self._tasks[key] = task
                 answers.append(Deployed(queued.index, "created", name, task.uid))
             return answers
@@ -258,6 +264,11 @@ class FakeCluster:
                 for ref in tasks
                 if (run.run_id, ref.index) in self.folders and not self._is_foreign(run, ref)
             ]
+
+    def task_records(self, run: RunRef) -> list[TaskRecord]:
+        with self._called("task_records"):
+            latest = {key[1]: key for key in sorted(self._tasks) if self._tasks[key].run == run}
+            return [self._tasks[key].record for key in latest.values()]
 
     def highest_run(self, above: int = 0) -> int:
         with self._called("highest_run"):

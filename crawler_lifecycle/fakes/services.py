@@ -17,6 +17,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from crawler_lifecycle.cloudevents import bus_text
+from crawler_lifecycle.domain.adoption import WorkflowRecord
 from crawler_lifecycle.domain.audit import OpenWorkflow, WorkflowState
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, effective_args
 from crawler_lifecycle.domain.errors import (
@@ -29,6 +30,7 @@ from crawler_lifecycle.domain.errors import (
     NotDelivered,
     OtherPlace,
     SchedulerUnavailable,
+    TemporalUnavailable,
 )
 from crawler_lifecycle.domain.names import cluster_name, run_number
 from crawler_lifecycle.domain.run import ExportResult, RunRef, RunRequest
@@ -171,6 +173,7 @@ class FakeDirectory:
         self.open = set(owners)
         self.closed: dict[str, datetime] = {}
         self.workflows: list[OpenWorkflow] = []
+        self.records: dict[str, WorkflowRecord] = {}
         self.begun: dict[str, tuple[RunRequest, bool]] = {}
         self.delivered: dict[Fence, tuple[bool, bool]] = {}
         self.ended: dict[str, str] = {}
@@ -198,6 +201,16 @@ class FakeDirectory:
     def begin(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> None:
         self.faults.strike()
         self.begun[workflow_id] = (request, repair)
+
+    def of_run(self, run: RunRef) -> OpenWorkflow | None:
+        self.faults.strike()
+        return next((one for one in self.workflows if one.run_uid == run.uid), None)
+
+    def record(self, workflow: OpenWorkflow) -> WorkflowRecord:
+        self.faults.strike()
+        if workflow.workflow_id not in self.records:
+            raise TemporalUnavailable(f"workflow {workflow.workflow_id!r} does not answer")
+        return self.records[workflow.workflow_id]
 
     def highest_run(self, above: int = 0) -> int:
         self.faults.strike()

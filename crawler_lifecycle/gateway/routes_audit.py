@@ -31,9 +31,13 @@ def add_audit(app: FastAPI, store: RunStore, workflows: Workflows) -> None:
         responses={202: {"model": AuditAnswer, "description": "It is going on; GET /v1/audit has its report later"}},
     )
     async def audit(body: Annotated[AuditBody, Depends(_BODY)], response: Response) -> AuditAnswer:
-        """Compare database, cluster and Temporal now, and with ``repair`` put right what is due."""
+        """Compare database, cluster and Temporal now, and with ``repair`` put right what is due.
+
+        ``unknown`` says what becomes of what executes and no row knows, as after a restore of the database: ``adopt``
+        takes it up again, ``end`` ends it.
+        """
         try:
-            audit_id, report = await workflows.audit(body.repair, WAIT_S)
+            audit_id, report = await workflows.audit(body.repair, WAIT_S, body.unknown)
         except TemporalUnavailable as error:
             raise unavailable("temporal_unavailable", f"no audit was made; send this later. {error}") from error
         if report is not None:

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
-from crawler_lifecycle.domain.audit import AuditReport, Reported
+from crawler_lifecycle.domain.audit import AuditReport, Reported, Unknown
 from crawler_lifecycle.domain.bounds import INT_MAX
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX, workflow_id
 from crawler_lifecycle.domain.overdue import OverdueLooks, overdue_before, overdue_words
@@ -278,6 +278,7 @@ class AuditBody(_Body):
     """Body of ``POST /v1/audit``; all of it may be left out."""
 
     repair: bool = False
+    unknown: Unknown = Unknown.LEAVE
 
 
 class Audit(BaseModel):

@@ -12,7 +12,7 @@ from temporalio.service import RPCError
 
 from crawler_lifecycle.adapters.temporal import chain_is_open
 from crawler_lifecycle.client import Lifecycle, TemporalUnavailable
-from crawler_lifecycle.domain.audit import AuditReport
+from crawler_lifecycle.domain.audit import AuditReport, Unknown
 from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.ports import Fence
 from crawler_lifecycle.temporal import connect as connect_to_temporal
@@ -43,7 +43,7 @@ class Workflows(Protocol):
         """Start the workflow that delivers an attempt again, or find it open; its id."""
         ...
 
-    async def audit(self, repair: bool, wait_s: float) -> tuple[str, AuditReport | None]:
+    async def audit(self, repair: bool, wait_s: float, unknown: Unknown) -> tuple[str, AuditReport | None]:
         """Have an audit made, or find it going on; its id, and its report if it ends within ``wait_s`` seconds."""
         ...
 
@@ -109,8 +109,10 @@ class LateTemporal:
     async def export_again(self, fence: Fence, *, event: bool, files: bool) -> str:
         return await self._call(lambda client: Lifecycle(client).export_again(fence, event=event, files=files))
 
-    async def audit(self, repair: bool, wait_s: float) -> tuple[str, AuditReport | None]:
-        return await self._call(lambda client: Lifecycle(client).audit(repair, min(wait_s, self._timeout_s / 2)))
+    async def audit(self, repair: bool, wait_s: float, unknown: Unknown) -> tuple[str, AuditReport | None]:
+        return await self._call(
+            lambda client: Lifecycle(client).audit(repair, min(wait_s, self._timeout_s / 2), unknown)
+        )
 
     async def is_open(self, workflow_id: str, first_run_id: str | None = None) -> bool:
         return await self._call(lambda client: chain_is_open(client, workflow_id, first_run_id))

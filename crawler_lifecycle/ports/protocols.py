@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
+from crawler_lifecycle.domain.adoption import WorkflowRecord
 from crawler_lifecycle.domain.audit import (
     ClusterTask,
     OpenWorkflow,
@@ -31,6 +32,7 @@ from .values import (
     Look,
     ObserverHealth,
     Owner,
+    TaskRecord,
     TaskRef,
     Ticket,
 )
@@ -110,6 +112,13 @@ class Cluster(KnowsRuns, Protocol):
         """Everything of ours that waits or executes, in the order of run, index and attempt, whoever it belongs to.
 
         ``run_id`` asks for one run; ``after`` is the last one of the page before.
+        """
+        ...
+
+    def task_records(self, run: RunRef) -> list[TaskRecord]:
+        """What is known about every task of this very run that left anything here, ended ones too, by index.
+
+        Of an index that was deployed in several attempts the latest. At most 100,000.
         """
         ...
 
@@ -206,6 +215,14 @@ class WorkflowDirectory(KnowsRuns, Protocol):
 
     def confirm(self, workflow: OpenWorkflow) -> OpenWorkflow | None:
         """The same as it is now; ``None`` when it is no longer open."""
+        ...
+
+    def of_run(self, run: RunRef) -> OpenWorkflow | None:
+        """The open lifecycle workflow that says it works for this very run. It may lag behind by seconds."""
+        ...
+
+    def record(self, workflow: OpenWorkflow) -> WorkflowRecord:
+        """What the workflow itself knows of its run's row; it takes a worker to ask it."""
         ...
 
     def begin(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> None:

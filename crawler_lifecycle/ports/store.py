@@ -41,6 +41,7 @@ from .values import (
     FoundState,
     Look,
     LookReport,
+    LostRun,
     Owner,
     QueuedTask,
     Resumption,
@@ -84,6 +85,14 @@ class RunStore(Protocol):
 
         A database from which rows are missing (restored, made anew) is without their tasks too: new tasks leave out as
         many numbers as the missing runs may have used.
+        """
+        ...
+
+    def adopt_run(self, lost: LostRun) -> RunRow:
+        """Insert a run again that no row knows, under its number and uid, with its tasks as what is to be looked for.
+
+        A task that left nothing behind is LOST. Again: the row that is there. Raises ``NotInThisState`` when the number
+        of the run, or of one of its tasks, is given to another one by now.
         """
         ...
 
@@ -188,7 +197,7 @@ class RunStore(Protocol):
         ...
 
     def request_of(self, run_id: int) -> RunRequest:
-        """The stored request of a run, without its task list. Raises ``RunNotFound``."""
+        """The stored request of a run, without its task list, for its own workflow. Raises ``RowMissing``."""
         ...
 
     # looks

@@ -385,10 +385,49 @@ class Deployment:
     """Whether crawlers that can resume should go on with the state of the attempt before."""
     place: str | None = None
     """Where the caller will look for the tasks (``Cluster.place``): they are created there or nowhere."""
+    record: Mapping[str, object] = field(default_factory=dict)
+    """What else the run's row says (``domain.adoption``), kept beside each task for a database that loses the row."""
 
     @property
     def run_id(self) -> int:
         return self.run.run_id
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRecord:
+    """What a cluster knows about a task that it was given, whether it still executes or not."""
+
+    index: int
+    attempt: int
+    task_id: int
+    crawler: str
+    args: Mapping[str, str]
+    """Complete: those of run, task and catalogue."""
+    settings: Mapping[str, str]
+    name: str
+    uid: str
+    place: str | None = None
+    record: Mapping[str, object] = field(default_factory=dict)
+    """As ``Deployment.record``; empty where there was none or it cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostRun:
+    """A run that no row knows, with all that is known about it from elsewhere."""
+
+    run: RunRef
+    attempt: int
+    request_id: str
+    request: RunRequest
+    """Without its task list."""
+    multi: bool
+    owner: Owner
+    """The workflow that works or worked for it."""
+    tasks: Sequence[TaskRecord]
+    cluster: str
+    total: int = 0
+    """How many tasks it had at least, those that left nothing included."""
+    stop: StopIntent | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from datetime import datetime
 from typing import Any
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
 
 from crawler_lifecycle.domain import bounds
+from crawler_lifecycle.domain.adoption import RECORD_MAX
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, args_of_tasks
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import Limits, Resources, RunRef
@@ -45,6 +47,15 @@ class OnetimeCall(_Body):
     limits: Limits = Field(default_factory=Limits)
     resume: bool = False
     place: str | None = Field(default=None, max_length=200)
+    record: dict[str, Any] = Field(default_factory=dict)
+    """Kept beside each task as it is; at most 8 KiB as JSON."""
+
+    @field_validator("record")
+    @classmethod
+    def _small(cls, record: dict[str, Any]) -> dict[str, Any]:
+        if len(json.dumps(record).encode()) > RECORD_MAX:
+            raise ValueError(f"more than {RECORD_MAX} bytes; leave it out")
+        return record
 
 
 class ScheduledCall(OnetimeCall):
@@ -106,4 +117,5 @@ def merged(call: OnetimeCall, crawler: CrawlerDefinition) -> Deployment:
         due_at=due_at,
         resume=call.resume,
         place=call.place,
+        record=call.record,
     )

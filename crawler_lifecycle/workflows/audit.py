@@ -21,7 +21,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 from crawler_lifecycle.activities.audit import AuditActivities, AuditPage, AuditPart, CloseAudit
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.audit import AuditReport, FindingKind, Reported, most_urgent
+from crawler_lifecycle.domain.audit import AuditReport, FindingKind, Reported, Unknown, most_urgent
 
 from .calls import call, reason
 
@@ -40,11 +40,15 @@ _SOURCES: tuple[tuple[str, Callable[[AuditActivities, AuditPage], AuditPart], tu
 
 @dataclass(frozen=True, slots=True)
 class AuditOrder:
-    """What is asked of an audit. Without ``repair`` it only tells."""
+    """What is asked of an audit. Without ``repair`` it only tells.
+
+    ``unknown`` is a person's word about what no row knows; it needs no ``repair`` and no grace.
+    """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     repair: bool = False
+    unknown: Unknown = Unknown.LEAVE
 
 
 @dataclass
@@ -113,7 +117,9 @@ class CrawlAuditWorkflow:
         s = self._s
         name, method, kinds = _SOURCES[s.source]
         try:
-            part = await call(method, AuditPage(order.repair, s.after), summary=f"{name}, page {s.pages + 1}")
+            part = await call(
+                method, AuditPage(order.repair, s.after, order.unknown), summary=f"{name}, page {s.pages + 1}"
+            )
         except (ActivityError, ApplicationError) as error:
             s.troubles = [*s.troubles, f"{name.replace('_', ' ')} could not be compared: {reason(error)}"[:500]]
             s.source, s.after = s.source + 1, None
@@ -128,11 +134,14 @@ def _read(order: Any) -> AuditOrder:
     """The order of a start that may have come without one, or with one payload of two."""
     if isinstance(order, AuditOrder):
         return order
-    if isinstance(order, dict) and set(order) <= {"repair"} and isinstance(order.get("repair", False), bool):
-        return AuditOrder(**order)
+    if isinstance(order, dict) and set(order) <= {"repair", "unknown"} and isinstance(order.get("repair", False), bool):
+        unknown = order.get("unknown", Unknown.LEAVE)
+        if isinstance(unknown, str) and unknown in list(Unknown):
+            return AuditOrder(order.get("repair", False), Unknown(unknown))
     if order is None:
         return AuditOrder()
-    text = f'order: {str(order)[:100]!r} is not allowed; give {{"repair": true}} or nothing'
+    cure = 'give {"repair": true}, {"unknown": "adopt"}, {"unknown": "end"} or nothing'
+    text = f"order: {str(order)[:100]!r} is not allowed; {cure}"
     raise ApplicationError(text, type="InvalidRequest", non_retryable=True)
 
 

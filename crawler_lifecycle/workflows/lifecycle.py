@@ -27,6 +27,7 @@ from crawler_lifecycle.activities.initiation import AddToRun, AddWorkflowId, Cre
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
 from crawler_lifecycle.activities.shared import Counts
 from crawler_lifecycle.domain import cadence, names
+from crawler_lifecycle.domain.adoption import WorkflowRecord
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.run import (
     RunRequest,
@@ -119,6 +120,11 @@ class CrawlerLifecycleWorkflow:
     def status(self) -> RunSnapshot:
         """The run as its workflow sees it now."""
         return self._s.snapshot()
+
+    @workflow.query(name=names.QUERY_RECORD, description="What it knows of the run's row, for a database that lost it")
+    def record(self) -> WorkflowRecord:
+        """What it knows of the run's row."""
+        return self._s.record()
 
     def note(self, text: str) -> None:
         """Show people a remark, in the snapshot and in Temporal's UI."""

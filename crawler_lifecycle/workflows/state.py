@@ -15,9 +15,11 @@ from crawler_lifecycle.activities.cancellation import HeardStop
 from crawler_lifecycle.activities.completion import RunEnded
 from crawler_lifecycle.activities.shared import Counts
 from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.adoption import WorkflowRecord
 from crawler_lifecycle.domain.run import (
     ExportResult,
     Limits,
+    RunRequest,
     RunResult,
     RunSnapshot,
     RunStatus,
@@ -147,6 +149,8 @@ class RunState:
     """Whether this workflow stands in for one that was lost: it comes to the verdict that the lost one would have."""
     looked_back: bool = False
     """On resume: whether the complete look at what is left of the earlier attempt is done."""
+    request: RunRequest | None = None
+    """The stored request without its tasks, for a database that loses the row."""
     limits: Limits = field(default_factory=Limits)
     poll_minutes: list[float] | None = None
     max_parallel: int | None = None
@@ -214,6 +218,7 @@ class RunState:
         self.run_id, self.run_uid = handle.run_id, handle.run_uid
         self.attempt, self.owner_run_id = handle.attempt, owner_run_id
         self.crawler, self.trigger = request.crawler or "", request.trigger
+        self.request = request
         self.flow_id, self.parent = request.flow_id, request.parent
         self.multi, self.resumed, self.rerun, self.status = handle.multi, handle.resumed, handle.rerun, handle.status
         self.repair = handle.repair
@@ -269,6 +274,11 @@ class RunState:
             verified_at=self.last_look_at,
             notes=list(self.inbox.notes),
         )
+
+    def record(self) -> WorkflowRecord:
+        """The answer of the query ``record``."""
+        known, stop = sum(self.counts.by_status.values()), self.inbox.stop
+        return WorkflowRecord(self.run_id, self.run_uid, self.attempt, self.request, self.multi, known, stop)
 
     def waiting(self) -> str | None:
         """What the run waits for, as far as its workflow knows."""

@@ -51,9 +51,9 @@ def crawlctl(world: World, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=env, cwd=world.folder)
 
 
-def audit(world: World, *, code: int = 0) -> dict[str, Any]:
+def audit(world: World, *more: str, code: int = 0) -> dict[str, Any]:
     """``crawlctl audit --repair``: its report."""
-    done = crawlctl(world, "audit", "--repair", "-o", "json")
+    done = crawlctl(world, "audit", "--repair", *more, "-o", "json")
     assert done.returncode == code, done.stdout + done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
     assert report["troubles"] == []
@@ -130,7 +130,7 @@ def test_a_run_whose_workflow_was_terminated_comes_to_its_end(stack: World) -> N
 
 
 def test_a_crawler_that_no_row_knows_is_ended(stack: World) -> None:
-    """All rows of the run were deleted; its workflow goes, too, with its reason."""
+    """All rows of the run were deleted, and its workflow is gone, too: a person ends it."""
     stack.healthy()
     run_id = started(stack, ENDLESS)
     until(lambda: stack.tasks(run_id) == {"RUNNING": 1}, "a task that runs")
@@ -146,7 +146,11 @@ def test_a_crawler_that_no_row_knows_is_ended(stack: World) -> None:
         f"DELETE FROM outbox_delivery WHERE seq IN {events}",
         *(f"DELETE FROM {table} WHERE run_id = {run_id}" for table in ("outbox_event", *tables, "run_history")),
     )
-    report = audit(stack)
+    report = audit(stack, code=1)
+    assert (report["found"], report["repaired"]) == ({"orphan": 1}, {})
+    assert "crawlctl audit --adopt" in report["findings"][0]["repair"]
+    assert crawlers_of(stack, run_id), "without a person's word nothing is ended"
+    report = audit(stack, "--end-unknown")
     assert (report["found"], report["left"]) == ({"orphan": 1}, 0)
     assert report["findings"][0]["run_id"] == run_id
     assert crawlers_of(stack, run_id) == []

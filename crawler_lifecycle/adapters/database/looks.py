@@ -53,7 +53,7 @@ class LookPart(StorePart):
     def found_state(self, fence: Fence) -> FoundState:
         """The unsettled tasks of the run and what is needed to judge a look. Raises ``Fenced``."""
         with self._db.reading() as conn:
-            run = read_run(conn, fence.run_id)
+            run = read_run(conn, fence.run_id, owned=True)
             check_fence(run, fence)
             return FoundState(
                 tasks=[task_state(row) for row in _unsettled(conn, fence.run_id)],
@@ -127,7 +127,7 @@ class LookPart(StorePart):
         """The staged findings in order of the task's index. Raises ``Fenced``."""
         o = task_observation.c
         with self._db.reading() as conn:
-            check_fence(read_run(conn, fence.run_id), fence)
+            check_fence(read_run(conn, fence.run_id, owned=True), fence)
             rows = conn.execute(
                 select(o.task_id, o.finding)
                 .where(o.run_id == fence.run_id, o.task_index > after_index, o.finding.is_not(None))

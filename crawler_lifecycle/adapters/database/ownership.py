@@ -155,7 +155,7 @@ class OwnershipPart(StorePart):
         args: Sequence[Mapping[str, str]] | None,
     ) -> Unit:
         now = self._clock()
-        row = _new_run(request, request_id, now)
+        row = new_run(request, request_id, now)
         row |= {"run_uid": self.new_uid(), "request_hash": fingerprint, "multi": args is not None}
         conn.execute(insert(run_history).values(**row))
         inserted = self._find_locked(conn, request_id)
@@ -273,7 +273,7 @@ def _check_never_lost(unit: Unit, owner: Owner) -> None:
         raise Fenced(f"{text} and may not claim it again")
 
 
-def _new_run(request: RunRequest, request_id: str, now: datetime) -> dict[str, Any]:
+def new_run(request: RunRequest, request_id: str, now: datetime) -> dict[str, Any]:
     return {
         "request_id": request_id,
         "crawler": request.crawler,

@@ -9,7 +9,6 @@ from typing import Any
 from sqlalchemy import Select, Table, and_, func, or_, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
-from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.run import EndedTasks, RunRequest, RunStatus
 from crawler_lifecycle.domain.task import ACTIVE, TaskState, TaskStatus
 from crawler_lifecycle.domain.waking import Standing
@@ -40,7 +39,7 @@ from .tables import (
     task_history,
     task_log,
 )
-from .unit import StorePart, count_tasks, current_tasks
+from .unit import StorePart, count_tasks, current_tasks, missing
 
 #: Different notes on resumption that are told of one run.
 _NOTES_MAX = 10
@@ -91,11 +90,11 @@ class ReaderPart(StorePart):
         return whole_run(rows[0]) if rows else None
 
     def request_of(self, run_id: int) -> RunRequest:
-        """The stored request of a run. Raises ``RunNotFound``."""
+        """The stored request of a run, for its own workflow. Raises ``RowMissing``."""
         r = run_history.c
         rows = self._rows(select(r.run_id, r.request).where(r.run_id == run_id))
         if not rows:
-            raise RunNotFound(f"run_id: {run_id} does not exist; see the list of runs")
+            raise missing(run_id)
         return load_request(rows[0])
 
     def list_runs(

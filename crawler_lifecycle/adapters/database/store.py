@@ -5,6 +5,7 @@ from __future__ import annotations
 from crawler_lifecycle.domain.errors import StoreUnavailable
 
 from .additions import AdditionPart
+from .adoption import AdoptionPart
 from .audits import AuditPart
 from .completion import CompletionPart
 from .deployment import DeploymentPart
@@ -21,6 +22,7 @@ from .unit import Clock, Told, utc_now
 
 
 class SqlRunStore(
+    AdoptionPart,
     NumbersPart,
     OwnershipPart,
     AdditionPart,

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import BindParameter, Connection, Select, bindparam, func, insert, select, update
 
 from crawler_lifecycle.domain.bounds import ID_MAX
-from crawler_lifecycle.domain.errors import Fenced, RowEdited, RunNotFound
+from crawler_lifecycle.domain.errors import Fenced, RowEdited, RowMissing, RunNotFound
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import RunRef, RunStatus, StopIntent, run_may_become
 from crawler_lifecycle.domain.task import TaskStatus
@@ -78,14 +78,23 @@ def check_fence(run: Row, fence: Fence) -> None:
     raise Fenced(text)
 
 
-def read_run(conn: Connection, run_id: int, *, lock: bool = False) -> dict[Any, Any]:
+def missing(run_id: int) -> RowMissing:
+    """What a run's own workflow is told when its row is not there any more."""
+    cure = "crawlctl audit --adopt makes it again; until then the run waits"
+    return RowMissing(f"The row of run {run_id} is gone, as after a restore of the database: {cure}")
+
+
+def read_run(conn: Connection, run_id: int, *, lock: bool = False, owned: bool = False) -> dict[Any, Any]:
     """The run's row, locked until the end of the transaction if asked for.
 
-    Raises ``RunNotFound``, and ``RowUnreadable`` when nobody can go on with what stands there.
+    Raises ``RunNotFound`` (to whoever ``owned`` the run ``RowMissing``), and ``RowUnreadable`` when nobody can go on
+    with what stands there.
     """
     query = select(run_history).where(run_history.c.run_id == run_id)
     known = 0 < run_id <= ID_MAX  # SQLite's driver does not even take a larger one
     row = conn.execute(query.with_for_update() if lock else query).mappings().one_or_none() if known else None
+    if row is None and owned:
+        raise missing(run_id)
     if row is None:
         raise RunNotFound(f"There is no run {run_id}")
     check(run_history, row, graver=True)
@@ -274,7 +283,7 @@ class StorePart:
         The run's row comes first in every transaction, so that two of them cannot wait for each other.
         """
         with self._db.writing() as conn:
-            run = read_run(conn, run_id, lock=True)
+            run = read_run(conn, run_id, lock=True, owned=fence is not None)
             if fence is not None:
                 check_fence(run, fence)
             # The clock is read after the wait for the lock: lag counts until the commit, not until the attempt.

@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.audit import ClusterTask
 from crawler_lifecycle.domain.names import run_number
 from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.domain.task import Counters, Observation, Phase
-from crawler_lifecycle.ports import Details, FileSource, KeptEnd, Look, TaskRef
+from crawler_lifecycle.ports import Details, FileSource, KeptEnd, Look, TaskRecord, TaskRef
 
 from . import absence, explain, labels
 from .api import Api
@@ -35,6 +35,7 @@ from .place import Here
 from .place import here as place_here
 from .progress import last_progress
 from .reading import read_task
+from .records import task_records
 from .summary import read_summary
 from .tails import Tails
 
@@ -193,6 +194,10 @@ class KubernetesCluster:
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
         """What these tasks left, as far as it can be reached from here."""
         return [] if self._files is None else self._files.files(run, tasks)
+
+    def task_records(self, run: RunRef) -> list[TaskRecord]:
+        """What the run's Jobs know of its tasks. Raises ``ApiError``."""
+        return task_records(self._api, run)
 
     def highest_run(self, above: int = 0) -> int:
         """The highest number of a run on the labels of our Jobs and pods, settled ones too. Raises ``ApiError``."""

@@ -30,6 +30,9 @@ SPEC_HASH = f"{DOMAIN}/spec-hash"
 #: of a crawl. Anything else, also nothing: it was there, and its silence means something.
 RUNNER = f"{DOMAIN}/runner"
 
+#: Annotation of the Job: what the run's row says (``domain.adoption``), for a database that loses it.
+RECORD = f"{DOMAIN}/record"
+
 #: Annotation of the namespace, by a person: uids of those that are gone for good, with all that ran in them.
 REPLACES = f"{DOMAIN}/replaces"
 

@@ -80,6 +80,8 @@ def job_for(
     options, name = crawler.kubernetes, name_of(deployment, task)
     told = {} if options.runner else {labels.RUNNER: "false"}
     annotations = {labels.SPEC_HASH: spec_hash(deployment, crawler, task)}
+    if deployment.record:
+        annotations[labels.RECORD] = json.dumps(deployment.record, sort_keys=True)
     if deployment.due_at is not None:
         annotations[DUE_AT] = deployment.due_at.isoformat()
     queue = {} if options.queue is None else {_QUEUE: options.queue}

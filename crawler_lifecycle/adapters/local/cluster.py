@@ -24,7 +24,7 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable, NotInThisState, 
 from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase
-from crawler_lifecycle.ports import Deployed, Deployment, Details, FileSource, Look, QueuedTask, TaskRef
+from crawler_lifecycle.ports import Deployed, Deployment, Details, FileSource, Look, QueuedTask, TaskRecord, TaskRef
 
 from . import cgroup, live
 from . import folder as files
@@ -32,6 +32,7 @@ from .evidence import TaskFolder
 from .identity import Identity, boot_id, kill_all, members
 from .inventory import highest_run, inventory
 from .launch import Launcher, default_python
+from .records import task_records
 from .retention import REMOVED, exclusive, remove_old
 
 logger = logging.getLogger(__name__)
@@ -314,6 +315,14 @@ class LocalCluster:
                 after=after,
                 limit=limit,
             )
+        except OSError as error:
+            raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
+
+    def task_records(self, run: RunRef) -> list[TaskRecord]:
+        """What the run's folders know of its tasks. Raises ``ClusterUnavailable``."""
+        try:
+            self._check_readable(run.run_id)
+            return task_records(self._state / "tasks", run)
         except OSError as error:
             raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
 

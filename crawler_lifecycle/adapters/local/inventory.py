@@ -162,12 +162,12 @@ def _modified(pid: int) -> datetime | None:
 
 def _unended(tasks: Path, run_id: int | None, begin: Key) -> Iterator[Key]:
     """The tasks whose folder has a spec and no end. Raises ``OSError``."""
-    runs = _numbers(tasks) if run_id is None else [run_id]
+    runs = numbers(tasks) if run_id is None else [run_id]
     for run in runs:
         if run < begin[0]:
             continue
-        for index in _numbers(tasks / str(run)):
-            for attempt in _numbers(tasks / str(run) / str(index)):
+        for index in numbers(tasks / str(run)):
+            for attempt in numbers(tasks / str(run) / str(index)):
                 key = (run, index, attempt)
                 folder = _folder(tasks, key)
                 if key > begin and not files.exists(str(folder / files.END)) and files.exists(str(folder / files.SPEC)):
@@ -178,7 +178,7 @@ def _folder(tasks: Path, key: Key) -> Path:
     return tasks / str(key[0]) / str(key[1]) / str(key[2])
 
 
-def _numbers(folder: Path) -> list[int]:
+def numbers(folder: Path) -> list[int]:
     """The folders in it whose names are numbers, in order; nothing else there is ours."""
     try:
         with os.scandir(folder) as entries:

@@ -260,6 +260,7 @@ class Launcher:
             "cwd": str(cwd),
             "env": dict(crawler.env),
             "contract": contract,
+            "record": dict(deployment.record),
             "state_dir": str(state_dir),
             "memory_limit": memory,
             "memory_text": resources.memory,

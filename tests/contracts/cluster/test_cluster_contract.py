@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
+from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.domain.task import Phase, TaskStatus, read_end
-from tests.contracts.cluster.cluster_harness import RUN, Harness
+from tests.contracts.cluster.cluster_harness import LONG, RUN, Harness
 from tests.support.run_refs import run_ref
 
 
@@ -285,3 +286,20 @@ def test_the_highest_number_of_a_run_is_known_also_after_its_end(harness: Harnes
     harness.finish()
     harness.until(Phase.ENDED)
     assert harness.cluster.highest_run(RUN - 1) == RUN
+
+
+def test_what_it_knows_of_a_task_makes_its_row_again(harness: Harness) -> None:
+    """Also when the task has ended; of another run of the number nothing is said."""
+    record = {"request_id": "r1", "request": {"tags": ["nightly"], "limits": {"stop_grace_s": 60.0}}}
+    order = replace(harness.deployment(tasks=2), record=record)
+    deployed = harness.cluster.deploy(order, harness.crawler(LONG))
+    harness.until(Phase.EXECUTING)
+    harness.finish()
+    harness.until(Phase.ENDED)
+    found = harness.cluster.task_records(order.run)
+    assert [(one.index, one.attempt, one.task_id, one.uid, one.name) for one in found] == [
+        (index, 1, 100 + index, deployed[index].uid, deployed[index].name) for index in (0, 1)
+    ]
+    assert {one.crawler for one in found} == {"demo"}
+    assert all(one.record == record for one in found)
+    assert harness.cluster.task_records(RunRef(order.run_id, "f" * 32)) == []

@@ -1,0 +1,109 @@
+"""The database was put back to an older copy while runs executed: the whole story, on the local cluster."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import time
+import zipfile
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+
+from tests.e2e.test_audit_real import EVERY_S, audit, crawlctl, crawlers_of
+from tests.e2e.world import QUICK, World, until
+
+#: It needs nothing of the stack, which is away for a while.
+SLEEP = "import json, os, time; time.sleep(float(json.loads(os.environ['CRAWL_ARGS'])['seconds']))"
+
+
+def catalogue(folder: Path) -> Path:
+    file = folder / "crawlers.yaml"
+    crawler = {"name": "sleeper", "kind": "command", "command": [sys.executable, "-c", SLEEP]}
+    file.write_text(yaml.safe_dump([crawler | {"args": {"seconds": {"required": True}}}]))
+    return file
+
+
+def started(world: World, seconds: float, tasks: int = 1) -> int:
+    request = {"crawler": "sleeper", "tasks": [{"args": {"seconds": f"{seconds:g}"}}] * tasks, **QUICK}
+    return int(world.gateway.start(request, f"restore-{time.monotonic_ns()}")["run_id"])
+
+
+def copied(source: Path, target: Path) -> None:
+    with sqlite3.connect(source) as live, sqlite3.connect(target) as copy:
+        live.backup(copy)
+    live.close()
+    copy.close()
+
+
+def put_back(copy: Path, database: Path) -> None:
+    for suffix in ("-wal", "-shm"):
+        database.with_name(database.name + suffix).unlink(missing_ok=True)
+    copied(copy, database)
+
+
+def uid(world: World, run_id: int) -> str:
+    return str(world.query("SELECT run_uid FROM run_history WHERE run_id = ?", run_id)[0][0])
+
+
+@pytest.mark.parametrize("how", ["older copy", "removed"])
+def test_what_executes_is_taken_up_again_and_nothing_is_taken_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setenv("LIFECYCLE_CLUSTER__SLOTS", "8")
+    for name in ("GRACE_S", "ORPHAN_GRACE_S", "START_GRACE_S"):
+        monkeypatch.setenv(f"LIFECYCLE_AUDIT__{name}", "0")
+    monkeypatch.setenv("LIFECYCLE_AUDIT__EVERY_S", EVERY_S)
+    crawlers = catalogue(tmp_path)
+    first = World(tmp_path / "state", crawlers=crawlers)
+    first.start()
+    before = started(first, 0)
+    until(lambda: first.closed([before]), "the end of the first run")
+    database, copy = first.places.path("database"), tmp_path / "copy.db"
+    copied(database, copy)
+    long = started(first, 30)
+    endless = started(first, 3600, tasks=2)
+    until(lambda: first.tasks(long) == {"RUNNING": 1} and first.tasks(endless) == {"RUNNING": 2}, "three that run")
+    lost = {run_id: uid(first, run_id) for run_id in (long, endless)}
+    pids = {pid for run_id in lost for pid in crawlers_of(first, run_id)}
+    first._open.close()
+    first.stack.stop()
+    if how == "removed":
+        for file in tmp_path.glob("state/lifecycle.db*"):
+            file.unlink()
+    else:
+        put_back(copy, database)
+
+    world = World(tmp_path / "state", crawlers=crawlers)
+    try:
+        world.start()
+        new = started(world, 0)
+        assert new > endless, "its number was never given before"
+        until(lambda: world.closed([new]), "the end of the new run")
+        assert world.status(new) == "COMPLETED"
+        report = audit(world, code=1)
+        unknown = {f["run_id"] for f in report["findings"] if f["kind"] in ("orphan", "no_row")}
+        assert unknown == set(lost)
+        assert not {"orphan", "no_row"} & report["repaired"].keys(), "nobody said so"
+        assert set(crawlers_of(world, endless)) <= pids, "they execute as before, and no second time"
+        taken = crawlctl(world, "audit", "--adopt", "-o", "json")
+        assert taken.returncode == 0, taken.stdout + taken.stderr
+        assert {run_id: uid(world, run_id) for run_id in lost} == lost
+        until(lambda: world.tasks(endless) == {"RUNNING": 2}, "two that run again by the record", 150)
+        assert crawlctl(world, "stop", str(endless)).returncode == 0
+        until(lambda: world.closed([long, endless]), "the ends of both", 120)
+        assert (world.status(long), world.status(endless)) == ("COMPLETED", "FAILED")
+        run = world.gateway.run(long)
+        assert (run["outcome"], run["attempt"]) == ("finished", 1)
+        rows = world.query("SELECT status, attempt FROM task_history WHERE run_id = ?", long)
+        assert rows == [("SUCCEEDED", 1)], "executed once"
+        assert world.query("SELECT kind FROM correction WHERE run_id IN (?, ?)", long, endless) == []
+        for run_id in (*lost, new):
+            until(lambda: world.gateway.run(run_id)["exports"], "its archive")  # noqa: B023
+            [export] = world.gateway.run(run_id)["exports"]
+            assert zipfile.ZipFile(unquote(urlsplit(str(export["url"])).path)).testzip() is None
+        assert audit(world)["left"] == 0
+    finally:
+        world.end()
