@@ -271,6 +271,13 @@ CODES: Mapping[str, Kind] = {
         "([operations](operations.md)).",
         "Tell whoever runs the service.",
     ),
+    "row_missing": Kind(
+        (404,),
+        "Row missing",
+        "The row of a run is gone: the database was restored from an older copy, or made anew.",
+        "`crawlctl audit --adopt` takes up again what executes.",
+        "Do not repeat it.",
+    ),
     "row_edited": Kind(
         (500,),
         "Row edited",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import httpx
 import pytest
 import respx
@@ -21,7 +23,7 @@ def test_the_exit_code_says_whether_something_is_left(
     asked = gateway.post("/v1/audit").respond(200, json={"audit_id": "a", "report": report, "note": None})
     result = crawlctl("audit", "--repair")
     assert result.code == code, result.err
-    assert asked.calls.last.request.content == b'{"repair":true}'
+    assert asked.calls.last.request.content == b'{"repair":true,"unknown":"leave"}'
     if report is BLIND:
         assert "503" in result.err
 
@@ -45,3 +47,13 @@ def test_an_audit_that_nobody_carries_out_is_given_up(crawlctl: Crawlctl, gatewa
     result = crawlctl("audit", "--timeout", "0.01s")
     assert result.code == 7
     assert "role audit" in result.err
+
+
+@pytest.mark.parametrize(("option", "unknown"), [("--adopt", "adopt"), ("--end-unknown", "end")])
+def test_a_person_says_what_becomes_of_what_no_row_knows(
+    crawlctl: Crawlctl, gateway: respx.MockRouter, option: str, unknown: str
+) -> None:
+    asked = gateway.post("/v1/audit").respond(200, json={"audit_id": "a", "report": CLEAN, "note": None})
+    assert crawlctl("audit", option).code == 0
+    assert json.loads(asked.calls.last.request.content) == {"repair": False, "unknown": unknown}
+    assert crawlctl("audit", "--adopt", "--end-unknown").code == 2

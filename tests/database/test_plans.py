@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -22,10 +22,10 @@ from crawler_lifecycle.adapters.database.tables import metadata, outbox_event, r
 from crawler_lifecycle.domain.audit import AuditReport, Finding, FindingKind
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.ledger import CorrectionKind
-from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
+from crawler_lifecycle.domain.run import RunRef, RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.task import Phase, TaskStatus
 from crawler_lifecycle.domain.tidying import Stand
-from crawler_lifecycle.ports import Correction, Details, Fence, RunStore
+from crawler_lifecycle.ports import Correction, Details, Fence, LostRun, RunStore, TaskRecord
 from tests.contracts.store.world import OTHER, OWNER, START, Clock, World, closed, request, seen
 from tests.database.plans import Plans
 from tests.support.databases import wait_patiently
@@ -195,6 +195,15 @@ def short_lives(world: World) -> None:
     store.reserve_run(request(), "reserved")
 
 
+def adopted(store: RunStore, filled: Filled) -> None:
+    """A run that no row knows, twice, and once more with a task that its row does not know."""
+    run, owner = RunRef(store.newest_run_id() + 2, "ad" * 16), OTHER
+    tasks = [TaskRecord(index, 1, 10**9 + index, "services", {}, {}, f"c-{index}", f"u-{index}") for index in range(3)]
+    lost = LostRun(run, 1, "lost", request(tags=["a"]), True, owner, tasks[:2], "local", 4)
+    for one in (lost, lost, replace(lost, tasks=tasks)):
+        store.adopt_run(one)
+
+
 def readers(store: RunStore, filled: Filled) -> None:
     """Every reader, with every filter and with those that people combine."""
     run_id = filled.large.run_id
@@ -252,6 +261,7 @@ def audits(store: RunStore, filled: Filled) -> None:
     store.unproved_ends([run.run_id for run in page] + [run_id], since)
     store.existing_runs(range(1, 500))
     store.begin_run_ids_above(store.newest_run_id() + 1)
+    adopted(store, filled)
     found = [Finding(f"orphan/{n}", FindingKind.ORPHAN, "it executes", n) for n in range(200)]
     store.note_findings(found)
     store.note_findings(found)

@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.adapters.database import SqlRunStore
 from crawler_lifecycle.client import TemporalUnavailable
-from crawler_lifecycle.domain.audit import AuditReport
+from crawler_lifecycle.domain.audit import AuditReport, Unknown
 from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.names import export_workflow_id
 from crawler_lifecycle.domain.run import RunRef, RunRequest, RunStatus, StopRequest, Verdict
@@ -97,9 +97,10 @@ class FakeWorkflows:
         self.exports.append((fence, event, files))
         return export_workflow_id(fence.run_id, fence.attempt)
 
-    async def audit(self, repair: bool, wait_s: float) -> tuple[str, AuditReport | None]:
+    async def audit(self, repair: bool, wait_s: float, unknown: Unknown) -> tuple[str, AuditReport | None]:
         await self._reach()
         self.audits.append(repair)
+        self.unknown = unknown
         return "audit-1", self.report
 
     async def is_open(self, workflow_id: str, first_run_id: str | None = None) -> bool:

@@ -45,7 +45,9 @@ def test_without_a_body_it_only_tells(world: World, client: TestClient) -> None:
 
 
 def test_one_that_takes_longer_is_read_later(world: World, client: TestClient) -> None:
-    answer = client.post("/v1/audit", json={"repair": False})
+    answer = client.post("/v1/audit", json={"repair": False, "unknown": "adopt"})
+    assert world.workflows.unknown == "adopt"
+    assert client.post("/v1/audit", json={"unknown": "burn"}).status_code == 422
     assert (answer.status_code, answer.json()["report"]) == (202, None)
     where = answer.headers["Location"]
     missing = client.get(where)
