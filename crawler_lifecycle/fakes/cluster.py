@@ -181,7 +181,7 @@ class FakeCluster:
                     continue
                 behaviour = self._behaviour(*key)
                 try:
-                    given_to_task(crawler, deployment.args, deployment.settings, queued.args)
+                    given = given_to_task(crawler, deployment.args, deployment.settings, queued.args)
                 except InvalidRequest as why:
                     answers.append(Deployed(queued.index, "refused", name, reason=str(why)))
                     continue
@@ -191,11 +191,8 @@ class FakeCluster:
                 now = self.clock()
                 if now >= deployment.expires_at:
                     raise DeploymentExpired(f"the deployment call expired at {deployment.expires_at.isoformat()}")
-                uid, args = str(uuid.uuid4()), effective_args(crawler, deployment.args, queued.args)
-                asked = (deployment.crawler, args, deployment.settings)
-                record = TaskRecord(
-                    queued.index, deployment.attempt, queued.task_id, *asked, name, uid, self.here, deployment.record
-                )
+                uid, about = str(uuid.uuid4()), (queued.index, deployment.attempt, queued.task_id, deployment.crawler)
+                record = TaskRecord(*about, *given, name, uid, self.here, deployment.record)
                 task = _Task(name, uid, deployment.run, behaviour, now, record, self.here)
                 self._tasks[key] = task
                 answers.append(Deployed(queued.index, "created", name, task.uid))
