@@ -21,7 +21,14 @@ from crawler_lifecycle.cli import processes
 sys.path.insert(0, str(ROOT))
 from examples.story_checks import CHECKS, Places, Untrue
 
-RUN: dict[str, Any] = {"run_id": 3, "attempt": 1, "status": "COMPLETED", "outcome": "finished", "items": 2}
+RUN: dict[str, Any] = {
+    "run_id": 3,
+    "run_uid": "u3",
+    "attempt": 1,
+    "status": "COMPLETED",
+    "outcome": "finished",
+    "items": 2,
+}
 
 
 @pytest.fixture
@@ -38,7 +45,7 @@ def places(tmp_path: Path) -> Places:
     (folder / "process.json").write_text(json.dumps({"pid": os.getpid(), "start": 1, "group": 1}))
     with zipfile.ZipFile(tmp_path / "files.zip", "w") as archive:
         archive.writestr("task-0/items.jsonl", "{}\n{}\n")
-    event = {"id": "3/1/run.ended", "data": {"status": "COMPLETED"}}
+    event = {"id": "3-u3/1/run.ended", "data": {"status": "COMPLETED"}}
     (tmp_path / "events.jsonl").write_text(f"half a li\n{json.dumps(event)}\n")
     url = tmp_path.as_uri()
     return Places(tmp_path, {"database": f"sqlite:///{tmp_path}/lifecycle.db", "events": f"{url}/events.jsonl"})

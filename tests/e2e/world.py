@@ -237,7 +237,7 @@ class World:
         for check in CHECKS.values():
             check(self.places, run)
         self._prove_tasks(run_id)
-        ended = {e for e in self._event_ids() if re.fullmatch(rf"{run_id}/{attempt}/run\.ended", e)}
+        ended = {e for e in self._event_ids() if re.fullmatch(rf"{run_id}-{run['run_uid']}/{attempt}/run\.ended", e)}
         assert len(ended) == 1
         stored = self.query("SELECT attempt FROM outbox_event WHERE run_id = ? AND type = 'run.ended'", run_id)
         assert sorted(stored)[-1] == (attempt,)
