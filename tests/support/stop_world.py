@@ -445,7 +445,7 @@ class World:
         sent = {e.seq: e.body["status"] for e in self.lab.outside.sent if e.run_id == run_id}
         moves = [t for t in self.store.transitions(run_id) if t.task_id is None]
         ends = [t.ended_at for t in self.store.list_tasks(run_id) if t.ended_at is not None]
-        event = self.store.find_event(f"{run_id}/1/run.stopped")
+        event = self.store.find_event(f"{row.ref}/1/run.stopped")
         facts = {
             "result": ((result.status, result.outcome), (cell.status, cell.outcome)),
             "row": ((row.status, row.outcome), (cell.status, cell.outcome)),
