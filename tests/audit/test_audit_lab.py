@@ -246,10 +246,11 @@ async def test_a_workflow_that_has_not_recorded_its_run_is_told_and_left_alone(i
 
 
 def ghost(lab: Lab, run_id: int, index: int = 0, attempt: int = 1) -> None:
-    """Something deploys a task past us."""
+    """Something deploys a task past us, for the run on record if there is one."""
+    row = lab.store.get_run(run_id)
     lab.cluster.deploy(
         Deployment(
-            run=run_ref(run_id),
+            run=run_ref(run_id) if row is None else row.ref,
             attempt=attempt,
             crawler="books",
             args={},
@@ -347,7 +348,7 @@ async def test_what_was_not_delivered_is_sent_again(lab: Lab) -> None:
     report = await audit(lab)
     assert (report.found, report.repaired) == ({"undelivered": 1}, {"undelivered": 1})
     assert "the event run.ended, the supporting files" in report.findings[0].detail
-    await lab.client.get_workflow_handle(names.export_workflow_id(1, 1)).result()
+    await lab.client.get_workflow_handle(names.export_workflow_id(lab.store.get_run(1).ref, 1)).result()
     assert [e.type for e in lab.outside.sent] == ["run.ended"]
     assert lab.store.exports(1)[0]["status"] == "exported"
     await settled(lab)
@@ -363,7 +364,7 @@ async def test_what_cannot_be_delivered_is_not_ordered_again_at_every_audit(idle
         await until_refused(lab, 1)
         await handle.terminate("by an operator")
         assert (await audit(lab)).repaired == {"undelivered": 1}
-        again = lab.client.get_workflow_handle(names.export_workflow_id(1, 1))
+        again = lab.client.get_workflow_handle(names.export_workflow_id(lab.store.get_run(1).ref, 1))
         assert (await audit(lab)).found == {}, "it is being delivered"
         await again.terminate("by an operator")
         report = await audit(lab)
@@ -472,7 +473,7 @@ async def test_two_audits_at_once_over_every_kind_of_damage_repair_it_once(lab: 
     lab.cluster.end_now(1, end=FINISHED)
     for run_id in (1, 5):
         await ended(lab, run_id, "COMPLETED")
-    await lab.client.get_workflow_handle(names.export_workflow_id(4, 1)).result()
+    await lab.client.get_workflow_handle(names.export_workflow_id(lab.store.get_run(4).ref, 1)).result()
     await settled(lab)
     assert lab.store.get_run(1).attempt == 2
     assert lab.store.get_run(5).attempt == 1

@@ -16,7 +16,7 @@ from crawler_lifecycle.adapters.temporal import TemporalDirectory, keep_audit_sc
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import WorkflowState
 from crawler_lifecycle.domain.errors import TemporalUnavailable
-from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.domain.run import RunRef, RunRequest
 from crawler_lifecycle.ports import Fence, Owner
 from tests.support.lab import Lab
 
@@ -103,7 +103,7 @@ async def test_what_is_begun_twice_is_one_workflow(idle_lab: Lab) -> None:
     for _ in range(2):
         await asyncio.to_thread(directory.begin, RunRequest(crawler="books", run_id=7), name, repair=True)
         await asyncio.to_thread(directory.deliver_again, Fence(987654, 1, "c", "u"), event=True, files=False)
-    for workflow_id in (name, names.export_workflow_id(987654, 1)):
+    for workflow_id in (name, names.export_workflow_id(RunRef(987654, "u"), 1)):
         handle = lab.client.get_workflow_handle(workflow_id)
         listed = [row async for row in lab.client.list_workflows(f"WorkflowId = '{workflow_id}'")]
         assert len(listed) <= 1

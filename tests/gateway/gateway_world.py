@@ -95,7 +95,7 @@ class FakeWorkflows:
     async def export_again(self, fence: Fence, *, event: bool, files: bool) -> str:
         await self._reach()
         self.exports.append((fence, event, files))
-        return export_workflow_id(fence.run_id, fence.attempt)
+        return export_workflow_id(fence.run, fence.attempt)
 
     async def audit(self, repair: bool, wait_s: float, unknown: Unknown) -> tuple[str, AuditReport | None]:
         await self._reach()

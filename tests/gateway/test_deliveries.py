@@ -40,7 +40,7 @@ def archived(world: World, archive: FakeArchive, run_id: int, folder: Path, atte
 def test_deliveries_are_asked_for_again(world: World, client: TestClient, ended: int) -> None:
     answer = client.post(f"/v1/runs/{ended}/export")
     assert answer.status_code == 202
-    assert f"crawl-export/{ended}/1" in answer.json()["note"]
+    assert f"crawl-export/{world.ref(ended)}/1" in answer.json()["note"]
     row = world.store.get_run(ended)
     assert row is not None
     assert world.workflows.exports == [(Fence(ended, 1, row.owner_run_id or "", row.run_uid), True, True)]

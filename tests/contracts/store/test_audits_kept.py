@@ -132,7 +132,7 @@ def test_only_ends_without_evidence_are_unproved(world: World, clock: Clock) -> 
     found = world.store.unproved_ends([fence.run_id, 77], since)
     assert [(task.index, task.status) for task in found] == [(0, "LOST"), (1, "LOST")]
     assert world.store.unproved_ends([fence.run_id], clock.now + timedelta(seconds=1)) == []
-    assert world.store.existing_runs([fence.run_id, 77]) == {fence.run_id}
+    assert world.store.existing_runs([fence.run_id, 77]) == {fence.run_id: fence.run_uid}
 
 
 # --- claiming in place of a workflow that was lost
