@@ -152,7 +152,7 @@ def test_it_removes_what_is_old_and_keeps_everything_else(fleet: Fleet, tidy: An
     unknown = dict.fromkeys(("999", "007", "lost+found", "99999999999999999999"), "unknown")
     assert states(done) == {str(old): "old", str(empty): "old", **{str(k): v for k, v in kept.items()}, **unknown}
     assert (done.json["removed"], done.json["failed"]) == (2, 0)
-    assert [row["name"] for row in done.json["runs"] if row["removed"]] == [str(old), str(empty)]
+    assert [row["run_id"] for row in done.json["runs"] if row["removed"]] == [old, empty]
     assert fleet.there() == {*map(str, kept), *unknown}
     again = tidy("--yes", "-o", "json")
     assert (again.code, again.json["removed"]) == (Exit.DONE, 0)
@@ -163,7 +163,7 @@ def test_options(fleet: Fleet, tidy: Any) -> None:
     assert states(tidy("--older-than", "36h", "-o", "json"))[str(younger)] == "old"
     told = tidy("--older-than", "36h", "--incomplete")
     assert "next: crawlctl cluster tidy --older-than 36h --incomplete --yes" in told.err
-    assert tidy("-o", "name", "--incomplete").out.split() == [str(incomplete)]
+    assert tidy("-o", "name", "--incomplete").out.split() == [str(fleet.fence(incomplete).run)]
     assert tidy("--incomplete", "--yes").code == Exit.DONE
     assert fleet.there() == {str(younger)}
 
@@ -253,7 +253,7 @@ def test_what_cannot_be_removed_is_told_and_does_not_keep_the_others(
     really = Path.rename
 
     def rename(self: Path, target: Path) -> Path:
-        if self.name == str(first):
+        if self.name == str(fleet.fence(first).run):
             raise OSError(5, "Input/output error")
         return really(self, target)
 
