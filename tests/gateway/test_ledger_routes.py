@@ -105,6 +105,7 @@ def test_places_and_stops_and_deliveries(world: World, client: TestClient, fence
     assert shown(client, fence)["waiting"].endswith(": 2 tasks (index 0, 1) not yet proved to have ended")
     look(world, fence, Phase.GONE)
     world.store.end_run(fence, lambda groups, stop: Verdict(RunStatus.FAILED, "cancelled", "Stopped by ada"))
+    world.store.record_delivery(world.store.last_event(fence.run_id, "run.stopped").seq, "pusher", None)
     seq = world.store.last_event(fence.run_id, "run.ended").seq
     world.store.record_delivery(seq, "bus", "refused")
     world.store.record_export(fence, "failed", None, "the disk is full")
