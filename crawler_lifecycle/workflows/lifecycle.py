@@ -49,6 +49,9 @@ from .steps import ask_to_end, courtesy, gap, gap_left, is_time, look_round, pub
 #: Seconds between looks for the proof that a deployment call, to which nobody answered, has brought nothing.
 QUEUED_PROOF_S = 5.0
 
+#: Times that stops which ask for nothing more are logged before a verdict; later ones are logged beside it.
+LATE_ROUNDS = 10
+
 R = TypeVar("R")
 
 
@@ -362,7 +365,9 @@ class CrawlerLifecycleWorkflow:
 
     async def _judge(self) -> None:
         s = self._s
-        while s.inbox.changed:
+        rounds = 0
+        while s.inbox.changed or (s.inbox.heard and rounds < LATE_ROUNDS):
+            rounds += 1
             await self._record_late_stop()
         # A stop that comes before the verdict is on record before it; whether the crawl had finished is judged then.
         verdict = call(CompletionActivities.update_run_status, s.fence, control=s.stopped, wake=lambda: s.inbox.changed)
