@@ -11,7 +11,7 @@ from local_bench import SLEEP, Bench, wait_until
 from temporalio.testing import ActivityEnvironment
 
 from crawler_lifecycle.activities.audit import AuditActivities, AuditPage
-from crawler_lifecycle.activities.cancellation import CancellationActivities, StopTask
+from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.deployment import Deploy, DeploymentActivities
 from crawler_lifecycle.activities.reconciliation import LookOrder, ReconciliationActivities
 from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
@@ -101,7 +101,9 @@ def test_the_next_run_of_the_number_does_not_take_the_crawl_of_the_last_one(stan
 
     control = CancellationActivities(stand.store, stand.cluster, FakeNotifier())
     for gesture in (control.k8_stop_task, control.k8_stop_pod):
-        ActivityEnvironment().run(gesture, StopTask(later, stand.ref(later)))
+        ActivityEnvironment().run(gesture, later)
+    for end in (stand.cluster.stop, stand.cluster.kill):
+        end(later.run, stand.ref(later))
     assert stand.phase(former, theirs) is Phase.EXECUTING, "a stop of this run ends no other one's crawl"
 
     rules = AuditRules(orphan_grace_s=0)
