@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +13,7 @@ from crawler_lifecycle.activities.cancellation import RecordStop
 from crawler_lifecycle.activities.deployment import Deploy, MainJob, Requeue, Started
 from crawler_lifecycle.activities.initiation import AddToRun, AddWorkflowId
 from crawler_lifecycle.activities.reconciliation import ActiveTasks, Sync
-from crawler_lifecycle.domain.audit import AuditReport, Finding, FindingKind, OpenWorkflow
+from crawler_lifecycle.domain.audit import AuditReport, Finding, FindingKind, OpenWorkflow, Unknown
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import event_key
 from crawler_lifecycle.domain.run import ChildTask, Limits, Resources, RunRequest, RunStatus, Trigger
@@ -555,7 +555,7 @@ def _prepare_ghost(w: World) -> AuditPage:
     task = QueuedTask(7, 0, {})
     soon = w.now + timedelta(minutes=1)
     w.cluster.deploy(Deployment(run_ref(77), 1, "books", {}, {}, [task], Resources(), Limits(), soon), CRAWLERS[0])
-    return _after_grace(w, "audit_cluster")
+    return replace(_after_grace(w, "audit_cluster"), unknown=Unknown.END)
 
 
 def _ghost_ended(w: World, part: Any) -> None:
@@ -605,7 +605,7 @@ def _begun(w: World, part: Any) -> None:
 
 def _prepare_rowless(w: World) -> AuditPage:
     w.directory.workflows = [OpenWorkflow("cli/x", "chain-9", w.now, 99, "u")]
-    return _after_grace(w, "audit_workflows")
+    return replace(_after_grace(w, "audit_workflows"), unknown=Unknown.END)
 
 
 def _terminated(w: World, part: Any) -> None:
