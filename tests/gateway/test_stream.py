@@ -83,13 +83,16 @@ async def test_hello_first_then_what_happens_from_now_on(world: World, telling: 
         told = await asyncio.to_thread(telling.tell, run_id, text="line\nline\r\n: no comment\u2028")
         [event] = await _take(stream, 1)
     assert (event.event, event.id) == ("test.told", str(told.seq))
+    uid = told.run_uid
+    assert len(uid) == 32
     assert event.data == {
         "seq": told.seq,
         "run_id": run_id,
+        "run_uid": uid,
         "attempt": 1,
         "type": "test.told",
         "created_at": "2026-11-20T12:00:00Z",
-        "body": {"text": "line\nline\r\n: no comment\u2028"},
+        "body": {"text": "line\nline\r\n: no comment\u2028", "run_id": run_id, "run_uid": uid},
     }
 
 
@@ -117,7 +120,7 @@ async def test_one_run_can_be_chosen(world: World, telling: Telling) -> None:
         [live] = await _take(stream, 1)
     assert {event.data["run_id"] for event in [*missed, live]} == {mine}
     assert [event.data["body"].get("n") for event in missed[1:]] == list(range(0, 30, 3))
-    assert live.data["body"] == {"n": 101}
+    assert (live.data["body"]["n"], live.data["body"]["run_id"]) == (101, mine)
 
 
 async def test_a_number_of_another_database_begins_anew_and_says_so(world: World, telling: Telling) -> None:
