@@ -280,11 +280,11 @@ def test_a_checksum_that_the_service_has_is_compared(
     right = base64.b64encode(
         zlib.crc32(content).to_bytes(4, "big") if name.endswith("crc32") else hashlib.sha256(content).digest()
     ).decode()
-    proxy.faults.append(Fault("header", "HeadObject", code=f"{name}: {right}"))
+    proxy.faults.append(Fault("header", "HeadObject", skip=1, code=f"{name}: {right}"))
     assert store(archive, large) == result
-    proxy.faults.append(Fault("header", "HeadObject", code=f"{name}: {right[::-1]}-4"))
+    proxy.faults.append(Fault("header", "HeadObject", skip=1, code=f"{name}: {right[::-1]}-4"))
     assert store(archive, large) == result
-    proxy.faults.append(Fault("header", "HeadObject", code=f"{name}: AAAA{right[4:]}"))
+    proxy.faults.append(Fault("header", "HeadObject", skip=1, code=f"{name}: AAAA{right[4:]}"))
     with pytest.raises(NotDelivered, match="the object was removed"):
         store(archive, large)
     assert bucket.keys() == []

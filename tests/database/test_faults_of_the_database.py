@@ -6,7 +6,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -331,43 +331,3 @@ def test_sqlite_on_a_disk_that_is_full_and_has_room_again(tmp_path: Path) -> Non
         assert len(store.add_tasks(fence.run_id, "k0", [{}] * 100)) == 100
         assert world.deploy(fence) == list(range(3, 103))
         store.close()
-
-
-# --- an old build on this schema ----------------------------------------------------------------------------------
-
-
-def _columns(url: str) -> dict[str, dict[str, tuple[str, bool]]]:
-    """Table -> column -> (type, whether it may be null or has a default)."""
-    engine = open_engine(parse_url(url), pool_size=1)
-    found: dict[str, dict[str, tuple[str, bool]]] = {}
-    for table in sa.inspect(engine).get_table_names():
-        columns = sa.inspect(engine).get_columns(table)
-        found[table] = {c["name"]: (str(c["type"]), bool(c["nullable"] or c["default"])) for c in columns}
-    engine.dispose()
-    return found
-
-
-def _unique(url: str) -> set[tuple[str, tuple[str, ...]]]:
-    engine = open_engine(parse_url(url), pool_size=1)
-    inspector = sa.inspect(engine)
-    found = {
-        (table, tuple(str(name) for name in index["column_names"]))
-        for table in inspector.get_table_names()
-        for index in [*inspector.get_unique_constraints(table), *inspector.get_indexes(table)]
-        if index.get("unique", True)
-    }
-    engine.dispose()
-    return found
-
-
-def test_a_build_of_the_schema_before_goes_on_working(empty_url: str, upgrade_to: Callable[[str, str], None]) -> None:
-    """A migration only adds: no table, column or type of before is different, and nothing new must be filled in."""
-    upgrade_to(empty_url, "0001")
-    before, unique = _columns(empty_url), _unique(empty_url)
-    upgrade(empty_url)
-    after = _columns(empty_url)
-    for table, columns in before.items():
-        assert {name: after[table].get(name) for name in columns} == columns
-        new = set(after[table]) - set(columns)
-        assert [name for name in new if not after[table][name][1]] == []
-    assert {found for found in _unique(empty_url) - unique if found[0] in before} == set()

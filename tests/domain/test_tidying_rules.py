@@ -14,12 +14,13 @@ from crawler_lifecycle.domain.tidying import KeptRun, Stand, stand_of
 
 BEFORE = datetime(2026, 11, 6, tzinfo=UTC)
 LONG_AGO, LATER = BEFORE - timedelta(seconds=1), BEFORE
-OLD = KeptRun(7, "shops", "COMPLETED", 2, LONG_AGO, "exported", None, LONG_AGO)
+OLD = KeptRun(7, "a", "shops", "COMPLETED", 2, LONG_AGO, "exported", None, LONG_AGO)
 
 times = st.none() | st.sampled_from([LONG_AGO, LATER])
 runs = st.builds(
     KeptRun,
     run_id=st.just(7),
+    run_uid=st.just("a"),
     crawler=st.just("shops"),
     status=st.sampled_from([*RunStatus.__members__, "DONE"]),
     attempt=st.just(2),

@@ -80,6 +80,12 @@ class Bench:
         self.state = folder / "state"
         self.cluster = LocalCluster(self.state, slots, **options)
 
+    def own(self) -> None:
+        """The folder of the run, as its first deployment makes it."""
+        top = self.folder().parents[1]
+        top.mkdir(parents=True)
+        (top / "run.json").write_text(json.dumps({"run_id": RUN, "run_uid": run_ref(RUN).uid}))
+
     def crawler(self, code: str, **options: Any) -> CrawlerDefinition:
         command = [sys.executable, "-I", "-S", "-c", code]
         return CrawlerDefinition("demo", CrawlerKind.COMMAND, command=command, **options)

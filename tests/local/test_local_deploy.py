@@ -24,6 +24,7 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpire
 from crawler_lifecycle.domain.run import Resources
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import Deployed
+from tests.support.run_refs import run_ref
 
 #: In a process that deploys beside others: see ``_meet``.
 together: Barrier
@@ -122,6 +123,7 @@ def test_a_crash_between_two_steps_is_mended_by_the_retry(bench: Bench, upto: st
 
 
 def test_a_spec_of_garbage_without_a_supervisor_is_replaced(bench: Bench) -> None:
+    bench.own()
     (bench.folder() / "files").mkdir(parents=True)
     (bench.folder() / "spec.json").write_text('{"uid": "x", "argv"')
     seen = bench.look()
@@ -237,7 +239,7 @@ def test_the_crawler_sees_the_contract_and_nothing_of_ours(
     assert (env["CRAWL_ATTEMPT"], env["CRAWL_CRAWLER"], env["CRAWL_RESUME"]) == ("1", "demo", "1")
     assert env["CRAWL_MEMORY_LIMIT"] == str(512 * 2**20)
     assert datetime.fromisoformat(env["CRAWL_DEADLINE"]) > datetime.now(UTC)
-    assert env["CRAWL_STATE_DIR"] == str(bench.state / "state" / str(RUN) / "0")
+    assert env["CRAWL_STATE_DIR"] == str(bench.state / "state" / str(run_ref(RUN)) / "0")
     assert (data["cwd"], data["in"]) == (str(project), "/dev/null")
     on_disk = "".join(path.read_text() for path in bench.folder().glob("*.json"))
     assert "k3y" not in on_disk

@@ -42,7 +42,7 @@ def test_a_child_that_was_left_while_processes_were_listed_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its parent was in the list and has ended before anybody read it; it came too late for the list."""
-    marks = files.marks(77, 1, str(tmp_path))
+    marks = files.marks(77, "a", 1, str(tmp_path))
     environment = dict(entry.decode().split("=", 1) for entry in marks)
     command = [sys.executable, "-I", "-S", "-c", FORKS_AND_ENDS]
     read, left = identity.read_stat, list[int]()
@@ -234,6 +234,7 @@ def test_a_disk_that_comes_back_while_its_absence_is_judged_is_not_a_folder_remo
 
 def test_two_deployments_find_the_same_garbage(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second to clear it away must leave the spec of the first where it is."""
+    bench.own()
     (bench.folder() / "files").mkdir(parents=True)
     (bench.folder() / "spec.json").write_text('{"uid": "x", "argv"')
     really, first = launch.exclusive, list[Deployed]()

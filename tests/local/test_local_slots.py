@@ -35,7 +35,7 @@ def test_never_more_than_slots_execute_and_the_first_come_are_first(make_bench: 
     bench = make_bench(slots=2)
 
     def words() -> list[str]:
-        file = bench.state / "state" / str(RUN) / "order"
+        file = bench.state / "state" / str(run_ref(RUN)) / "order"
         return file.read_text().split() if file.exists() else []
 
     for index in range(2):

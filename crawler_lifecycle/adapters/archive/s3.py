@@ -92,11 +92,11 @@ class S3Archive:
         pace: Pace,
         limits: Limits,
     ) -> ExportResult:
-        from .s3_leftovers import Leftovers
+        from .s3_leftovers import Leftovers, patiently
         from .s3_upload import Upload, part_bytes
 
         client: Any = self._s3()
-        self._check_owner(client, name, url, manifest)
+        patiently(lambda: self._check_owner(client, name, url, manifest), pace)
         leftovers = Leftovers(client, self.bucket, name, self._quiet_s, pace)
         leftovers.remove_quiet()
         uid = manifest.get("run_uid")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .s3_trouble import S3_ERRORS, code_of
 
@@ -19,6 +19,18 @@ _LOOK_EVERY_S = 1.0
 _WAIT_S = 0.5
 
 logger = logging.getLogger(__name__)
+
+
+_Answer = TypeVar("_Answer")
+
+
+def patiently(call: Callable[[], _Answer], beat: Callable[[], None]) -> _Answer:
+    """Make a call in another thread, so that this one beats while S3 takes its time."""
+    with ThreadPoolExecutor(1, thread_name_prefix="s3-patience") as pool:
+        calling = pool.submit(call)
+        while not wait((calling,), _WAIT_S).done:
+            beat()
+        return calling.result()
 
 
 class Leftovers:
@@ -69,12 +81,7 @@ class Leftovers:
             watched = {upload: newest for upload, newest in now.items() if first.get(upload) == newest}
 
     def _patient_look(self) -> dict[str, datetime]:
-        """``_look`` in another thread, so that this one beats while S3 takes its time."""
-        with ThreadPoolExecutor(1, thread_name_prefix="s3-leftovers") as pool:
-            looking = pool.submit(self._look)
-            while not wait((looking,), _WAIT_S).done:
-                self._beat()
-            return looking.result()
+        return patiently(self._look, self._beat)
 
     def _look(self) -> dict[str, datetime]:
         """Abort quiet uploads; when something last arrived for the others."""

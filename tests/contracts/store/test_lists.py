@@ -141,11 +141,11 @@ def test_nothing_to_deliver(world: World) -> None:
 def test_deliveries_of_a_run(world: World) -> None:
     fence = world.deployed()
     other = world.deployed("r2")
-    started = world.store.append_event(fence, "run.started", f"{fence.run_id}/1/run.started", {})
+    started = world.store.append_event(fence, "run.started", f"{fence.run}/1/run.started", {})
     world.execute(fence)
     world.finish(fence)
     world.finish(other)
-    ended = world.store.find_event(f"{fence.run_id}/1/run.ended")
+    ended = world.store.find_event(f"{fence.run}/1/run.ended")
     assert ended is not None
     nobody: dict[str, object] = {"sink": None, "error": None, "delivered_at": None, "status": "pending", "tries": 0}
     start = {"seq": started.seq, "type": "run.started", "attempt": 1}

@@ -347,6 +347,7 @@ def test_events_have_numbers_without_gaps(world: World) -> None:
     last = events[-1]
     assert last.body == {
         "run_id": fence.run_id,
+        "run_uid": fence.run_uid,
         "attempt": 1,
         "crawler": "services",
         "trigger": "manual",
@@ -367,7 +368,7 @@ def test_events_have_numbers_without_gaps(world: World) -> None:
 
 def test_an_event_with_a_key_happens_once(world: World) -> None:
     fence = world.deployed()
-    key = f"{fence.run_id}/1/run.ended"
+    key = f"{fence.run}/1/run.ended"
     assert world.store.find_event(key) is None
     first = world.store.append_event(fence, "run.ended", key, {"status": "COMPLETED"})
     assert world.store.append_event(fence, "run.ended", key, {"status": "FAILED"}) == first
@@ -411,7 +412,7 @@ def test_exports(world: World) -> None:
 def test_the_verdict_and_its_event_are_one(world: World) -> None:
     """Whoever sees the verdict finds the event, also after the run was resumed, and never two of them."""
     fence = world.deployed()
-    key = f"{fence.run_id}/1/run.ended"
+    key = f"{fence.run}/1/run.ended"
     assert world.store.find_event(key) is None
     row = world.finish(fence)
     event = world.store.find_event(key)
