@@ -133,7 +133,7 @@ class Namespace:
             until = datetime.now(UTC) + timedelta(seconds=600)
             asked = {"args": {}, "settings": {}, "limits": Limits(stop_grace_s=10), **more}
             whole = Deployment(
-                *(7, 1, crawler.name, asked["args"], asked["settings"]),
+                *(run_ref(7), 1, crawler.name, asked["args"], asked["settings"]),
                 *([QueuedTask(70, 0, {})], Resources(), asked["limits"], until),
             )
             [answer] = deployer.deploy(whole, crawler)
