@@ -121,7 +121,7 @@ def test_nothing_is_bad_about_the_stack(running: Dev) -> None:
     wrong = [(one["check"], one["text"]) for one in document["checks"] if one["level"] == "bad"]
     assert (done.returncode, wrong) == (0, [])
     texts = " ".join(one["text"] for one in document["checks"])
-    assert "all 8 are registered" in texts
+    assert "all 9 are registered" in texts
     assert texts.count("polling") == 6
     sources = {one["name"]: one["source"] for one in document["settings"]}
     assert sources["LIFECYCLE_DATABASE__URL"].endswith("dev.json")
@@ -144,9 +144,9 @@ def test_fix_registers_search_attributes(running: Dev) -> None:
 
     assert doctor()["search attrs"].startswith("bad: not registered: CrawlRunId")
     fixed = doctor("--fix")
-    assert fixed["search attrs"].startswith("ok: all 8 are registered; registered CrawlCrawler")
+    assert fixed["search attrs"].startswith("ok: all 9 are registered; registered CrawlCrawler")
     assert fixed["workers"].startswith("bad: nobody polls"), "nobody works in that namespace"
-    assert doctor()["search attrs"] == "ok: all 8 are registered"
+    assert doctor()["search attrs"] == "ok: all 9 are registered"
 
 
 def test_a_token_lets_in_whom_it_was_made_for(running: Dev, tmp_path: Path) -> None:
