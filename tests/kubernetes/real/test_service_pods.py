@@ -183,10 +183,15 @@ def completed(installed: Installation, gateway: Gateway) -> int:
     for component in ("worker-workflows", "worker-cluster"):
         [pod] = installed.pods(component)
         leave(installed, pod)
-    (installed.volume / "state" / str(run_id) / "0" / "go").touch()
+    (saved(installed, gateway, run_id) / "0" / "go").touch()
     ended(gateway, run_id)
     assert crawl_pod(installed, run_id)["metadata"]["uid"] == executing["metadata"]["uid"]
     return run_id
+
+
+def saved(installed: Installation, gateway: Gateway, run_id: int) -> Path:
+    """The folder of what the run's crawls keep for their next attempt."""
+    return installed.volume / "state" / f"{run_id}-{gateway.run(run_id)['run_uid']}"
 
 
 def leave(installed: Installation, pod: Document) -> None:
@@ -285,9 +290,9 @@ def test_the_nightly_jobs_by_hand(installed: Installation, gateway: Gateway, com
         sql = f"UPDATE {table} SET {column} = {column} - INTERVAL 100 DAY WHERE run_id = {completed}"
         installed.database.execute(sql, "lifecycle")
     assert left_in(installed, completed)
-    assert (installed.volume / "state" / str(completed)).is_dir()
+    assert saved(installed, gateway, completed).is_dir()
     by_hand(installed, "tidy")
-    assert not (installed.volume / "state" / str(completed)).exists()
+    assert not saved(installed, gateway, completed).exists()
     assert left_in(installed, completed) == []
     by_hand(installed, "prune")
     assert (gateway.run(completed)["status"], len(b"".join(gateway.archive(completed, 1))) > 0) == ("COMPLETED", True)
