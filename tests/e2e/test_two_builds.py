@@ -25,9 +25,9 @@ RETRIES = Change(
 #: Once taken, only builds that know the step can go on with the run, so both builds may not share runs any more.
 STEP = Change(
     "workflows/lifecycle.py",
-    "        await wait_for_look(s)\n",
+    "        due = await self._wait()\n",
     '        if workflow.patched("a-step-of-its-own"):\n            await workflow.sleep(0.05)\n'
-    "        await wait_for_look(s)\n",
+    "        due = await self._wait()\n",
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]

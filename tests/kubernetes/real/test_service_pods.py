@@ -250,7 +250,7 @@ def test_its_files_went_from_the_pod_by_the_gateways_tickets_into_the_archive(
 
 def left_in(installed: Installation, run_id: int) -> list[str]:
     """What of a run is in the bucket that crawl pods upload to."""
-    return [name for name in installed.files.keys() if name.startswith(f"tasks/{run_id}/")]  # noqa: SIM118
+    return [name for name in installed.files.keys() if name.startswith(f"tasks/{run_id}-")]  # noqa: SIM118
 
 
 def test_a_stop_reaches_the_crawl(installed: Installation, gateway: Gateway) -> None:
