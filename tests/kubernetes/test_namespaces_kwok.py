@@ -79,7 +79,7 @@ def test_a_task_lives_where_it_was_put(day: Installation, night: Installation) -
             night.see(other)
         for end in (night.cluster.stop, night.cluster.kill):
             with pytest.raises(ClusterUnavailable, match="may live on there"):
-                end(RUN, other)
+                end(run_ref(RUN), other)
     with pytest.raises(ClusterUnavailable, match="this service creates them in night"):
         night.deploy(task.place)
     with pytest.raises(ClusterUnavailable):
