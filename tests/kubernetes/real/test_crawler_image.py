@@ -324,7 +324,7 @@ open("/crawl/files/../elsewhere", "w")
     exit_code, _ = namespace.ended()
     assert exit_code == 1  # nothing above its own folders can be written
     assert "Read-only file system" in namespace.log() or "Permission denied" in namespace.log()
-    assert (volume / "state/7/0/seen").read_text() == "once"
+    assert (volume / f"state/{run_ref(7)}/0/seen").read_text() == "once"
     found = task_files("files", volume, None).files(run_ref(7), [TaskRef(70, 0, 1, "uid"), TaskRef(71, 1, 1, "other")])
     assert [source.prefix for source in found] == ["task-0"]
     archive = open_archive((tmp_path / "archive").as_uri())
@@ -341,15 +341,17 @@ def _tidied(volume: Path) -> None:
 import os, sys
 from pathlib import Path
 from crawler_lifecycle.adapters.kubernetes.volume import VolumePlace
+from crawler_lifecycle.domain.run import RunRef
 os.setgroups([]); os.setgid(1000); os.setuid(1000)
-place = VolumePlace(Path(sys.argv[1]))
-assert place.runs() == {"7"}
-place.put_aside(7)
+place, run = VolumePlace(Path(sys.argv[1])), RunRef(7, sys.argv[2])
+assert place.runs() == {str(run)}
+place.put_aside(run)
 assert place.runs() == set()
-place.remove(7, 1)
+place.remove(run, 1)
 assert place.finish() == []
 """
-    done = subprocess.run([sys.executable, "-c", code, str(volume)], capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-c", code, str(volume), run_ref(7).uid]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in volume.rglob("*")) == ["state", "tasks", "trash"]
 
