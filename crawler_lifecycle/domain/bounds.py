@@ -20,6 +20,7 @@ ID_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
 #: Times before and after which nothing of ours can happen.
 FIRST_YEAR, LAST_YEAR = 1970, 2100
+_TIME_CURE = f"give a time of the years {FIRST_YEAR} to {LAST_YEAR} with its zone, such as 2026-03-01T12:00:00Z"
 #: Processors of one task, more than any machine has.
 CPU_MAX = 100_000
 DAY_S = 86_400.0
@@ -99,14 +100,21 @@ def check_number(field: str, value: object, bound: Bound | None = None) -> None:
         raise refusal(field, value, bound.cure_text())
 
 
+def storable(at: datetime) -> datetime:
+    """The time in UTC. Raises ``ValueError`` with the cure for one outside of the years that we can store."""
+    found = believable(at)
+    if found is None:
+        raise ValueError(_TIME_CURE)
+    return found
+
+
 def check_time(field: str, value: datetime | None) -> None:
     """Raise ``InvalidRequest`` unless the time names its zone and lies in the years that we can store."""
     if value is None:
         return
-    cure = f"give a time of the years {FIRST_YEAR} to {LAST_YEAR} with its zone, such as 2026-03-01T12:00:00Z"
     if not isinstance(value, datetime) or value.tzinfo is None or believable(value) is None:
         shown = value.isoformat() if isinstance(value, datetime) else value
-        raise refusal(field, shown, cure)
+        raise refusal(field, shown, _TIME_CURE)
 
 
 # --- what a crawler says ----------------------------------------------------------------------------------------------

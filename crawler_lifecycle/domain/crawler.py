@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from .arguments import Argument, check_declared, check_value
+from .crawl_settings import check_allowed, check_settings
 from .errors import InvalidRequest
 from .pod import PodOptions, check_secret
 from .run import Limits, Resources, RunRequest, check_sizes
@@ -23,16 +25,6 @@ class CrawlerKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Argument:
-    """One argument that a crawler takes."""
-
-    __pydantic_config__: ClassVar = {"extra": "forbid"}
-
-    default: str | None = None
-    required: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class CrawlerDefinition:
     """One entry of the catalogue. Field by field it is section 5.8 of the contract (docs/crawlers.md)."""
 
@@ -46,12 +38,16 @@ class CrawlerDefinition:
     image: str | None = None
     args: dict[str, Argument] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
+    allow_settings: list[str] = field(default_factory=list)
+    """Names that a request may set beside those of ``crawl_settings.DEFAULT``."""
     env: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
     resources: Resources = field(default_factory=Resources)
     stop_signal: str = "SIGTERM"
     resumable: bool = False
     partial_ok: bool = False
+    splits: bool | None = None
+    """Whether tasks with the same arguments share its work, by their index; ``None``: nobody says."""
     limits: dict[str, float | None] = field(default_factory=dict)
     files_max: int | None = None
     kubernetes: PodOptions = field(default_factory=PodOptions)
@@ -78,6 +74,9 @@ class CrawlerDefinition:
         try:
             for key, text in self.secrets.items():
                 check_secret(f"secrets.{key}", text)
+            check_allowed(self.allow_settings)
+            for key, argument in self.args.items():
+                check_declared(f"args.{key}", argument)
             check_sizes(_defaults(self), self.settings)
         except InvalidRequest as error:
             raise InvalidRequest(f"{self.name}: {error}") from None
@@ -113,7 +112,8 @@ def _defaults(crawler: CrawlerDefinition) -> dict[str, str]:
 def effective_args(crawler: CrawlerDefinition, *layers: Mapping[str, str]) -> dict[str, str]:
     """The arguments of one task: defaults, then each layer over the one before.
 
-    Raises ``InvalidRequest`` for an argument the crawler does not take, or a required one that nobody gave.
+    Raises ``InvalidRequest`` for an argument the crawler does not take, a value that its declaration does not allow,
+    and a required one that nobody gave.
     """
     merged = _defaults(crawler)
     for layer in layers:
@@ -123,11 +123,18 @@ def effective_args(crawler: CrawlerDefinition, *layers: Mapping[str, str]) -> di
                 raise InvalidRequest(f"args.{name}: unknown argument of crawler {crawler.name!r}; it takes: {known}")
             if "\0" in value:
                 raise InvalidRequest(f"args.{name}: {value!r} holds a NUL character, which no process can receive")
+            check_value(f"args.{name}", crawler.args[name], value)
             merged[name] = value
     for name, arg in crawler.args.items():
         if arg.required and name not in merged:
             raise InvalidRequest(f"args.{name}: missing; crawler {crawler.name!r} requires it")
     return merged
+
+
+def effective_settings(crawler: CrawlerDefinition, settings: Mapping[str, str]) -> dict[str, str]:
+    """The crawler's settings with those of a request over them. Raises ``InvalidRequest`` for what none may set."""
+    check_settings(settings, crawler.settings, crawler.allow_settings)
+    return {**crawler.settings, **settings}
 
 
 def given_to_task(
@@ -167,15 +174,30 @@ def check_tasks(
     settings: Mapping[str, str],
     tasks: Sequence[Mapping[str, str]] | None,
 ) -> None:
-    """Refuse arguments that the crawler does not take or misses, and more of them than one task may carry.
+    """Refuse arguments that the crawler does not take or misses, settings that no request may give, more of them than
+    one task may carry, and tasks that would all do the same.
 
     ``tasks``: their own arguments, over those of the run. Raises ``InvalidRequest`` that names the task.
     """
     if tasks is None:
         effective_args(crawler, args)
     else:
-        args_of_tasks(crawler, args, tasks)
+        complete = args_of_tasks(crawler, args, tasks)
+        if crawler.splits is False:
+            _refuse_the_same_twice(crawler, complete)
+    effective_settings(crawler, settings)
     check_sizes({**_defaults(crawler), **args}, {**crawler.settings, **settings}, tasks)
+
+
+def _refuse_the_same_twice(crawler: CrawlerDefinition, tasks: Sequence[Mapping[str, str]]) -> None:
+    first: dict[tuple[tuple[str, str], ...], int] = {}
+    for n, own in enumerate(tasks):
+        before = first.setdefault(tuple(sorted(own.items())), n)
+        if before != n:
+            raise InvalidRequest(
+                f"tasks[{n}]: the same arguments as tasks[{before}], and crawler {crawler.name!r} does not split its "
+                "work, so both would do all of it; start it without tasks, or give each task arguments of its own"
+            )
 
 
 def with_limits(request: RunRequest, limits: Mapping[str, float | None]) -> RunRequest:

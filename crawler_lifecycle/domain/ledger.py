@@ -1,7 +1,8 @@
 """The ledger of truth: what kinds of corrections there are, and for how long a recorded status was untrue.
 
 A **correction** is a recorded status that turned out to be untrue. A normal end that the next due look finds is none:
-that is lag, and each transition tells its own.
+that is lag, and each transition tells its own. The look that was due decides which of the two it is, also over an
+outage; how long either lasted counts from the change itself.
 """
 
 from __future__ import annotations
@@ -62,11 +63,20 @@ def untrue_ms(now: datetime, since: datetime | None) -> int | None:
     return None if since is None else max(0, round((now - since) / timedelta(milliseconds=1)))
 
 
+#: What the sentence about the ledger leaves out, so that nobody takes it for all the time in which a status was untrue.
+NOT_COUNTED = "lag is not counted: changes that the look in its turn found"
+
+
 def wrong_words(worst_ms: int | None, kinds: Mapping[str, int], period: str) -> str:
-    """The ledger in a sentence: ``wrong for at most 41.3 s this week: 3 corrections (killed 2, late 1)``."""
+    """The ledger in a sentence: ``wrong for at most 41.3 s this week: 3 corrections (killed 2, late 1)``, and then what
+    it does not count."""
+    return f"{_corrections(worst_ms, kinds, period)}; {NOT_COUNTED}"
+
+
+def _corrections(worst_ms: int | None, kinds: Mapping[str, int], period: str) -> str:
     count = sum(kinds.values())
     if not count:
-        return f"no recorded status was untrue {period}"
+        return f"no corrections {period}"
     told = ", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items()) if number)
     many = f"{count} correction{'' if count == 1 else 's'} ({told})"
     if worst_ms is None:

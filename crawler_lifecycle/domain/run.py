@@ -86,7 +86,7 @@ class Limits:
     run_timeout_s: float | None = None
     """The run is stopped as ``timed_out`` when it has been processing for so long."""
     stall_timeout_s: float | None = 3600.0
-    """The run is stopped as ``cancelled (stalled)`` when no counter moved for so long."""
+    """The run is stopped as ``cancelled (stalled)`` when it showed no sign of life for so long."""
     stop_grace_s: float = 30.0
     """What a crawler gets between its stop signal and its end by force."""
     force_stop_after_s: float | None = 300.0
@@ -362,7 +362,11 @@ class ExportResult:
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """Answer of the query ``status``: the run as its workflow sees it at this moment."""
+    """Answer of the query ``status``: what a run's workflow knows of its own, and what is committed for good.
+
+    Statuses and counters of a run that goes on are the database's: others write them too, and a workflow learns of what
+    its activities wrote a moment later. So they are left out until the verdict, and never disagree.
+    """
 
     run_id: int | None
     run_uid: str | None
@@ -370,11 +374,13 @@ class RunSnapshot:
     crawler: str
     trigger: Trigger
     stage: Stage
-    status: RunStatus
+    status: RunStatus | None = None
+    """How this attempt ended; until then the gateway and the database have it."""
     outcome: str | None = None
     cause: str | None = None
     stop: StopIntent | None = None
-    tasks: dict[str, int] = field(default_factory=dict)
+    tasks: dict[str, int] | None = None
+    """Of a run that has ended, as ``status``."""
     rung: int = 0
     last_look_at: datetime | None = None
     next_look_at: datetime | None = None
@@ -382,8 +388,6 @@ class RunSnapshot:
     waiting_for: str | None = None
     waiting: str | None = None
     """What it waits for, in a sentence without ages; the gateway's has them."""
-    verified_at: datetime | None = None
-    """When a look last saw the cluster completely."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -441,8 +445,8 @@ _NAME = re.compile(r"([1-9][0-9]{0,18})-([0-9a-f]{32})", re.ASCII)
 RUN_ID_MAX = 2**63 - 1
 #: Why two runs have one number, and what to do.
 FOREIGN_CURE = (
-    "the database was restored or made anew and gave the number out again; it is left alone; crawlctl audit lists what "
-    "else there is and how to take it up again, or end it by hand"
+    "the database was restored or made anew and gave the number out again; it is left alone; crawlctl audit --adopt "
+    "takes up again what executes and no row knows, crawlctl audit lists it, and what is not wanted is ended by hand"
 )
 
 

@@ -1,10 +1,13 @@
-"""When a run has stalled: it executes, looks can read its counters, and none of them moves.
+"""When a run has stalled: it executes, looks can read its signs of life, and there are none.
 
 Only time that looks vouch for counts. Two successful looks in a row, with the run executing and readable at both and
 no counter moved between them, vouch for the time from one to the other, but never for more than was planned between
 them: while nobody could look (no worker, no answer of the cluster) nobody knows, and a run must not be ended for that.
-Progress, at whatever moment, sets the time back to zero. A run whose counters were never above zero may be of a crawler
-that does not count; it never stalls.
+Progress, at whatever moment, sets the time back to zero.
+
+A run that counts is judged by its counters alone: crawlers print every minute that nothing happens. One that never
+counted anything is judged by what its crawlers write, as their runners see it; it is quiet for no longer than they are.
+Where nobody sees that, or one of them never wrote anything, the run never stalls.
 """
 
 from __future__ import annotations
@@ -22,11 +25,13 @@ class Reading:
 
     observed_at: datetime
     executing: bool
-    """Whether it saw a task execute whose counters it could read."""
+    """Whether it saw a task execute whose signs of life it could read."""
     moved: bool
     """Whether any counter differs from what was known before."""
     counted: bool
     """Whether any counter was ever above zero."""
+    silent: timedelta | None = None
+    """For how long no task that executes has written anything; ``None``: one of them cannot tell."""
 
 
 def quiet_time(
@@ -37,8 +42,17 @@ def quiet_time(
     ``before`` is that time at the look before, which was at ``last_look_at`` and planned this one for ``planned_at``.
     ``failed`` says that looks failed since then: the time between counts for nothing. Never negative.
     """
-    if now.moved or not now.executing or not now.counted:
+    if now.moved or not now.executing:
         return timedelta(0)
+    quiet = _vouched(before, last_look_at, planned_at, failed, now)
+    if now.counted:
+        return quiet
+    return timedelta(0) if now.silent is None else max(timedelta(0), min(quiet, now.silent))
+
+
+def _vouched(
+    before: timedelta, last_look_at: datetime | None, planned_at: datetime | None, failed: bool, now: Reading
+) -> timedelta:
     if last_look_at is None or failed:
         return before
     since = max(now.observed_at - last_look_at, timedelta(0))

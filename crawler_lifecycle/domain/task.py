@@ -122,6 +122,8 @@ class Observation:
     counters: Counters = field(default_factory=Counters)
     progress_at: datetime | None = None
     """When the crawler last wrote its counters."""
+    quiet: timedelta | None = None
+    """For how long it has written nothing at all, while it executes; ``None``: it never did, or nobody can tell."""
     peak_memory: int | None = None
     resumed: bool | None = None
     """Whether a task of a later attempt went on with saved state; ``None``: a first attempt, or nobody said."""
@@ -189,6 +191,14 @@ def signal_name(number: int | None) -> str:
         return f"signal {number}"
 
 
+def own_exit(code: int | None, finish_reason: str | None, crawlers: int | None) -> int | None:
+    """The exit code of a command that had done its work: its runner makes 11 of a 0 that came after a stop.
+
+    What it means is read from the finish reason, so nothing is lost by telling the crawler's own.
+    """
+    return 0 if (code, finish_reason, crawlers) == (11, "shutdown", 0) else code
+
+
 def _how(end: End) -> str:
     parts = []
     if end.signal is not None:
@@ -201,7 +211,7 @@ def _how(end: End) -> str:
 _LIMIT_WORDS = {
     "start_timeout": "It did not start in time (start_timeout_s)",
     "timed_out": "It ran longer than run_timeout_s allows",
-    "cancelled (stalled)": "No counter moved for stall_timeout_s",
+    "cancelled (stalled)": "It showed no sign of life for stall_timeout_s",
 }
 
 

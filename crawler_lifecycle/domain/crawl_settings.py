@@ -1,0 +1,168 @@
+"""Which settings a request may give a crawl: numbers, switches and short texts that steer it and do nothing else.
+
+A setting of Scrapy can import a class, write a file or open a port, and whoever may start a run must not. So this is a
+list of what is harmless, not of what is known to be dangerous. A catalogue entry adds names of its own
+(``allow_settings``); what it sets itself is nobody's to check, because whoever writes the catalogue runs code anyway.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from .errors import InvalidRequest
+
+#: Characters of one value.
+VALUE_MAX = 1000
+#: The names that Scrapy and Python projects use.
+NAME = re.compile(r"[A-Z][A-Z0-9_]{0,99}")
+SWITCH_VALUES = ("0", "1", "true", "false", "True", "False")
+LOG_LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number within bounds."""
+
+    least: float
+    most: float
+    whole: bool = True
+
+    def holds(self, text: str) -> bool:
+        """Whether the text is such a number, as Scrapy reads one."""
+        pattern = r"-?[0-9]{1,15}" if self.whole else r"-?[0-9]{1,15}(\.[0-9]{1,15})?"
+        value = float(text) if re.fullmatch(pattern, text) else math.nan
+        return self.least <= value <= self.most
+
+    @property
+    def cure(self) -> str:
+        kind = "a whole number" if self.whole else "a number"
+        return f"give {kind} from {self.least:.0f} to {self.most:.0f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of these words."""
+
+    words: tuple[str, ...]
+
+    def holds(self, text: str) -> bool:
+        """Whether the text is one of them."""
+        return text in self.words
+
+    @property
+    def cure(self) -> str:
+        return f"give {', '.join(self.words[:-1])} or {self.words[-1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A printable text on one line."""
+
+    most: int = VALUE_MAX
+
+    def holds(self, text: str) -> bool:
+        """Whether the text is one."""
+        return len(text) <= self.most and text.isprintable()
+
+    @property
+    def cure(self) -> str:
+        return f"give at most {self.most} printable characters"
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """Status codes of HTTP, separated by commas."""
+
+    def holds(self, text: str) -> bool:
+        """Whether the text is such a list."""
+        return len(text) <= VALUE_MAX and re.fullmatch(r"([1-5][0-9]{2}(,[1-5][0-9]{2})*)?", text) is not None
+
+    @property
+    def cure(self) -> str:
+        return "give status codes separated by commas, such as 500,502"
+
+
+Rule = Number | Choice | Text | Codes
+
+_SWITCH = Choice(SWITCH_VALUES)
+_COUNT = Number(0, 10**9)
+_AT_ONCE = Number(1, 1000)
+_SECONDS = Number(0, 86_400, whole=False)
+_BYTES = Number(0, 2**40)
+
+#: What every request may set. Nothing here names a class, a path or an address.
+DEFAULT: Mapping[str, Rule] = {
+    "AUTOTHROTTLE_ENABLED": _SWITCH,
+    "AUTOTHROTTLE_MAX_DELAY": _SECONDS,
+    "AUTOTHROTTLE_START_DELAY": _SECONDS,
+    "AUTOTHROTTLE_TARGET_CONCURRENCY": Number(0, 1000, whole=False),
+    "CLOSESPIDER_ERRORCOUNT": _COUNT,
+    "CLOSESPIDER_ITEMCOUNT": _COUNT,
+    "CLOSESPIDER_PAGECOUNT": _COUNT,
+    "CLOSESPIDER_PAGECOUNT_NO_ITEM": _COUNT,
+    "CLOSESPIDER_TIMEOUT": Number(0, 10**9, whole=False),
+    "CLOSESPIDER_TIMEOUT_NO_ITEM": _COUNT,
+    "COMPRESSION_ENABLED": _SWITCH,
+    "CONCURRENT_ITEMS": _AT_ONCE,
+    "CONCURRENT_REQUESTS": _AT_ONCE,
+    "CONCURRENT_REQUESTS_PER_DOMAIN": _AT_ONCE,
+    "COOKIES_ENABLED": _SWITCH,
+    "DEPTH_LIMIT": _COUNT,
+    "DEPTH_PRIORITY": Number(-1000, 1000),
+    "DNS_TIMEOUT": _SECONDS,
+    "DOWNLOAD_DELAY": _SECONDS,
+    "DOWNLOAD_FAIL_ON_DATALOSS": _SWITCH,
+    "DOWNLOAD_MAXSIZE": _BYTES,
+    "DOWNLOAD_TIMEOUT": _SECONDS,
+    "DOWNLOAD_WARNSIZE": _BYTES,
+    "HTTPERROR_ALLOW_ALL": _SWITCH,
+    "LOG_LEVEL": Choice(LOG_LEVELS),
+    "LOGSTATS_INTERVAL": _SECONDS,
+    "METAREFRESH_ENABLED": _SWITCH,
+    "METAREFRESH_MAXDELAY": _COUNT,
+    "RANDOMIZE_DOWNLOAD_DELAY": _SWITCH,
+    "REDIRECT_ENABLED": _SWITCH,
+    "REDIRECT_MAX_TIMES": Number(0, 1000),
+    "REFERER_ENABLED": _SWITCH,
+    "RETRY_ENABLED": _SWITCH,
+    "RETRY_HTTP_CODES": Codes(),
+    "RETRY_PRIORITY_ADJUST": Number(-1000, 1000),
+    "RETRY_TIMES": Number(0, 1000),
+    "ROBOTSTXT_OBEY": _SWITCH,
+    "ROBOTSTXT_USER_AGENT": Text(200),
+    "URLLENGTH_LIMIT": Number(0, 100_000),
+    "USER_AGENT": Text(500),
+}
+_ANY = Text()
+
+
+def check_settings(settings: Mapping[str, str], own: Mapping[str, str], allowed: Collection[str]) -> None:
+    """Refuse what a request may not set. ``own`` is what the catalogue sets, ``allowed`` the names that it adds.
+
+    Raises ``InvalidRequest``. What is equal to the catalogue's own changes nothing, and comes back with a run that was
+    rebuilt from its tasks.
+    """
+    for name, value in settings.items():
+        if own.get(name) == value:
+            continue
+        rule = DEFAULT.get(name, _ANY if name in allowed else None)
+        if rule is None:
+            raise InvalidRequest(
+                f"settings.{name[:100]}: {value[:100]!r} may not be set by a request: it may name code, files or "
+                "addresses; set it in the catalogue ('settings' of the crawler), or have its name added to "
+                "'allow_settings' there"
+            )
+        if not rule.holds(value):
+            raise InvalidRequest(f"settings.{name}: {value[:100]!r} is not allowed; {rule.cure}")
+
+
+def check_allowed(names: Collection[str]) -> None:
+    """Refuse what is no name of a setting in ``allow_settings``. Raises ``InvalidRequest``."""
+    for n, name in enumerate(names):
+        if not NAME.fullmatch(name):
+            raise InvalidRequest(
+                f"allow_settings[{n}]: {name[:100]!r} is not allowed; give the name of a setting, such as SHOP_REGION"
+            )
