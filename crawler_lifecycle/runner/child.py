@@ -70,13 +70,15 @@ class Child:
         if self.stopped_at is None:
             self.stopped_at = time.monotonic()
 
-    def start(self, argv: list[str], env: Mapping[str, str]) -> None:
+    def start(self, argv: list[str], env: Mapping[str, str], output: int | None = None) -> None:
         """Start the crawler with a clean signal state. Raises ``OSError`` when it cannot be executed.
 
-        Inheritable files stay open: the local cluster's slot lock must last as long as anything of the crawler.
+        ``output`` is what it prints to, ours otherwise. Inheritable files stay open: the local cluster's slot lock must
+        last as long as anything of the crawler.
         """
         defaults = set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP, 32, 33}
-        self._pid = os.posix_spawnp(argv[0], argv, dict(env), setsigmask=[], setsigdef=defaults)
+        printed = [] if output is None else [(os.POSIX_SPAWN_DUP2, output, number) for number in (1, 2)]
+        self._pid = os.posix_spawnp(argv[0], argv, dict(env), file_actions=printed, setsigmask=[], setsigdef=defaults)
 
     def wait(self, tick: Callable[[], None], seconds: float) -> Ended:
         """Until the child has ended; ``tick`` is called about every ``seconds``."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -11,6 +10,8 @@ import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
+
+from .held import Held, NotOurs
 
 Json = dict[str, Any]
 
@@ -56,6 +57,8 @@ class Contract(NamedTuple):
     """What comes after that before everything is killed, ourselves included: then we keep the crawler's grace."""
     upload_url: str | None
     upload_token: str | None
+    log_file: str | None
+    """The file that our standard output is, where we keep the log ourselves."""
     stop_url: str | None
     """Where the gateway tells of the run's stop."""
     stop_token: str | None
@@ -89,6 +92,7 @@ class Contract(NamedTuple):
             end_grace_s=_seconds(environ, "CRAWL_END_GRACE_S", 0.0) if environ.get("CRAWL_END_GRACE_S") else None,
             upload_url=environ.get("CRAWL_UPLOAD_URL"),
             upload_token=environ.get("CRAWL_UPLOAD_TOKEN"),
+            log_file=environ.get("CRAWL_LOG_FILE"),
             stop_url=_stop_url(environ),
             stop_token=environ.get("CRAWL_TOKEN"),
         )
@@ -167,17 +171,13 @@ def write(path: str, data: Json) -> None:
 
 def write_text(path: str, text: str) -> None:
     """As ``write``."""
-    beside = f"{path}.{os.getpid()}.tmp"
+    folder, name = os.path.split(path)
     try:
-        with open(beside, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(beside, path)
+        Held(folder or ".").replace(name, text.encode(), lasting=False)
     except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(beside)
         # Cut only after it was written: a disk that is full then costs nothing of what stood there.
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        with open(handle, "wb") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(path, flags, 0o644), "wb") as file:
             file.write(text.encode())
             file.flush()
             file.truncate()
@@ -196,12 +196,11 @@ def fitted(data: Json, most: int = SUMMARY_MAX) -> str:
 
 def read(path: str) -> Json | None:
     """The JSON object in the file; ``None`` for no file and for garbage."""
+    folder, name = os.path.split(path)
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(handle, "rb") as file:
-            raw = file.read(STATS_MAX + 1)
-        data = json.loads(raw) if len(raw) <= STATS_MAX else None
-    except (OSError, ValueError, RecursionError):
+        raw = Held(folder or ".").read(name, STATS_MAX + 1)
+        data = json.loads(raw) if raw is not None and len(raw) <= STATS_MAX else None
+    except (OSError, NotOurs, ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
 

@@ -19,7 +19,9 @@ from typing import Any
 from . import VERSION, contract
 from .child import Child, Ended, become_subreaper, block_signals, hide_environment
 from .forced import ForcedStop
+from .log import CappedLog
 from .memory import cgroup_limit
+from .signs import Signs
 from .state import ANEW, NOT_ASKED, UNKNOWN, WENT_ON, JobState
 from .upload import INTERRUPTED, Upload
 from .verdict import BEFORE_START, Evidence, exit_of
@@ -35,7 +37,7 @@ UPLOAD_SECONDS = 900.0
 MARGIN_SECONDS = 2.0
 _LOOK_SECONDS = 0.1
 #: What is for us alone, and no business of the crawler.
-_OURS = ("CRAWL_UPLOAD_URL", "CRAWL_UPLOAD_TOKEN")
+_OURS = ("CRAWL_UPLOAD_URL", "CRAWL_UPLOAD_TOKEN", "CRAWL_LOG_FILE")
 #: With less than this left on the disk, a failure counts as a full disk.
 DISK_RESERVE = 64 * 1024
 
@@ -54,7 +56,10 @@ class Runner:
         self._resumption: contract.Json = {}
         self._complained = False
         self._stats: dict[str, Any] = {}
+        self._signs = Signs()
+        self._wrote_at: str | None = None
         self._stats_raw: contract.Json | None = None
+        self._began = False
         self._message: str | None = None
         self._started_at = contract.now()
         self._progress_due = time.monotonic() + PROGRESS_SECONDS
@@ -79,19 +84,34 @@ class Runner:
         if child.pending_stop():
             say("It was asked to stop before the crawler was started.")
             return self._finish(Ended(None, None, 0), child)
+        log = self._log()
         try:
-            child.start(argv, env)
+            child.start(argv, env, log.inlet if log is not None else None)
         except OSError as error:
             self._message = f"The crawler cannot be executed: {error}"
             say(self._message)
             return self._finish(Ended(contract.BAD_CONFIGURATION, None, 0), child)
+
+        if log is not None:
+            log.handed_over()
 
         def tick() -> None:
             self._keep_deadline(child)
             self._tick()
 
         ended = child.wait(tick, TICK_SECONDS)
+        if log is not None:
+            log.finish()
         return self._finish(ended, child)
+
+    def _log(self) -> CappedLog | None:
+        """What keeps the crawler's log within its cap; ``None`` where others do, or where it cannot be had."""
+        if self._terms.log_file:
+            try:
+                return CappedLog(self._terms.log_file)
+            except (OSError, RuntimeError) as error:
+                say(f"The log is kept without a cap: {error}")
+        return None
 
     def _environment(self) -> dict[str, str]:
         """The crawler's: ours, without what is for us alone and with what we know better."""
@@ -108,6 +128,7 @@ class Runner:
     def _open_state(self, env: dict[str, str]) -> None:
         assert self._state is not None
         self._resumed, note, words = self._state.open(self._terms.resume)
+        self._stats = self._state.with_earlier({})
         if self._terms.attempt > 1:
             self._note_resumption(self._resumed, note or NOT_ASKED)
         env["CRAWL_JOB_DIR"] = self._state.folder
@@ -126,6 +147,9 @@ class Runner:
 
     def _tick(self) -> None:
         self._read_stats()
+        if self._signs.look():
+            self._wrote_at = contract.now()
+            self._write_stats(self._stats)
         if time.monotonic() >= self._progress_due:
             self._progress_due = time.monotonic() + PROGRESS_SECONDS
             self._print_progress()
@@ -183,20 +207,24 @@ class Runner:
             self._resumption = {"resumed": said, "resume_note": WENT_ON if said else ANEW}
         if fresh:
             fresh.setdefault("updated_at", contract.now())
-            self._stats = fresh
-            self._write_stats(fresh)
+            self._began = True
+            self._stats = fresh if self._state is None else self._state.with_earlier(fresh)
+            self._write_stats(self._stats)
 
     def _write_stats(self, data: contract.Json) -> None:
         if self._terms.stats_file:
             try:
-                contract.write(self._terms.stats_file, {**data, **self._resumption})
+                signs = {"wrote_at": self._wrote_at} if self._wrote_at else {}
+                contract.write(self._terms.stats_file, {**data, **self._resumption, **signs})
             except OSError as error:
                 if not self._complained:  # once, not every second
                     say(f"The stats cannot be written: {error}")
                 self._complained = True
 
     def _print_progress(self, more: contract.Json | None = None) -> None:
-        line = json.dumps({"crawl_progress": {**self._stats, **self._resumption, **(more or {})}}) + "\n"
+        quiet = self._signs.quiet_s()
+        signs = {} if quiet is None else {"quiet_s": quiet}
+        line = json.dumps({"crawl_progress": {**self._stats, **self._resumption, **signs, **(more or {})}}) + "\n"
         with contextlib.suppress(OSError):  # nobody listens any more
             os.write(1, line.encode())
 
@@ -211,7 +239,7 @@ class Runner:
             exit_code=ended.exit_code,
             signal=ended.signal,
             finish_reason=self._stats.get("finish_reason"),
-            began=bool(self._stats),
+            began=self._began,
             disk_full=self._disk_full(),
             killed_late=self._killed_late,
         )
@@ -233,6 +261,7 @@ class Runner:
             "exit": code,
             "told_to_stop": evidence.stop_asked,  # before its end, which an upload may outlast
             "exit_code": ended.exit_code,
+            "own_exit": None if self._scrapy else ended.exit_code,  # one that has a say in what its code means
             "signal": ended.signal,
             "peak_memory": ended.peak_memory or None,
             "started_at": self._started_at,
@@ -278,7 +307,7 @@ class Runner:
         if reason != "shutdown" and not (reason == BEFORE_START and self._resumed):
             return False
         try:
-            self._state.mark_clean()
+            self._state.mark_clean({name: self._stats[name] for name in contract.COUNTERS if name in self._stats})
         except OSError as error:
             say(f"The crawl cannot be resumed, its state cannot be marked: {error}")
             return False
@@ -305,8 +334,9 @@ def _scratch(terms: contract.Contract) -> str:
 
 
 def say(text: str) -> None:
-    """One plain line in the crawler's log."""
-    print(f"[runner] {text}", file=sys.stderr, flush=True)
+    """One plain line in the crawler's log. A disk that is full costs the line and nothing else."""
+    with contextlib.suppress(OSError):
+        print(f"[runner] {text}", file=sys.stderr, flush=True)
 
 
 def write_summary(path: str | None, summary: contract.Json) -> None:
@@ -384,5 +414,6 @@ def main(argv: list[str]) -> None:
     except OSError as error:
         say(f"The runner failed: {error}")
         code = contract.DISK_FULL if error.errno == 28 else contract.FAILED
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
     os._exit(code)

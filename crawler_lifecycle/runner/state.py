@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from typing import Any
 
 from . import contract
+from .held import Held
 
+JOB, ASIDE, MARKER = "job", "job.aside", "clean-stop.json"
 #: What the run says about a task of a later attempt (``resume_note``).
 WENT_ON = "It went on where the attempt before was stopped"
 NOT_CLEAN = "The saved state is not from a clean stop, so it was set aside and the crawl began anew"
@@ -24,27 +27,50 @@ class JobState:
     """The job folder in ``CRAWL_STATE_DIR``."""
 
     def __init__(self, state_dir: str) -> None:
-        self.folder = os.path.join(state_dir, "job")
-        self._marker = os.path.join(state_dir, "clean-stop.json")
-        self._aside = os.path.join(state_dir, "job.aside")
+        self._place = state_dir
+        self.folder = os.path.join(state_dir, JOB)
+        self._marker = os.path.join(state_dir, MARKER)
+        self._aside = os.path.join(state_dir, ASIDE)
+        self.counted: dict[str, int] = {}
+        """What earlier attempts counted, whose work this one goes on with."""
 
     def open(self, resume: bool) -> tuple[bool, str, str]:
         """Prepare the folder for a start: whether its state is used, a note on that for people (empty when there is
         nothing to say), and the same with its details for the log."""
+        os.makedirs(self._place, exist_ok=True)
         marker = contract.read(self._marker)
-        if marker is not None or os.path.lexists(self._marker):
-            os.unlink(self._marker)
-        if not os.path.isdir(self.folder):
+        place = Held(self._place)
+        place.unlink(MARKER)
+        if not os.path.isdir(self.folder) or os.path.islink(self.folder):
+            place.set_aside(JOB)
             os.makedirs(self.folder)
             return False, *((NO_STATE, f"{NO_STATE}.") if resume else ("", ""))
         if resume and marker is not None:
+            self.counted = _counters(marker)
             return True, WENT_ON, f"Resuming with the state of the clean stop at {marker.get('at', 'an unknown time')}."
         shutil.rmtree(self._aside, ignore_errors=True)
+        place.unlink(ASIDE)  # where it was no folder
         os.replace(self.folder, self._aside)
         os.makedirs(self.folder)
         note = NOT_CLEAN if resume else NOT_ASKED
         return False, note, f"{note}."
 
-    def mark_clean(self) -> None:
-        """Say that the state may be resumed."""
-        contract.write(self._marker, {"at": contract.now()})
+    def mark_clean(self, counted: dict[str, int]) -> None:
+        """Say that the state may be resumed, and what was counted until now."""
+        contract.write(self._marker, {"at": contract.now(), "counted": counted})
+
+    def with_earlier(self, stats: contract.Json) -> contract.Json:
+        """Statistics of this attempt with what earlier ones counted."""
+        sums = {
+            name: min(stats.get(name, 0) + self.counted.get(name, 0), contract.COUNT_MAX)
+            for name in contract.COUNTERS
+            if name in stats or name in self.counted
+        }
+        return {**stats, **sums}
+
+
+def _counters(marker: Any) -> dict[str, int]:
+    """The counters of a marker, which lies where the crawler writes: only what makes sense."""
+    counted = marker.get("counted")
+    good = contract.valid_stats(counted) if isinstance(counted, dict) else {}
+    return {name: good[name] for name in contract.COUNTERS if name in good}

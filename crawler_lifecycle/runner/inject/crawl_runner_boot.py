@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 BAD_CONFIGURATION = 4
@@ -57,6 +58,30 @@ def _settings() -> Any:
     settings.setdict(ours, priority="cmdline")
     settings.setdict(json.loads(os.environ.get("CRAWL_SETTINGS") or "{}"), priority="cmdline")
     return settings
+
+
+def _keep_feeds(settings: Any) -> None:
+    """Let feeds and downloads with relative paths lie where whatever a crawl leaves is kept; absolute ones stay.
+
+    Called for the settings of a crawl as its spider completed them. A feed's address is read by its storage, after
+    the names in it were filled in, so the storage does it; only ``Path`` keys Scrapy makes absolute before.
+    """
+    folder = os.environ.get("CRAWL_FILES_DIR")
+    if not folder:
+        return
+    base = dict(settings.getdict("FEED_STORAGES_BASE"))
+    for scheme in ("", "file"):
+        if base.get(scheme) == "scrapy.extensions.feedexport.FileFeedStorage":
+            base[scheme] = "crawl_runner_feeds.KeptFeed"
+    settings.set("FEED_STORAGES_BASE", base, priority="cmdline")
+    feeds = settings.getdict("FEEDS")
+    if any(isinstance(key, Path) for key in feeds):
+        kept = {os.path.join(folder, key) if isinstance(key, Path) else key: value for key, value in feeds.items()}
+        settings.set("FEEDS", kept, priority=settings.getpriority("FEEDS"))
+    for name in ("FILES_STORE", "IMAGES_STORE"):
+        store = settings.get(name)
+        if store and "://" not in str(store):
+            settings.set(name, os.path.join(folder, store), priority=settings.getpriority(name))
 
 
 def _process(settings: Any) -> Any:
@@ -147,7 +172,9 @@ def main() -> None:
         _refuse(f"no spider {name!r} in this project; there are: {known}")
     _check_arguments(spider, args)
     StopGate.guard(process)
-    process.crawl(spider, **args)
+    crawler = process.create_crawler(spider)
+    _keep_feeds(crawler.settings)
+    process.crawl(crawler, **args)
     process.start()
     sys.exit(1 if getattr(process, "bootstrap_failed", False) else 0)
 

@@ -3,6 +3,7 @@
 Imported by Scrapy inside the user's process: standard library and Scrapy's public signals only. A thread writes, so
 that it works with every reactor and with none. Counters: pages = responses received, items = items scraped, errors =
 log records of level ERROR and above (an exception in a spider's callback is one of them), bytes = response bytes.
+A robots.txt is no page. The stat ``message`` of a spider, if it sets one, is its last word for people.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
 _SOURCES = {
-    "pages": ("response_received_count",),
+    "pages": ("response_received_count", "-robotstxt/response_count"),
     "items": ("item_scraped_count",),
     "errors": ("log_count/ERROR", "log_count/CRITICAL"),
     "bytes": ("downloader/response_bytes",),
@@ -32,6 +33,7 @@ class StatsFile:
         self._stats = crawler.stats
         self._path = path
         self._reason: str | None = None
+        self._highest: dict[str, int] = {}
         self._done = threading.Event()
         self._writing = threading.Lock()
         crawler.signals.connect(self._opened, signal=signals.spider_opened)
@@ -64,7 +66,14 @@ class StatsFile:
     def _write(self) -> None:
         with self._writing:
             get = self._stats.get_value
-            record: dict[str, object] = {n: sum(int(get(k, 0) or 0) for k in keys) for n, keys in _SOURCES.items()}
+            record: dict[str, object] = {}
+            for name, keys in _SOURCES.items():
+                found = sum(-int(get(k[1:], 0) or 0) if k.startswith("-") else int(get(k, 0) or 0) for k in keys)
+                # A robots.txt counts as received a moment before it counts as one: nothing may go down again.
+                self._highest[name] = record[name] = max(found, self._highest.get(name, 0))
+            message = get("message")
+            if isinstance(message, str) and message:
+                record["message"] = message[:1000]
             record["updated_at"] = datetime.now(timezone.utc).isoformat()  # noqa: UP017 - images may have Python 3.9
             if self._reason is not None:
                 record["finish_reason"] = self._reason

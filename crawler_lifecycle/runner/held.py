@@ -1,0 +1,234 @@
+"""Files in a folder that a crawler may change at any moment: nothing outside of it is touched, nothing in it stops us.
+
+The folder is opened once and held by its descriptor; everything in it is opened by its bare name, relative to that
+descriptor. No link is followed, at no level below the root; only regular files are read, without waiting for them; and
+a file is written beside its name and then put in its place, whatever stood there. Standard library only and light on
+imports: the runner, the supervisor and everybody who looks use it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable
+from typing import TypeVar
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+#: What an open says of something that is neither folder nor regular file.
+_OTHER_KIND = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EISDIR)
+#: Added to the name of what stood where a file of ours belongs.
+FORGED = ".forged"
+
+T = TypeVar("T")
+
+
+class NotOurs(Exception):
+    """Something else has the name of a folder or file of ours: a link, a pipe, a folder for a file, a file for one."""
+
+
+class Held:
+    """One folder, held open. It is let go with the last reference to it, as an open file is."""
+
+    __slots__ = ("_handle", "path")
+
+    def __init__(self, root: str, *names: str) -> None:
+        """The folder that ``names`` lead to from ``root``, whose own path is followed as it is given.
+
+        Raises ``NotOurs`` when one of the names is no folder, and ``OSError``.
+        """
+        self._handle = -1
+        self.path = os.path.join(root, *names)
+        handle = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
+        try:
+            for name in names:
+                inner = _opened(name, _FOLDER, handle)
+                os.close(handle)
+                handle = inner
+        except BaseException:
+            os.close(handle)
+            raise
+        self._handle = handle
+
+    def __del__(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+    def fileno(self) -> int:
+        return self._handle
+
+    # --- reading
+
+    def has(self, name: str) -> bool:
+        """Whether anything has this name. Raises ``OSError`` when that cannot be told."""
+        return self.stat(name) is not None
+
+    def stat(self, name: str) -> os.stat_result | None:
+        """Of what has this name itself, a link for instance; ``None`` for nothing. Raises ``OSError``."""
+        try:
+            return os.stat(name, dir_fd=self._handle, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def open(self, name: str) -> int | None:
+        """A descriptor of the regular file with this name; ``None`` for none. Raises ``NotOurs`` and ``OSError``."""
+        try:
+            handle = _opened(name, _FILE, self._handle)
+        except FileNotFoundError:
+            return None
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            return handle
+        os.close(handle)
+        raise NotOurs(f"{name} is no file")
+
+    def read(self, name: str, most: int) -> bytes | None:
+        """At most ``most`` bytes of the file's beginning; ``None`` without one. Raises ``NotOurs`` and ``OSError``."""
+        handle = self.open(name)
+        if handle is None:
+            return None
+        with open(handle, "rb") as file:
+            return file.read(most)
+
+    # --- writing
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write the file as a whole if nothing has its name; whether it was us. Raises ``OSError``."""
+        beside = self._write_beside(name, data)
+        try:
+            os.link(beside, name, src_dir_fd=self._handle, dst_dir_fd=self._handle, follow_symlinks=False)
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(beside, dir_fd=self._handle)
+        return True
+
+    def replace(self, name: str, data: bytes, *, lasting: bool = True) -> None:
+        """Write the file as a whole, over whatever has its name. Raises ``OSError``.
+
+        ``lasting``: it survives a machine that fails the next moment.
+        """
+        beside = self._write_beside(name, data, lasting=lasting)
+        try:
+            self._move_over(beside, name)
+        except BaseException:
+            os.unlink(beside, dir_fd=self._handle)
+            raise
+
+    def set_aside(self, name: str) -> None:
+        """Free the name: what has it is called ``NAME.forged`` from now on. Raises ``OSError``."""
+        with contextlib.suppress(FileNotFoundError):
+            self._rename(name, name[:200] + FORGED)
+
+    def _move_over(self, source: str, name: str) -> None:
+        try:
+            os.replace(source, name, src_dir_fd=self._handle, dst_dir_fd=self._handle)
+        except IsADirectoryError:
+            self.set_aside(name)
+            os.replace(source, name, src_dir_fd=self._handle, dst_dir_fd=self._handle)
+
+    def _rename(self, name: str, to: str) -> None:
+        try:
+            os.replace(name, to, src_dir_fd=self._handle, dst_dir_fd=self._handle)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EISDIR, errno.ENOTDIR):
+                raise
+            to = f"{to}.{os.urandom(4).hex()}"  # of an earlier time
+            os.replace(name, to, src_dir_fd=self._handle, dst_dir_fd=self._handle)
+
+    def unlink(self, name: str) -> None:
+        """Remove the file, link or pipe with this name, and set a folder aside. Raises ``OSError``."""
+        try:
+            os.unlink(name, dir_fd=self._handle)
+        except FileNotFoundError:
+            return
+        except IsADirectoryError:
+            self.set_aside(name)
+
+    def rotate(self, name: str, to: str) -> int:
+        """Give the file another name and begin it anew: the descriptor of the new one, for appending.
+
+        Nothing that has either name is opened. Raises ``OSError``.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            self._move_over(name, to)
+        return self.new(name)
+
+    def new(self, name: str) -> int:
+        """A new file, for appending; whatever had its name is set aside. Raises ``OSError``."""
+        flags = _NEW | os.O_APPEND
+        try:
+            return os.open(name, flags, 0o600, dir_fd=self._handle)
+        except FileExistsError:
+            self.set_aside(name)
+            return os.open(name, flags, 0o600, dir_fd=self._handle)
+
+    def lockable(self, name: str) -> int:
+        """A descriptor of the file with this name, made where there is none, to lock it. Raises as ``open``."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        handle = _opened(name, flags, self._handle)
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            return handle
+        os.close(handle)
+        raise NotOurs(f"{name} is no file")
+
+    def make(self, name: str) -> Held:
+        """The folder with this name in this one, made where there is nothing. Raises ``NotOurs`` and ``OSError``."""
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, dir_fd=self._handle)
+        return self.below(name)
+
+    def below(self, name: str) -> Held:
+        """The folder with this name in this one. Raises ``NotOurs`` and ``OSError``."""
+        inner = Held.__new__(Held)
+        inner._handle, inner.path = -1, os.path.join(self.path, name)
+        inner._handle = _opened(name, _FOLDER, self._handle)
+        return inner
+
+    def _write_beside(self, name: str, data: bytes, *, lasting: bool = True) -> str:
+        beside = f"{name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
+        handle = os.open(beside, _NEW, 0o600, dir_fd=self._handle)
+        try:
+            with open(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                if lasting:
+                    os.fsync(file.fileno())
+        except BaseException:
+            os.unlink(beside, dir_fd=self._handle)
+            raise
+        return beside
+
+
+def _opened(name: str, flags: int, folder: int) -> int:
+    """Opened without following a link. Raises ``NotOurs`` for another kind of thing, and ``OSError``."""
+
+    def attempt() -> int:
+        return os.open(name, flags, 0o600, dir_fd=folder)
+
+    try:
+        return _made_readable(attempt, name, folder)
+    except OSError as error:
+        if error.errno not in _OTHER_KIND:
+            raise
+        kind = "folder" if flags & os.O_DIRECTORY else "file"
+        raise NotOurs(f"{name} is no {kind} ({error.strerror})") from None
+
+
+def _made_readable(attempt: Callable[[], T], name: str, folder: int) -> T:
+    """Do it; where rights are in the way that a process of our own user took away, give them back and do it again."""
+    try:
+        return attempt()
+    except PermissionError:
+        mine = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            found = os.fstat(mine)
+            if found.st_uid != os.geteuid() or stat.S_ISLNK(found.st_mode):
+                raise
+            os.chmod(f"/proc/self/fd/{mine}", 0o700 if stat.S_ISDIR(found.st_mode) else 0o600)
+        finally:
+            os.close(mine)
+        return attempt()

@@ -1,0 +1,65 @@
+"""Signs of life of a crawler that counts nothing: what its processes write, as the kernel counts it."""
+
+from __future__ import annotations
+
+import os
+import time
+
+SECONDS = 5.0
+#: Processes and threads that are asked in one go; a crawler with more is judged by those.
+MOST = 1000
+#: Event loops wake each other by writes of up to so many bytes, also in a crawler that hangs.
+WAKE_UP = 8
+
+
+class Signs:
+    """When the crawler below us last wrote anything: to its log, to files, to connections."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, int] = {}
+        self._due = time.monotonic() + SECONDS
+        self._wrote: float | None = None
+
+    def look(self) -> bool:
+        """Ask the kernel, if it is time again; whether something was written since the last time."""
+        now = time.monotonic()
+        if now < self._due:
+            return False
+        self._due = now + SECONDS
+        found = {pid: told for pid in _below(os.getpid()) if (told := _written(pid)) is not None}
+        wrote = any(told > self._known.get(pid, 0) for pid, told in found.items())
+        self._known = found
+        if wrote:
+            self._wrote = now
+        return wrote
+
+    def quiet_s(self) -> int | None:
+        """Seconds since it was last seen to have written; ``None``: never, or this kernel does not say."""
+        return None if self._wrote is None else int(time.monotonic() - self._wrote)
+
+
+def _below(pid: int) -> list[int]:
+    """Our descendants. Orphans are among them: we adopt them."""
+    found, todo, asked = [], [pid], 0
+    while todo and asked < MOST:
+        current = todo.pop()
+        try:
+            for thread in os.listdir(f"/proc/{current}/task"):
+                asked += 1
+                with open(f"/proc/{current}/task/{thread}/children", "rb") as file:
+                    children = [int(child) for child in file.read().split()]
+                found += children
+                todo += children
+        except OSError:  # it ended meanwhile, or this kernel does not list children
+            continue
+    return found[:MOST]
+
+
+def _written(pid: int) -> int | None:
+    """Bytes that it wrote, beyond those that only wake somebody."""
+    try:
+        with open(f"/proc/{pid}/io", "rb") as file:
+            told = dict(line.split(b":", 1) for line in file.read().splitlines())
+        return int(told[b"wchar"]) - WAKE_UP * int(told[b"syscw"])
+    except (OSError, ValueError, KeyError):
+        return None
