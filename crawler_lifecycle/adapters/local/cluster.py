@@ -6,6 +6,7 @@ may use one state folder at the same time, and any of them may die at any moment
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -13,7 +14,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,15 +26,18 @@ from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase
 from crawler_lifecycle.ports import Deployed, Deployment, Details, FileSource, Look, QueuedTask, TaskRecord, TaskRef
+from crawler_lifecycle.runner.held import Held, NotOurs
 
 from . import cgroup, live
 from . import folder as files
 from .evidence import TaskFolder
-from .identity import Identity, boot_id, kill_all, members
+from .identity import Identity, Stat, boot_id, kill_all
 from .inventory import highest_run, inventory
 from .launch import Launcher, default_python
 from .records import task_records
 from .retention import REMOVED, exclusive, remove_old
+from .turnstile import STOP_SIGNAL
+from .user import RunAs, let_pass
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +90,7 @@ class LocalCluster:
     folders and commands begin. ``task_environment`` may add variables (address and token of the gateway) to a task;
     they pass through memory only, never through a file. ``cgroup_setting`` says where the kernel limits tasks:
     ``auto``, ``off``, or the folder of a control group; without one, memory is watched, processors are not limited.
+    ``run_as`` names the user of crawlers, where it is not to be our own: whoever deploys is root then.
     """
 
     kind = "local"
@@ -103,9 +108,12 @@ class LocalCluster:
         environment: Mapping[str, str] | None = None,
         task_environment: Callable[[Deployment, QueuedTask], Mapping[str, str]] | None = None,
         cgroup_setting: str = "auto",
+        run_as: str | None = None,
     ) -> None:
+        """Raises ``InvalidRequest`` for a user that cannot be had."""
         if slots < 1:
             raise ValueError(f"slots: {slots} is not allowed; give 1 or more")
+        user = None if run_as is None else RunAs.of(run_as)
         self._state = Path(state_dir).absolute()
         self._clock = clock
         self._node = socket.gethostname()
@@ -113,8 +121,12 @@ class LocalCluster:
         # Beside those that nobody else makes, a missing folder of tasks is a disk that is not mounted, and must not
         # become an empty one. An observer makes those of the marks, too, and may be there before us.
         used = any((self._state / name).exists() for name in ours)
+        made = [self._state, *(place for place in self._state.parents if not place.exists())]
         for name in (*ours, *marks) if used else ("tasks", *ours, *marks):
             (self._state / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+        if user is not None:
+            let_pass(*made, *(self._state / name for name in ("tasks", "state") if (self._state / name).exists()))
+            user.check_way(self._state / "tasks")
         self._launcher = Launcher(
             state=self._state,
             slots=slots,
@@ -125,6 +137,7 @@ class LocalCluster:
             environment=dict(os.environ if environment is None else environment),
             task_environment=task_environment,
             groups=_Groups(cgroup_setting),
+            run_as=user,
         )
 
     # --- Deployer
@@ -148,7 +161,7 @@ class LocalCluster:
         for task in tasks:
             _check_place(task.place)
         try:
-            self._check_readable(run.run_id)
+            self._check_readable()
             seen = [self._observe(run, task, now) for task in tasks]
         except OSError as error:
             raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
@@ -169,24 +182,48 @@ class LocalCluster:
         return found
 
     def stop(self, run: RunRef, task: TaskRef) -> None:
-        """Ask the task to end. One stop signal reaches the crawler, however often this is called."""
+        """Ask the task to end. One stop signal reaches the crawler, however often this is called.
+
+        It is found by its folder, or else by what its processes were started with.
+        """
         _check_place(task.place)
         folder = self._folder(run, task)
         try:
-            if not folder.has(files.SPEC):
-                self._check_readable(run.run_id)  # a stop that found no disk must come again
+            self._check_readable()  # a stop that found no disk must come again
+            if self._stop_by_file(folder, task) or task.uid is None:
                 return
-            if folder.has(files.END) or self._is_foreign(folder, task):
-                return
-            files.create(folder.file(files.STOP), {"at": files.utc(time.time())})
-            supervisor = folder.identity(files.SUPERVISOR)
-            if supervisor is not None and supervisor.send(signal.SIGTERM):
-                return  # it is only woken: the file is the stop
-            if folder.has(files.END) or not folder.has(files.PROCESS) or folder.supervisor_alive():
-                return
-            self._signal_orphan(folder)
+            supervisors, crawlers = folder.named(self._known_uid(folder, task))
+            heard = [one.send(STOP_SIGNAL) for one in supervisors]
+            if not any(heard):
+                _terminate(crawlers)
         except OSError as error:
             raise ClusterUnavailable(f"the task cannot be stopped: {error}") from error
+
+    def _stop_by_file(self, folder: TaskFolder, task: TaskRef) -> bool:
+        """Stop it by what its folder says; whether that said all that is needed."""
+        try:
+            if not folder.has(files.SPEC) or self._is_foreign(folder, task):
+                return False
+            if folder.has(files.END) and not folder.processes(folder.identity(files.PROCESS)):
+                return True
+            folder.create(files.STOP, {"at": files.utc(time.time())})
+            supervisor = folder.identity(files.SUPERVISOR)
+            if supervisor is not None and supervisor.send(STOP_SIGNAL):
+                return True
+            if folder.has(files.PROCESS) and not folder.supervisor_alive():
+                self._signal_orphan(folder)
+            return folder.has(files.STOP) and folder.has(files.SUPERVISOR)
+        except OSError as error:
+            logger.warning("the folder of a task to be stopped cannot be used, it is stopped by its name: %s", error)
+            return False
+
+    @staticmethod
+    def _known_uid(folder: TaskFolder, task: TaskRef) -> str | None:
+        """The uid by which a process has to be known: where another object's spec is under the task's name."""
+        with contextlib.suppress(OSError):
+            there = folder.uid()
+            return task.uid if there is not None and there != task.uid and folder.foreign() is None else None
+        return None
 
     @staticmethod
     def _is_foreign(folder: TaskFolder, task: TaskRef) -> bool:
@@ -207,15 +244,11 @@ class LocalCluster:
         """
         leader = folder.identity(files.PROCESS)
         processes = folder.processes(leader)
-        if not processes or not files.create(
-            folder.file(files.SIGNALLED), {"by": "cluster", "at": files.utc(time.time())}
-        ):
+        if not processes or not folder.create(files.SIGNALLED, {"by": "cluster", "at": files.utc(time.time())}):
             return
         if leader is not None and leader.send(signal.SIGTERM):
             return
-        boot = boot_id()
-        for stat in processes:
-            Identity(stat.pid, stat.start, boot).send(signal.SIGTERM)
+        _terminate(processes)
 
     def kill(self, run: RunRef, task: TaskRef) -> None:
         """SIGKILL everything of the task, wherever it forked to, and see that its end is on file.
@@ -225,21 +258,30 @@ class LocalCluster:
         _check_place(task.place)
         folder = self._folder(run, task)
         try:
-            if folder.has(files.SPEC):
-                if not self._is_foreign(folder, task):
-                    self._kill(folder)
-                elif folder.foreign() is not None and task.uid is not None:
-                    self._kill_without_folder(folder)
-            elif task.uid is not None and not folder.exists():
-                self._kill_without_folder(folder)
+            if self._kill_by_file(folder, task) or task.uid is None:
+                return
+            self._kill_by_name(folder, self._known_uid(folder, task))
         except OSError as error:
             raise ClusterUnavailable(f"the task cannot be killed: {error}") from error
+
+    def _kill_by_file(self, folder: TaskFolder, task: TaskRef) -> bool:
+        """Kill it by what its folder says; whether that was the task."""
+        try:
+            if not folder.has(files.SPEC) or self._is_foreign(folder, task):
+                return False
+            self._kill(folder)
+            return True
+        except OSError as error:
+            if task.uid is None:
+                raise
+            logger.warning("the folder of a task to be killed cannot be used, it is killed by its name: %s", error)
+            return False
 
     def _kill(self, folder: TaskFolder) -> None:
         if not folder.has(files.END):
             # First the mark that no stop signal is due any more: a polite end must not overtake the kill.
-            files.create(folder.file(files.SIGNALLED), {"by": "kill", "at": files.utc(time.time())})
-            files.create(folder.file(files.STOP), {"at": files.utc(time.time()), "force": True})
+            folder.create(files.SIGNALLED, {"by": "kill", "at": files.utc(time.time())})
+            folder.create(files.STOP, {"at": files.utc(time.time()), "force": True})
         began, killed = time.monotonic(), 0
         supervisor = folder.identity(files.SUPERVISOR)
         if supervisor is not None and not folder.has(files.END):
@@ -247,7 +289,7 @@ class LocalCluster:
         while (waited := time.monotonic() - began) < KILL_SECONDS:
             leader = folder.identity(files.PROCESS)
             victims = folder.processes(leader)
-            killed += kill_all(victims, boot_id())
+            killed += kill_all(_in_order(victims, leader, folder), boot_id())
             if not victims:
                 if folder.has(files.END):
                     folder.settle_group()
@@ -261,12 +303,16 @@ class LocalCluster:
             time.sleep(0.02)
         raise ClusterUnavailable(f"something of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}")
 
-    def _kill_without_folder(self, folder: TaskFolder) -> None:
-        """Somebody took the folder of a deployed task away: its processes are known by their environment alone."""
+    def _kill_by_name(self, folder: TaskFolder, uid: str | None) -> None:
+        """Its folder does not help: its processes are known by what they were started with."""
         began = time.monotonic()
-        while time.monotonic() - began < KILL_SECONDS:
-            if not kill_all(members(None, folder.marks()), boot_id()):
+        while (waited := time.monotonic() - began) < KILL_SECONDS:
+            supervisors, crawlers = folder.named(uid)
+            if not supervisors and not crawlers:
                 return
+            for one in supervisors:  # it need not start anything more, and gets the time to write the end
+                one.send(signal.SIGKILL if waited > SUPERVISOR_SECONDS else STOP_SIGNAL)
+            kill_all(crawlers, boot_id())
             time.sleep(0.02)
         raise ClusterUnavailable(f"something of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}")
 
@@ -278,19 +324,13 @@ class LocalCluster:
 
         Raises ``NotInThisState`` when they were all removed because the run is old, and ``ClusterUnavailable``.
         """
-        found = []
+        found: list[FileSource] = []
         try:
-            self._check_readable(run.run_id)
+            self._check_readable()
             with exclusive(self._state):  # all of them or none: they are not taken away one by one while we ask
                 for task in tasks:
-                    folder, prefix = self._folder(run, task), files_prefix(task.index, task.attempt)
-                    path = folder.path / files.FILES
-                    if not path.is_dir() or path.is_symlink():
-                        continue
-                    foreign = folder.foreign()
-                    found.append(FileSource(prefix, path) if foreign is None else FileSource(prefix, missing=foreign))
-            top = self._state / "tasks" / str(run.run_id)
-            removed = not found and tasks and (top / REMOVED).exists() and run.owns(files.owner(str(top)))
+                    found += self._files_of(run, task)
+            removed = not found and tasks and self._removed(run)
         except OSError as error:
             raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
         if removed:
@@ -300,13 +340,33 @@ class LocalCluster:
             )
         return found
 
+    def _files_of(self, run: RunRef, task: TaskRef) -> Iterator[FileSource]:
+        """The folder with files of one task, or why there is none. Raises ``OSError``."""
+        folder, prefix = self._folder(run, task), files_prefix(task.index, task.attempt)
+        if not folder.exists():
+            if folder.troubles:
+                yield FileSource(prefix, missing="; ".join(folder.troubles))
+        elif folder.has(files.FILES):
+            foreign = folder.foreign()
+            path = folder.path / files.FILES
+            root = self._state / "tasks"
+            yield FileSource(prefix, path, root=root) if foreign is None else FileSource(prefix, missing=foreign)
+
+    def _removed(self, run: RunRef) -> bool:
+        """Whether the tasks of this run were removed because they are old. Raises ``OSError``."""
+        tasks = str(self._state / "tasks")
+        try:
+            return Held(tasks, str(run.run_id)).has(REMOVED) and run.owns(files.owner(tasks, run.run_id))
+        except (FileNotFoundError, NotOurs):
+            return False
+
     def inventory(
         self, *, run_id: int | None = None, after: tuple[int, int, int] | None = None, limit: int = 500
     ) -> list[ClusterTask]:
         """Everything of ours that waits or executes here. Raises ``ClusterUnavailable``."""
         now, tasks = self._clock(), self._state / "tasks"
         try:
-            self._check_readable(run_id or 0)
+            self._check_readable()
             return inventory(
                 tasks,
                 lambda run, task: self._observe(run, task, now),
@@ -321,7 +381,7 @@ class LocalCluster:
     def task_records(self, run: RunRef) -> list[TaskRecord]:
         """What the run's folders know of its tasks. Raises ``ClusterUnavailable``."""
         try:
-            self._check_readable(run.run_id)
+            self._check_readable()
             return task_records(self._state / "tasks", run)
         except OSError as error:
             raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
@@ -353,8 +413,8 @@ class LocalCluster:
         # The other phases held at some time since the look began; an end was read only now, after it happened.
         return replace(seen, observed_at=self._clock()) if seen.phase is Phase.ENDED else seen
 
-    def _check_readable(self, run_id: int) -> None:
-        """A missing or unreadable state folder is an outage; only a missing run folder inside it is an answer.
+    def _check_readable(self) -> None:
+        """A missing or unreadable folder of all tasks is an outage; what is missing inside of it is an answer.
 
         Raises ``OSError``.
         """
@@ -365,11 +425,6 @@ class LocalCluster:
         except FileNotFoundError:
             cure = "the folder of tasks is missing: mount its disk, or make it anew if they are lost for good"
             raise FileNotFoundError(errno.ENOENT, cure, str(tasks)) from None
-        try:
-            with os.scandir(tasks / str(run_id)):
-                pass
-        except FileNotFoundError:
-            pass
 
 
 class LocalRuns:
@@ -386,6 +441,23 @@ class LocalRuns:
             raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
 
 
+def _in_order(victims: list[Stat], leader: Identity | None, folder: TaskFolder) -> list[Stat]:
+    """Those to be killed now. Without a supervisor it is the runner that adopts orphans: it is held, and goes last."""
+    others = [victim for victim in victims if leader is None or victim.pid != leader.pid]
+    if leader is None or not others or folder.supervisor_alive():
+        return victims
+    leader.send(signal.SIGSTOP)
+    return others
+
+
+def _terminate(processes: Sequence[Stat]) -> None:
+    """The stop signal to what is left of a task: to the runner if it is there, who passes on the first one."""
+    boot, known = boot_id(), {stat.pid for stat in processes}
+    for stat in processes:
+        if stat.parent not in known:
+            Identity(stat.pid, stat.start, boot).send(signal.SIGTERM)
+
+
 def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int) -> None:
     """Write the end that a dead supervisor cannot write, if it was us who ended the crawler (or it never ran)."""
     ran = folder.has(files.PROCESS)
@@ -400,7 +472,7 @@ def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int)
         end |= {"reason": "Cancelled", "message": "It was stopped while it waited and never executed"}
     else:
         return  # never started: the stop file keeps it from ever executing
-    files.create(folder.file(files.END), end)
+    folder.create(files.END, end)
     mark = (folder.read(files.SPEC) or {}).get("live_mark")
     if isinstance(mark, str):
         live.end(mark)
@@ -412,14 +484,14 @@ def _log_tail(folder: TaskFolder) -> str | None:
     for name in (files.LOG, f"{files.LOG}.1"):
         missing = LOG_TAIL_BYTES - len(tail)
         try:
-            handle = files.open_foreign(folder.file(name))
+            handle = folder.held.open(name) if folder.held is not None else None
             if handle is None:
                 continue
             with open(handle, "rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - missing))
                 tail = file.read(missing) + tail
-        except FileNotFoundError:
+        except NotOurs:
             continue
         if len(tail) >= LOG_TAIL_BYTES:
             break

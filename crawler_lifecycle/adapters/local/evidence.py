@@ -7,23 +7,25 @@ observation's reason (or the end's message) and its contents are not believed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run import RunRef
-from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
+from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, own_exit
 from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.runner.held import Held, NotOurs
 
 from . import folder as files
 from .cgroup import Group
-from .identity import Identity, Stat, members, memory_of, read_stat
+from .identity import Identity, Stat, below, carries, is_of, members, memory_of, named, read_stat, started_with
 from .limits import KILLED, failed_at_limit, left_behind, settle
 
 #: A supervisor that lives writes the end within this time after its crawler died, or it hangs.
@@ -40,20 +42,47 @@ class TaskFolder:
         self.path = path
         self._run = run
         self._task = task
+        self._held: Held | None = None
         self.troubles: list[str] = []
 
     # --- files
 
-    def file(self, name: str) -> str:
-        return str(self.path / name)
-
     def exists(self) -> bool:
-        """Whether the folder is there. Raises ``OSError`` when that cannot be told, or something else is there."""
+        """Whether the folder is there. Raises ``OSError`` when that cannot be told.
+
+        A file, a link or a pipe in its place, or in that of a folder above it, is noted: the folder is not there.
+        """
+        return self._open() is not None
+
+    def _open(self) -> Held | None:
+        tasks, *names = str(self.path).rsplit(os.sep, 3)
+        root = Held(tasks)  # without the folder of all tasks nothing is known
         try:
-            with os.scandir(self.path):
-                return True
+            for name in names:
+                root = root.below(name)
         except FileNotFoundError:
-            return False
+            return None
+        except NotOurs as trouble:
+            self._note(f"its folder was replaced: {trouble}")
+            return None
+        return root
+
+    @property
+    def held(self) -> Held | None:
+        """The folder, opened once; ``None`` while there is none. Raises ``OSError``."""
+        if self._held is None:
+            self._held = self._open()
+        return self._held
+
+    def _here(self) -> Held:
+        """To write in it. Raises ``OSError``."""
+        if self.held is None:
+            raise FileNotFoundError(errno.ENOENT, "the folder of the task is not there", str(self.path))
+        return self.held
+
+    def create(self, name: str, data: object) -> bool:
+        """Write the file if nothing has its name; whether it was us. Raises ``OSError``."""
+        return files.create(self._here(), name, data)
 
     def foreign(self) -> str | None:
         """What to tell about a folder that is another run's; ``None`` where it is ours, or not there.
@@ -62,11 +91,27 @@ class TaskFolder:
         """
         if not self.exists():
             return None
-        uid = files.owner(str(self.path.parents[1]))
+        uid = files.owner(str(self.path.parents[2]), self._run.run_id)
         return None if self._run.owns(uid) else self._run.foreign(f"the folder {self.path}", uid)
 
     def has(self, name: str) -> bool:
-        return files.exists(self.file(name))
+        return self.held is not None and self.held.has(name)
+
+    def has_ended(self) -> bool:
+        """Whether its end is on file, and nothing of it runs that would have had to end before. Raises ``OSError``.
+
+        Only the supervisor writes it, when nothing of the crawler is left; a crawler that writes one itself runs on.
+        """
+        if not self.has(files.END):
+            return False
+        leader = self.identity(files.PROCESS)
+        if leader is not None and leader.alive():
+            return False
+        if self.supervisor_alive():
+            return not self.processes(leader)
+        # Who they were may be hidden by garbage: then nothing that is named like them may run.
+        hidden = (leader is None and self.has(files.PROCESS)) or self.identity(files.SUPERVISOR) is None
+        return not (hidden and self.named()[1])
 
     def read(self, name: str) -> dict[str, object] | None:
         """The object in the file; empty when the file holds garbage (which is noted), ``None`` without a file.
@@ -74,7 +119,7 @@ class TaskFolder:
         Raises ``OSError`` when the file cannot be read: that says nothing about the task.
         """
         try:
-            return files.read(self.file(name))
+            return files.read(self.held, name) if self.held is not None else None
         except files.Garbage as trouble:
             self._note(str(trouble))
             return {}
@@ -118,7 +163,8 @@ class TaskFolder:
 
     def _modified(self, name: str) -> datetime | None:
         try:
-            return bounds.believable(datetime.fromtimestamp(os.lstat(self.file(name)).st_mtime, UTC))
+            found = self.held.stat(name) if self.held is not None else None
+            return None if found is None else bounds.believable(datetime.fromtimestamp(found.st_mtime, UTC))
         except (OSError, ValueError, OverflowError):
             return None
 
@@ -130,23 +176,47 @@ class TaskFolder:
         if data is None:
             return None
         try:
-            return Identity.from_json(data)
+            process = Identity.from_json(data)
+            if process.alive() and not is_of(str(self.path), self.marks(), process.pid):
+                raise ValueError("it names a process of something else")
         except ValueError as trouble:
             if not any(known.startswith(name) for known in self.troubles):
                 self._note(f"{name}: {trouble}")
             return None
+        return process
+
+    def named(self, uid: str | None = None) -> tuple[list[Identity], list[Stat]]:
+        """Supervisors and crawler processes of this task by what they were started with, whatever became of its folder.
+
+        With ``uid`` only those of that very object.
+        """
+        return named(str(self.path), self.marks(), uid)
 
     def marks(self) -> list[bytes]:
-        return files.marks(self._run.run_id, self._run.uid, self._task.task_id, self.file(files.FILES))
+        return files.marks(self._run.run_id, self._run.uid, self._task.task_id, str(self.path / files.FILES))
 
     def processes(self, leader: Identity | None) -> list[Stat]:
         """The living processes of the crawler, also those that left its group."""
-        found = members(leader, self.marks())
+        found = {stat.pid: stat for stat in members(leader, self.marks())}
+        for stat in self._tree(leader):
+            found.setdefault(stat.pid, stat)
         group = self._group()
         if group is not None:
-            known = {stat.pid for stat in found}
-            more = [read_stat(pid) for pid in group.pids() if pid not in known]
-            found += [stat for stat in more if stat is not None and not stat.ended]
+            more = [read_stat(pid) for pid in group.pids() if pid not in found]
+            found |= {stat.pid: stat for stat in more if stat is not None and not stat.ended}
+        return list(found.values())
+
+    def _tree(self, leader: Identity | None) -> list[Stat]:
+        """What lives below supervisor and runner, which adopt orphans: also what hides its environment.
+
+        The crawler may write into the files that name the two, so each has to be what it is named for.
+        """
+        found = []
+        supervisor = self.identity(files.SUPERVISOR)
+        if supervisor is not None and supervisor.alive() and started_with(supervisor.pid, str(self.path)):
+            found += below(supervisor.pid)
+        if leader is not None and leader.alive() and carries(leader.pid, self.marks()):
+            found += below(leader.pid)
         return found
 
     # --- the control group
@@ -156,7 +226,7 @@ class TaskFolder:
         if not self.has(files.CGROUP):
             return None
         try:
-            return left_behind(str(self.path), self.read(files.SPEC) or {})
+            return left_behind(self._here(), self.read(files.SPEC) or {})
         except files.Garbage as trouble:
             self._note(str(trouble))
             return None
@@ -166,7 +236,7 @@ class TaskFolder:
         if self.has(files.CGROUP) and not self.supervisor_alive():
             group = self._group()
             if group is not None:
-                settle(str(self.path), group)
+                settle(self._here(), group)
 
     def _oom(self) -> str | None:
         """What is known of a kill for the memory limit before the end is on file; ``None`` if there was none.
@@ -204,8 +274,10 @@ class TaskFolder:
 
     def _locked(self) -> bool:
         try:
-            handle = os.open(self.file(files.LOCK), os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
+            handle = self._here().open(files.LOCK)
+        except NotOurs:
+            return False
+        if handle is None:
             return False
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -229,18 +301,18 @@ class TaskFolder:
         return self._without_folder(now, node)
 
     def _within_folder(self, now: datetime, node: str) -> Observation:
-        if self.has(files.END):
+        if self.has_ended():
             return self._ended(now, node)
         # Asked before anybody is looked for: what begins meanwhile is not gone.
         began = self.has(files.SUPERVISOR) or self.has(files.PROCESS)
         leader = self.identity(files.PROCESS)
         if self.supervisor_alive():
-            if not self.has(files.PROCESS):
+            if not self.has(files.PROCESS) and not self._executes_unseen():
                 return self._waiting(now)
             if leader is None or leader.alive() or not self._end_appears():
                 return self._outlived(now, node, supervised=True)
             return self._ended(now, node)
-        if self.has(files.END):  # it wrote the end and left while we looked
+        if self.has_ended():  # it wrote the end and left while we looked
             return self._ended(now, node)
         if not began:
             reason = "deployed, but its supervisor has not started" if self.has(files.SPEC) else None
@@ -255,16 +327,22 @@ class TaskFolder:
         if self._task.uid is None:
             seen = self._seen(Phase.ABSENT, now, reason=foreign)
         else:
-            phase = Phase.EXECUTING if members(None, self.marks()) else Phase.GONE
+            supervisors, crawlers = self.named()
+            phase = Phase.EXECUTING if crawlers else Phase.WAITING if supervisors else Phase.GONE
             seen = self._seen(phase, now, node=node, reason=foreign or "its folder was removed")
         return seen if foreign is None else replace(seen, name=None, uid=None)
 
     def _end_appears(self) -> bool:
         """Give a living supervisor the moment it needs to reap and write the end."""
         until = time.monotonic() + END_SECONDS
-        while time.monotonic() < until and not self.has(files.END):
+        while time.monotonic() < until and not self.has_ended():
             time.sleep(0.02)
-        return self.has(files.END)
+        return self.has_ended()
+
+    def _executes_unseen(self) -> bool:
+        """Whether it left the queue and executes, although the file that says so is gone."""
+        name = cluster_name(self._run.run_id, self._task.index, self._task.attempt)
+        return not Held(str(self.path.parents[3] / "waiting")).has(name) and bool(members(None, self.marks()))
 
     def _waiting(self, now: datetime) -> Observation:
         waiting = self.read(files.WAITING) or {}
@@ -279,7 +357,7 @@ class TaskFolder:
         alone = None if supervised else "its supervisor is dead"
         if (stat is not None and not stat.ended) or self.processes(leader):
             return self._executing(now, node, alone)
-        if self.has(files.END):
+        if self.has_ended():
             return self._ended(now, node)
         if self.has(files.SUMMARY):
             summary = self.read(files.SUMMARY) or {}
@@ -321,7 +399,16 @@ class TaskFolder:
             started_at=started,
             counters=counters,
             progress_at=progress,
+            quiet=self._quiet(now),
         )
+
+    def _quiet(self, now: datetime) -> timedelta | None:
+        """As its runner says, which lives and is on this machine: its clock is ours."""
+        leader = self.identity(files.PROCESS)
+        wrote_at = self.time(self.read(files.STATS) or {}, "wrote_at", files.STATS)
+        if wrote_at is None or leader is None or not leader.alive():
+            return None
+        return max(now - wrote_at, timedelta(0))
 
     def _ended(self, now: datetime, node: str) -> Observation:
         data = self.read(files.END) or {}
@@ -335,7 +422,7 @@ class TaskFolder:
             # The runner was killed in the instant between its last word and its exit: its word is the better evidence.
             code, number, reason = own, None, "Error" if own else "Completed"
         end = End(
-            exit_code=code,
+            exit_code=self._own_exit(code, finish, summary),
             signal=number,
             reason=reason,
             message=self._message(
@@ -352,16 +439,20 @@ class TaskFolder:
         number = self.count(summary, "signal", files.SUMMARY, bounds.exit_signal)
         oom = None if code == 0 else self._oom() or self._failed_at_limit(summary)
         reason = "Completed" if code == 0 else "OOMKilled" if oom else "Error"
+        finish = self.text(summary, "finish_reason", files.SUMMARY)
         end = End(
-            exit_code=code,
+            exit_code=self._own_exit(code, finish, summary),
             signal=number if number is not None and code == 128 + number else None,
             reason=reason,
             message=self._message(f"{NOT_WRITTEN}{f'. {oom}' if oom else ONLY_SUMMARY}"),
             finished_at=self.time(summary, "finished_at", files.SUMMARY) or self._modified(files.SUMMARY),
-            finish_reason=self.text(summary, "finish_reason", files.SUMMARY),
+            finish_reason=finish,
             memory_limit=self._memory_limit(),
         )
         return self._with_end(now, node, end)
+
+    def _own_exit(self, code: int | None, finish: str | None, summary: Mapping[str, object]) -> int | None:
+        return own_exit(code, finish, self.count(summary, "own_exit", files.SUMMARY, bounds.exit_code))
 
     def _with_end(self, now: datetime, node: str, end: End) -> Observation:
         counters, progress = self.counters(final=True)
@@ -435,6 +526,7 @@ class TaskFolder:
         started_at: datetime | None = None,
         counters: Counters | None = None,
         progress_at: datetime | None = None,
+        quiet: timedelta | None = None,
         peak_memory: int | None = None,
         end: End | None = None,
     ) -> Observation:
@@ -454,6 +546,7 @@ class TaskFolder:
             started_at=started_at,
             counters=counters or Counters(),
             progress_at=progress_at,
+            quiet=quiet,
             peak_memory=peak_memory,
             resumed=resumed,
             resume_note=note,

@@ -1,17 +1,17 @@
 """The folder of one task: which files lie in it, and how they are written and read.
 
 Every file is replaced as a whole or created exactly once, so that a reader never sees half of one that we wrote.
-Whatever else is found there (cut, foreign, huge) is ``Garbage``: named, never believed, never a crash. Standard
-library only and light on imports: the supervisor loads it.
+Whatever else is found there (cut, foreign, huge) is ``Garbage``: named, never believed, never a crash. The folder is
+held (``runner/held.py``), so that no link leads out of it. Light on imports: the supervisor loads it.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import stat
 from datetime import datetime, timezone
+
+from crawler_lifecycle.runner.held import Held, NotOurs
 
 #: What to run, and the uid; created exactly once, by the deployment.
 SPEC = "spec.json"
@@ -52,67 +52,39 @@ def utc(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat()  # noqa: UP017 - the supervisor may be older
 
 
-def exists(path: str) -> bool:
-    """Whether something has this name. Unlike ``os.path.exists`` it raises ``OSError`` when that cannot be told."""
-    try:
-        os.lstat(path)
-    except FileNotFoundError:
-        return False
-    return True
+def open_task(tasks: str, run_id: int, index: int, attempt: int) -> Held:
+    """The folder of a task. Raises ``NotOurs`` when something else is in the place of a folder, and ``OSError``."""
+    return Held(tasks, str(run_id), str(index), str(attempt))
 
 
-def _write_beside(path: str, data: object) -> str:
-    beside = f"{path}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            json.dump(data, file)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        os.unlink(beside)
-        raise
-    return beside
+def held(folder: str) -> Held:
+    """The same by its path."""
+    tasks, *names = folder.rsplit(os.sep, 3)
+    return Held(tasks, *names)
 
 
-def replace(path: str, data: object) -> None:
-    """Write the file as a whole, over an older one."""
-    os.replace(_write_beside(path, data), path)
+def replace(folder: Held, name: str, data: object) -> None:
+    """Write the file as a whole, over whatever has its name. Raises ``OSError``."""
+    folder.replace(name, json.dumps(data).encode())
 
 
-def create(path: str, data: object) -> bool:
-    """Write the file as a whole if there is none; whether it was us."""
-    beside = _write_beside(path, data)
-    try:
-        os.link(beside, path)
-    except FileExistsError:
-        return False
-    finally:
-        os.unlink(beside)
-    return True
+def create(folder: Held, name: str, data: object) -> bool:
+    """Write the file as a whole if nothing has its name; whether it was us. Raises ``OSError``."""
+    return folder.create(name, json.dumps(data).encode())
 
 
-def read(path: str) -> dict[str, object] | None:
+def read(folder: Held, name: str) -> dict[str, object] | None:
     """The object in the file, or ``None`` when there is no file.
 
     Raises ``Garbage`` for contents that we did not write and ``OSError`` when the file cannot be read.
     """
-    name = os.path.basename(path)
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
-    except FileNotFoundError:
+        raw = folder.read(name, FILE_MAX + 1)
+    except NotOurs as error:
+        # A symbolic link or a pipe under our name is garbage; a disk or permission error is not an observation.
+        raise Garbage(str(error)) from None
+    if raw is None:
         return None
-    except OSError as error:
-        # A symbolic link or a socket under our name is garbage; a disk or permission error is not an observation. Nor
-        # is one that comes before anybody looks for the file: without descriptors, a missing one is not known as such.
-        if os.path.islink(path) or (os.path.lexists(path) and not os.path.isfile(path)):
-            raise Garbage(f"{name} is no file ({error.strerror})") from None
-        raise
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise Garbage(f"{name} is no file")
-    with open(handle, "rb") as file:
-        raw = file.read(FILE_MAX + 1)
     if len(raw) > FILE_MAX:
         raise Garbage(f"{name} is larger than {FILE_MAX} bytes")
     try:
@@ -124,29 +96,11 @@ def read(path: str) -> dict[str, object] | None:
     return data
 
 
-def open_foreign(path: str, *, folder: int | None = None) -> int | None:
-    """A file that the crawler may have put there, for reading; ``None`` when it is a link, a pipe or no file at all.
-
-    Without waiting: a pipe would keep us until somebody opens its other end. Raises ``OSError``, also when there is
-    nothing.
-    """
+def owner(tasks: str, run_id: int) -> str:
+    """The uid of the run whose folder has this number; ``""`` where nothing says so. Raises ``OSError``."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):
-            return None
-        raise
-    if stat.S_ISREG(os.fstat(handle).st_mode):
-        return handle
-    os.close(handle)
-    return None
-
-
-def owner(folder: str) -> str:
-    """The uid of the run whose folder this is; ``""`` where nothing says so. Raises ``OSError``."""
-    try:
-        found = read(os.path.join(folder, RUN))
-    except Garbage:
+        found = read(Held(tasks, str(run_id)), RUN)
+    except (FileNotFoundError, NotOurs, Garbage):
         return ""
     uid = found.get("run_uid") if found else None
     return uid if isinstance(uid, str) else ""

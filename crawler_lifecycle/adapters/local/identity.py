@@ -76,7 +76,9 @@ class Identity:
     def from_json(cls, data: dict[str, object]) -> Identity:
         """The identity that ``to_json`` wrote. Raises ``ValueError`` for anything else."""
         pid, start, boot = data.get("pid"), data.get("start"), data.get("boot")
-        if type(pid) is not int or type(start) is not int or type(boot) is not str or pid <= 1 or start < 0:
+        if type(pid) is not int or type(start) is not int or type(boot) is not str:
+            raise ValueError("no pid, start and boot")
+        if not 1 < pid < 2**31 or start < 0:
             raise ValueError("no pid, start and boot")
         return cls(pid, start, boot)
 
@@ -158,6 +160,41 @@ def carries(pid: int, marks: list[bytes]) -> bool:
     return all(mark in entries for mark in marks)
 
 
+def started_with(pid: int, *arguments: str) -> bool:
+    """Whether the process was executed with all these arguments. Nobody hides them, and no file is needed for it."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            given = file.read().split(b"\0")
+    except OSError:
+        return False
+    return all(os.fsencode(one) in given for one in arguments)
+
+
+def is_of(folder: str, marks: list[bytes], pid: int) -> bool:
+    """Whether this process is of the task with this folder: its supervisor, one that it forked, or one with its marks.
+
+    A crawler can write any number into a file of ours, and what we signal must not be its choice.
+    """
+    if started_with(pid, folder) or carries(pid, marks[-1:]):
+        return True
+    stat = read_stat(pid)
+    return stat is not None and started_with(stat.parent, folder)
+
+
+def named(folder: str, marks: list[bytes], uid: str | None) -> tuple[list[Identity], list[Stat]]:
+    """Supervisors and crawler processes of a task, by arguments and environment; with ``uid`` those of that object."""
+    if uid is not None:
+        marks = [*marks, os.fsencode(f"CRAWL_TASK_UID={uid}")]
+    arguments = (folder,) if uid is None else (folder, uid)
+    living = [stat for stat in _each_process() if not stat.ended and stat.pid != os.getpid()]
+    like_it = {stat.pid for stat in living if started_with(stat.pid, *arguments)}
+    # One that it has just forked looks like itself, and is the crawler.
+    watching = {stat.pid for stat in living if stat.pid in like_it and stat.parent not in like_it}
+    crawlers = [s for s in living if s.pid not in watching and (s.pid in like_it or carries(s.pid, marks))]
+    boot = boot_id()
+    return [Identity(s.pid, s.start, boot) for s in living if s.pid in watching], crawlers
+
+
 def members(leader: Identity | None, marks: list[bytes]) -> list[Stat]:
     """The living processes of one task: the leader's group while the leader is there, and all that carry the marks.
 
@@ -184,7 +221,7 @@ def kill_all(victims: list[Stat], boot: str) -> int:
 def descendants(pid: int) -> list[int]:
     """The process and all its descendants. Orphans are among them when the process is a child subreaper."""
     if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
-        return [stat.pid for stat in all_processes() if stat.session == pid]  # a kernel without that file
+        return _descendants_by_parent(pid)  # a kernel without that file
     found, todo = [], [pid]
     while todo:
         current = todo.pop()
@@ -196,6 +233,23 @@ def descendants(pid: int) -> list[int]:
         except OSError:  # it ended meanwhile
             continue
     return found
+
+
+def _descendants_by_parent(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for stat in all_processes():
+        children.setdefault(stat.parent, []).append(stat.pid)
+    found, todo = [], [pid]
+    while todo:
+        found.append(todo.pop())
+        todo.extend(children.get(found[-1], ()))
+    return found
+
+
+def below(pid: int) -> list[Stat]:
+    """The living descendants of the process, without itself."""
+    stats = [read_stat(child) for child in descendants(pid) if child != pid]
+    return [stat for stat in stats if stat is not None and not stat.ended]
 
 
 def resident(pid: int) -> int:

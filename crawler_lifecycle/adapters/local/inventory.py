@@ -16,6 +16,7 @@ from crawler_lifecycle.domain.names import RUN_NUMBER_MAX, run_number
 from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.runner.held import NotOurs
 
 from . import folder as files
 from .identity import Stat, all_processes
@@ -65,7 +66,7 @@ def _tasks_of(
     """
     run_id, index, attempt = key
     folder = _folder(tasks, key)
-    owner, spec = files.owner(str(tasks / str(run_id))), _spec(folder)
+    owner, spec = files.owner(str(tasks), run_id), _spec(folder)
     uid = spec.get("uid")
     mine = processes.get(owner)
     environment = _environment(mine.pid) if mine is not None else {}
@@ -169,9 +170,17 @@ def _unended(tasks: Path, run_id: int | None, begin: Key) -> Iterator[Key]:
         for index in numbers(tasks / str(run)):
             for attempt in numbers(tasks / str(run) / str(index)):
                 key = (run, index, attempt)
-                folder = _folder(tasks, key)
-                if key > begin and not files.exists(str(folder / files.END)) and files.exists(str(folder / files.SPEC)):
+                if key > begin and _is_open(_folder(tasks, key)):
                     yield key
+
+
+def _is_open(path: Path) -> bool:
+    """Whether the folder has a spec and no end. Raises ``OSError``."""
+    try:
+        folder = files.held(str(path))
+    except (FileNotFoundError, NotOurs):  # taken away meanwhile
+        return False
+    return not folder.has(files.END) and folder.has(files.SPEC)
 
 
 def _folder(tasks: Path, key: Key) -> Path:
@@ -197,6 +206,6 @@ def _number(text: object) -> int | None:
 
 def _spec(folder: Path) -> dict[str, object]:
     try:
-        return files.read(str(folder / files.SPEC)) or {}
-    except files.Garbage:
+        return files.read(files.held(str(folder)), files.SPEC) or {}
+    except (FileNotFoundError, NotOurs, files.Garbage):
         return {}

@@ -18,12 +18,14 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpire
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run import RunRef, parse_cpu, parse_memory
 from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
+from crawler_lifecycle.runner.held import Held, NotOurs
 
 from . import folder as files
 from . import live, supervisor
 from .cgroup import Parents
 from .identity import Identity
 from .retention import REMOVED, exclusive, holds_tasks
+from .user import RunAs, let_pass
 
 #: What a crawler sees of the environment of whoever deploys it; everything else stays ours.
 PASSED_ON = (
@@ -31,6 +33,8 @@ PASSED_ON = (
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy"),
 )
+#: What the supervisor itself has to say.
+SUPERVISOR_LOG = "supervisor.log"
 LAUNCH_SECONDS = 30.0
 #: A mark without a supervisor is a deployment on its way, or one that died; after this time it no longer counts.
 STALE_MARK_SECONDS = 60.0
@@ -62,6 +66,8 @@ class Launcher:
     task_environment: Callable[[Deployment, QueuedTask], Mapping[str, str]] | None
     groups: Callable[[], Parents | None]
     """Where the control groups of tasks are made, if they can be."""
+    run_as: RunAs | None
+    """The user of crawlers; ``None``: ours."""
 
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> Deployed:
         """Start one task. Raises ``DeploymentExpired`` and ``ClusterUnavailable``."""
@@ -80,7 +86,9 @@ class Launcher:
                 if state == "deferred":
                     return Deployed(task.index, "deferred", name, reason=reason)
                 uid = self._existing_uid(folder)
-            self._ensure_supervisor(folder, deployment, crawler, task)
+            self._ensure_supervisor(folder, deployment, crawler, task, uid or "")
+        except NotOurs as why:
+            return Deployed(task.index, "refused", name, reason=f"Something else is where its folder belongs: {why}")
         except OSError as error:
             raise ClusterUnavailable(f"the local cluster cannot write below {self.state}: {error}") from error
         return Deployed(task.index, state, name, uid or None)
@@ -103,7 +111,7 @@ class Launcher:
         except files.Garbage:
             if _began(folder):
                 return ""
-            os.replace(folder / files.SPEC, folder / f"{files.SPEC}.garbage")
+            files.held(str(folder)).set_aside(files.SPEC)
             return None
 
     # --- creation
@@ -111,14 +119,14 @@ class Launcher:
     def _foreign(self, run: RunRef) -> str | None:
         """What to tell when the folder of the run's number is another run's, or nobody's, and holds tasks."""
         top = self.state / "tasks" / str(run.run_id)
-        uid = files.owner(str(top))
+        uid = files.owner(str(self.state / "tasks"), run.run_id)
         return run.foreign(f"the folder {top}", uid) if not run.owns(uid) and holds_tasks(top) else None
 
     def _create(
         self, deployment: Deployment, folder: Path, name: str, spec: dict[str, object]
     ) -> tuple[str, str | None]:
         """Create folder and spec: ``created``, ``existing`` or ``deferred``, and why."""
-        run, top = deployment.run, folder.parents[1]
+        run = deployment.run
         with exclusive(self.state):
             if (foreign := self._foreign(run)) is not None:
                 return "deferred", foreign
@@ -127,14 +135,26 @@ class Launcher:
                 return "deferred", f"{self.max_waiting} tasks wait for a slot already"
             self._check_expiry(deployment.expires_at)
             # Never the folder of all tasks: where it is missing, so is its disk, and an empty one would lose every run.
-            top.mkdir(exist_ok=True)
-            if not run.owns(files.owner(str(top))):
-                (top / REMOVED).unlink(missing_ok=True)  # of a run that had the number before and is cleared away
-                files.replace(str(top / files.RUN), {"run_id": run.run_id, "run_uid": run.uid})
-            os.makedirs(folder / files.FILES, exist_ok=True)
-            os.makedirs(str(spec["state_dir"]), exist_ok=True)
+            tasks = Held(str(self.state / "tasks"))
+            held = tasks.make(str(run.run_id))
+            if not run.owns(files.owner(str(self.state / "tasks"), run.run_id)):
+                held.unlink(REMOVED)  # of a run that had the number before and is cleared away
+                files.replace(held, files.RUN, {"run_id": run.run_id, "run_uid": run.uid})
+            for part in folder.parts[-2:]:
+                held = held.make(part)
+            held.make(files.FILES)
+            _make_state(self.state, str(spec["state_dir"]))
+            self._admit(folder, Path(str(spec["state_dir"])))
             (waiting / name).touch()
-            return "created" if files.create(str(folder / files.SPEC), spec) else "existing", None
+            return "created" if files.create(held, files.SPEC, spec) else "existing", None
+
+    def _admit(self, folder: Path, state: Path) -> None:
+        """Open what is the crawler's to its user. Files of ours lie beside, and stay ours."""
+        if self.run_as is not None:
+            let_pass(folder.parents[1], folder.parent, state.parent)
+            self.run_as.share(folder)
+            self.run_as.own(folder / files.FILES)
+            self.run_as.own(state)
 
     def _count_waiting(self) -> int:
         """The tasks that wait; marks that supervisors could not take away with them are tidied up."""
@@ -152,11 +172,11 @@ class Launcher:
             folder = self.folder(run_id, index, attempt)
             if (folder / files.PROCESS).exists() or (folder / files.END).exists():
                 return False
-            record = files.read(str(folder / files.SUPERVISOR))
+            record = files.read(files.held(str(folder)), files.SUPERVISOR)
             if record is None:
                 return self.clock().timestamp() - mark.stat().st_mtime < STALE_MARK_SECONDS
             return Identity.from_json(record).alive()
-        except (ValueError, OSError):
+        except (ValueError, OSError, NotOurs):
             return False
 
     def _check_expiry(self, expires_at: datetime) -> None:
@@ -164,7 +184,7 @@ class Launcher:
             raise DeploymentExpired(f"the deployment call expired at {expires_at.isoformat()}")
 
     def _ensure_supervisor(
-        self, folder: Path, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask
+        self, folder: Path, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, uid: str
     ) -> None:
         if _began(folder):
             return
@@ -173,9 +193,19 @@ class Launcher:
         environment.update(self._secrets(crawler))
         if self.task_environment is not None:
             environment.update(self.task_environment(deployment, task))
-        command = [self.python, "-I", "-S", "-c", _BOOT, _ROOT, str(folder), str(deployment.expires_at.timestamp())]
+        command = [
+            self.python,
+            "-I",
+            "-S",
+            "-c",
+            _BOOT,
+            _ROOT,
+            str(folder),
+            str(deployment.expires_at.timestamp()),
+            uid,
+        ]
         live.begin(str(self.state / live.LIVE / cluster_name(deployment.run_id, task.index, deployment.attempt)))
-        log = os.open(folder / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        log = files.held(str(folder)).new(SUPERVISOR_LOG)
         try:
             starter = subprocess.Popen(
                 command,
@@ -198,7 +228,8 @@ class Launcher:
             self._check_expiry(deployment.expires_at)
             raise DeploymentExpired(f"the deployment call expired at {deployment.expires_at.isoformat()}")
         if answer not in (supervisor.TOOK_CHARGE, supervisor.NOT_NEEDED):
-            words = (folder / "supervisor.log").read_text(errors="replace")[-500:]
+            said = files.held(str(folder)).read(SUPERVISOR_LOG, files.FILE_MAX) or b""
+            words = said.decode("utf-8", "replace")[-500:]
             raise ClusterUnavailable(f"the supervisor did not start (exit {answer}): {words}")
 
     # --- what to run
@@ -207,7 +238,7 @@ class Launcher:
         passed = {n: v for n, v in self.environment.items() if n in PASSED_ON or n.startswith("LC_")}
         own = str(Path(self.python).parent)
         passed["PATH"] = os.pathsep.join([own, passed.get("PATH", os.defpath)])
-        return passed
+        return passed if self.run_as is None else passed | self.run_as.environment()
 
     def _secrets(self, crawler: CrawlerDefinition) -> dict[str, str]:
         """The values of the catalogue's references ``env:NAME``. Raises ``Refused`` for one that cannot be resolved."""
@@ -266,6 +297,7 @@ class Launcher:
             "memory_text": resources.memory,
             "cpu_limit": parse_cpu(resources.cpu),
             "cgroup": None if groups is None else groups.to_json(),
+            "user": None if self.run_as is None else self.run_as.to_json(),
             "stop_grace_s": deployment.limits.stop_grace_s,
             "run_timeout_s": deployment.limits.run_timeout_s,
             "slots": self.slots,
@@ -295,13 +327,24 @@ class Launcher:
 
 def _uid(folder: Path) -> str | None:
     """The uid in the spec, ``None`` without a spec. Raises ``folder.Garbage`` and ``OSError``."""
-    spec = files.read(str(folder / files.SPEC))
+    try:
+        spec = files.read(files.held(str(folder)), files.SPEC)
+    except (FileNotFoundError, NotOurs):
+        return None
     return None if spec is None else str(spec.get("uid") or "")
 
 
 def _began(folder: Path) -> bool:
     """Whether a supervisor ever took charge of the task."""
-    return any(files.exists(str(folder / name)) for name in (files.SUPERVISOR, files.PROCESS, files.END))
+    held = files.held(str(folder))
+    return any(held.has(name) for name in (files.SUPERVISOR, files.PROCESS, files.END))
+
+
+def _make_state(state: Path, folder: str) -> None:
+    """The folder of saved state, which is kept across attempts: no link of an earlier one leads anywhere else."""
+    held = Held(str(state))
+    for part in os.path.relpath(folder, state).split(os.sep):
+        held = held.make(part)
 
 
 def default_python() -> str:

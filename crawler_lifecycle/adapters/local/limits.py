@@ -7,8 +7,9 @@ watches the memory itself. Standard library only and light on imports: the super
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
+
+from crawler_lifecycle.runner.held import Held
 
 from . import folder as files
 from .cgroup import Group, Parents, group_name
@@ -27,8 +28,8 @@ def failed_at_limit(peak: int | None, limit: int | None, finish_reason: object) 
 class KernelLimits:
     """The control group of one task while its supervisor lives; nothing in it when there is none."""
 
-    def __init__(self, folder: str, spec: dict[str, object]) -> None:
-        self._file = os.path.join(folder, files.CGROUP)
+    def __init__(self, folder: Held, spec: dict[str, object]) -> None:
+        self._folder = folder
         self._spec = spec
         self._group: Group | None = None
 
@@ -47,7 +48,7 @@ class KernelLimits:
             parents = Parents.from_json(place)
             share = share if parents.cpu else None
             group = Group.planned(parents, name_of(self._spec), cpu=share)
-            files.replace(self._file, group.to_json())
+            files.replace(self._folder, files.CGROUP, group.to_json())
             group.make(memory=memory, cpu=share)
         except (OSError, ValueError) as error:
             self._give_up(error)
@@ -65,8 +66,7 @@ class KernelLimits:
 
     def _give_up(self, why: Exception) -> None:
         print(f"no cgroup for this task, its memory is watched instead: {why}", file=sys.stderr, flush=True)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._file)
+        self._folder.unlink(files.CGROUP)
 
     def oom_kills(self) -> int:
         """How many processes the kernel killed for the memory limit."""
@@ -89,8 +89,7 @@ class KernelLimits:
         """Remove the group; one that is still in use is left to the next look."""
         group, self._group = self._group, None
         if group is not None and group.remove():
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._file)
+            self._folder.unlink(files.CGROUP)
 
 
 def name_of(spec: dict[str, object]) -> str:
@@ -98,12 +97,12 @@ def name_of(spec: dict[str, object]) -> str:
     return group_name(str(spec.get("name")), spec.get("uid"))
 
 
-def left_behind(folder: str, spec: dict[str, object]) -> Group | None:
+def left_behind(folder: Held, spec: dict[str, object]) -> Group | None:
     """The group of a task whose supervisor may be dead; ``None`` when there is none on file.
 
     Raises ``folder.Garbage`` for a file that names anything else, and ``OSError``.
     """
-    data = files.read(os.path.join(folder, files.CGROUP))
+    data = files.read(folder, files.CGROUP)
     if data is None:
         return None
     try:
@@ -112,7 +111,7 @@ def left_behind(folder: str, spec: dict[str, object]) -> Group | None:
         raise files.Garbage(f"{files.CGROUP}: {trouble}") from None
 
 
-def settle(folder: str, group: Group) -> None:
+def settle(folder: Held, group: Group) -> None:
     """Nobody supervises the task any more: keep what the group knows about its end, and remove it once it is empty.
 
     Raises ``OSError``.
@@ -120,7 +119,6 @@ def settle(folder: str, group: Group) -> None:
     with contextlib.suppress(FileNotFoundError):  # removed by another look
         kills = group.oom_kills()
         if kills:
-            files.create(os.path.join(folder, files.OOM), {"kills": kills, "peak_memory": group.peak()})
+            files.create(folder, files.OOM, {"kills": kills, "peak_memory": group.peak()})
     if group.remove(0):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(folder, files.CGROUP))
+        folder.unlink(files.CGROUP)

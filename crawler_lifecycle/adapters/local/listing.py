@@ -72,7 +72,7 @@ class Place:
 def task_of(name: str) -> tuple[int, int, int] | None:
     """Run, index and attempt of a task's name; ``None`` for any other name."""
     parts = name.split("-")
-    if len(parts) != 4 or parts[0] != "crawl" or not all(p.isascii() and p.isdecimal() for p in parts[1:]):
+    if len(parts) != 4 or parts[0] != "crawl" or not all(map(_is_number, parts[1:])):
         return None
     run_id, index, attempt = (int(part) for part in parts[1:])
     return (run_id, index, attempt) if cluster_name(run_id, index, attempt) == name else None
@@ -83,6 +83,11 @@ def numbers_in(folder: Path) -> list[int]:
     try:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted((int(name) for name in names if name.isascii() and name.isdecimal()), reverse=True)
+    return sorted((int(name) for name in names if _is_number(name)), reverse=True)
+
+
+def _is_number(name: str) -> bool:
+    """Whether it is a number that a row of a database could have."""
+    return name.isascii() and name.isdecimal() and len(name) < 19

@@ -6,27 +6,22 @@ that could lead elsewhere, and only a regular file is read.
 
 from __future__ import annotations
 
-import errno
 import os
-from contextlib import ExitStack
 from pathlib import Path
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.ports import LogPart, TaskRef
+from crawler_lifecycle.runner.held import NotOurs
 
 from . import folder as files
 from .evidence import TaskFolder
-
-_FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
-#: There is nothing of ours under this name: nothing at all, a link, something else than a folder.
-_NOT_OURS = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR)
 
 
 class LocalLogs:
     """Implements ``TaskLogs`` for processes of this machine. It creates nothing.
 
-    A log that grew too large was moved aside by its supervisor; reading goes on in the new one.
+    A log that grew too large was moved aside by its runner; reading goes on in the new one.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -40,46 +35,38 @@ class LocalLogs:
             if not self._is_ours(folder):
                 return None
             ended = self._ended(folder)
-            with ExitStack() as stack:
-                file = self._open(stack, run.run_id, task)
-                if file is None:
-                    return LogPart(b"", 0, True) if ended else None
-                size = os.fstat(file).st_size
+            handle = self._log(folder)
+            if handle is None:
+                return LogPart(b"", 0, True) if ended else None
+            with open(handle, "rb", buffering=0) as file:
+                size = os.fstat(handle).st_size
                 place = max(0, size - limit) if after is None else after if after <= size else 0
-                data = os.pread(file, limit, place)
+                data = os.pread(file.fileno(), limit, place)
         except OSError as error:
             raise ClusterUnavailable(f"the log of task {task.task_id} cannot be read: {error.strerror}") from error
         end = place + len(data)
         return LogPart(data, end, ended and end >= size)
-
-    def _open(self, stack: ExitStack, run_id: int, task: TaskRef) -> int | None:
-        at: int | None = None
-        try:
-            for name in (str(self._tasks), str(run_id), str(task.index), str(task.attempt)):
-                flags = _FOLDER if at is None else _FOLDER | os.O_NOFOLLOW
-                at = os.open(name, flags, dir_fd=at)
-                stack.callback(os.close, at)
-            file = files.open_foreign(files.LOG, folder=at)
-        except OSError as error:
-            if error.errno in _NOT_OURS:
-                return None
-            raise
-        if file is not None:
-            stack.callback(os.close, file)
-        return file
 
     @staticmethod
     def _is_ours(folder: TaskFolder) -> bool:
         """Whether the folder is there, and of this run. Another run's log is not shown as this one's."""
         try:
             return folder.exists() and folder.foreign() is None
-        except NotADirectoryError:
+        except FileNotFoundError:  # nothing was ever deployed here, or its disk is away
             return False
+
+    @staticmethod
+    def _log(folder: TaskFolder) -> int | None:
+        """The log, opened; ``None`` for none, and for what a crawler put in its place. Raises ``OSError``."""
+        try:
+            return folder.held.open(files.LOG) if folder.held is not None else None
+        except NotOurs:
+            return None
 
     @staticmethod
     def _ended(folder: TaskFolder) -> bool:
         """Whether nothing of the task can print any more."""
-        if folder.has(files.END):
+        if folder.has_ended():
             return True
         began = folder.has(files.SUPERVISOR) or folder.has(files.PROCESS)
         # Going through all processes is dear; it is needed only when the supervisor died before its crawler.

@@ -12,6 +12,7 @@ Nothing here is evidence. What is told leads to a look, and the look decides.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import math
 import os
@@ -19,17 +20,20 @@ import resource
 import selectors
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run import RunRef
-from crawler_lifecycle.ports import ObserverHealth, TaskRef
+from crawler_lifecycle.ports import Counted, ObserverHealth, TaskRef
+from crawler_lifecycle.runner.held import NotOurs
 
 from . import folder as files
 from . import live
+from .counting import counted
 from .evidence import END_SECONDS, TaskFolder
 from .identity import Identity
 from .listing import Listing, Place, numbers_in, task_of
@@ -51,6 +55,8 @@ CATCH_UP_RUNS = 20
 RETRY_S, RETRY_MAX_S = 0.5, 10.0
 #: The end's file gets its name a moment after its time.
 SLACK_S = 1.0
+#: No task's fault: the watch begins anew once there is room again.
+_OURS_TO_MEND = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 Changed = Callable[[int, datetime], None]
 
@@ -64,6 +70,10 @@ class LocalObserver:
 
     def health(self) -> ObserverHealth:
         return self._health
+
+    def counted(self) -> Sequence[Counted]:
+        """See the port."""
+        return list(counted(self._state))
 
     def watch(self, changed: Changed, over: threading.Event) -> None:
         """Watch until ``over`` is set; see the port."""
@@ -128,6 +138,8 @@ class _Watch:
         """Tasks whose end was told, and when: their marks may come to light later."""
         self._listings = {name: Listing(str(state / name)) for name in (live.LIVE, "waiting", live.ENDED)}
         self._pins_max = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self._odd: set[str] = set()
+        """Tasks whose folder could not be read, which was told once."""
         self._scan_at = self._tidy_at = 0.0
 
     def __enter__(self) -> _Watch:
@@ -160,14 +172,14 @@ class _Watch:
             if key.fd == key.data.ahead:
                 self._crawler_ended(key.data)
             elif key.fd == key.data.pin:  # not so when this very turn has let it go
-                self._process_ended(key.data)
+                self._alone(key.data.name, self._process_ended, key.data)
         now = time.monotonic()
         if now < self._scan_at:
             return
         self._scan_at = now + SCAN_S
         self._scan(now)
         for task in [task for task in self._tasks.values() if task.check_at <= now]:
-            self._check(task, now)
+            self._alone(task.name, self._check, task, now)
         for _ in range(CATCH_UP_RUNS):
             if next(self._past, True):
                 break
@@ -187,13 +199,24 @@ class _Watch:
             self._mark_ended(name, now)
         for name in alive.added | waiting.added:
             if name not in self._tasks and name not in self._told and name not in ended.names:
-                self._adopt(name, now)
+                self._alone(name, self._adopt, name, now)
         for name in waiting.removed:
             task = self._tasks.get(name)
             if task is not None and task.waiting:
                 task.waiting, task.appeared = False, True
-                self._look_ahead(task, self._folder(task))
+                self._alone(name, self._look_ahead, task, self._folder(task))
                 self._tell(task.run_id)
+
+    def _alone(self, name: str, act: Callable[..., object], *given: Any) -> None:
+        """Do it. What is wrong with the folder of one task is that task's alone: all others are watched on."""
+        try:
+            act(*given)
+        except OSError as error:
+            if error.errno in _OURS_TO_MEND:
+                raise
+            if name not in self._odd:
+                logger.warning("the folder of %s cannot be watched, the looks that are due see to it: %s", name, error)
+            self._odd.add(name)
 
     def _mark_ended(self, name: str, now: float) -> None:
         task = self._tasks.get(name)
@@ -227,7 +250,7 @@ class _Watch:
     @staticmethod
     def _run_of(task: _Task) -> RunRef:
         """Whoever's it is: an observer tells of everything, and what a look makes of it is its own business."""
-        return RunRef(task.run_id, files.owner(str(task.path.parents[1])))
+        return RunRef(task.run_id, files.owner(str(task.path.parents[2]), task.run_id))
 
     def _look_ahead(self, task: _Task, folder: TaskFolder) -> None:
         """Hold the crawler beside its living supervisor. A look that comes meanwhile waits until the end is on file."""
@@ -258,11 +281,12 @@ class _Watch:
     def _check(self, task: _Task, now: float) -> None:
         """What no file descriptor tells: a folder taken away, an end without a supervisor, a long wait for a slot."""
         task.check_at = now + (HELD_S if task.pin is not None else UNHELD_S if task.held else SCAN_S)
-        folder_gone = not files.exists(str(task.path))
+        folder = self._folder(task)
+        folder_gone = not folder.exists()
         if folder_gone != task.folder_gone:
             task.folder_gone = folder_gone
             self._tell(task.run_id)
-        if task.pin is None or files.exists(str(task.path / files.END)):
+        if task.pin is None or folder.has_ended():
             self._hold(task)
         if task.name in self._tasks and not task.appeared and now - task.since >= APPEARED_S:
             task.appeared = True
@@ -271,7 +295,7 @@ class _Watch:
     def _hold(self, task: _Task) -> None:
         """Find the process whose end is the task's next change and hold it; without any, the task is over."""
         folder = self._folder(task)
-        if folder.has(files.END):
+        if folder.has_ended():
             return self._end(task)
         if task.pin is not None:
             return None
@@ -338,7 +362,7 @@ class _Watch:
         self._let_go(task)
         del self._tasks[task.name]
         now = self._told[task.name] = time.monotonic()
-        if now - task.told_at >= END_SECONDS or not files.exists(str(task.path / files.END)):
+        if now - task.told_at >= END_SECONDS or not self._folder(task).has(files.END):
             self._tell(task.run_id)  # no look has waited so long for the end's file
         live.end(str(self._state / live.LIVE / task.name))
 
@@ -358,21 +382,23 @@ class _Watch:
                 for attempt in numbers_in(self._state / "tasks" / str(run) / str(index)):
                     name = cluster_name(run, index, attempt)
                     if name not in self._tasks and name not in self._told:
-                        self._past_task(name, since)
+                        self._alone(name, self._past_task, name, since)
             yield False
 
     def _past_task(self, name: str, since: float) -> None:
         run_id, index, attempt = task_of(name) or (0, 0, 0)
-        folder = self._state / "tasks" / str(run_id) / str(index) / str(attempt)
         try:
-            ended = os.lstat(folder / files.END).st_ctime
-        except FileNotFoundError:
-            if files.exists(str(folder / files.SUPERVISOR)):
+            folder = files.open_task(str(self._state / "tasks"), run_id, index, attempt)
+        except (FileNotFoundError, NotOurs):
+            return
+        end = folder.stat(files.END)
+        if end is None:
+            if folder.has(files.SUPERVISOR):
                 self._adopt(name, time.monotonic())
             return
         self._told[name] = time.monotonic()
-        if ended >= since:
-            self._tell(run_id, datetime.fromtimestamp(ended + SLACK_S, UTC))
+        if end.st_ctime >= since:
+            self._tell(run_id, datetime.fromtimestamp(end.st_ctime + SLACK_S, UTC))
 
     # --- telling
 
@@ -383,11 +409,12 @@ class _Watch:
     def _time_of(self, path: Path) -> datetime | None:
         try:
             return datetime.fromtimestamp(os.lstat(path).st_ctime + SLACK_S, UTC)
-        except FileNotFoundError:
+        except (OSError, OverflowError, ValueError):
             return None
 
     def _tidy(self, now: float) -> None:
         live.forget(str(self._state))
+        self._odd &= self._tasks.keys()
         shown = self._listings[live.ENDED].names
         self._told = {n: t for n, t in self._told.items() if n in shown or now - t < 2 * live.KEEP_ENDED_S}
         self._place.improve()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.ports import TaskRecord
+from crawler_lifecycle.runner.held import NotOurs
 
 from . import folder as files
 from .inventory import numbers
@@ -14,9 +15,9 @@ from .inventory import numbers
 
 def task_records(tasks: Path, run: RunRef) -> list[TaskRecord]:
     """The latest attempt of each index of this very run. Raises ``OSError``."""
-    top = tasks / str(run.run_id)
-    if not run.owns(files.owner(str(top))):
+    if not run.owns(files.owner(str(tasks), run.run_id)):
         return []
+    top = tasks / str(run.run_id)
     found = []
     for index in numbers(top):
         records = (_record(top / str(index) / str(attempt)) for attempt in reversed(numbers(top / str(index))))
@@ -29,7 +30,7 @@ def task_records(tasks: Path, run: RunRef) -> list[TaskRecord]:
 def _record(folder: Path) -> TaskRecord | None:
     """What its spec says; ``None`` without one that can be read."""
     try:
-        spec = files.read(str(folder / files.SPEC))
+        spec = files.read(files.held(str(folder)), files.SPEC)
         contract = (spec or {}).get("contract")
         if spec is None or not isinstance(contract, dict):
             return None
@@ -45,5 +46,5 @@ def _record(folder: Path) -> TaskRecord | None:
             uid=str(spec["uid"]),
             record=record if isinstance(record, dict) else {},
         )
-    except (files.Garbage, KeyError, ValueError):
+    except (files.Garbage, NotOurs, FileNotFoundError, KeyError, TypeError, ValueError, RecursionError):
         return None

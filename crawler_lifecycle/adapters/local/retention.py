@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from crawler_lifecycle.runner.held import Held, NotOurs
+
 from . import folder as files
 from .identity import Identity
 
@@ -75,17 +77,19 @@ def _folders(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
             return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 
 def _ended(task: Path, before: float) -> bool:
     try:
-        if os.lstat(task / files.END).st_mtime >= before:
+        folder = files.held(str(task))
+        end = folder.stat(files.END)
+        if end is None or end.st_mtime >= before:
             return False
-        supervisor = files.read(str(task / files.SUPERVISOR))
+        supervisor = files.read(folder, files.SUPERVISOR)
         return supervisor is None or not Identity.from_json(supervisor).alive()
-    except (OSError, ValueError):  # no end, or it cannot be told who is there: keep it
+    except (OSError, NotOurs, ValueError):  # no end, or it cannot be told who is there: keep it
         return False
 
 
@@ -96,8 +100,8 @@ def _put_aside(state: Path, run: Path) -> None:
     """
     aside = state / TRASH / f"{run.name}.{os.urandom(4).hex()}"
     os.makedirs(aside, mode=0o700)
-    files.replace(str(run / REMOVED), {"at": files.utc(time.time())})
-    saved = state / "state" / f"{run.name}-{files.owner(str(run))}"
+    files.replace(Held(str(run.parent), run.name), REMOVED, {"at": files.utc(time.time())})
+    saved = state / "state" / f"{run.name}-{files.owner(str(run.parent), int(run.name))}"
     if saved.is_dir() and not saved.is_symlink():
         os.rename(saved, aside / "state")
     for index in _folders(run):

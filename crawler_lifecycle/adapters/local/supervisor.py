@@ -4,24 +4,27 @@ It waits for a slot, writes down who the crawler is before the crawler executes,
 memory limit and the grace after a stop, reaps, and writes the end. All it knows it reads from the task's folder, so
 nothing is lost when whoever started it dies. Standard library only.
 
-Its argument vector is: the task's folder, and the time (seconds since the epoch) after which it must not begin.
+Its argument vector is: the task's folder, the time (seconds since the epoch) after which it must not begin, and the
+task's uid. By these a stop finds it, whatever became of the folder.
 The process that was started exits as soon as the supervisor proper has taken charge; see ``TOOK_CHARGE`` and below.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import resource
 import signal
 import time
 from collections.abc import Callable
 
+from crawler_lifecycle.runner.held import Held, NotOurs
+
 from . import folder as files
-from . import live
-from .identity import Identity, boot_id, kill_all, members, memory_of
+from . import live, own
+from .identity import Identity, Stat, below, boot_id, kill_all, members, memory_of
 from .limits import KILLED, KernelLimits, failed_at_limit
+from .room import Room
 from .turnstile import WAKERS, Woken, alarm, free_slot, prepare_signals, try_lock
 
 TOOK_CHARGE = 0
@@ -31,9 +34,8 @@ NOT_NEEDED = 3
 EXPIRED = 5
 BROKEN = 70
 
-#: Seconds between two checks of memory, log size and stop file. Signals are answered at once.
+#: Seconds between two checks of memory and stop file. Signals are answered at once.
 TICK = 0.5
-LOG_MAX = 50 * 1024 * 1024
 #: A full disk must not cost the evidence of an end: writing it is tried for so long.
 WRITE_END_SECONDS = 600
 #: Rounds of SIGKILL, and the pause between them: while the crawler is watched, and before its end is said. On a machine
@@ -55,38 +57,45 @@ class Supervisor:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        spec = files.read(self._path(files.SPEC))
+        self._home = files.held(folder)
+        spec = files.read(self._home, files.SPEC)
         if spec is None:
-            raise FileNotFoundError(self._path(files.SPEC))
+            raise FileNotFoundError(os.path.join(folder, files.SPEC))
         self._spec = spec
         self._limit = _whole(spec.get("memory_limit"))
-        self._kernel = KernelLimits(folder, spec)
+        self._kernel = KernelLimits(self._home, spec)
+        self._adopts = False
+        self._room: Room | None = None
         self._started: float | None = None
         self._peak = 0
         self._oom = False
         self._message: str | None = None
 
-    def _path(self, name: str) -> str:
-        return os.path.join(self._folder, name)
-
     def _has(self, name: str) -> bool:
-        return files.exists(self._path(name))
+        return self._home.has(name)
+
+    def _within(self) -> str:
+        """A path of the folder that we hold, whatever was put in its place."""
+        return f"/proc/self/fd/{self._home.fileno()}"
+
+    def _stop_asked(self) -> bool:
+        return alarm.stop_asked or self._has(files.STOP)
 
     # --- taking charge
 
     def take_charge(self, expires_at: float) -> int:
         """Become the only supervisor of this task, or say why not. The lock lasts as long as this process."""
-        self._lock = os.open(self._path(files.LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = self._home.lockable(files.LOCK)
         if not try_lock(self._lock, seconds=1.0) or self._has(files.PROCESS) or self._has(files.END):
             return NOT_NEEDED
         if self._has(files.SUPERVISOR):
             # An earlier supervisor died while it waited. A look may have called the task gone, so it stays gone.
             return NOT_NEEDED
         me = {**Identity.of(os.getpid()).to_json(), "since": files.utc(time.time())}
-        files.create(self._path(files.SUPERVISOR), me)
+        files.create(self._home, files.SUPERVISOR, me)
         # Only now: a look after the deadline that found no supervisor can rely on none beginning later.
         if time.time() >= expires_at:
-            os.unlink(self._path(files.SUPERVISOR))
+            self._home.unlink(files.SUPERVISOR)
             return EXPIRED
         return TOOK_CHARGE
 
@@ -94,6 +103,7 @@ class Supervisor:
 
     def run(self) -> None:
         """From the queue to the end."""
+        self._adopts = own.adopt_orphans()
         self._mark(live.begin)  # again: who waited long for us may have dropped the mark of a task that never began
         slot = self._wait_for_slot()
         if slot is None:
@@ -117,26 +127,26 @@ class Supervisor:
                 if slot is not None:
                     return None if self._give_back(slot) else slot
             reason = f"waiting: {count} of {count} slots in use"
-            files.replace(self._path(files.WAITING), {"reason": reason, "since": files.utc(time.time())})
-            while not self._has(files.STOP):
+            files.replace(self._home, files.WAITING, {"reason": reason, "since": files.utc(time.time())})
+            while not self._stop_asked():
                 try:
                     alarm.sleep_in_queue(turnstile)
                 except Woken:
                     signal.pthread_sigmask(signal.SIG_BLOCK, WAKERS)
                     continue
                 break
-            while not self._has(files.STOP):
+            while not self._stop_asked():
                 slot = free_slot(slots_dir, count)
                 if slot is not None:
                     return None if self._give_back(slot) else slot
-                signal.sigtimedwait(WAKERS, 0.1)
+                alarm.wait(0.1)
             return None
         finally:
             os.close(turnstile)
 
     def _give_back(self, slot: int) -> bool:
         """Return the slot when a stop was asked for meanwhile."""
-        if not self._has(files.STOP):
+        if not self._stop_asked():
             return False
         os.close(slot)
         return True
@@ -148,6 +158,7 @@ class Supervisor:
     # --- the crawler
 
     def _execute(self, slot: int) -> None:
+        self._room = Room(self._within())
         try:
             pid = self._start(slot)
         except (_Unstartable, OSError, KeyError, TypeError, ValueError) as error:
@@ -185,9 +196,9 @@ class Supervisor:
         opened = False
         try:
             record = {**child.to_json(), "group": pid, "started_at": files.utc(self._started)}
-            files.replace(self._path(files.PROCESS), record)
+            files.replace(self._home, files.PROCESS, record)
             self._kernel.admit(pid)
-            opened = not self._has(files.STOP)
+            opened = not self._stop_asked()
             if opened:
                 os.write(gate_in, GATE_IN_GROUP if self._kernel.in_force else GATE_PLAIN)
         finally:
@@ -210,6 +221,8 @@ class Supervisor:
         seconds = self._spec.get("run_timeout_s")
         if isinstance(seconds, (int, float)):
             env["CRAWL_DEADLINE"] = files.utc(time.time() + seconds)
+        env["CRAWL_TASK_UID"] = str(self._spec.get("uid"))
+        env["CRAWL_LOG_FILE"] = os.path.join(self._folder, files.LOG)
         return env
 
     def _become_crawler(self, gate: int, fail: int, slot: int, environment: dict[str, str]) -> None:
@@ -220,8 +233,7 @@ class Supervisor:
             if not word:
                 os._exit(NOT_NEEDED)
             argv = [str(part) for part in self._list("argv")]
-            os.chdir(str(self._spec["cwd"]))
-            log = os.open(self._path(files.LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            log = self._home.new(files.LOG)
             nothing = os.open(os.devnull, os.O_RDONLY)
             os.dup2(nothing, 0)
             os.dup2(log, 1)
@@ -234,6 +246,8 @@ class Supervisor:
                 ceiling = 2 * self._limit + 256 * 1024 * 1024
                 ceiling = ceiling if hard == resource.RLIM_INFINITY else min(ceiling, hard)
                 resource.setrlimit(resource.RLIMIT_DATA, (ceiling, hard))
+            self._change_user(log)
+            os.chdir(str(self._spec["cwd"]))
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             # The runner begins with stop signals blocked and takes them when it is ready: none can kill it unheard.
             signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGTERM, signal.SIGINT})
@@ -242,6 +256,18 @@ class Supervisor:
             os.write(fail, f"{type(error).__name__}: {error}".encode()[:2000])
         finally:
             os._exit(127)
+
+    def _change_user(self, log: int) -> None:
+        """In the child, where the spec names a user: become it, for good, with its main group alone.
+
+        The log is the user's: the runner keeps it within its cap.
+        """
+        user = self._spec.get("user")
+        if isinstance(user, dict):
+            os.fchown(log, int(user["uid"]), int(user["gid"]))
+            os.setgroups([])
+            os.setresgid(*[int(user["gid"])] * 3)
+            os.setresuid(*[int(user["uid"])] * 3)
 
     def _list(self, name: str) -> list[object]:
         value = self._spec[name]
@@ -253,18 +279,24 @@ class Supervisor:
         """Until the runner has ended (it is left unreaped, so that its number stays ours)."""
         forced_at: float | None = None
         while True:
-            signal.sigtimedwait(WAKERS, TICK)
+            alarm.wait(TICK)
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 return
-            if forced_at is None and self._has(files.STOP):
+            if forced_at is None and self._stop_asked():
                 forced_at = time.monotonic() + self._grace()
-                if files.create(self._path(files.SIGNALLED), {"by": "supervisor", "at": files.utc(time.time())}):
+                if self._note_signal():
                     os.kill(pid, signal.SIGTERM)
             if forced_at is not None and time.monotonic() >= forced_at:
                 self._message = f"It was killed because it still ran {self._grace():g} s after the stop"
                 self._kill_group(pid)
             self._watch_memory(pid)
-            self._cap_log()
+
+    def _note_signal(self) -> bool:
+        """Whether the stop signal is ours to send: nobody did so before. Without a folder nobody else can."""
+        try:
+            return files.create(self._home, files.SIGNALLED, {"by": "supervisor", "at": files.utc(time.time())})
+        except OSError:
+            return True
 
     def _grace(self) -> float:
         grace = self._spec.get("stop_grace_s")
@@ -286,23 +318,8 @@ class Supervisor:
             self._message = f"It held {held} bytes, the limit is {self._limit} bytes"
             # First the reason, then the act: a look that comes before our end is on file must not guess.
             with contextlib.suppress(OSError):
-                files.create(self._path(files.OOM), {"message": self._message, "peak_memory": held})
+                files.create(self._home, files.OOM, {"message": self._message, "peak_memory": held})
             self._kill_group(pid)
-
-    def _cap_log(self) -> None:
-        """Move a log that grew too large to ``log.1`` and go on at the start of the same file."""
-        log = self._path(files.LOG)
-        try:
-            size = os.stat(log).st_size
-            if size <= LOG_MAX:
-                return
-            with open(log, "r+b", buffering=0) as source, open(f"{log}.1", "wb") as target:
-                source.seek(size - LOG_MAX)
-                while os.sendfile(target.fileno(), source.fileno(), None, 2**24):
-                    pass
-                source.truncate(0)
-        except OSError:  # a full disk: the next tick tries again
-            pass
 
     def _kill_group(self, pid: int, rounds: int = ROUNDS) -> None:
         """SIGKILL to the group and to what left it. Safe: our child's number is not reused before we reap it."""
@@ -317,16 +334,35 @@ class Supervisor:
         marks = files.marks(*run, given.get("CRAWL_TASK_ID"), str(given.get("CRAWL_FILES_DIR")))
         for _ in range(rounds):  # something may still be forking
             self._kernel.kill()
-            if not kill_all(members(leader, marks), boot_id()):
+            found = {stat.pid: stat for stat in [*members(leader, marks), *self._tree()]}
+            if not kill_all(list(found.values()), boot_id()):
                 return
             time.sleep(ROUND)
+
+    def _tree(self) -> list[Stat]:
+        """What lives below us: all of it is the crawler's, and nothing of the crawler's is elsewhere while we live."""
+        return below(os.getpid()) if self._adopts else []
 
     def _reap(self, pid: int) -> int:
         """End whatever the crawler left behind, then reap it: ended means that nothing of it runs."""
         self._kill_group(pid, LAST_ROUNDS)
         _, status, usage = os.wait4(pid, 0)
         self._peak = max(self._peak, usage.ru_maxrss * 1024, self._kernel.peak())
+        if self._adopts:
+            self._empty_tree()
         return status
+
+    def _empty_tree(self) -> None:
+        """Until the kernel says that we have no child any more, dead or alive: that is the proof.
+
+        It takes as long as it takes. What cannot be killed (it hangs in the kernel) still runs, and holds its slot.
+        """
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                if os.waitpid(-1, os.WNOHANG)[0]:
+                    continue
+                kill_all(self._tree(), boot_id())
+                time.sleep(ROUND)
 
     # --- the end
 
@@ -346,7 +382,7 @@ class Supervisor:
 
     def _summary(self) -> dict[str, object]:
         try:
-            return files.read(self._path(files.SUMMARY)) or {}
+            return files.read(self._home, files.SUMMARY) or {}
         except (files.Garbage, OSError):
             return {}
 
@@ -355,19 +391,19 @@ class Supervisor:
 
         It may do so while we look, so it is looked for in the one folder of tasks that we hold.
         """
-        inside = os.path.join(*self._folder.split(os.sep)[-3:])  # run, index, attempt
-        tasks = self._folder[: -len(inside) - 1]
+        tasks, *names = self._folder.rsplit(os.sep, 3)  # run, index, attempt
         try:
-            handle = os.open(tasks, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            there = Held(tasks)
         except OSError:
             return False
         try:
-            os.stat(inside, dir_fd=handle)
-        except OSError as error:
-            return error.errno == errno.ENOENT
-        finally:
-            os.close(handle)
-        return False
+            for name in names:
+                there = there.below(name)
+            return not os.path.samestat(os.fstat(there.fileno()), os.fstat(self._home.fileno()))
+        except (FileNotFoundError, NotOurs):
+            return True
+        except OSError:
+            return False
 
     def _write_end(self, status: int | None, reason: str, message: str | None) -> None:
         exit_code = number = None
@@ -393,7 +429,9 @@ class Supervisor:
         give_up = time.monotonic() + WRITE_END_SECONDS
         while True:
             try:
-                files.create(self._path(files.END), end)
+                self._home.set_aside(files.END)  # nothing but us may say it, and nothing of the crawler runs any more
+                if self._room is None or not self._room.become(os.path.join(self._within(), files.END), end):
+                    files.create(self._home, files.END, end)
                 self._mark(live.end)
                 return
             except OSError:
@@ -413,6 +451,7 @@ def _whole(value: object) -> int | None:
 
 def main(argv: list[str]) -> None:
     """Detach, take charge, tell the waiting starter how that went, and see the task to its end."""
+    own.hide()  # before the fork: the environment holds the crawler's secrets
     folder, expires_at = argv[0], float(argv[1])
     answer_out, answer_in = os.pipe()
     if os.fork():

@@ -11,7 +11,9 @@ import signal
 import time
 
 #: What wakes a supervisor, and never does anything else to it.
-WAKERS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
+WAKERS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1}
+#: The one that says something: stop. The file that says so, too, lies where a crawler can take it away.
+STOP_SIGNAL = signal.SIGUSR1
 
 
 class Woken(Exception):
@@ -46,8 +48,16 @@ class Alarm:
 
     def __init__(self) -> None:
         self._set = False
+        self.stop_asked = False
+        """Whether the stop signal came."""
+
+    def wait(self, seconds: float) -> None:
+        """Until a signal comes, at most so long. They are blocked."""
+        came = signal.sigtimedwait(WAKERS, seconds)
+        self.stop_asked = self.stop_asked or (came is not None and came.si_signo == STOP_SIGNAL)
 
     def __call__(self, number: int, frame: object) -> None:
+        self.stop_asked = self.stop_asked or number == STOP_SIGNAL
         if self._set:
             self._set = False  # a burst of signals must not interrupt the clean-up after the first
             raise Woken
@@ -70,7 +80,7 @@ alarm = Alarm()
 
 
 def prepare_signals() -> None:
-    """Signals only wake us: a stop is what the stop file says, never a bare SIGTERM from somewhere."""
+    """Signals only wake us: a stop is what the stop file or ``STOP_SIGNAL`` says, never a SIGTERM from somewhere."""
     signal.pthread_sigmask(signal.SIG_BLOCK, WAKERS)
     for number in WAKERS - {signal.SIGCHLD}:
         signal.signal(number, alarm)
