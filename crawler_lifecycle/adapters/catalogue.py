@@ -21,7 +21,8 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.arguments import Argument, ArgumentType
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
 from crawler_lifecycle.domain.names import CRAWLER_NAME
 from crawler_lifecycle.domain.pod import Owned, PodOptions, PodVolume, Toleration
@@ -45,6 +46,9 @@ _KNOWN: Mapping[str, list[str]] = {
     "kubernetes.volumes": [f.name for f in fields(PodVolume)],
     "kubernetes.requests": [f.name for f in fields(Resources)],
 }
+
+#: Types of arguments whose values may stand in the file without quotes.
+_UNQUOTED = frozenset(kind.value for kind in ArgumentType if kind is not ArgumentType.STRING)
 
 Path_ = tuple[str | int, ...]
 _NOTHING = Owned()
@@ -184,6 +188,7 @@ class _Reader:
         lines: dict[Path_, int] = {(): _line(node)}
         self.written = {}
         data = self._plain(node, (), lines)
+        self._as_written(data)
         try:
             definition = _DEFINITION.validate_json(json.dumps(data), strict=True)
             self._check(definition)
@@ -201,6 +206,21 @@ class _Reader:
                 kubernetes=pod if pod.project is not None else replace(pod, project=written),
             )
         return definition
+
+    def _as_written(self, data: Any) -> None:
+        """Defaults and choices of arguments that are no texts need no quotes: their type says how they are meant."""
+        declared = data.get("args")
+        for name, argument in declared.items() if isinstance(declared, dict) else ():
+            if not isinstance(argument, dict) or argument.get("type") not in _UNQUOTED:
+                continue
+            at: Path_ = ("args", name)
+            if isinstance(argument.get("default"), bool | int | float):
+                argument["default"] = self.written[*at, "default"]
+            if isinstance(choices := argument.get("choices"), list):
+                argument["choices"] = [
+                    self.written[*at, "choices", n] if isinstance(choice, bool | int | float) else choice
+                    for n, choice in enumerate(choices)
+                ]
 
     def _check(self, definition: CrawlerDefinition) -> None:
         """What the type of a definition alone cannot say."""
@@ -336,7 +356,8 @@ def _texts(definition: CrawlerDefinition) -> Iterator[tuple[str, str]]:
     if definition.kubernetes.project is not None:
         yield "kubernetes.project", definition.kubernetes.project
     yield from ((f"command[{n}]", word) for n, word in enumerate(definition.command))
-    yield from ((f"args.{name}", argument.default or "") for name, argument in definition.args.items())
+    for name, argument in definition.args.items():
+        yield from ((f"args.{name}", text) for text in (argument.default or "", *argument.choices))
     for section in ("settings", "env"):
         yield from ((f"{section}.{name}", value) for name, value in getattr(definition, section).items())
 

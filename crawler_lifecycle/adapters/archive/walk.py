@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from crawler_lifecycle.ports import FileSource
+from crawler_lifecycle.runner.held import Held, NotOurs
 
 from .limits import Limits
 from .naming import Names, safe_component
@@ -63,16 +64,14 @@ class Walk:
         for part in parts:
             path = self._names.folder(_joined(path, os.fsencode(part)))
         assert source.folder is not None
+        root = source.root or source.folder.parent
         try:
-            fd = os.open(source.folder, _OPEN | os.O_DIRECTORY)
-        except OSError as error:
-            why = f"the folder cannot be opened: {error.strerror}"
+            folder = Held(str(root), *source.folder.relative_to(root).parts)
+        except (OSError, NotOurs) as error:
+            why = f"the folder cannot be opened: {error.strerror if isinstance(error, OSError) else error}"
             self._skip(path or ".", why)
             return why
-        try:
-            yield from self._folder(fd, path, 0)
-        finally:
-            os.close(fd)
+        yield from self._folder(folder.fileno(), path, 0)
         return None
 
     def _folder(self, fd: int, path: str, depth: int) -> Generator[Found, None, None]:

@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Event, Fence, RunRow, TaskCounts
 
 from .bulk import chunks, forget_staged, update_tasks
-from .looks import count_sums
+from .counting import count_sums
 from .readable import Fault, unreadable
 from .rows import event_row, run_row
 from .stops import note_acted

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, case, func, insert, select
+from sqlalchemy import Connection, func, insert, select
 
-from crawler_lifecycle.domain.bounds import COUNT_MAX
 from crawler_lifecycle.domain.errors import Overtaken
 from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.stall import Reading, quiet_time
@@ -18,6 +17,7 @@ from crawler_lifecycle.ports import Details, Fence, Finding, FoundState, Look, L
 
 from .bulk import CHUNK, Move, apply_staged, chunks, delete_rows, forget_staged, stage_moves, update_tasks
 from .columns import storable
+from .counting import COUNTERS, count_sums, grown, moved
 from .rows import (
     Row,
     counters_of,
@@ -37,14 +37,13 @@ from .wire import insert_rows
 log = logging.getLogger(__name__)
 
 _MS = timedelta(milliseconds=1)
-_COUNTERS = ("pages", "items", "errors", "bytes")
 _SEEN = (Phase.WAITING, Phase.EXECUTING, Phase.ENDED)
 #: What is staged of a task.
 _PARTS = ("finding", "details")
 _ALIVE = [status.value for status in ALIVE]
 #: What one look may tell about a task without changing its status.
 _OBSERVED = ("cluster_name", "cluster_uid", "node", "reason", "started_at", "ever_seen", "absent_since", "missed_at")
-_OBSERVED_ALL = (*_OBSERVED, "last_progress_at", *_COUNTERS, "peak_memory", "resumed", "resume_note")
+_OBSERVED_ALL = (*_OBSERVED, "last_progress_at", *COUNTERS, "peak_memory", "resumed", "resume_note")
 
 
 class LookPart(StorePart):
@@ -92,15 +91,18 @@ class LookPart(StorePart):
             news = [row for task, o in seen if (row := _observed(task, o, unit.now, unit.run)) is not None]
             update_tasks(unit, news, replace=_OBSERVED_ALL)
             sums = count_sums(unit)
-            moved = any(value and value != unit.run[name] for name, value in sums.items())
+            progress = moved(unit.run, sums)
             counted = any(sums.values())
-            executing = any(o.phase is Phase.EXECUTING and o.counters != Counters() for _, o in seen)
+            active = [o for _, o in seen if o.phase is Phase.EXECUTING]
+            quiet_each = [o.quiet for o in active]
+            silent = None if None in quiet_each else min((one for one in quiet_each if one is not None), default=None)
+            readable = any(o.counters != Counters() for o in active) if counted else silent is not None
             quiet = quiet_time(
                 _quiet(unit.run),
                 unit.run["verified_at"],
                 unit.run["next_look_at"],
                 unit.run["look_error"] is not None,
-                Reading(look.observed_at, executing, moved, counted),
+                Reading(look.observed_at, readable, progress or _moved_between(unit.run), counted, silent),
             )
             unit.update_run(
                 **sums,
@@ -109,7 +111,7 @@ class LookPart(StorePart):
                 next_look_at=next_look_at or unit.run["next_look_at"],
                 look_error=None,
                 look_error_since=None,
-                last_progress_at=unit.now if moved else unit.run["last_progress_at"],
+                last_progress_at=look.observed_at if progress else unit.run["last_progress_at"],
                 quiet_ms=quiet // _MS or None,
             )
             return _report(unit)
@@ -227,6 +229,12 @@ def _report(unit: Unit) -> LookReport:
     )
 
 
+def _moved_between(run: Row) -> bool:
+    """Whether counters moved after the last look on record: whoever read them between looks has written them since."""
+    progress, looked = run["last_progress_at"], run["verified_at"]
+    return progress is not None and looked is not None and bool(progress > looked)
+
+
 def _quiet(run: Row) -> timedelta:
     return (run["quiet_ms"] or 0) * _MS
 
@@ -296,9 +304,10 @@ def _observed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str
         return _missed(task, seen, now, run)
     if seen.phase not in _SEEN or not ours:
         return None
-    counted = {name: getattr(seen.counters, name) for name in _COUNTERS}
-    new: dict[str, Any] = {name: task[name] if value is None else value for name, value in counted.items()}
-    moved = any(new[name] and new[name] != task[name] for name in _COUNTERS)
+    counted = {name: getattr(seen.counters, name) for name in COUNTERS}
+    # Somebody may have counted on while the look was under way; the last word is that of the end.
+    later = grown if seen.phase is Phase.EXECUTING else _told
+    new: dict[str, Any] = {name: later(task[name], value) for name, value in counted.items()}
     peaks = [peak for peak in (task["peak_memory"], seen.peak_memory) if peak is not None]
     new |= {
         "cluster_name": task["cluster_name"] or seen.name,
@@ -310,12 +319,16 @@ def _observed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str
         "ever_seen": True,
         "absent_since": None,
         "missed_at": None,
-        "last_progress_at": (seen.progress_at or now) if moved else task["last_progress_at"],
+        "last_progress_at": (seen.progress_at or now) if moved(task, new) else task["last_progress_at"],
         "peak_memory": max(peaks, default=None),
         "resumed": task["resumed"] if seen.resumed is None else seen.resumed,
         "resume_note": seen.resume_note or task["resume_note"],
     }
     return None if all(task[name] == value for name, value in new.items()) else {"task_id": task["task_id"], **new}
+
+
+def _told(known: Any, told: int | None) -> Any:
+    return known if told is None else told
 
 
 def _missed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str, Any] | None:
@@ -328,16 +341,6 @@ def _missed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str, 
         since = (task["absent_since"] or run["verified_at"] or now) if task["ever_seen"] else None
         new |= {"absent_since": since, "missed_at": seen.observed_at}
     return None if new == same else {"task_id": task["task_id"], **new}
-
-
-def count_sums(unit: Unit) -> dict[str, int | None]:
-    """The run's counters: sums over tasks that are not superseded, unknown as long as no task told any."""
-    t = task_history.c
-    # Below zero nobody counts, and nobody beyond the bound of what is taken in: what another hand wrote there is left
-    # out until a look counts anew, so that the sum always fits its column.
-    sums = (func.sum(case((t[name].between(0, COUNT_MAX), t[name]))).label(name) for name in _COUNTERS)
-    row = unit.conn.execute(current_tasks(unit.run_id, *sums)).one()
-    return {name: None if value is None else int(value) for name, value in row._mapping.items()}
 
 
 def _short(details: Details) -> Details:
@@ -364,7 +367,7 @@ def _detail(row: Row) -> dict[str, Any]:
         "node": seen.node if seen else None,
         "started_at": seen.started_at if seen else None,
         "peak_memory": max((peak for peak in peaks if peak is not None), default=None),
-        **{name: next((v for c in counters if (v := getattr(c, name)) is not None), None) for name in _COUNTERS},
+        **{name: next((v for c in counters if (v := getattr(c, name)) is not None), None) for name in COUNTERS},
         "log_tail": details.log_tail if details else None,
     }
 

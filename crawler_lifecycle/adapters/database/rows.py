@@ -13,6 +13,7 @@ from sqlalchemy import Table
 
 from crawler_lifecycle.domain.ledger import untrue_ms
 from crawler_lifecycle.domain.names import request_fingerprint
+from crawler_lifecycle.domain.pace import pages_per_minute
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Counters, Observation, TaskState, TaskStatus
 from crawler_lifecycle.ports import (
@@ -175,8 +176,9 @@ def stop_of(run: Row) -> StopIntent | None:
     )
 
 
-_RUN_FIELDS = tuple(n for n in RunRow.__dataclass_fields__ if n not in ("status", "stop", "unreadable"))
-_TASK_FIELDS = tuple(n for n in TaskRow.__dataclass_fields__ if n not in ("status", "unreadable"))
+_MADE = ("status", "stop", "pages_per_minute", "unreadable")
+_RUN_FIELDS = tuple(n for n in RunRow.__dataclass_fields__ if n not in _MADE)
+_TASK_FIELDS = tuple(n for n in TaskRow.__dataclass_fields__ if n not in _MADE)
 
 
 def whole_run(run: Row) -> RunRow:
@@ -189,7 +191,17 @@ def whole_run(run: Row) -> RunRow:
 
 def run_row(run: Row) -> RunRow:
     """One run whose row was checked already."""
-    return RunRow(status=RunStatus(run["status"]), stop=stop_of(run), **{name: run[name] for name in _RUN_FIELDS})
+    return RunRow(status=RunStatus(run["status"]), stop=stop_of(run), **_run_fields(run))
+
+
+def _run_fields(run: Row) -> dict[str, Any]:
+    fields = {name: run[name] for name in _RUN_FIELDS}
+    # A later attempt counts on from what the earlier ones had, in a time that is not on record.
+    return fields | {"pages_per_minute": _pace(run) if run["attempt"] == 1 else None}
+
+
+def _pace(row: Row) -> float | None:
+    return pages_per_minute(row["pages"], row["started_at"], row["ended_at"] or row["last_progress_at"])
 
 
 def listed_run(run: Row) -> RunRow:
@@ -200,8 +212,7 @@ def listed_run(run: Row) -> RunRow:
     stands: str = values["status"]
     # Only here a status may be none: who lists runs looks at ``unreadable``.
     status: Any = RunStatus(stands) if stands in RunStatus.__members__ else UnknownStatus(stands)
-    fields = {name: values[name] for name in _RUN_FIELDS}
-    return RunRow(status=status, stop=stop_of(values), unreadable=wrong, **fields)
+    return RunRow(status=status, stop=stop_of(values), unreadable=wrong, **_run_fields(values))
 
 
 def run_handle(run: Row) -> RunHandle:
@@ -225,7 +236,8 @@ def task_row(task: Row) -> TaskRow:
     status = values["status"]
     if status in TaskStatus.__members__:
         status = TaskStatus(status)
-    return TaskRow(status=status, unreadable=wrong, **{name: values[name] for name in _TASK_FIELDS})
+    fields = {name: values[name] for name in _TASK_FIELDS}
+    return TaskRow(status=status, unreadable=wrong, pages_per_minute=_pace(values), **fields)
 
 
 def counters_of(row: Row) -> Counters:
@@ -252,6 +264,24 @@ def task_state(task: Row) -> TaskState:
         reason=task["reason"],
         missed_at=task["missed_at"],
         place=task["cluster_place"],
+    )
+
+
+def stop_state(task: Row) -> TaskState:
+    """A task to be stopped, which takes its keys alone: what cannot be in its row is left out."""
+    values, _ = salvaged(task_history, task)
+    known = values["status"] in TaskStatus.__members__
+    return TaskState(
+        task_id=values["task_id"],
+        index=values["task_index"],
+        attempt=values["attempt"],
+        status=TaskStatus(values["status"]) if known else TaskStatus.RUNNING,
+        since=values["status_since"],
+        uid=values["cluster_uid"],
+        ever_seen=values["ever_seen"],
+        offered_until=values["offered_until"],
+        missed_at=values["missed_at"],
+        place=values["cluster_place"],
     )
 
 

@@ -112,10 +112,13 @@ def current_version(url: str) -> str | None:
 def upgrade(url: str) -> None:
     """Bring the database at ``url`` to the version of this build, creating a SQLite file and its folder if needed.
 
-    A second call changes nothing, nor does one on a newer schema that still serves this build (a deployment that was
-    rolled back); calls at the same time wait for each other. Raises ``InvalidRequest``, ``StoreUnavailable``, and
-    ``NotInThisState`` for a newer schema that does not, which stays as it is.
+    A second call changes nothing and needs no rights but to read, nor does one on a newer schema that still serves this
+    build (a deployment that was rolled back); calls at the same time wait for each other. Where only the version is
+    missing, what is there is kept: each migration leaves alone what it finds made. Raises ``InvalidRequest``,
+    ``StoreUnavailable``, and ``NotInThisState`` for a newer schema that does not serve us, which stays as it is.
     """
+    if read_schema(url).version == head_version():
+        return
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from .additions import AdditionPart
 from .adoption import AdoptionPart
 from .audits import AuditPart
 from .completion import CompletionPart
+from .counting import CountingPart
 from .deployment import DeploymentPart
 from .engine import Database, open_engine, parse_url
 from .ledger import LedgerPart
@@ -28,6 +29,7 @@ class SqlRunStore(
     AdditionPart,
     DeploymentPart,
     LookPart,
+    CountingPart,
     StopPart,
     CompletionPart,
     LedgerPart,

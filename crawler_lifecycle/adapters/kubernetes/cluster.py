@@ -134,6 +134,7 @@ class KubernetesCluster:
                     seen[place],
                     counters=progress.counters,
                     progress_at=progress.at,
+                    quiet=progress.quiet,
                     resumed=progress.resumed if later else None,
                     resume_note=progress.resume_note if later else None,
                 )

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.clocks import may_be_before
-from crawler_lifecycle.domain.task import INIT_FAILED, POD_FAILED, START_FAILURES, End
+from crawler_lifecycle.domain.task import INIT_FAILED, POD_FAILED, START_FAILURES, End, own_exit
 from crawler_lifecycle.ports import TaskRef
 
 from . import labels
@@ -35,7 +35,7 @@ def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
     moved = disruption(last)
     reason = _reason(last, code, moved)
     end = End(
-        exit_code=code,
+        exit_code=own_exit(code, summary.finish_reason, summary.own_exit),
         signal=signal,
         reason=reason,
         message=moved[1] if moved is not None else _message(pod, summary, reason, job),

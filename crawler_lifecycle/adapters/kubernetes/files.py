@@ -64,7 +64,7 @@ class VolumeFiles:
                 continue
             except OSError as error:
                 raise _unreadable(self._root, error) from error
-            found.append(FileSource(files_prefix(task.index, task.attempt), folder))
+            found.append(FileSource(files_prefix(task.index, task.attempt), folder, root=self._root))
         check_mounted(self._root)  # only now: what went with the volume, at whatever moment, is not missing
         return found
 

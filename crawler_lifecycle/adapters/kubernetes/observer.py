@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from crawler_lifecycle.ports import ObserverHealth
+from crawler_lifecycle.ports import Counted, ObserverHealth
 
 from . import labels
 from .changes import LONG_S, RUNNING, Changes, Seen
+from .counting import Counting, RunningPod, running
 from .objects import Job, Pod
 from .reflector import Pace, Reflector
 from .sighting import job_seen, pod_seen, since
@@ -45,11 +46,17 @@ class KubernetesObserver:
         self._pace = pace or Pace()
         self._long_s = long_s
         self._session: _Session | None = None
+        self._counting = Counting(api)
 
     def health(self) -> ObserverHealth:
         """Up while both watches are open and neither is silent."""
         session = self._session
         return session.health() if session is not None else ObserverHealth(False, "it does not watch")
+
+    def counted(self) -> Sequence[Counted]:
+        """See the port: of very many pods those whose turn it is, by the last lines of their logs."""
+        session = self._session
+        return self._counting.counted(session.running()) if session is not None else []
 
     def watch(self, changed: Changed, over: threading.Event) -> None:
         """Watch until ``over`` is set; see the port."""
@@ -68,6 +75,7 @@ class _Session:
         self._changed = changed
         self._lock = threading.Lock()
         self._watched = 0
+        self._running: dict[str, RunningPod] = {}
         selector = f"{labels.ours()},{labels.RUN}"
         self._reflectors: tuple[Reflector[Any], ...] = (
             Reflector(api, api.pods_path(), selector, _Pods(self), pace),
@@ -97,6 +105,22 @@ class _Session:
         problem = next((r.problem for r in self._reflectors if r.problem is not None), None)
         return ObserverHealth(problem is None, problem, self._watched)
 
+    def running(self) -> Mapping[str, RunningPod]:
+        """The pods in which a crawler executes, by uid."""
+        with self._lock:
+            return dict(self._running)
+
+    def pods(self, listed: Mapping[str, RunningPod | None], *, complete: bool = False) -> None:
+        """Pods as they are now: those that execute, and ``None`` for any other."""
+        with self._lock:
+            if complete:
+                self._running.clear()
+            for uid, pod in listed.items():
+                if pod is None:
+                    self._running.pop(uid, None)
+                else:
+                    self._running[uid] = pod
+
     def tell(self, apply: Callable[[Changes, float], set[int]], old: Mapping[int, datetime] | None = None) -> None:
         """Take in what came, and tell the runs concerned: as of now, or as of when it surely had happened."""
         with self._lock:
@@ -115,12 +139,13 @@ class _Pods:
         self._session = session
         self._first = True
 
-    def keep(self, item: Pod) -> tuple[str, Seen | None, datetime | None]:
-        return item.metadata.uid, pod_seen(item), since(item) if self._first else None
+    def keep(self, item: Pod) -> tuple[str, Seen | None, datetime | None, RunningPod | None]:
+        return item.metadata.uid, pod_seen(item), since(item) if self._first else None, running(item)
 
-    def complete(self, kept: Sequence[tuple[str, Seen | None, datetime | None]]) -> None:
-        listed = {uid: found for uid, found, _ in kept if found is not None}
-        old = _steady((found, at) for _, found, at in kept if found is not None) if self._first else None
+    def complete(self, kept: Sequence[tuple[str, Seen | None, datetime | None, RunningPod | None]]) -> None:
+        listed = {uid: found for uid, found, _, _ in kept if found is not None}
+        old = _steady((found, at) for _, found, at, _ in kept if found is not None) if self._first else None
+        self._session.pods({uid: pod for uid, _, _, pod in kept}, complete=True)
         self._first = False
         self._session.tell(lambda changes, now: changes.pods(listed, now), old)
 
@@ -129,9 +154,11 @@ class _Pods:
         if found is None:
             self.deleted(item)
         else:
+            self._session.pods({item.metadata.uid: running(item)})
             self._session.tell(lambda changes, now: changes.pod(item.metadata.uid, found, now))
 
     def deleted(self, item: Pod) -> None:
+        self._session.pods({item.metadata.uid: None})
         self._session.tell(lambda changes, _: changes.pod_gone(item.metadata.uid))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.task import Counters
@@ -24,6 +24,8 @@ class Progress:
     counters: Counters
     at: datetime | None = None
     """When the crawler last wrote its counters."""
+    quiet: timedelta | None = None
+    """For how long the crawler had written nothing when the line was printed, if it ever wrote anything."""
     resumed: bool | None = None
     resume_note: str | None = None
 
@@ -50,10 +52,11 @@ def _body(line: bytes) -> dict[str, object] | None:
 
 
 def _progress(said: dict[str, object]) -> Progress:
-    resumed = said.get("resumed")
+    resumed, quiet_s = said.get("resumed"), bounds.count(said.get("quiet_s"))
     return Progress(
         Counters(*(bounds.count(said.get(name)) for name in ("pages", "items", "errors", "bytes"))),
         bounds.moment(said.get("updated_at")),
+        None if quiet_s is None else timedelta(seconds=min(quiet_s, bounds.YEAR_S)),
         resumed if isinstance(resumed, bool) else None,
         bounds.words(said.get("resume_note"), bounds.NOTE_MAX),
     )

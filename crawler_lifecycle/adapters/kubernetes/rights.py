@@ -63,7 +63,10 @@ ROLES: Mapping[str, Sequence[Right]] = {
     ),
     "crawl-looker": (*_READS, *_rights("batch", "jobs", "patch"), *_rights("", "pods", "patch")),
     "crawl-stopper": (*_READS, *_rights("batch", "jobs", "delete"), *_rights("", "pods", "delete")),
-    "crawl-observer": (*_rights("batch", "jobs", "list", "watch"), *_rights("", "pods", "list", "watch")),
+    "crawl-observer": (
+        *(*_rights("batch", "jobs", "list", "watch"), *_rights("", "pods", "list", "watch")),
+        *_rights("", "pods/log", "get"),
+    ),
     "crawl-log-reader": (*_rights("", "pods", "get", "list"), *_rights("", "pods/log", "get")),
 }
 

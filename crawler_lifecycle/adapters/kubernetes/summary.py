@@ -29,6 +29,8 @@ class Summary:
     finish_reason: str | None = None
     exit: int | None = None
     """The exit code that the runner was about to end with."""
+    own_exit: int | None = None
+    """That of a command, before the runner made its own of it."""
     told: bool | None = None
     """Whether anybody had told the crawler to stop before it ended."""
     signal: int | None = None
@@ -54,6 +56,7 @@ def read_summary(text: str | None) -> Summary:
         runner=True,
         finish_reason=_text(said, "finish_reason"),
         exit=bounds.exit_code(said.get("exit")),
+        own_exit=bounds.exit_code(said.get("own_exit")),
         signal=bounds.exit_signal(said.get("signal")),
         told=told if isinstance(told, bool) else None,
         message=_text(said, "message"),
