@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from pydantic import TypeAdapter, ValidationError
@@ -14,6 +15,8 @@ from crawler_lifecycle.domain.run import RunRef, RunRequest
 from crawler_lifecycle.ports import Cluster, LostRun, Owner, RunRow, RunStore, TaskRecord, WorkflowDirectory
 
 from .audit_ending import Mend
+
+log = logging.getLogger(__name__)
 
 _REQUEST = TypeAdapter(RunRequest)
 
@@ -34,6 +37,7 @@ class Adoption:
         self._store = store
         self._cluster = cluster
         self._directory = directory
+        self._hurried: set[RunRef] = set()
 
     def of(self, run: RunRef) -> Mend:
         """What takes this run up again. A second time it finds the row."""
@@ -43,7 +47,9 @@ class Adoption:
         there = self._store.get_run(run.run_id)
         tasks = self._cluster.task_records(run)
         if there is not None and run.owns(there.run_uid):
-            return self._complete(there, tasks)
+            words = self._complete(there, tasks)
+            self._hurry(there)
+            return words
         workflow = self._directory.of_run(run)
         known, trouble = None, None
         if workflow is not None:
@@ -53,6 +59,7 @@ class Adoption:
                 trouble = error
         row = self._store.adopt_run(self._lost(run, tasks, workflow, known, trouble))
         if workflow is not None:
+            self._hurry(row)
             return f"taken up again as run {row.run_id}, with {len(tasks)} tasks; its workflow goes on"
         return f"taken up again as run {row.run_id}, with {len(tasks)} tasks, by workflow {self._begin(row)}"
 
@@ -66,6 +73,16 @@ class Adoption:
         lost = LostRun(row.ref, row.attempt, row.request_id, request, multi, owner, tasks, self._cluster.kind)
         self._store.adopt_run(lost)
         return f"taken up again in run {row.run_id}"
+
+    def _hurry(self, row: RunRow) -> None:
+        """What has waited for its row goes on now, instead of at its next try. Once for all tasks of a run."""
+        if row.owner_workflow_id is None or row.owner_run_id is None or row.ref in self._hurried:
+            return
+        self._hurried.add(row.ref)
+        try:
+            self._directory.hurry(Owner(row.owner_workflow_id, row.owner_run_id))
+        except TemporalUnavailable as error:  # the run is taken up, and comes to its next try by itself
+            log.warning("audit: run %d is not looked at sooner: %s", row.run_id, error)
 
     def _begin(self, row: RunRow) -> str:
         workflow_id = names.attempt_workflow_id(row.crawler, row.request_id, row.attempt + 1)

@@ -9,6 +9,7 @@ from crawler_lifecycle.domain.audit import ClusterTask, Finding
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.ports import Cluster, TaskRef
 
+from .abreast import Abreast
 from .shared import alive
 
 #: Between asking a task that nobody owns to end and ending it by force, in seconds.
@@ -16,6 +17,8 @@ STOP_S = 10.0
 #: What a killed one gets to be gone: a cluster may have to tell its node first.
 KILLED_S = 5.0
 _POLL_S = 0.2
+#: On top of both: what a cluster that does not answer gets.
+HANGS_S = 15.0
 
 #: Carries out one repair; what was done, in words. Raises an error of the domain when it could not.
 Mend = Callable[[], str]
@@ -28,17 +31,44 @@ class Ending:
         self._cluster = cluster
         self._tasks = tasks
         self._until = 0.0
+        self._asked: list[Finding] = []
+        self._refused: dict[str, Exception] = {}
+        self._became: dict[str, str | Exception] | None = None
 
     def ask(self, findings: Sequence[Finding]) -> None:
-        """Ask all of these to end."""
-        for finding in findings:
-            task, ref = self._ref(finding)
-            self._cluster.stop(task.run, ref)
-        self._until = time.monotonic() + STOP_S
+        """Ask all of these to end, some at once."""
+        told = self._abreast(self._ask, findings)
+        self._refused = {subject: what for subject, what in told.items() if isinstance(what, Exception)}
+        self._asked = [finding for finding in findings if finding.subject not in self._refused]
+        self._until, self._became = time.monotonic() + STOP_S, None
 
     def of(self, finding: Finding) -> Mend:
-        """What sees to the end of this one."""
-        return lambda: self._end(finding)
+        """What sees to the end of this one; the first that is called sees to the ends of all, some at once."""
+
+        def end() -> str:
+            if self._became is None:
+                self._became = {**self._refused, **self._abreast(self._end, self._asked)}
+            became = self._became.get(finding.subject, ClusterUnavailable("the cluster took too long to end it"))
+            if isinstance(became, Exception):
+                raise became
+            return became
+
+        return end
+
+    @staticmethod
+    def _abreast(do: Callable[[Finding], str], findings: Sequence[Finding]) -> dict[str, str | Exception]:
+        """What became of each; of one that hangs nothing is told."""
+        crowd = Abreast(do, slow_s=STOP_S + KILLED_S + HANGS_S)
+        found: dict[str, str | Exception] = {}
+        for finding, told in crowd.over(findings):
+            found[finding.subject] = told
+            alive()
+        return found
+
+    def _ask(self, finding: Finding) -> str:
+        task, ref = self._ref(finding)
+        self._cluster.stop(task.run, ref)
+        return "asked to end"
 
     def _ref(self, finding: Finding) -> tuple[ClusterTask, TaskRef]:
         _, task = self._tasks[finding.subject]

@@ -6,12 +6,16 @@ from dataclasses import dataclass, field
 
 from temporalio import activity
 
+from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import EVENT_RUN_STOPPED, event_key
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports import Cluster, Fence, Notifier, RunStore
 
 from .shared import Clock, Counts, beating, send_event, utc_now
 from .stopping import StopPass, StopReport
+
+#: Seconds for asking the tasks of a run whose stop cannot be recorded; the next try goes on.
+UNRECORDED_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +47,18 @@ class CancellationActivities:
     def record_stop(self, order: RecordStop) -> StopIntent | None:
         """Write the intent before anything is done about it; the run becomes STOPPING. Answers the intent on record.
 
-        Second execution: the intent is there, nothing changes.
+        A row that nobody can read keeps no stop back: the tasks are asked, or killed, at once, and the intent is
+        written when somebody has mended the row. Second execution: the intent is there, nothing changes.
         """
         stop = None
-        for heard in order.heard:
-            stop = self.store.record_stop(order.fence.run_id, heard.intent, heard.request_id, order.fence).stop
+        try:
+            for heard in order.heard:
+                stop = self.store.record_stop(order.fence.run_id, heard.intent, heard.request_id, order.fence).stop
+        except RowUnreadable:
+            force = any(heard.intent.force for heard in order.heard)
+            with beating():
+                StopPass(self.store, self.cluster, self.clock, order.fence, force=force, seconds=UNRECORDED_S).run()
+            raise
         return stop
 
     @activity.defn(name="cancel_queued_tasks", no_thread_cancel_exception=True)

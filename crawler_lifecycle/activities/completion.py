@@ -53,6 +53,8 @@ class RunEnded:
     """Whether somebody wants to be told by ``signal_pusher_changed``."""
     stopped: bool = False
     """Whether a stop was on record, so that ``signal_pusher_stopped`` has something to tell."""
+    stop: StopIntent | None = None
+    """What is on record of it."""
 
 
 @dataclass
@@ -93,6 +95,7 @@ class CompletionActivities:
             ended.errors,
             push=self.notifier.sends,
             stopped=ended.stop is not None,
+            stop=ended.stop,
         )
 
     @activity.defn(name="initiate_export_signal", no_thread_cancel_exception=True)

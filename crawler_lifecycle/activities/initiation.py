@@ -53,12 +53,19 @@ class InitiationActivities:
     def create_history_id(self, order: CreateHistory) -> RunHandle:
         """Insert the run with all its tasks, or claim the run named by ``run_id`` (resumption, reserved runs).
 
-        Second execution: the same owner gets the same answer, nothing is inserted again.
+        A request that never can be carried out is refused before anything is recorded (``InvalidRequest``), where this
+        worker has a catalogue. Second execution: the same owner gets the same answer, nothing is inserted again.
         """
-        if order.request.run_id is not None:
-            return self.store.claim_run(order.request, order.owner, self.directory.is_open, repair=order.repair)
-        crawler = self.catalogue.get(order.request.crawler or "")
-        request = with_limits(order.request, crawler.limits) if crawler is not None else order.request
+        request = order.request
+        if request.run_id is not None:
+            return self.store.claim_run(request, order.owner, self.directory.is_open, repair=order.repair)
+        crawler = self.catalogue.get(request.crawler or "")
+        if crawler is not None:
+            # The catalogue may have changed since a first execution, and what that recorded stays.
+            if self.store.find_run(order.request_id) is None:
+                tasks = None if request.tasks is None else [task.args for task in request.tasks]
+                check_tasks(crawler, request.args, request.settings, tasks)
+            request = with_limits(request, crawler.limits)
         return self.store.create_run(request, order.request_id, order.owner)
 
     @activity.defn(name="add_workflow_id", no_thread_cancel_exception=True)

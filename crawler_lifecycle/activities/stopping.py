@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.ports import Cluster, Details, Fence, RunStore, TaskRef
 
 from .abreast import Abreast
@@ -43,10 +43,19 @@ class StopReport:
 class StopPass:
     """One turn to every task of a run that was not asked yet, or for force: not killed yet, and then again."""
 
-    def __init__(self, store: RunStore, cluster: Cluster, clock: Clock, fence: Fence, *, force: bool) -> None:
+    def __init__(
+        self,
+        store: RunStore,
+        cluster: Cluster,
+        clock: Clock,
+        fence: Fence,
+        *,
+        force: bool,
+        seconds: float | None = None,
+    ) -> None:
         self._store, self._cluster, self._clock = store, cluster, clock
         self._fence, self._force = fence, force
-        self._until = time.monotonic() + PASS_S
+        self._until = time.monotonic() + (PASS_S if seconds is None else seconds)
         self._asked, self._begun, self._more = 0, False, False
         self._answered: list[tuple[TaskRef, Details | None]] = []
         self._marked_at = time.monotonic()
@@ -109,7 +118,7 @@ class StopPass:
         """
         try:
             return next(iter(self._cluster.details(self._fence.run, [task])), None)
-        except LifecycleError as error:
+        except Exception as error:  # also a reader that stumbles over what a crawler printed
             log.warning("the log of task %s was not kept before its stop: %s", task.task_id, error)
             return None
 
@@ -117,9 +126,12 @@ class StopPass:
         """Put on record who was asked: the logs that were kept, and then the statuses, in one transaction each."""
         answered, self._answered = self._answered, []
         if answered:
-            details = [kept for _, kept in answered if kept is not None]
-            if details:
-                self._store.save_details(self._fence, details)
-            self._store.mark_stopping(self._fence, [task.task_id for task, _ in answered], killed=self._force)
+            try:
+                details = [kept for _, kept in answered if kept is not None]
+                if details:
+                    self._store.save_details(self._fence, details)
+                self._store.mark_stopping(self._fence, [task.task_id for task, _ in answered], killed=self._force)
+            except RowUnreadable as error:  # what was asked counts; they are asked again when the row was mended
+                log.warning("%d tasks of run %d were asked to end: %s", len(answered), self._fence.run_id, error)
         self._asked += len(answered)
         self._marked_at = time.monotonic()

@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpire
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run import RunRef
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
-from crawler_lifecycle.ports import Deployed, Deployment, Details, FileSource, Look, TaskRecord, TaskRef
+from crawler_lifecycle.ports import Counted, Deployed, Deployment, Details, FileSource, Look, TaskRecord, TaskRef
 
 FINISHED = End(exit_code=0, reason="Completed", finish_reason="finished")
 SHUTDOWN = End(exit_code=11, reason="Error", finish_reason="shutdown")
@@ -39,6 +39,8 @@ class Behaviour:
     much in every ten minutes."""
     counts_for: float | None = None
     """Seconds after which it goes on without counting any more; ``None``: it never stalls."""
+    writes_for: float | None = None
+    """Seconds after which it writes nothing any more, not even to its log; ``None``: nobody sees what it writes."""
     heeds_stop_after: float | None = 0.0
     """Seconds from a stop to its end; ``None``: it ignores stops."""
     stopped: End = SHUTDOWN
@@ -160,6 +162,13 @@ class FakeCluster:
             now = self.clock()
             refs = {key: TaskRef(0, key[1], key[2], task.uid) for key, task in self._tasks.items()}
             return {key: self._observe(self._tasks[key].run, ref, now).phase for key, ref in refs.items()}
+
+    def counted(self) -> list[Counted]:
+        """What the tasks that execute now have counted so far."""
+        with self._lock:
+            now = self.clock()
+            alive = [(key, self._tasks[key]) for key, phase in self.phases().items() if phase is Phase.EXECUTING]
+            return [Counted(t.run, attempt, index, self._counters(t, now), now) for (_, index, attempt), t in alive]
 
     # --- Deployer
 
@@ -373,6 +382,13 @@ class FakeCluster:
             started_at=started,
             counters=self._counters(task, now),
             progress_at=now,
+            quiet=_quiet(task, now),
             resumed=told[0],
             resume_note=told[1],
         )
+
+
+def _quiet(task: _Task, now: datetime) -> timedelta | None:
+    if task.behaviour.writes_for is None:
+        return None
+    return max(now - task.started_at() - timedelta(seconds=task.behaviour.writes_for), timedelta(0))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports import ObserverHealth
+from crawler_lifecycle.ports import Counted, ObserverHealth
 
 from .cluster import FakeCluster
 
@@ -42,6 +42,9 @@ class FakeObserver:
                 over.wait(self.every_s)
         finally:
             self._watching -= 1
+
+    def counted(self) -> Sequence[Counted]:
+        return self.cluster.counted()
 
     def health(self) -> ObserverHealth:
         if not self._watching:

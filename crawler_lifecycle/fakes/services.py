@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from crawler_lifecycle.cloudevents import bus_text
 from crawler_lifecycle.domain.adoption import WorkflowRecord
 from crawler_lifecycle.domain.audit import OpenWorkflow, WorkflowState
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, effective_args
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, effective_args, effective_settings
 from crawler_lifecycle.domain.errors import (
     ClusterUnavailable,
     DeploymentExpired,
@@ -161,7 +161,7 @@ def _merged(deployment: Deployment, crawler: CrawlerDefinition) -> Deployment:
     return replace(
         deployment,
         tasks=tasks,
-        settings={**crawler.settings, **deployment.settings},
+        settings=effective_settings(crawler, deployment.settings),
         resources=deployment.resources.over(crawler.resources),
     )
 
@@ -177,6 +177,7 @@ class FakeDirectory:
         self.begun: dict[str, tuple[RunRequest, bool]] = {}
         self.delivered: dict[Fence, tuple[bool, bool]] = {}
         self.ended: dict[str, str] = {}
+        self.hurried: list[Owner] = []
         self.faults = Faults()
 
     def is_open(self, owner: Owner) -> bool:
@@ -201,6 +202,10 @@ class FakeDirectory:
     def begin(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> None:
         self.faults.strike()
         self.begun[workflow_id] = (request, repair)
+
+    def hurry(self, owner: Owner) -> None:
+        self.faults.strike()
+        self.hurried.append(owner)
 
     def of_run(self, run: RunRef) -> OpenWorkflow | None:
         self.faults.strike()

@@ -21,17 +21,20 @@ from crawler_lifecycle.domain.run import (
 )
 
 from .values import (
+    Counted,
     Deployed,
     Deployment,
     Details,
     Event,
     Fence,
+    FilePart,
     FileSource,
     KeptEnd,
     LogPart,
     Look,
     ObserverHealth,
     Owner,
+    TaskFileList,
     TaskRecord,
     TaskRef,
     Ticket,
@@ -155,6 +158,12 @@ class Observer(Protocol):
         """Whether it sees now."""
         ...
 
+    def counted(self) -> Sequence[Counted]:
+        """What crawlers that execute now have counted, as far as that can be read in a few seconds: of very many those
+        whose turn it is. Raises nothing but what the cluster cannot be asked for; one that says nothing is left out.
+        """
+        ...
+
 
 class TaskLogs(Protocol):
     """What tasks print, as far as it can be read from here. Raises ``ClusterUnavailable`` for anything but an answer.
@@ -168,6 +177,21 @@ class TaskLogs(Protocol):
         A place beyond the end is that of a log which was cut meanwhile: reading goes on at its beginning. ``None``
         when there is no log here: the task has not begun, executes on another machine, or was cleared away.
         """
+        ...
+
+
+class LiveFiles(Protocol):
+    """Supporting files of tasks, also of those that execute, as far as they can be read from here.
+
+    Raises ``ClusterUnavailable``. Names and contents are the crawler's: bytes of any kind, never more than asked for.
+    """
+
+    def list(self, run: RunRef, task: TaskRef, most: int) -> TaskFileList | None:
+        """At most ``most`` files of a task; ``None`` when its folder is not here."""
+        ...
+
+    def read(self, run: RunRef, task: TaskRef, path: str, place: int, limit: int) -> FilePart | None:
+        """At most ``limit`` bytes of a file from ``place`` on; ``None`` when there is no such regular file."""
         ...
 
 
@@ -227,6 +251,10 @@ class WorkflowDirectory(KnowsRuns, Protocol):
 
     def begin(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> None:
         """Start a workflow for a stored run, or find it open. ``repair``: in place of one that was lost."""
+        ...
+
+    def hurry(self, owner: Owner) -> None:
+        """Have the run looked at now, also where a step of it waits for its next try. A closed chain is no error."""
         ...
 
     def deliver_again(self, fence: Fence, *, event: bool, files: bool) -> None:

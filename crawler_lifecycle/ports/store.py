@@ -18,6 +18,7 @@ from crawler_lifecycle.domain.overdue import OverdueLooks
 from crawler_lifecycle.domain.run import (
     EndedTasks,
     ExportResult,
+    RunRef,
     RunRequest,
     RunStatus,
     StopIntent,
@@ -32,6 +33,7 @@ from .values import (
     Correction,
     CorrectionRow,
     CorrectionSummary,
+    Counted,
     Deployed,
     Details,
     Event,
@@ -227,6 +229,14 @@ class RunStore(Protocol):
         """
         ...
 
+    def record_counts(self, run: RunRef, counted: Sequence[Counted]) -> int:
+        """Raise counters of the run's live tasks, between looks; how many tasks. ``counted`` is of that run.
+
+        Never lowers one, and touches neither what has ended nor what is of another attempt or another run's uid. Moves
+        ``last_progress_at``, and neither ``updated_at`` nor anything of looks; makes no event. Raises ``RunNotFound``.
+        """
+        ...
+
     def record_look_error(self, fence: Fence, error: str, ordered_at: datetime | None = None) -> None:
         """Write down why the last look failed, and since when looks do, until one succeeds.
 
@@ -260,7 +270,8 @@ class RunStore(Protocol):
         """Write the intent, STOPPING (unless terminal) and, for a person, the row of ``cancellation_log``.
 
         The gateway calls it without a fence before it signals. A second stop keeps the first intent's time; a forced
-        one adds force; a person's outweighs a limit's. On a terminal run nothing is written.
+        one adds force; a person's outweighs a limit's. On a terminal run nothing is written. Of a run whose row cannot
+        be read a person's log row alone is written, by its keys, and ``RowUnreadable`` raised.
         """
         ...
 

@@ -113,6 +113,9 @@ class RunRow:
     errors: int | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    pages_per_minute: float | None = None
+    """On average, from its start to its end or, before that, to ``last_progress_at``. Null where it is unknown; of a
+    resumed run as well, whose counters and start are of several attempts: its tasks tell theirs."""
     unreadable: str | None = None
     """What cannot be in this row, and the cure. ``status`` is then what stands there, in a list also an
     ``UnknownStatus``; what cannot be read is empty."""
@@ -133,6 +136,18 @@ class ObserverHealth:
     """Tasks it has its eyes on."""
     place: int = 0
     """How many observers of the same cluster were there before it. They wake first; later ones leave them a moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What the crawler of one task that executes has counted so far, read between looks."""
+
+    run: RunRef
+    attempt: int
+    index: int
+    counters: Counters
+    at: datetime | None = None
+    """When the crawler last wrote its counters, as far as it says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +181,10 @@ class TaskRow:
     deployed_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    last_progress_at: datetime | None = None
+    """When its counters were last seen to move: what they say is of then."""
+    pages_per_minute: float | None = None
+    """On average, from its start to its end or, before that, to ``last_progress_at``; null where it is unknown."""
     unreadable: str | None = None
     """What cannot be in this row, and the cure; what cannot be read is empty."""
 
@@ -496,6 +515,23 @@ class LogPart:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskFileList:
+    """Supporting files of a task: paths below its folder, with sizes, by path."""
+
+    files: list[tuple[str, int]]
+    left_out: int
+    """Names that are no readable file, or one too many."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """A part of a file, and how large all of it is at this moment."""
+
+    data: bytes
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class LookReport:
     """What a look changed or will change, after the store has staged its findings."""
 
@@ -565,6 +601,8 @@ class FileSource:
     not there or end too early, and ``NotDelivered`` when they cannot be read now."""
     missing: str | None = None
     """Why there is nothing."""
+    root: Path | None = None
+    """A folder above ``folder`` that is ours alone: below it crawlers may write, and no link is followed."""
 
 
 @dataclass(frozen=True, slots=True)

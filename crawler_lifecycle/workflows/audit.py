@@ -16,14 +16,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar
 
+from pydantic import TypeAdapter
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from crawler_lifecycle.activities.audit import AuditActivities, AuditPage, AuditPart, CloseAudit
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import AuditReport, FindingKind, Reported, Unknown, most_urgent
+from crawler_lifecycle.payloads import Undecoded
 
-from .calls import call, reason
+from .calls import WithoutSignals, call, reason
+from .leaving import MustLeave, may_leave
+from .requests import read_carried, undecoded
 
 #: A source, how it is called in a report, and the kinds of findings of which it shows all.
 _SOURCES: tuple[tuple[str, Callable[[AuditActivities, AuditPage], AuditPart], tuple[FindingKind, ...]], ...] = (
@@ -80,24 +84,46 @@ class AuditState:
         self.findings = most_urgent([*self.findings, *part.findings])
 
 
+_STATE = TypeAdapter(AuditState)
+
+
 @workflow.defn(name=names.AUDIT_WORKFLOW)
-class CrawlAuditWorkflow:
+class CrawlAuditWorkflow(WithoutSignals):
     """One audit. Returns its report, also when something could not be compared."""
 
     @workflow.init
-    def __init__(self, order: AuditOrder | None = None, carried: AuditState | None = None) -> None:
-        self._s = carried or AuditState()
+    def __init__(self, order: Any = None, carried: Any = None, *surplus: Any) -> None:
+        self._s, self._refused = AuditState(), None
+        try:
+            self._s = read_carried(_STATE, carried, surplus) or self._s
+        except ApplicationError as error:
+            if workflow.info().continued_run_id:
+                raise RuntimeError(error.message) from error  # ours: a build that reads it can still come
+            self._refused = error
 
     @workflow.run
-    async def run(self, order: AuditOrder | None = None, carried: AuditState | None = None) -> AuditReport:
-        """Compare all sources, page by page."""
+    async def run(self, order: Any = None, carried: Any = None, *surplus: Any) -> AuditReport:
+        """Compare all sources, page by page; a page that this execution must leave is compared by the next one.
+
+        ``order`` is an ``AuditOrder`` or nothing, and all that an outside starter sends.
+        """
+        if self._refused is not None:
+            raise self._refused
         s, order = self._s, _read(order)
         if s.started_at is None:
             s.audit_id, s.started_at = workflow.info().first_execution_run_id, workflow.now()
+        try:
+            return await self._audit(order)
+        except MustLeave:
+            workflow.continue_as_new(args=[order, s])
+
+    async def _audit(self, order: AuditOrder) -> AuditReport:
+        s = self._s
         while s.source < len(_SOURCES):
-            if workflow.info().is_continue_as_new_suggested():
-                workflow.continue_as_new(args=[order, s])
+            if may_leave():
+                raise MustLeave
             await self._compare(order)
+        assert s.started_at is not None
         report = AuditReport(
             audit_id=s.audit_id,
             started_at=s.started_at,
@@ -131,7 +157,9 @@ class CrawlAuditWorkflow:
 
 
 def _read(order: Any) -> AuditOrder:
-    """The order of a start that may have come without one, or with one payload of two."""
+    """The order of a start that may have come without one."""
+    if isinstance(order, Undecoded):
+        raise undecoded("order", order)
     if isinstance(order, AuditOrder):
         return order
     if isinstance(order, dict) and set(order) <= {"repair", "unknown"} and isinstance(order.get("repair", False), bool):

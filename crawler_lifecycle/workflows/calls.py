@@ -14,6 +14,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from crawler_lifecycle.domain.names import QUEUE_CONTROL
 
+from .leaving import Interrupted, MustLeave, must_leave
 from .policies import config
 from .requests import read_answer
 
@@ -21,27 +22,8 @@ from .requests import read_answer
 ASK_AGAIN_MAX_S = 60.0
 #: The same for what runs on the control queue: the steps of a stop, which nothing can stand in for.
 ASK_AGAIN_STOPPING_S = 15.0
-#: Events after which an execution goes on as another one, before the server suggests it (at 4,096 by default): a round,
-#: or a window of a stop with its hundred calls, comes on top.
-HISTORY_MAX = 3_600
-
 A = TypeVar("A")
 R = TypeVar("R")
-
-
-class Interrupted(Exception):
-    """Something more important came up while an activity was awaited; the step is taken again."""
-
-
-def history_full() -> bool:
-    """Whether this execution is to go on as another one as soon as it may."""
-    info = workflow.info()
-    return info.is_continue_as_new_suggested() or info.get_current_history_length() >= HISTORY_MAX
-
-
-def may_leave() -> bool:
-    """Whether to continue as new now. While an update hangs, looks, deployments and stops go on where they are."""
-    return history_full() and workflow.all_handlers_finished()
 
 
 def start(
@@ -65,7 +47,8 @@ async def call(
     wake: Callable[[], bool] | None = None,
     seconds: float | None = None,
 ) -> R:
-    """The activity's answer. Raises ``Interrupted`` as soon as ``wake()`` holds or ``seconds`` have passed.
+    """The activity's answer. Raises ``Interrupted`` as soon as ``wake()`` holds or ``seconds`` have passed, and
+    ``MustLeave`` when this execution can go on no longer.
 
     An interrupted activity is asked to cancel and its answer is not awaited: it may hang, and it is idempotent and
     fenced, so that it can do no harm later. An error of the domain keeps its own type. An answer that cannot be read
@@ -98,10 +81,14 @@ async def _once(
 ) -> R:
     if wake is not None and wake():
         raise Interrupted
+    if must_leave():
+        raise MustLeave
     handle = start(method, arg, control=control, summary=summary)
-    if wake is None and seconds is None:
-        return await _answer(method, handle)
-    await pause(seconds, lambda: handle.done() or (wake is not None and wake()))
+    try:
+        await pause(seconds, lambda: handle.done() or (wake is not None and wake()))
+    except MustLeave:
+        abandon([handle])
+        raise
     if not handle.done():
         abandon([handle])
         raise Interrupted
@@ -137,14 +124,31 @@ def _tell(method: Callable[[Any, A], Any], error: _Unreadable, seconds: float) -
 
 
 async def pause(seconds: float | None, wake: Callable[[], bool], summary: str | None = None) -> None:
-    """Wait until ``wake()`` holds, at most ``seconds``."""
+    """Wait until ``wake()`` holds, at most ``seconds``. Raises ``MustLeave``."""
     if wake() or (seconds is not None and seconds <= 0):
         return
     timeout = None if seconds is None else timedelta(seconds=seconds)
     try:
-        await workflow.wait_condition(wake, timeout=timeout, timeout_summary=summary)
+        await workflow.wait_condition(lambda: wake() or must_leave(), timeout=timeout, timeout_summary=summary)
     except TimeoutError:
         return
+    if not wake():
+        raise MustLeave
+
+
+class WithoutSignals:
+    """A workflow that knows no signal. What comes all the same is counted, said once and dropped.
+
+    The handler is needed: the SDK would keep every signal for one that may come, and wake nobody.
+    """
+
+    unknown_signals = 0
+
+    @workflow.signal(dynamic=True, description="no signal is known here: whatever comes is counted and dropped")
+    def _on_signal(self, name: str, args: Sequence[RawValue]) -> None:
+        self.unknown_signals += 1
+        if self.unknown_signals == 1:
+            workflow.logger.warning("unknown signal %s dropped, and every one that follows: none is known here", name)
 
 
 def reason(error: FailureError) -> str:
@@ -156,7 +160,7 @@ def reason(error: FailureError) -> str:
 
 def neglect(handle: workflow.ActivityHandle[Any]) -> None:
     """Let an activity run without waiting for it, whatever comes of it."""
-    handle.add_done_callback(_look_away)
+    handle.add_done_callback(look_away)
 
 
 def abandon(handles: Sequence[workflow.ActivityHandle[Any]]) -> None:
@@ -166,7 +170,7 @@ def abandon(handles: Sequence[workflow.ActivityHandle[Any]]) -> None:
         handle.cancel()
 
 
-def _look_away(task: asyncio.Task[Any]) -> None:
+def look_away(task: asyncio.Task[Any]) -> None:
     """Retrieve the outcome, so that asyncio does not report an exception that nobody waits for."""
     if not task.cancelled():
         task.exception()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
@@ -18,10 +18,23 @@ from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import LIMITS, check_number
 from crawler_lifecycle.domain.run import ExportResult
+from crawler_lifecycle.payloads import Undecoded
 from crawler_lifecycle.ports import Fence
 
-from .calls import call, reason
+from .calls import WithoutSignals, call, reason
+from .leaving import MustLeave
+from .requests import undecoded
 from .state import RUN_ID, RUN_UID
+
+
+@dataclass
+class ExportState:
+    """What this delivery has done; travels over continue-as-new. Fields are only ever added, with defaults."""
+
+    done: int = 0
+    pushes: int | None = None
+    export: ExportResult | None = None
+    failed: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +44,7 @@ class ExportOrder:
     fence: Fence
     event: bool = True
     files: bool = True
+    state: ExportState = field(default_factory=ExportState)
 
     def __post_init__(self) -> None:
         """A number that no search attribute takes would fail the workflow task for ever."""
@@ -49,29 +63,45 @@ class ExportReport:
     failed: list[str] = field(default_factory=list)
 
 
+_ORDER = TypeAdapter(ExportOrder)
+
+
 @workflow.defn(name=names.EXPORT_WORKFLOW, failure_exception_types=[ValidationError])
-class RunExportWorkflow:
+class RunExportWorkflow(WithoutSignals):
     """One more delivery of one attempt. Ends well also when a delivery is given up: the records say which."""
 
-    def __init__(self) -> None:
-        self._failed: list[str] = []
-
     @workflow.run
-    async def run(self, order: ExportOrder) -> ExportReport:
-        """Deliver in the order of completion: event, pushes, files."""
-        fence = order.fence
-        workflow.upsert_search_attributes([RUN_ID.value_set(fence.run_id), RUN_UID.value_set(fence.run_uid)])
-        pushes = export = None
-        if order.event:
-            await self._try(CompletionActivities.initiate_export_signal, fence)
-            pushes = await self._try(CompletionActivities.resend_pushes, fence)
-        if order.files:
-            export = await self._try(CompletionActivities.export_supporting_files, fence)
-        return ExportReport(fence.run_id, fence.attempt, pushes, export, self._failed)
+    async def run(self, order: Any = None, *surplus: Any) -> ExportReport:
+        """Deliver in the order of completion: event, pushes, files. What must be left the next execution does again.
 
-    async def _try(self, method: Callable[[Any, Fence], Any], fence: Fence) -> Any:
+        ``order`` is an ``ExportOrder`` and all that is read. Fails for anything else.
+        """
+        if isinstance(order, Undecoded):
+            raise undecoded("order", order)
+        order = _ORDER.validate_python(order)
+        fence, s = order.fence, order.state
+        workflow.upsert_search_attributes([RUN_ID.value_set(fence.run_id), RUN_UID.value_set(fence.run_uid)])
+        acts = CompletionActivities
+        steps: list[Callable[[Any, Fence], Any]] = []
+        if order.event:
+            steps += [acts.initiate_export_signal, acts.resend_pushes]
+        if order.files:
+            steps += [acts.export_supporting_files]
         try:
-            return await call(method, fence)
+            for method in steps[s.done :]:
+                await self._take(method, fence, s)
+        except MustLeave:
+            workflow.continue_as_new(order)
+        return ExportReport(fence.run_id, fence.attempt, s.pushes, s.export, s.failed)
+
+    async def _take(self, method: Callable[[Any, Fence], Any], fence: Fence, s: ExportState) -> None:
+        try:
+            answer = await call(method, fence)
         except (ActivityError, ApplicationError) as error:
-            self._failed.append(f"{method.__name__}: {reason(error)}")
-            return None
+            s.failed.append(f"{method.__name__}: {reason(error)}")
+            answer = None
+        if method is CompletionActivities.resend_pushes:
+            s.pushes = answer
+        elif method is CompletionActivities.export_supporting_files:
+            s.export = answer
+        s.done += 1

@@ -12,10 +12,12 @@ thing and returns; which step comes next depends on nothing but the state, so co
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
+from pydantic import TypeAdapter
 from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
@@ -38,10 +40,11 @@ from crawler_lifecycle.domain.run import (
     StopIntent,
     TasksAdded,
 )
-from crawler_lifecycle.ports import Owner
+from crawler_lifecycle.ports import Fence, Owner
 
-from .calls import Interrupted, call, may_leave, pause
+from .calls import call, look_away, pause
 from .deploying import Deploying
+from .leaving import Interrupted, MustLeave, may_leave
 from .requests import read_carried, read_request, read_tasks
 from .state import REASON_MAX, RunState
 from .steps import ask_to_end, courtesy, gap, gap_left, is_time, look_round, publish, tell_parent, until_look
@@ -54,6 +57,8 @@ LATE_ROUNDS = 10
 
 R = TypeVar("R")
 
+_STATE = TypeAdapter(RunState)
+
 
 @workflow.defn(name=names.LIFECYCLE_WORKFLOW)
 class CrawlerLifecycleWorkflow:
@@ -63,7 +68,7 @@ class CrawlerLifecycleWorkflow:
     def __init__(self, request: Any = None, carried: Any = None, *surplus: Any) -> None:
         self._s, self._refused = RunState(), None
         try:
-            self._s = read_carried(carried, surplus) or self._s
+            self._s = read_carried(_STATE, carried, surplus) or self._s
         except ApplicationError as error:
             if workflow.info().continued_run_id:
                 # Our own state: a build that reads it can still come, and until then the run must not fail.
@@ -88,7 +93,8 @@ class CrawlerLifecycleWorkflow:
                 self._cancelled()
         result = life.result()
         if result is None:
-            again = RunRequest(crawler=self._s.crawler, run_id=self._s.run_id)
+            known = self._s.stage is not Stage.INITIATION
+            again = RunRequest(crawler=self._s.crawler, run_id=self._s.run_id) if known else request
             workflow.continue_as_new(args=[again, self._s])
         return result
 
@@ -102,10 +108,14 @@ class CrawlerLifecycleWorkflow:
     async def add_tasks(self, page: Any = None) -> TasksAdded:
         """Append tasks to the live run; they are deployed after the look that follows at once."""
         s, order = self._s, read_tasks(page)
-        await workflow.wait_condition(lambda: s.run_id != 0)
         update = workflow.current_update_info()
         key = order.request_id or (update.id if update is not None else str(workflow.uuid4()))
-        added = await call(InitiationActivities.add_tasks, AddToRun(s.fence, key, order.tasks))
+        try:
+            await pause(None, lambda: s.run_id != 0)
+            added = await call(InitiationActivities.add_tasks, AddToRun(s.fence, key, order.tasks))
+        except MustLeave:
+            text = f"the run's history is full and it goes on in a new one; send the page again with request_id {key!r}"
+            raise ApplicationError(text, type=NotInThisState.code, non_retryable=True) from None
         s.multi, s.inbox.look_now = True, True
         return added
 
@@ -141,6 +151,16 @@ class CrawlerLifecycleWorkflow:
 
     async def _live(self, request: RunRequest) -> RunResult | None:
         """Step by step to the result; ``None`` asks for continue-as-new."""
+        try:
+            return await self._steps(request)
+        except MustLeave:
+            # What was left in the middle begins anew: a look at once, whatever else it would have been.
+            self._s.inbox.look_now = True
+            await self._deploying.leave()
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            return None
+
+    async def _steps(self, request: RunRequest) -> RunResult | None:
         s = self._s
         while s.outcome is None:
             if s.stage is not Stage.COMPLETION:  # told together with the verdict, which comes at once
@@ -301,10 +321,13 @@ class CrawlerLifecycleWorkflow:
         forced = s.escalated(workflow.now())
         if forced is not None:
             s.inbox.want_stop(forced.intent, None)
-        heard = s.inbox.take_heard()
+        with s.inbox.taken() as heard:
+            if heard:
+                order = RecordStop(s.fence, heard)
+                # Of a row that cannot be read it goes on for as long: force must not wait for that.
+                told = await call(CancellationActivities.record_stop, order, wake=lambda: s.inbox.changed)
+                s.inbox.recorded_stop(told)
         s.stop_log += heard
-        if heard:
-            s.inbox.recorded_stop(await call(CancellationActivities.record_stop, RecordStop(s.fence, heard)))
         s.status = RunStatus.STOPPING
         publish(s)
         if s.stop_rung == 0 or s.counts.queued:
@@ -352,13 +375,11 @@ class CrawlerLifecycleWorkflow:
                     return await task
                 if full():
                     raise Interrupted
-                heard = s.inbox.take_heard()
-                try:
+                with suppress(Interrupted), s.inbox.taken() as heard:
                     order = RecordStop(s.fence, heard)
                     await call(CancellationActivities.add_cancellation_log_to_db, order, wake=over)
-                except Interrupted:
-                    s.inbox.heard = heard + s.inbox.heard
         finally:
+            task.add_done_callback(look_away)
             task.cancel()
 
     # --- 4. completion ---------------------------------------------------------------------------------------------
@@ -384,8 +405,8 @@ class CrawlerLifecycleWorkflow:
     async def _record_late_stop(self) -> None:
         """Put stops on record that came when no task was alive any more, unless the verdict came before them."""
         s = self._s
-        heard = s.inbox.take_heard()
-        recorded = await call(CancellationActivities.record_stop, RecordStop(s.fence, heard))
+        with s.inbox.taken() as heard:
+            recorded = await call(CancellationActivities.record_stop, RecordStop(s.fence, heard))
         if recorded is None:
             return
         s.inbox.recorded_stop(recorded)
@@ -395,11 +416,14 @@ class CrawlerLifecycleWorkflow:
 
     async def _complete(self) -> RunResult:
         s = self._s
+        steps: list[Callable[[Any, Fence], object]] = []
         if s.stopped:
-            await courtesy(s, CancellationActivities.signal_pusher_stopped)
+            steps.append(CancellationActivities.signal_pusher_stopped)
         if s.push_end:
-            await courtesy(s, ReconciliationActivities.signal_pusher_changed)
-        await courtesy(s, CompletionActivities.initiate_export_signal)
+            steps.append(ReconciliationActivities.signal_pusher_changed)
+        for step in [*steps, CompletionActivities.initiate_export_signal][s.completed :]:
+            await courtesy(s, step)
+            s.completed += 1
         export = await courtesy(s, CompletionActivities.export_supporting_files)
         # An update that came too late gets its refusal before the workflow is over.
         await workflow.wait_condition(workflow.all_handlers_finished)

@@ -21,12 +21,10 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import AddTasks, RunRequest
 from crawler_lifecycle.payloads import Undecoded
 
-from .state import RunState
-
 A = TypeVar("A")
+S = TypeVar("S")
 
 _REQUEST = TypeAdapter(RunRequest)
-_CARRIED = TypeAdapter(RunState)
 _TASKS = TypeAdapter(AddTasks)
 
 
@@ -36,7 +34,7 @@ def read_request(value: object) -> RunRequest:
     Raises ``ApplicationError`` of type ``InvalidRequest``, not retryable, naming each field, its value and the cure.
     """
     if isinstance(value, Undecoded):
-        raise _undecoded("request", value)
+        raise undecoded("request", value)
     if value is None:
         text = 'request: missing; start the workflow with a RunRequest, for example {"crawler": "services"}'
         raise ApplicationError(text, type=InvalidRequest.code, non_retryable=True)
@@ -48,21 +46,21 @@ def read_request(value: object) -> RunRequest:
         raise ApplicationError(in_words(error), type=InvalidRequest.code, non_retryable=True) from None
 
 
-def read_carried(value: object, surplus: Sequence[object]) -> RunState | None:
+def read_carried(kind: TypeAdapter[S], value: object, surplus: Sequence[object]) -> S | None:
     """The state that came with the request. Raises ``ApplicationError`` as ``read_request`` does."""
     if surplus:
-        text = f"input: {2 + len(surplus)} payloads are not allowed; give one RunRequest"
+        text = f"input: {2 + len(surplus)} payloads are not allowed; give one"
         raise ApplicationError(text, type=InvalidRequest.code, non_retryable=True)
     if isinstance(value, Undecoded):
-        raise _undecoded("the second payload", value)
+        raise undecoded("the second payload", value)
     try:
-        return None if value is None else _CARRIED.validate_python(value)
+        return None if value is None else kind.validate_python(value)
     except ValidationError as error:
-        text = f"the second payload: {in_words(error)}; leave it out: only a run that continues has one"
+        text = f"the second payload: {in_words(error)}; leave it out: only what continues has one"
         raise ApplicationError(text, type=InvalidRequest.code, non_retryable=True) from None
 
 
-def _undecoded(what: str, value: Undecoded) -> Exception:
+def undecoded(what: str, value: Undecoded) -> Exception:
     """What is wrong with a payload that cannot be read.
 
     One that a key would open is no failure of its sender: the workflow waits until a worker has that key.

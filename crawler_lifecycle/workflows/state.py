@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, overload
@@ -31,9 +32,12 @@ from crawler_lifecycle.domain.waiting import Standing, waiting
 from crawler_lifecycle.payloads import Undecoded
 from crawler_lifecycle.ports import Fence, RunHandle
 
+from .leaving import Interrupted, MustLeave
+
 NOTES_MAX = 20
 #: Stops that wait for the database, at the longest of texts still less than what may travel through Temporal.
 HEARD_MAX = 300
+TOO_LATE = "a stop came after the verdict and changed nothing"
 #: Characters kept of what a stop says about itself: a state must stay small, whatever is sent.
 REASON_MAX = 255
 
@@ -59,6 +63,10 @@ class Inbox:
     """Whether one of them asks for more than was asked for before. The others are logged and interrupt nothing."""
     look_now: bool = False
     notes: list[str] = field(default_factory=list)
+    closed: bool = False
+    """Whether the verdict is on record: nothing that comes now can stop the run, and nothing says that it did."""
+    unknown: int = 0
+    """Signals that nobody knows: counted, and only the first is told."""
 
     def note(self, text: str) -> None:
         """Remember a remark for people; the oldest are forgotten."""
@@ -66,6 +74,10 @@ class Inbox:
 
     def want_stop(self, intent: StopIntent, request_id: str | None) -> None:
         """A stop by a person (with the id of its request) or by a limit (without)."""
+        if self.closed:
+            if TOO_LATE not in self.notes:
+                self.note(TOO_LATE)
+            return
         before, self.stop = self.stop, intent if self.stop is None else self.stop.merged(intent)
         if before is None or replace(self.stop, requested_at=before.requested_at) != before:
             self.changed = True
@@ -77,10 +89,16 @@ class Inbox:
             if text not in self.notes:
                 self.note(text)
 
-    def take_heard(self) -> list[HeardStop]:
-        """The stops that are to be put on record now."""
-        heard, self.heard, self.changed = self.heard, [], False
-        return heard
+    @contextmanager
+    def taken(self) -> Iterator[list[HeardStop]]:
+        """The stops that are to be put on record now; where that is interrupted, they wait again."""
+        heard, changed = self.heard, self.changed
+        self.heard, self.changed = [], False
+        try:
+            yield heard
+        except (Interrupted, MustLeave):
+            self.heard, self.changed = [*heard, *self.heard], changed or self.changed
+            raise
 
     def recorded_stop(self, intent: StopIntent | None) -> None:
         """A stop that is in the database already, perhaps past us (through the gateway)."""
@@ -100,7 +118,14 @@ class Inbox:
         elif name == names.SIGNAL_LOOK_NOW:
             self.look_now = True
         else:
-            self.note(f"unknown signal {name!r} ignored; known are stop, force_stop and look_now")
+            self.unknown += 1
+            if self.unknown == 1:
+                self.note(f"unknown signal {name!r} ignored; known are stop, force_stop and look_now")
+
+    def told(self) -> list[str]:
+        """The notes, and how many signals nobody knew."""
+        more = [f"{self.unknown} unknown signals ignored in all"] if self.unknown > 1 else []
+        return [*self.notes, *more]
 
     def _fields(self, name: str, args: Sequence[RawValue], converter: PayloadConverter) -> dict[str, object]:
         if len(args) > 1:
@@ -182,6 +207,8 @@ class RunState:
     stop_log: list[HeardStop] = field(default_factory=list)
     """Recorded stops whose row in the cancellation log still lacks the time we acted on it."""
     inbox: Inbox = field(default_factory=Inbox)
+    completed: int = 0
+    """Steps of the completion that were taken."""
     published: dict[str, str] = field(default_factory=dict)
     """Search attributes as they were last set."""
 
@@ -232,8 +259,10 @@ class RunState:
         self.pages, self.items, self.errors, self.push_end = ended.pages, ended.items, ended.errors, ended.push
         self.stopped = ended.stopped
         self.counts, self.waiting_for, self.next_look_at = Counts(ended.tasks), None, None
-        if self.inbox.heard:
-            self.inbox.note("a stop came after the verdict and changed nothing")
+        heard, inbox = self.inbox.stop, self.inbox
+        if inbox.heard or (heard is not None and (ended.stop is None or (heard.force and not ended.stop.force))):
+            inbox.note(TOO_LATE)
+        inbox.stop, inbox.heard, inbox.changed, inbox.closed = ended.stop, [], False, True
 
     def result(self, export: ExportResult | None) -> RunResult:
         """What the workflow returns."""
@@ -252,7 +281,8 @@ class RunState:
         )
 
     def snapshot(self) -> RunSnapshot:
-        """The answer of the query ``status``."""
+        """The answer of the query ``status``: nothing that the database may know better."""
+        ended = self.outcome is not None
         return RunSnapshot(
             run_id=self.run_id or None,
             run_uid=self.run_uid or None,
@@ -260,19 +290,18 @@ class RunState:
             crawler=self.crawler,
             trigger=self.trigger,
             stage=self.stage,
-            status=self.status,
+            status=self.status if ended else None,
             outcome=self.outcome,
             cause=self.cause,
             stop=self.inbox.stop,
-            tasks=dict(self.counts.by_status),
+            tasks=dict(self.counts.by_status) if ended else None,
             rung=self.rung,
             last_look_at=self.last_look_at,
             next_look_at=self.next_look_at,
             looks=self.looks,
             waiting_for=self.waiting_for,
             waiting=self.waiting(),
-            verified_at=self.last_look_at,
-            notes=list(self.inbox.notes),
+            notes=self.inbox.told(),
         )
 
     def record(self) -> WorkflowRecord:
@@ -326,7 +355,7 @@ class RunState:
             stop = self.inbox.stop
             who = stop.limit or stop.requested_by or "somebody"
             rows.append(f"- {'forced stop' if stop.force else 'stop'} at {stop.requested_at:%H:%M:%S} UTC by {who}")
-        rows += [f"- note: {note}" for note in self.inbox.notes[-5:]]
+        rows += [f"- note: {note}" for note in self.inbox.told()[-5:]]
         return "\n".join(rows)
 
     def stop_wanted(self) -> bool:

@@ -20,7 +20,8 @@ from crawler_lifecycle.domain import cadence, names
 from crawler_lifecycle.domain.run import RunResult, StopIntent
 from crawler_lifecycle.ports import Fence
 
-from .calls import Interrupted, call, history_full, neglect, reason, start
+from .calls import call, neglect, reason, start
+from .leaving import Interrupted, history_full
 from .state import RunState
 
 R = TypeVar("R")

@@ -1,0 +1,37 @@
+"""When an execution goes on as another one: long before its history reaches a limit of the server."""
+
+from __future__ import annotations
+
+from temporalio import workflow
+
+#: Events after which an execution goes on as another one, before the server suggests it (at 4,096 by default): a round,
+#: or a window of a stop with its hundred calls, comes on top.
+HISTORY_MAX = 3_600
+#: Events and bytes after which it does so at once, whatever is under way, and takes that up again in the next one. The
+#: server takes no signal, a stop neither, after 10,000 of them, and ends an execution of 50 MiB.
+HISTORY_MOST, HISTORY_BYTES_MOST = 7_200, 16 * 2**20
+
+
+class Interrupted(Exception):
+    """Something more important came up while an activity was awaited; the step is taken again."""
+
+
+class MustLeave(Exception):
+    """The history is about to reach a limit of the server: whatever is awaited is left for the next execution."""
+
+
+def history_full() -> bool:
+    """Whether this execution is to go on as another one as soon as it may."""
+    info = workflow.info()
+    return info.is_continue_as_new_suggested() or info.get_current_history_length() >= HISTORY_MAX
+
+
+def must_leave() -> bool:
+    """Whether it is to do so at once. Asked in every call and every pause: somebody may be flooding it."""
+    info = workflow.info()
+    return info.get_current_history_length() >= HISTORY_MOST or info.get_current_history_size() >= HISTORY_BYTES_MOST
+
+
+def may_leave() -> bool:
+    """Whether to continue as new now. While an update hangs, looks, deployments and stops go on where they are."""
+    return history_full() and workflow.all_handlers_finished()
