@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +15,7 @@ from fastapi import FastAPI, Request, Response
 from crawler_lifecycle.domain.audit import LiveRun
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.overdue import overdue_before
-from crawler_lifecycle.ports import FileArchive, RunStore, SchedulerClient, TaskBundles, TaskLogs
+from crawler_lifecycle.ports import FileArchive, LiveFiles, RunStore, SchedulerClient, TaskBundles, TaskLogs
 from crawler_lifecycle.web.problems import install
 from crawler_lifecycle.web.serving import Bodies, Guard
 
@@ -31,6 +31,7 @@ from .metrics import Measured, Metrics, add_metrics
 from .openapi import describe
 from .routes_audit import add_audit
 from .routes_commands import add_commands, add_deliveries, add_uploads
+from .routes_files import add_files
 from .routes_ledger import add_ledger
 from .routes_logs import add_logs
 from .routes_reading import add_readers
@@ -54,17 +55,20 @@ def create_app(
     entrance: Entrance,
     archive: FileArchive | None = None,
     logs: TaskLogs | None = None,
+    files: LiveFiles | None = None,
     bundles: TaskBundles | None = None,
     sweep_s: float | None = 15.0,
     blocked_s: float = 5.0,
+    catalogue_s: float | None = None,
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> FastAPI:
     """The gateway over its ports, open to whom the entrance lets in.
 
-    ``logs`` is what tasks print, where this gateway can read that; ``bundles`` is where tasks in pods put their files,
-    where they upload them. ``sweep_s`` is the pause between sweeps (``None``:
-    no sweep), ``blocked_s`` that between searches for runs that cannot go on; ``background`` runs while the app does.
+    ``logs`` is what tasks print, and ``files`` what they leave, where this gateway can read that; ``bundles`` is where
+    tasks in pods put their files, where they upload them. ``sweep_s`` is the pause between sweeps (``None``: no
+    sweep), ``blocked_s`` that between searches for runs that cannot go on, ``catalogue_s`` that between readings of
+    the catalogue that nobody asked for; ``background`` runs while the app does.
     """
     crawlers = Crawlers(scheduler)
     commands = Commands(store, workflows, crawlers, clock)
@@ -76,6 +80,8 @@ def create_app(
 
     blocked = Blocked(workflows, metrics, every_s=blocked_s, overdue=overdue)
     tasks = [*background, feed.run, blocked.run]
+    if catalogue_s is not None:
+        tasks.append(functools.partial(crawlers.keep_reading, catalogue_s))
     if sweep_s is not None:
         tasks.append(Sweep(store, workflows, commands, every_s=sweep_s, clock=clock).run)
 
@@ -108,8 +114,9 @@ def create_app(
     add_deliveries(app, Deliveries(store, workflows, archive), clock)
     add_uploads(app, Uploads(store, bundles))
     add_ledger(app, store, metrics, clock)
-    add_readers(app, store, blocked, clock)
+    add_readers(app, store, blocked, feed, clock)
     add_logs(app, reader, store)
+    add_files(app, files, store)
     add_stream(app, feed, store)
     add_audit(app, store, workflows)
     _add_rest(app, store, workflows, crawlers, entrance.callers, metrics)
@@ -153,10 +160,15 @@ def _add_rest(
 
     @app.get("/v1/crawlers", operation_id="listCrawlers", response_model=CrawlerList, responses=NOT_MODIFIED)
     async def list_crawlers(request: Request) -> Response:
-        """The crawlers that can be started, as the scheduler service declares them."""
+        """The crawlers that can be started, as the scheduler service declares them.
+
+        While it does not answer: as it did last, with the header `Age` in seconds.
+        """
         known = await crawlers.all()
-        crawlers_now = [dataclasses.asdict(crawler) for crawler in known.values()]
-        return conditional(request, CrawlerList(crawlers=crawlers_now))
+        response = conditional(request, CrawlerList(crawlers=list(known.values())))
+        if crawlers.age_s is not None:
+            response.headers["Age"] = f"{crawlers.age_s:.0f}"
+        return response
 
     @app.get("/healthz", operation_id="healthz")
     async def healthz() -> dict[str, str]:

@@ -5,6 +5,7 @@ Nothing is allowed that the table does not name: an app with a route that has no
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import re
@@ -26,8 +27,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crawler_lifecycle import task_tokens
 from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.web.origins import Check, own_page_only
 from crawler_lifecycle.web.problems import Problem
-from crawler_lifecycle.web.serving import Check, bearer, loopback_only, unauthorised
+from crawler_lifecycle.web.serving import bearer, unauthorised
 
 from .callers import Caller, Callers, CallersError, Role, new_token
 from .limits import Limits, Quota
@@ -40,8 +42,8 @@ logger = logging.getLogger(__name__)
 #: Bodies, in bytes. Only those that list tasks may be large.
 BODY_MAX = 1024 * 1024
 BODY_OF_TASKS_MAX = 2 * 1024 * 1024
-#: How often the token of an open stream is looked at again, in seconds.
-STREAM_CHECK_S = 10.0
+#: How often the token of an answer that goes on is looked at again, in seconds; docs promise its end within one.
+CHECK_S = 0.4
 #: At most one line in the log about refused tokens in this time, in seconds.
 REFUSED_EVERY_S = 10.0
 
@@ -54,7 +56,7 @@ class Access:
 
     role: Role | None
     body_max: int = BODY_MAX
-    stream: Literal["never", "always", "when followed"] = "never"
+    stream: Literal["never", "always", "when followed", "when waited"] = "never"
     own_run: bool = False
     """Whether a crawler's own token is enough, for its own run."""
     own_task: bool = False
@@ -76,13 +78,15 @@ ACCESS: Mapping[str, Access] = {
     "metrics": _READ,
     "openapi": _READ,
     "listRuns": _READ,
-    "getRun": _READ,
+    "getRun": Access(Role.READ, stream="when waited"),
     "listTasks": _READ,
     "getTimeline": _READ,
     "listCorrections": _READ,
     "listCorrectionsOfRun": _READ,
     "summarizeCorrections": _READ,
     "getLog": Access(Role.READ, stream="when followed"),
+    "listFiles": _READ,
+    "getFile": Access(Role.READ, stream="always"),
     "streamEvents": Access(Role.READ, stream="always"),
     "downloadArchive": Access(Role.READ, stream="always"),
     "listCrawlers": _READ,
@@ -108,7 +112,7 @@ class Entrance:
     callers: Callers | None = None
     task_key: bytes | None = None
     quota: Quota | None = None
-    check: Check = loopback_only
+    check: Check = own_page_only
 
 
 class Operations:
@@ -197,10 +201,14 @@ class Door:
         name = caller.name if caller else None
         self._limits.spend(name, writes=access.writes)
         stream = access.stream == "always" or (access.stream == "when followed" and _is_followed(scope))
+        # Who waits takes the place of a stream.
+        stream = stream or (access.stream == "when waited" and _waits(scope))
         scope["lifecycle.stream"] = stream
         with self._limits.slot(name, stream=stream), _called(caller, operation):
-            watched = self._until_revoked(headers, send) if stream and caller else send
-            await self._app(scope, receive, _audited(watched) if access.writes else watched)
+            if caller is None or access.writes:
+                await self._app(scope, receive, _audited(send) if access.writes else send)
+            else:
+                await self._until_revoked(headers, scope, receive, send)
 
     def _caller(self, headers: Headers) -> Caller | None:
         """Who calls; ``None`` when the gateway is open. Raises ``Problem`` 401."""
@@ -236,25 +244,39 @@ class Door:
             logger.warning("unknown tokens were refused: %d since the last line like this", self._refused)
             self._refused, self._told_at = 0, now
 
-    def _until_revoked(self, headers: Headers, send: Send) -> Send:
-        """``send`` that looks at the token from time to time: taking it back must end what it opened."""
-        due, ended = self._monotonic() + STREAM_CHECK_S, False
+    async def _until_revoked(self, headers: Headers, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer for as long as the token holds: taking it back ends at once what it opened, silent streams too."""
+        begun = ended = sized = False
 
-        async def watched(message: Message) -> None:
-            nonlocal due, ended
-            if self._monotonic() >= due and not ended:
-                due = self._monotonic() + STREAM_CHECK_S
+        async def noted(message: Message) -> None:
+            nonlocal begun, ended, sized
+            begun = True
+            sized = sized or any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+            ended = message["type"] == "http.response.body" and not message.get("more_body", False)
+            await send(message)
+
+        async def answered() -> None:
+            await self._app(scope, receive, noted)
+
+        answer = asyncio.create_task(answered())
+        try:
+            while not (await asyncio.wait([answer], timeout=CHECK_S))[0]:
                 try:
                     self._caller(headers)
                 except Problem as problem:
-                    logger.info("an open stream is ended: %s", problem.detail)
-                    # The server now tells the app that the client has left, and the app stops sending.
-                    ended, message = True, {"type": "http.response.body", "body": b"", "more_body": False}
-                    await send(message)
-            if not ended:
-                await send(message)
-
-        return watched
+                    logger.info("an open answer is ended: %s", problem.detail)
+                    answer.cancel()
+                    await asyncio.wait([answer])
+                    if not begun:
+                        raise
+                    if not ended and not sized:  # of one whose length was told the server cuts the connection
+                        with contextlib.suppress(TimeoutError):
+                            async with asyncio.timeout(CHECK_S):
+                                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                    return
+            answer.result()
+        finally:
+            answer.cancel()
 
 
 def _crawler(key: bytes | None, token: str) -> Caller | None:
@@ -297,6 +319,11 @@ def _check(caller: Caller | None, access: Access, operation: str, parameters: Ma
 def _is_followed(scope: Scope) -> bool:
     values = parse_qs(scope["query_string"].decode("latin-1")).get("follow", [])
     return any(value.lower() in ("1", "true", "t", "yes", "y", "on") for value in values)
+
+
+def _waits(scope: Scope) -> bool:
+    values = parse_qs(scope["query_string"].decode("latin-1")).get("wait", [])
+    return any(value.strip() != "0" for value in values)
 
 
 @contextlib.contextmanager

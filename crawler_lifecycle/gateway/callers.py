@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 #: What new tokens begin with, so that people and secret scanners recognise one.
 PREFIX = "crawl_"
 #: How often the file is asked whether it changed, in seconds.
-FRESH_S = 1.0
+FRESH_S = 0.5
 FILE_MAX = 1024 * 1024
 _KEYS = ("name", "role", "sha256", "expires")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
@@ -217,7 +217,10 @@ class _Reader:
         expires = table.get("expires")
         if expires is not None and (not isinstance(expires, datetime) or expires.tzinfo is None):
             raise self._wrong(n, "expires", "expires must be a time with an offset, such as 2027-01-31T12:00:00Z")
-        expires = expires.astimezone(UTC) if expires is not None else None
+        try:
+            expires = expires.astimezone(UTC) if expires is not None else None
+        except OverflowError:
+            raise self._wrong(n, "expires", f"expires: {expires} is beyond the calendar; give a nearer time") from None
         return Entry(Caller(table["name"], role), table["sha256"].lower(), expires)
 
     def _wrong(self, n: int | None, key: str, text: str) -> CallersError:

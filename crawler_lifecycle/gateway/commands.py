@@ -17,8 +17,9 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.client import TemporalUnavailable
-from crawler_lifecycle.domain.crawler import check_tasks, with_limits
-from crawler_lifecycle.domain.errors import DuplicateRequest, RunNotFound
+from crawler_lifecycle.domain.arguments import check_texts
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, check_tasks, with_limits
+from crawler_lifecycle.domain.errors import DuplicateRequest, RowUnreadable, RunNotFound
 from crawler_lifecycle.domain.names import attempt_workflow_id, workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
 from crawler_lifecycle.ports import RunRow, RunStore
@@ -26,7 +27,7 @@ from crawler_lifecycle.web.problems import Problem, unavailable
 
 from .auth import caller_name, check_own
 from .crawlers import Crawlers
-from .schemas import AddedTasks, AddTasksBody, ResumeRun, StartRun, StopRun
+from .schemas import AddedTasks, AddTasksBody, ResumeRun, StartRun, StopRun, texts
 from .workflows import Workflows
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,18 @@ def workflow_ids(row: RunRow) -> list[str]:
     return list(dict.fromkeys(filter(None, (row.owner_workflow_id, next_workflow_id(row)))))
 
 
+def as_it_stands(store: RunStore, run_id: int) -> RunRow:
+    """The run as a list shows it, whatever another hand wrote into its row. Raises ``RunNotFound``."""
+    rows = store.list_runs(before_run_id=run_id + 1, limit=1)
+    if not rows or rows[0].run_id != run_id:
+        raise not_found(run_id)
+    return rows[0]
+
+
+def not_found(run_id: int) -> RunNotFound:
+    return RunNotFound(f"run {run_id} does not exist; GET /v1/runs lists what there is")
+
+
 def begin_request(row: RunRow, **more: Any) -> RunRequest:
     """The input of a workflow for a run that is stored already: its id says everything."""
     priority = row.request.get("priority")
@@ -93,7 +106,7 @@ class Commands:
         """The run. Raises ``RunNotFound``."""
         row = await run_in_threadpool(self._store.get_run, run_id)
         if row is None:
-            raise RunNotFound(f"run {run_id} does not exist; GET /v1/runs lists what there is")
+            raise not_found(run_id)
         return row
 
     # --- start ------------------------------------------------------------------------------------------------------
@@ -103,14 +116,14 @@ class Commands:
         request_id = _own_id(_same_id(body.request_id, key))
         # Also what makes a caller's request_id valid: RunRequest knows the rule.
         request = dataclasses.replace(dataclasses.replace(body.request(), request_id=request_id), request_id=None)
-        args = [task.args for task in body.tasks] if body.tasks is not None else None
+        args = [texts(task.args) for task in body.tasks] if body.tasks is not None else None
         try:
             row, fresh = await self._reserve(request, request_id, body, args)
         except DuplicateRequest as error:
             raise Problem(422, "idempotency_mismatch", f"Idempotency-Key: {error}") from error
         if row.owner_run_id is None and not row.status.terminal:
             await self._begin(row)
-        return Outcome(row, fresh)
+        return Outcome(row, fresh, self._crawlers.note() if fresh else None)
 
     async def _reserve(
         self, request: RunRequest, request_id: str, body: StartRun, args: list[dict[str, str]] | None
@@ -137,7 +150,8 @@ class Commands:
         """
         if known is None:
             crawler = await self._crawlers.get(body.crawler)
-            await run_in_threadpool(check_tasks, crawler, body.args, body.settings, args)
+            check_json_types(crawler, body)
+            await run_in_threadpool(check_tasks, crawler, request.args, request.settings, args)
             return with_limits(request, crawler.limits)
         request = with_limits(request, _mapping(known.request.get("limits")))
         if request.requested_by is not None and request.requested_by == caller_name():
@@ -159,18 +173,28 @@ class Commands:
     # --- stop -------------------------------------------------------------------------------------------------------
 
     async def stop(self, run_id: int, body: StopRun) -> Outcome:
-        """Record the stop, then tell the workflow, or start one that carries it out."""
-        before = await self.find(run_id)
-        if before.status.terminal:
+        """Record the stop, then tell the workflow, or start one that carries it out.
+
+        A row that cannot be read keeps no stop back: then the workflow is told by the keys of the run.
+        """
+        try:
+            before = await self.find(run_id)
+        except RowUnreadable:
+            before = None
+        if before is not None and before.status.terminal:
             return Outcome(before, fresh=False, note="It had ended already; nothing was stopped.")
         request_id = body.request_id or uuid.uuid4().hex
+        stop = StopRequest(request_id, body.requested_by, body.reason, body.force)
         intent = StopIntent(self._clock(), body.force, body.requested_by, body.reason)
-        row = await run_in_threadpool(self._store.record_stop, run_id, intent, request_id)
+        try:
+            row = await run_in_threadpool(self._store.record_stop, run_id, intent, request_id)
+        except RowUnreadable as error:
+            return await self._tell_by_keys(run_id, stop, error)
         if row.status.terminal:
             return Outcome(row, fresh=False, note="It had ended already; nothing was stopped.")
-        fresh = before.stop is None or row.stop != before.stop
+        fresh = before is None or before.stop is None or row.stop != before.stop
         try:
-            await self.tell_stop(row, StopRequest(request_id, body.requested_by, body.reason, body.force))
+            await self.tell_stop(row, stop)
         except TemporalUnavailable as error:
             logger.warning("the stop of run %d is recorded but not told yet: %s", run_id, error)
             note = (
@@ -178,6 +202,22 @@ class Commands:
             )
             return Outcome(row, fresh, note)
         return Outcome(row, fresh)
+
+    async def _tell_by_keys(self, run_id: int, stop: StopRequest, error: RowUnreadable) -> Outcome:
+        """Signal the workflow of a run whose row cannot be read. Raises the ``error`` when none is open."""
+        row = await run_in_threadpool(as_it_stands, self._store, run_id)
+        try:
+            for candidate in workflow_ids(row):
+                if await self._workflows.stop(candidate, stop):
+                    note = (
+                        f"Its tasks are {'killed' if stop.force else 'asked to end'}; the run itself ends when its row "
+                        f"was mended, by itself: {error}"
+                    )
+                    return Outcome(row, note=note)
+        except TemporalUnavailable as down:
+            detail = f"The stop of run {run_id} was not told; send this again later. {down}. Mend its row, too: {error}"
+            raise unavailable("temporal_unavailable", detail, run_id=run_id) from down
+        raise error
 
     async def tell_stop(self, row: RunRow, stop: StopRequest) -> None:
         """Signal the workflow of a run whose stop is recorded; where none is open, start one, which sees the record."""
@@ -200,15 +240,17 @@ class Commands:
         row = await self.find(run_id)
         check_own(row.ref)
         request_id = _own_id(_same_id(body.request_id, key))
-        args = [task.args for task in body.tasks]
+        args = [texts(task.args) for task in body.tasks]
         crawler = await self._crawlers.get(row.crawler)
+        check_json_types(crawler, body)
         own, settings = (_texts(row.request.get(name)) for name in ("args", "settings"))
         await run_in_threadpool(check_tasks, crawler, own, settings, args)
         try:
             added = await run_in_threadpool(self._store.add_tasks, run_id, request_id, args)
         except DuplicateRequest as error:
             raise Problem(422, "idempotency_mismatch", f"Idempotency-Key: {error}", run_id=run_id) from error
-        return AddedTasks(run_id=run_id, tasks=added, note=await self._wake(row))
+        notes = (self._crawlers.note(), await self._wake(row))
+        return AddedTasks(run_id=run_id, tasks=added, note=" ".join(filter(None, notes)) or None)
 
     async def _wake(self, row: RunRow) -> str | None:
         """Have the run's workflow look now; otherwise the sentence about when the tasks are seen."""
@@ -276,6 +318,13 @@ class Commands:
             raise unavailable("temporal_unavailable", str(error), run_id=run_id) from error
         detail = f"run {run_id} has no open workflow that could look; resume it"
         raise Problem(409, "not_in_this_state", detail, run_id=run_id)
+
+
+def check_json_types(crawler: CrawlerDefinition, body: StartRun | AddTasksBody) -> None:
+    """Refuse JSON's numbers and booleans where the crawler declares none. Raises ``InvalidRequest``."""
+    check_texts(crawler.args, body.args if isinstance(body, StartRun) else {})
+    for n, task in enumerate(body.tasks or ()):
+        check_texts(crawler.args, task.args, f"tasks[{n}].")
 
 
 def _same_id(given: str | None, key: str | None) -> str | None:

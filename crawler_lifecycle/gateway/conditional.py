@@ -36,14 +36,19 @@ def conditional(request: Request, answer: BaseModel) -> Response:
 
     The validator is weak: two answers under it differ in the times that it leaves out.
     """
-    tag = _tag(answer)
-    headers = {"ETag": f'W/"{tag}"', "Cache-Control": "private, no-cache"}
-    known = request.headers.get("if-none-match", "")
-    if known.strip() == "*" or tag in _TAG.findall(known):
+    tag = validator(answer)
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
+    if names(request.headers.get("if-none-match", ""), tag):
         return Response(status_code=304, headers=headers)
     return Response(answer.model_dump_json(), media_type="application/json", headers=headers)
 
 
-def _tag(answer: BaseModel) -> str:
+def names(known: str, tag: str) -> bool:
+    """Whether a header ``If-None-Match`` names this validator."""
+    return known.strip() == "*" or _TAG.findall(tag)[0] in _TAG.findall(known)
+
+
+def validator(answer: BaseModel) -> str:
+    """The answer's ``ETag``."""
     content = f"{type(answer).__qualname__}:{answer.model_dump_json(exclude=RELATIVE)}"
-    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+    return f'W/"{hashlib.blake2b(content.encode(), digest_size=16).hexdigest()}"'

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import time
 from collections.abc import Callable, Mapping
 
@@ -13,13 +15,18 @@ from crawler_lifecycle.domain.errors import SchedulerUnavailable
 from crawler_lifecycle.ports import SchedulerClient
 from crawler_lifecycle.web.problems import FieldError, Problem
 
+logger = logging.getLogger(__name__)
+
 FRESH_S = 5.0
 #: For so long a failure is the answer to those who waited for the same call, too.
 FAILED_S = 1.0
 
 
 class Crawlers:
-    """A short memory of ``GET /v1/crawlers``; many callers at once cause one call."""
+    """A short memory of ``GET /v1/crawlers``; many callers at once cause one call.
+
+    While the service is away, what was read last holds: a run is accepted by it, and deployed when the service is back.
+    """
 
     def __init__(
         self, scheduler: SchedulerClient, *, fresh_s: float = FRESH_S, clock: Callable[[], float] = time.monotonic
@@ -34,26 +41,57 @@ class Crawlers:
         self._reading = asyncio.Lock()
 
     async def all(self) -> Mapping[str, CrawlerDefinition]:
-        """The crawlers by name. Raises ``SchedulerUnavailable``."""
+        """The crawlers by name, as last read. Raises ``SchedulerUnavailable`` when they never were."""
         async with self._reading:
             if self._read_at is None or self._clock() - self._read_at > self._fresh_s:
                 await self._read()
             return self._known
 
     async def _read(self) -> None:
-        if self._failure is not None and self._clock() - self._failure[0] < FAILED_S:
+        if self._failure is None or self._clock() - self._failure[0] >= FAILED_S:
+            await self._call()
+        if self._failure is not None and self._read_at is None:
             raise SchedulerUnavailable(str(self._failure[1]))
+
+    async def _call(self) -> None:
         try:
             found = await run_in_threadpool(self._scheduler.crawlers)
         except SchedulerUnavailable as error:
+            if self._failure is None:
+                logger.warning("the catalogue cannot be read, what was read last holds: %s", error)
             self._failure = (self._clock(), error)
-            raise
+            return
         self._known = {crawler.name: crawler for crawler in found}
         self._read_at, self._failure = self._clock(), None
+
+    @property
+    def age_s(self) -> float | None:
+        """How long ago the crawlers were read, in seconds, while they cannot be read again; otherwise ``None``."""
+        return None if self._failure is None or self._read_at is None else self._clock() - self._read_at
+
+    def note(self) -> str | None:
+        """What a caller should know about a catalogue that could not be read again."""
+        age = self.age_s
+        if age is None:
+            return None
+        return (
+            f"The scheduler service does not answer; this was accepted by its catalogue of {age:.0f} s ago, and is "
+            "deployed when the service is back."
+        )
+
+    async def keep_reading(self, every_s: float) -> None:
+        """Read now and then, for as long as this is not cancelled, so that there is something to go by."""
+        while True:
+            with contextlib.suppress(SchedulerUnavailable):  # told when it is needed
+                await self.all()
+            await asyncio.sleep(every_s)
 
     async def get(self, name: str) -> CrawlerDefinition:
         """The crawler of this name. Raises ``Problem`` 422 with the known ones, or ``SchedulerUnavailable``."""
         known = await self.all()
+        if name not in known and self._failure is not None:
+            # It may have been declared since.
+            raise SchedulerUnavailable(str(self._failure[1]))
         if name not in known:
             listed = ", ".join(sorted(known)) or "none"
             error = FieldError(field="crawler", value=repr(name), message=f"unknown crawler; known are {listed}")

@@ -127,16 +127,16 @@ class Feed:
 
     # --- readers
 
-    def enter(self) -> None:
+    def enter(self, kind: str = "events") -> None:
         """A reader begins."""
         self._readers += 1
-        self._metrics.readers.labels("events").inc()
+        self._metrics.readers.labels(kind).inc()
         self._wanted.set()
 
-    def leave(self) -> None:
+    def leave(self, kind: str = "events") -> None:
         """A reader is gone."""
         self._readers -= 1
-        self._metrics.readers.labels("events").dec()
+        self._metrics.readers.labels(kind).dec()
         if not self._readers:
             self._wanted.clear()
 
@@ -148,6 +148,31 @@ class Feed:
         """End every stream, now and from now on."""
         self._closed = True
         self._tell()
+
+    # --- those who wait for news of one run
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody is served any more."""
+        return self._closed
+
+    @property
+    def news(self) -> asyncio.Event:
+        """What is set at the next news: taken before a look at the place, so that none gets lost in between."""
+        return self._news
+
+    async def place(self, within_s: float) -> int:
+        """Where the outbox ends; 0 where nobody knows in time, and then everything that comes is news."""
+        if self._head is None:
+            await self.heard(self._news, within_s)
+        return self._head or 0
+
+    def told(self, run_id: int, place: int) -> tuple[int, bool]:
+        """The place up to which is known now, and whether anything of the run stands after ``place``."""
+        if self._head is None or self._head <= place:
+            return place, False
+        first = bisect.bisect_right(self._ring, place, key=lambda frame: frame.seq)
+        return self._head, place < self._since or any(frame.run_id == run_id for frame in self._ring[first:])
 
     async def stream(self, after: int | None, run_id: int | None) -> AsyncGenerator[bytes, None]:
         """The wire: ``hello``, then every event with a number greater than ``after`` (default: from now on).
@@ -162,7 +187,7 @@ class Feed:
             try:
                 if self._head is not None:
                     place, reset = await self._place(after, run_id)
-                elif not await self._heard(self._news, self._ping_s):
+                elif not await self.heard(self._news, self._ping_s):
                     yield _WAITING
             except StoreUnavailable:
                 yield _WAITING
@@ -188,7 +213,7 @@ class Feed:
                 yield chunk
                 told, told_at = place, self._now()
             elif self._head is None or place >= self._head:
-                await self._heard(news, told_at + self._ping_s - self._now())
+                await self.heard(news, told_at + self._ping_s - self._now())
 
     async def _place(self, after: int | None, run_id: int | None) -> tuple[int, bool]:
         """Where a reader begins, and whether that is not where it left off: what follows is gone, or never was here."""
@@ -331,7 +356,7 @@ class Feed:
         self._news.set()
         self._news = asyncio.Event()
 
-    async def _heard(self, news: asyncio.Event, within_s: float) -> bool:
+    async def heard(self, news: asyncio.Event, within_s: float) -> bool:
         """Wait for news, or for the end of the feed; ``False`` when neither came in time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(within_s, 0.0)):

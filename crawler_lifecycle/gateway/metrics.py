@@ -40,7 +40,12 @@ class Metrics:
             buckets=_ANSWER_BUCKETS,
             registry=self.registry,
         )
-        self.readers = Gauge(f"{name}_stream_readers", "Clients that read a stream", ["stream"], registry=self.registry)
+        self.readers = Gauge(
+            f"{name}_stream_readers",
+            "Clients that read or wait",
+            ["stream"],
+            registry=self.registry,
+        )
         self.dropped = Counter(
             f"{name}_stream_dropped", "Clients cut because they stopped reading", ["stream"], registry=self.registry
         )
@@ -62,6 +67,7 @@ class Metrics:
         self.blocked.set(math.nan)
         self.refreshed_by: list[Callable[[], None]] = []
         """What brings other figures up to date before they are told; may block, never raises."""
+        self.readers.labels("waits")
         for stream in ("events", "log"):
             self.readers.labels(stream)
             self.dropped.labels(stream)

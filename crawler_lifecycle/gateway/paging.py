@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Annotated, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
-from crawler_lifecycle.domain.bounds import ID_MAX, INT_MAX
+from crawler_lifecycle.domain.bounds import ID_MAX, INT_MAX, storable
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
@@ -30,7 +30,7 @@ def _written(value: object) -> object:
     return value
 
 
-Moment = Annotated[AwareDatetime, BeforeValidator(_written)]
+Moment = Annotated[AwareDatetime, BeforeValidator(_written), AfterValidator(storable)]
 
 
 class Paging(BaseModel):
@@ -99,6 +99,23 @@ class LogChoice(BaseModel):
     task: int | None = Field(default=None, ge=1, le=ID_MAX)
     tail: int = Field(default=1000, ge=0, le=10_000)
     follow: bool = False
+
+
+class FilesChoice(BaseModel):
+    """Parameters of ``GET /v1/runs/{run_id}/files``: a task's id; default: all tasks."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    task: int | None = Field(default=None, ge=1, le=ID_MAX)
+
+
+class FileChoice(BaseModel):
+    """Parameters of ``GET /v1/runs/{run_id}/file``: a task's id (default: the main task's) and the file's path."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    path: str = Field(min_length=1, max_length=512)
+    task: int | None = Field(default=None, ge=1, le=ID_MAX)
 
 
 class ArchiveChoice(BaseModel):

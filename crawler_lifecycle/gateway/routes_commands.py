@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, Header, Path, Query, Response
+from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
@@ -37,6 +37,9 @@ _TASKS = JsonBody(AddTasksBody)
 _EXPORT = JsonBody(ResendExport, optional=True)
 
 _PART = JsonBody(UploadPart)
+
+#: An archive, and the same for clients that are made from the document and know no zip.
+_ZIP, _BYTES = "application/zip", "application/octet-stream"
 
 RunId = Annotated[int, Path(ge=1, le=ID_MAX)]
 
@@ -125,9 +128,18 @@ def add_deliveries(app: FastAPI, deliveries: Deliveries, clock: Callable[[], dat
         "/v1/runs/{run_id}/archive",
         operation_id="downloadArchive",
         response_class=StreamingResponse,
-        responses={200: {"content": {"application/zip": {}}, "description": "The zip of the supporting files"}},
+        responses={
+            200: {
+                "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in (_ZIP, _BYTES)},
+                "description": "The zip of the supporting files",
+            }
+        },
     )
-    def download_archive(run_id: RunId, choice: Annotated[ArchiveChoice, Query()]) -> StreamingResponse:
+    def download_archive(
+        run_id: RunId, choice: Annotated[ArchiveChoice, Query()], request: Request
+    ) -> StreamingResponse:
         """The supporting files of a run's newest archived attempt, or of the one that is named."""
         found = deliveries.download(run_id, choice.attempt)
-        return StreamingResponse(found.chunks, media_type="application/zip", headers=found.headers)
+        accept = request.headers.get("accept", "")
+        kind = _BYTES if _BYTES in accept and _ZIP not in accept else _ZIP
+        return StreamingResponse(found.chunks, media_type=kind, headers=found.headers)

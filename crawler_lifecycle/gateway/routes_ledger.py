@@ -39,7 +39,7 @@ def add_ledger(app: FastAPI, store: RunStore, metrics: Metrics, clock: Callable[
         responses=NOT_MODIFIED,
     )
     def summarize_corrections(choice: Annotated[SummaryChoice, Query()], request: Request) -> Response:
-        """For how long at most a recorded status was untrue, over all runs, and how often, by kind."""
+        """For how long at most a recorded status was untrue by a correction, over all runs, and how often, by kind."""
         now = clock()
         since = choice.since or now - WEEK
         summary, late = store.correction_summary(since), store.overdue_looks(overdue_before(now))
@@ -88,7 +88,7 @@ class Figures:
         )
         self._worst = Gauge(
             "lifecycle_week_wrong_seconds_max",
-            "For how long at most a recorded status was untrue in the last seven days, by kind of correction",
+            "For how long at most a recorded status was untrue in the last seven days, by kind of correction; no lag",
             ["kind"],
             registry=metrics.registry,
         )

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import FastAPI, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.bounds import ID_MAX
-from crawler_lifecycle.domain.errors import RunNotFound
+from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.overdue import overdue_before
 from crawler_lifecycle.ports import RunRow, RunStore
 
 from .auth import check_own
 from .blocked import Blocked
+from .commands import as_it_stands, not_found
 from .conditional import NOT_MODIFIED, conditional
+from .feed import Feed
+from .long_poll import WAIT_MAX_S, next_answer
 from .paging import (
     CorrectionFilters,
     CorrectionsOfRunFilters,
@@ -28,16 +31,28 @@ from .paging import (
     decode,
     id_before,
 )
-from .schemas import CorrectionPage, Overdue, Run, RunDetail, RunPage, StopOfRun, TaskPage
+from .schemas import (
+    CancellationEntry,
+    CorrectionPage,
+    DeliveryEntry,
+    ExportEntry,
+    Overdue,
+    Run,
+    RunDetail,
+    RunPage,
+    StopOfRun,
+    TaskPage,
+    entries,
+)
 from .timeline import TimelinePage, timeline_page
 from .waiting import told_by_tasks
 
 RunId = Annotated[int, Path(ge=1, le=ID_MAX)]
 
 
-def add_readers(app: FastAPI, store: RunStore, blocked: Blocked, clock: Callable[[], datetime]) -> None:
+def add_readers(app: FastAPI, store: RunStore, blocked: Blocked, feed: Feed, clock: Callable[[], datetime]) -> None:
     """Add lists, details, timelines and corrections."""
-    _add_runs(app, store, blocked, clock)
+    _add_runs(app, store, blocked, feed, clock)
     _add_histories(app, store)
 
 
@@ -45,11 +60,11 @@ def found(store: RunStore, run_id: int) -> RunRow:
     """The run. Raises ``RunNotFound``."""
     row = store.get_run(run_id)
     if row is None:
-        raise RunNotFound(f"run {run_id} does not exist; GET /v1/runs lists what there is")
+        raise not_found(run_id)
     return row
 
 
-def _add_runs(app: FastAPI, store: RunStore, blocked: Blocked, clock: Callable[[], datetime]) -> None:
+def _add_runs(app: FastAPI, store: RunStore, blocked: Blocked, feed: Feed, clock: Callable[[], datetime]) -> None:
     @app.get("/v1/runs", operation_id="listRuns", response_model=RunPage, responses=NOT_MODIFIED)
     def list_runs(filters: Annotated[RunFilters, Query()], request: Request) -> Response:
         """Runs, newest first, that fit every given filter; ``status`` may be given several times."""
@@ -74,15 +89,36 @@ def _add_runs(app: FastAPI, store: RunStore, blocked: Blocked, clock: Callable[[
         return conditional(request, RunPage(runs=runs, next_page_token=token, overdue=overdue))
 
     @app.get("/v1/runs/{run_id}", operation_id="getRun", response_model=RunDetail, responses=NOT_MODIFIED)
-    async def get_run(run_id: RunId, request: Request) -> Response:
-        """One run: its state, when that was last verified, its tasks by status, its stops, exports and deliveries."""
-        row = await run_in_threadpool(found, store, run_id)
-        return conditional(request, await run_in_threadpool(detail_of, row, await blocked.of(row)))
+    async def get_run(
+        run_id: RunId, request: Request, wait: Annotated[int, Query(ge=0, le=WAIT_MAX_S)] = 0
+    ) -> Response:
+        """One run: its state, when that was last verified, its tasks by status, its stops, exports and deliveries.
+
+        With ``wait`` the answer comes as soon as it is another one than ``If-None-Match`` names, or after so many
+        seconds (then 304). Without that header: as soon as anything about the run changes; at once if it has ended.
+        """
+
+        async def read() -> RunDetail:
+            row = await run_in_threadpool(found, store, run_id)
+            return await run_in_threadpool(detail_of, row, await blocked.of(row))
+
+        return await next_answer(request, feed, run_id, wait, read) if wait else conditional(request, await read())
 
     @app.get("/v1/runs/{run_id}/stop", operation_id="getStop")
     def get_stop(run_id: RunId) -> StopOfRun:
         """Whether a run is to end, and by force. A crawler may ask this of its own run with the token it was given."""
-        row = found(store, run_id)
+        try:
+            row = found(store, run_id)
+        except RowUnreadable:  # a crawler that is to be killed hears of it all the same
+            row = as_it_stands(store, run_id)
+            check_own(row.ref)
+            wishes = [one["force"] for one in store.cancellations(run_id) if one["attempt"] == row.attempt]
+            stop = row.stop
+            return StopOfRun(
+                run_id=run_id,
+                asked=bool(wishes) or stop is not None,
+                force=True in wishes or (stop is not None and stop.force is True),
+            )
         check_own(row.ref)
         return StopOfRun(run_id=run_id, asked=row.stop is not None, force=row.stop is not None and row.stop.force)
 
@@ -95,9 +131,9 @@ def _add_runs(app: FastAPI, store: RunStore, blocked: Blocked, clock: Callable[[
             known=told_by_tasks(store, row),
             request=row.request,
             tasks=store.count_tasks(run_id).positive(),
-            exports=[_public(entry) for entry in store.exports(run_id)],
-            cancellations=[_public(entry) for entry in store.cancellations(run_id)],
-            deliveries=[_public(entry) for entry in store.deliveries(run_id, keyed=True)],
+            exports=entries(ExportEntry, store.exports(run_id), run_id),
+            cancellations=entries(CancellationEntry, store.cancellations(run_id), run_id),
+            deliveries=entries(DeliveryEntry, store.deliveries(run_id, keyed=True), run_id),
             resumption=store.resumption(run_id) if row.attempt > 1 else [],
         )
 
@@ -153,8 +189,3 @@ def _corrections(
     rows = store.corrections(run_id, after, filters.page_size + 1, kind=filters.kind)
     page, token = cut("correction", rows, filters.page_size, lambda row: row.id)
     return CorrectionPage(corrections=page, next_page_token=token)
-
-
-def _public(entry: Mapping[str, object]) -> dict[str, Any]:
-    """A stored entry without the columns that repeat its place."""
-    return {name: value for name, value in entry.items() if name not in ("id", "run_id")}

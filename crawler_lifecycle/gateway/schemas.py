@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 
+from crawler_lifecycle.domain.arguments import Scalar, as_text
 from crawler_lifecycle.domain.audit import AuditReport, Reported, Unknown
 from crawler_lifecycle.domain.bounds import INT_MAX
+from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX, workflow_id
 from crawler_lifecycle.domain.overdue import OverdueLooks, overdue_before, overdue_words
-from crawler_lifecycle.domain.run import ChildTask, Limits, Resources, RunRequest, RunStatus, StopIntent, Trigger
+from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunStatus, StopIntent, Trigger
 from crawler_lifecycle.domain.waiting import waiting
 from crawler_lifecycle.ports import AddedTask, CorrectionRow, FindingRow, Resumption, RunRow, TaskRow
 
@@ -31,15 +34,36 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+def _scalar(value: object) -> Scalar:
+    if isinstance(value, str | int | float):  # and bool, which is an int
+        return value
+    raise ValueError("give a text, or a number or true or false where the crawler declares that type")
+
+
+Args = dict[str, Annotated[Scalar, PlainValidator(_scalar, json_schema_input_type=Scalar)]]
+"""Arguments of a request: texts, or what JSON has for a declared type."""
+
+
+def texts(args: Mapping[str, Scalar]) -> dict[str, str]:
+    """The same as a process receives it."""
+    return {name: as_text(value) for name, value in args.items()}
+
+
+class NewTask(_Body):
+    """One task of a run: its arguments, laid over those of the run."""
+
+    args: Args = Field(default_factory=dict)
+
+
 class StartRun(_Body):
     """Body of ``POST /v1/runs``: a ``RunRequest`` without ``run_id`` and ``rerun``, with room for more tasks."""
 
     crawler: str
     trigger: Trigger = Trigger.MANUAL
     request_id: str | None = None
-    args: dict[str, str] = Field(default_factory=dict)
+    args: Args = Field(default_factory=dict)
     settings: dict[str, str] = Field(default_factory=dict)
-    tasks: list[ChildTask] | None = Field(default=None, min_length=1, max_length=TASKS_MAX)
+    tasks: list[NewTask] | None = Field(default=None, min_length=1, max_length=TASKS_MAX)
     max_parallel_tasks: int | None = None
     requested_by: str | None = None
     tags: list[str] = Field(default_factory=list)
@@ -53,8 +77,8 @@ class StartRun(_Body):
 
     def request(self) -> RunRequest:
         """The request without its tasks. Raises ``InvalidRequest``."""
-        names = set(type(self).model_fields) - {"tasks", "request_id"}
-        return RunRequest(**{name: getattr(self, name) for name in names})
+        names = set(type(self).model_fields) - {"tasks", "request_id", "args"}
+        return RunRequest(args=texts(self.args), **{name: getattr(self, name) for name in names})
 
 
 class StopRun(_Body):
@@ -77,7 +101,7 @@ class ResumeRun(_Body):
 class AddTasksBody(_Body):
     """Body of ``POST /v1/runs/{run_id}/tasks``: child tasks of a live run. ``request_id`` makes a repeat harmless."""
 
-    tasks: list[ChildTask] = Field(min_length=1, max_length=TASKS_MAX)
+    tasks: list[NewTask] = Field(min_length=1, max_length=TASKS_MAX)
     request_id: str | None = Field(default=None, max_length=REQUEST_ID_MAX, pattern=_ID)
 
 
@@ -177,9 +201,12 @@ class Run(BaseModel):
     """Whether the look that was due is overdue: nobody vouches for the status any more."""
     blocked: str | None = None
     last_progress_at: datetime | None
+    """When counters were last seen to move, by a look or by the observer between two: what they say is of then."""
     pages: int | None
     items: int | None
     errors: int | None
+    pages_per_minute: float | None
+    """On average since the start; null where it is unknown, as of a resumed run, whose tasks tell theirs."""
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
@@ -210,21 +237,74 @@ class Run(BaseModel):
         )
 
 
+class ExportEntry(BaseModel):
+    """The archive of one attempt: how far it is, and where it lies."""
+
+    attempt: int
+    status: str
+    url: str | None
+    bytes: int | None
+    files: int | None
+    sha256: str | None
+    error: str | None
+    at: datetime
+
+
+class CancellationEntry(BaseModel):
+    """One wish of a person that the run ends."""
+
+    attempt: int
+    request_id: str
+    requested_by: str | None
+    reason: str | None
+    force: bool
+    requested_at: datetime
+    acted_at: datetime | None
+    """When the run's workflow had heard of it; null: not yet."""
+
+
+class DeliveryEntry(BaseModel):
+    """One event that must be delivered, to one receiver; ``pending`` without a receiver: nobody tried yet."""
+
+    seq: int
+    type: str
+    attempt: int
+    sink: str | None
+    status: str
+    tries: int
+    error: str | None
+    delivered_at: datetime | None
+
+
+Entry = TypeVar("Entry", ExportEntry, CancellationEntry, DeliveryEntry)
+
+
+def entries(kind: type[Entry], rows: Iterable[Mapping[str, object]], run_id: int) -> list[Entry]:
+    """Stored rows as the answer has them. Raises ``RowUnreadable`` for what another hand made of one."""
+    try:
+        return [kind.model_validate(row) for row in rows]
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        what = f"{kind.__name__} of run {run_id}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise RowUnreadable(f"{what}; mend the row or remove it") from None
+
+
 class RunDetail(Run):
     """One run with everything that is known about it."""
 
     request: Mapping[str, Any]
     tasks: dict[str, int]
-    exports: list[dict[str, Any]]
-    cancellations: list[dict[str, Any]]
-    deliveries: list[dict[str, Any]]
+    exports: list[ExportEntry]
+    cancellations: list[CancellationEntry]
+    deliveries: list[DeliveryEntry]
     resumption: list[Resumption]
     """Of a resumed run: how many tasks went on with saved state, and why others could not."""
 
     @classmethod
     def of(cls, row: RunRow, now: datetime, *, known: Mapping[str, Any] | None = None, **more: Any) -> Self:
         """As for a list, with what tasks and deliveries tell about the run's waiting."""
-        told = {"tasks": more["tasks"], "undelivered": undelivered(row.attempt, more["exports"], more["deliveries"])}
+        delivered = ([entry.model_dump() for entry in more[name]] for name in ("exports", "deliveries"))
+        told = {"tasks": more["tasks"], "undelivered": undelivered(row.attempt, *delivered)}
         return super().of(row, now, known={**told, **(known or {})}, **more)
 
 
@@ -265,6 +345,28 @@ class TaskPage(BaseModel):
 
     tasks: list[TaskRow]
     next_page_token: str | None
+
+
+class TaskFile(BaseModel):
+    """A supporting file of a task."""
+
+    task_id: int
+    path: str
+    name: str
+    """As in the run's archive."""
+    bytes: int
+
+
+class TaskFilePage(BaseModel):
+    """Supporting files that can be read now, at most 2,000."""
+
+    run_id: int
+    readable: bool
+    """Whether files of this run can be read here at all."""
+    files: list[TaskFile]
+    left_out: int
+    """Links, pipes, names that are no text, and files beyond the limits."""
+    note: str | None
 
 
 class CorrectionPage(BaseModel):
@@ -325,13 +427,14 @@ class CorrectionTotals(BaseModel):
 
 
 class LedgerSummary(BaseModel):
-    """For how long recorded statuses were untrue, over all runs, by the ledger."""
+    """For how long recorded statuses were untrue, over all runs, by the corrections of the ledger. Lag is not among
+    them: changes that the look in its turn found; each change of status tells its own in the timeline."""
 
     since: datetime
     until: datetime
     count: int
     worst_s: float | None
-    """Seconds; null when no recorded status was untrue, or nobody can say for how long."""
+    """Seconds; null when there is no correction, or nobody can say for how long."""
     kinds: dict[str, CorrectionTotals]
     overdue: Overdue
     text: str
@@ -339,9 +442,9 @@ class LedgerSummary(BaseModel):
 
 
 class CrawlerList(BaseModel):
-    """The crawlers that can be started."""
+    """The crawlers that can be started, as docs/crawlers.md describes them; values of ``env`` are not told."""
 
-    crawlers: list[dict[str, Any]]
+    crawlers: list[CrawlerDefinition]
 
 
 class Readiness(BaseModel):

@@ -9,14 +9,15 @@ import sys
 from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
 from crawler_lifecycle.codec import codec_of
-from crawler_lifecycle.compose import build_archive, build_bundles, build_logs
+from crawler_lifecycle.compose import build_archive, build_bundles, build_live_files, build_logs
 from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.observability import logs, tracing
 from crawler_lifecycle.settings import GatewaySettings, Settings
 from crawler_lifecycle.task_tokens import KEY_MIN
 from crawler_lifecycle.temporal import connect
 from crawler_lifecycle.web.listening import Unservable, bind, run
-from crawler_lifecycle.web.serving import is_loopback, loopback_only, named_hosts
+from crawler_lifecycle.web.origins import named_hosts, own_page_only
 
 from .app import create_app
 from .auth import Callers, CallersError, Entrance
@@ -27,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 #: A person waits for the answer, so the scheduler service gets less time than a worker gives it.
 SCHEDULER_TIMEOUT_S = 5.0
+
+#: How often the catalogue is read without being asked for, in seconds: starts go by it while the service is away.
+CATALOGUE_S = 60.0
 
 _OPEN = "LIFECYCLE_GATEWAY__OPEN"
 _FILE = "LIFECYCLE_GATEWAY__TOKENS_FILE"
@@ -67,8 +71,10 @@ def serve(settings: Settings) -> int:
         entrance=entrance,
         archive=archive,
         logs=build_logs(settings),
+        files=build_live_files(settings),
         bundles=bundles,
         sweep_s=listen.sweep_s,
+        catalogue_s=CATALOGUE_S,
         background=[temporal.keep_connecting],
     )
     try:
@@ -97,7 +103,7 @@ def entrance_of(settings: GatewaySettings) -> Entrance:
                 f"LIFECYCLE_GATEWAY__HOST: {settings.host!r} can be reached from elsewhere, and {_OPEN} lets everybody "
                 f"in; set the host to 127.0.0.1, or replace {_OPEN} by {_FILE} ({_HOW})"
             )
-        return Entrance(task_key=key, check=loopback_only)
+        return Entrance(task_key=key, check=own_page_only)
     if settings.tokens_file is None:
         raise Unservable(
             f"{_FILE}: not set, so nobody could be let in; set it to a TOML file of tokens ({_HOW}), or set "

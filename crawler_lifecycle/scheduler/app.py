@@ -15,8 +15,9 @@ from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, OtherPlace
 from crawler_lifecycle.observability.metrics import SchedulerMetrics
 from crawler_lifecycle.ports import Catalogue, Deployer
+from crawler_lifecycle.web.origins import Check, programs_only
 from crawler_lifecycle.web.problems import FieldError, JsonBody, Problem, install, of_error, unavailable
-from crawler_lifecycle.web.serving import Bodies, Check, Guard, bearer, no_browser, unauthorised
+from crawler_lifecycle.web.serving import Bodies, Guard, bearer, unauthorised
 
 from .schemas import CrawlerList, DeploymentAnswer, OnetimeCall, ScheduledCall, TaskAnswer, merged
 
@@ -27,8 +28,8 @@ _ONETIME = JsonBody(OnetimeCall)
 _SCHEDULED = JsonBody(ScheduledCall)
 
 
-def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = None) -> FastAPI:
-    """The service over a cluster and a catalogue. With a token, everything but its health asks for it."""
+def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = None, listens: str = "") -> FastAPI:
+    """The service over a cluster and a catalogue, with a token for everything but its health. ``listens``: where."""
     app = FastAPI(
         title="crawler-lifecycle scheduler service",
         redirect_slashes=False,
@@ -37,7 +38,7 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
         redoc_url=None,
     )
     app.add_middleware(Bodies, limit=lambda _: BODY_MAX)
-    app.add_middleware(Guard, check=_programs_only(token))
+    app.add_middleware(Guard, check=_known_programs(token, programs_only(listens)))
     metrics = SchedulerMetrics()
     app.add_middleware(metrics.requests)
     install(app)
@@ -97,9 +98,9 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
     return app
 
 
-def _programs_only(token: str | None) -> Check:
+def _known_programs(token: str | None, programs: Check) -> Check:
     def check(scope: Scope, headers: Headers) -> Problem | None:
-        problem = no_browser(scope, headers)
+        problem = programs(scope, headers)
         if problem is not None or token is None or scope["path"] in ("/healthz", "/readyz"):
             return problem
         given = bearer(headers)

@@ -5,19 +5,22 @@ from __future__ import annotations
 import dataclasses
 import json
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, field_validator
 
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.adoption import RECORD_MAX
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, args_of_tasks
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, args_of_tasks, effective_settings
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import Limits, Resources, RunRef
 from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
 
 #: Tasks in one call.
 TASKS_MAX = 500
+
+
+Moment = Annotated[AwareDatetime, AfterValidator(bounds.storable)]
 
 
 class _Body(BaseModel):
@@ -40,7 +43,7 @@ class OnetimeCall(_Body):
     attempt: int = Field(ge=1, le=bounds.INT_MAX)
     crawler: str
     tasks: list[TaskCall] = Field(min_length=1, max_length=TASKS_MAX)
-    expires_at: AwareDatetime
+    expires_at: Moment
     args: dict[str, str] = Field(default_factory=dict)
     settings: dict[str, str] = Field(default_factory=dict)
     resources: Resources = Field(default_factory=Resources)
@@ -61,7 +64,7 @@ class OnetimeCall(_Body):
 class ScheduledCall(OnetimeCall):
     """Body of ``POST /v1/deployments/scheduled``: the same, with the time the run was due."""
 
-    due_at: AwareDatetime | None = None
+    due_at: Moment | None = None
 
 
 class TaskAnswer(BaseModel):
@@ -93,7 +96,8 @@ class CrawlerList(BaseModel):
 def merged(call: OnetimeCall, crawler: CrawlerDefinition) -> Deployment:
     """The call over the catalogue: complete arguments of every task, settings and resources.
 
-    Raises ``InvalidRequest`` that names the task when its arguments do not fit the crawler, before anything is created.
+    Raises ``InvalidRequest`` that names the task when its arguments do not fit the crawler, or the setting that no
+    request may give, before anything is created.
     """
     seen: set[int] = set()
     for n, task in enumerate(call.tasks):
@@ -108,7 +112,7 @@ def merged(call: OnetimeCall, crawler: CrawlerDefinition) -> Deployment:
         attempt=call.attempt,
         crawler=call.crawler,
         args=call.args,
-        settings={**crawler.settings, **call.settings},
+        settings=effective_settings(crawler, call.settings),
         tasks=tasks,
         resources=call.resources.over(crawler.resources),
         limits=call.limits,

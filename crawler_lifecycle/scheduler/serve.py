@@ -11,11 +11,11 @@ from crawler_lifecycle import task_tokens
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.observability import logs, redaction
 from crawler_lifecycle.ports import Deployer, Deployment, QueuedTask
 from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.web.listening import Unservable, bind, run
-from crawler_lifecycle.web.serving import is_loopback
 
 from . import housekeeping
 from .app import create_app
@@ -31,7 +31,7 @@ def serve(settings: Settings) -> int:
         catalogue = YamlCatalogue(settings.crawlers, settings.more_crawlers, settings.cluster.owned)
         redaction.learn(_secrets_of(catalogue))
         deployer, removing = _deployer(settings)
-        app = create_app(deployer, catalogue, token=_token(settings))
+        app = create_app(deployer, catalogue, token=_token(settings), listens=settings.scheduler.host)
         bound = bind(settings.scheduler.host, settings.scheduler.port, "LIFECYCLE_SCHEDULER")
     except (LifecycleError, Unservable) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -75,7 +75,11 @@ def _deployer(settings: Settings) -> tuple[Deployer, Removing | None]:
     cluster, environment = settings.cluster, _child_tasks(settings)
     if cluster.kind == "local":
         local = LocalCluster(
-            cluster.state_dir, cluster.slots, cgroup_setting=cluster.cgroup, task_environment=environment
+            cluster.state_dir,
+            cluster.slots,
+            cgroup_setting=cluster.cgroup,
+            run_as=cluster.run_as,
+            task_environment=environment,
         )
         return local, local
     # Only now: its client takes a while to load.

@@ -152,6 +152,12 @@ CODES: Mapping[str, Kind] = {
         "The task exists and has no log: it was never deployed, or its log was not kept.",
         "Look at the task's `outcome` and `cause`. While the task is QUEUED or PENDING, ask again later.",
     ),
+    "file_not_found": Kind(
+        (404,),
+        "File not found",
+        "No such regular file of a task can be read here: there is none, or the tasks execute elsewhere.",
+        "`GET /v1/runs/{id}/files` lists what can. Once the run has ended, `GET /v1/runs/{id}/archive` has the rest.",
+    ),
     "archive_not_found": Kind(
         (404,),
         "Archive not found",
@@ -236,7 +242,8 @@ CODES: Mapping[str, Kind] = {
     "scheduler_unavailable": Kind(
         (503,),
         "Scheduler unavailable",
-        "The scheduler service does not answer, so nobody can say whether the crawler exists. Nothing was accepted.",
+        "The scheduler service does not answer, and this gateway has not read its catalogue since it started, or the "
+        "crawler is not in what it read. Nothing was accepted.",
         "Look at the scheduler service's `/readyz` and at `LIFECYCLE_SCHEDULER__URL`.",
         _SAME_KEY,
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import re
 import uuid
@@ -13,6 +12,7 @@ import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .origins import Check
 from .problems import Problem
 
 logger = logging.getLogger(__name__)
@@ -29,9 +29,6 @@ ONCE = (
     *("host", "authorization", "content-length", "content-type", "transfer-encoding", "origin"),
     *("idempotency-key", "last-event-id", "if-none-match"),
 )
-
-#: A check of the head; returns what is wrong, or ``None``.
-Check = Callable[[Scope, Headers], Problem | None]
 
 _REQUEST_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
@@ -188,75 +185,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replayed
 
 
-# --- checks of the head -----------------------------------------------------------------------------------------------
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address, with or without a port, can only mean this machine."""
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0] if "." in host else host
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return name.partition(":")[0].lower() == "localhost"
-
-
-def loopback_only(scope: Scope, headers: Headers) -> Problem | None:
-    """Refuse what a browser was tricked into sending: a foreign name for our address, or a foreign page's request.
-
-    Without this any web page could drive a service on loopback (DNS rebinding, cross-site requests).
-    """
-    host = headers.get("host", "")
-    if not is_loopback(host):
-        return _foreign_host(host, "127.0.0.1 or localhost")
-    origin = headers.get("origin")
-    if origin is not None:
-        scheme, _, page = origin.lower().partition("://")
-        if scheme not in ("http", "https") or not is_loopback(page):
-            return Problem(403, "foreign_origin", f"Origin: {origin[:100]} is not allowed; only pages of this machine")
-    return None
-
-
-#: What a cluster asks a service by its address.
-PROBES = ("/healthz", "/readyz")
-
-
-def named_hosts(hosts: tuple[str, ...]) -> Check:
-    """A check for a service that asks for tokens: one of these host names (none given: any), and no foreign page.
-
-    A host may be given with its port or without; without, every port fits. Probes are answered under any name: they
-    come to an address, and tell nobody anything.
-    """
-    known = {host.lower() for host in hosts}
-
-    def check(scope: Scope, headers: Headers) -> Problem | None:
-        host = headers.get("host", "").lower()
-        probe = scope["path"] in PROBES
-        if known and not probe and host not in known and _without_port(host) not in known:
-            return _foreign_host(host, ", ".join(sorted(known)))
-        origin = headers.get("origin")
-        # A page of ours has our own host; every other page is foreign, whatever token it got hold of.
-        if origin is not None and origin.lower().partition("://")[2] != host:
-            return Problem(
-                403, "foreign_origin", f"Origin: {origin[:100]} is not allowed; call from {host} or a program"
-            )
-        return None
-
-    return check
-
-
-def _without_port(host: str) -> str:
-    return re.sub(r":[0-9]+$", "", host)
-
-
-def _foreign_host(host: str, cure: str) -> Problem:
-    return Problem(403, "foreign_host", f"Host: {host[:100] or 'missing'} is not allowed; use {cure}")
-
-
-def no_browser(scope: Scope, headers: Headers) -> Problem | None:
-    """Refuse every request that a web page sent, for services that only programs call."""
-    if "origin" in headers:
-        return Problem(403, "foreign_origin", "Origin: not allowed; this service is called by programs, not by pages")
-    return None
+# --- tokens -----------------------------------------------------------------------------------------------------------
 
 
 def bearer(headers: Headers) -> str | None:
