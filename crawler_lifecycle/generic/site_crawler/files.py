@@ -15,7 +15,7 @@ NAMES = {"page": "items.jsonl", "skipped": "skipped.jsonl"}
 
 
 class ItemsFile:
-    """Writes ``items.jsonl`` and ``skipped.jsonl`` into the folder named by CRAWL_FILES_DIR, if there is one.
+    """Writes ``items.jsonl``, ``skipped.jsonl`` and the pages to keep into CRAWL_FILES_DIR, if there is such a folder.
 
     They grow line by line, so they are useful even after a crawl that was killed. What was skipped is no item, so it
     is dropped here once it is on record, and Scrapy does not count it.
@@ -41,7 +41,11 @@ class ItemsFile:
 
     def process_item(self, item: dict[str, Any]) -> dict[str, Any]:
         """Write the record. Raises ``DropItem`` for an address that was skipped."""
-        kind = item.pop("kind")
+        kind, body = item.pop("kind"), item.pop("body", None)
+        if body is not None and self._folder is not None:
+            file = self._folder / item["file"]
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(body)
         if kind in self._open:
             # Addresses and titles may hold lone surrogates, which UTF-8 cannot; escaped, nothing is lost.
             self._open[kind].write(json.dumps(item) + "\n")

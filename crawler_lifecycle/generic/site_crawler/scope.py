@@ -11,6 +11,8 @@ from urllib.parse import SplitResult, urldefrag, urljoin, urlsplit
 MAX_PAGES = 10_000
 #: Longer addresses come from loops, and servers refuse them.
 URL_MAX = 2_000
+#: What may be kept of a page.
+SAVES = ("html", "text")
 
 _PORTS = {"http": 80, "https": 443}
 
@@ -26,6 +28,7 @@ class Scope:
     deny: re.Pattern[str] | None
     delay: float
     """Seconds."""
+    save: str | None
 
     @classmethod
     def read(
@@ -36,6 +39,7 @@ class Scope:
         allow: str | None = None,
         deny: str | None = None,
         delay: str | None = None,
+        save: str | None = None,
     ) -> Scope:
         """From arguments as text; empty ones count as not given. Raises ``ValueError`` that names the argument."""
         return cls(
@@ -45,6 +49,7 @@ class Scope:
             allow=_pattern("allow", allow),
             deny=_pattern("deny", deny),
             delay=_seconds("delay", delay),
+            save=_one_of("save", save, SAVES),
         )
 
     def target(self, base: str, link: str) -> str | None:
@@ -108,6 +113,12 @@ def _seconds(name: str, text: str | None) -> float:
     if not 0 <= seconds <= 3600:
         raise ValueError(f"{name}: {text!r} is not allowed; give seconds from 0 to 3600")
     return seconds
+
+
+def _one_of(name: str, text: str | None, known: tuple[str, ...]) -> str | None:
+    if text and text not in known:
+        raise ValueError(f"{name}: {text!r} is not allowed; give {' or '.join(known)}, or leave it out")
+    return text or None
 
 
 def _pattern(name: str, text: str | None) -> re.Pattern[str] | None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from datetime import datetime, timezone
 from typing import Any, Self
 from urllib.parse import urljoin
 
+from lxml import etree  # type: ignore[import-untyped]
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import CloseSpider
 from scrapy.http import HtmlResponse, Response
 from scrapy.utils.response import get_base_url, get_meta_refresh
 
-from .scope import Scope
+from .page import lines_of, too_much, words_of
+from .redirects import CHAIN_MAX, Redirects
+from .scope import URL_MAX, Scope
 
 REDIRECTS = (301, 302, 303, 307, 308)
 #: Cut, because a page may name anything as its title.
@@ -24,8 +27,11 @@ CUT_OFF = "closespider_pagecount"
 #: The outcome of a crawl whose first address cannot be had. It counts as a failure.
 NO_START = "start_error"
 
-_LINKS = "//a/@href | //area/@href | //frame/@src | //iframe/@src | //link[@rel='next' or @rel='prev']/@href"
-_WORDS = "//body//text()[not(ancestor::script or ancestor::style or ancestor::template or ancestor::noscript)]"
+# Compiled here, and without an object a hit, because a page may have very many.
+_LINKS = etree.XPath(
+    "//a/@href | //area/@href | //frame/@src | //iframe/@src | //link[@rel='next' or @rel='prev']/@href",
+    smart_strings=False,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +44,7 @@ class SiteSpider(Spider):
     ``-a max_depth=3`` no further than so many links from the start
     ``-a allow=REGEX``, ``-a deny=REGEX`` which addresses are followed
     ``-a delay=0.5`` seconds between two requests
+    ``-a save=html`` (or ``text``) also keeps every page that answered 200, as it came or only its words
     """
 
     name = "site"
@@ -50,10 +57,11 @@ class SiteSpider(Spider):
         allow: str | None = None,
         deny: str | None = None,
         delay: str | None = None,
+        save: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.scope = Scope.read(start, max_pages, max_depth, allow, deny, delay)
+        self.scope = Scope.read(start, max_pages, max_depth, allow, deny, delay, save)
         # Scrapy replaces this with the stored state when a job folder is in use, so that a resumed crawl knows which
         # addresses were asked for, and keeps to its limit.
         self.state: dict[str, Any] = {}
@@ -83,22 +91,14 @@ class SiteSpider(Spider):
         if response.status in REDIRECTS:
             yield from self._redirected(response)
             return
-        if not isinstance(response, HtmlResponse):
-            kind = (response.headers.get("Content-Type") or b"no content type").decode("latin-1")[:100]
-            yield self._skipped(response.request, f"no HTML page: {response.status}, {kind}")
-            self._must_not_be_start(response, f"it is no HTML page: {response.status}, {kind}")
-            return
-        try:
-            inner, outer = self._links(response)
-            item = {"kind": "page", **self._item(response), "links": len(inner), "external_links": len(outer)}
-        except Exception as error:  # whatever a parser trips over in one page must not hide that page
-            logger.exception("the page %s cannot be read", response.url)
-            yield self._skipped(response.request, f"cannot be read: {type(error).__name__}: {error}"[:TEXT_MAX])
-            self._must_not_be_start(response, "it cannot be read")
+        item, inner, why = self._read(response)
+        if item is None:
+            yield self._skipped(response.request, why)
+            self._must_not_be_start(response.request, why)
             return
         yield item
         if response.status >= 400:
-            self._must_not_be_start(response, f"status {response.status}")
+            self._must_not_be_start(response.request, f"status {response.status}")
             return
         yield from self._follow(response, inner)
 
@@ -106,65 +106,120 @@ class SiteSpider(Spider):
         """No answer, none that could be taken, or not allowed by robots.txt."""
         why = f"{type(failure.value).__name__}: {failure.value}"[:TEXT_MAX]
         yield self._skipped(failure.request, why)
-        if failure.request.meta["hops"] == 0:
-            logger.error("the start %s cannot be had: %s", failure.request.url, why)
-            raise CloseSpider(NO_START)
+        self._must_not_be_start(failure.request, why)
 
-    def _must_not_be_start(self, response: Response, why: str) -> None:
-        if response.meta["hops"] == 0:
-            logger.error("the start %s cannot be used: %s", response.url, why)
+    def _read(self, response: Response) -> tuple[dict[str, Any] | None, list[str], str]:
+        """The item of a page and its links inside the site; without an item, why there is none."""
+        if not isinstance(response, HtmlResponse):
+            kind = (response.headers.get("Content-Type") or b"no content type").decode("latin-1")[:100]
+            return None, [], f"no HTML page: {response.status}, {kind}"
+        try:
+            why = too_much(response.text)
+            if why is not None:
+                return None, [], why
+            inner, outer = self._links(response)
+            item = {"kind": "page", **self._item(response), "links": len(inner), "external_links": len(outer)}
+        except Exception as error:  # whatever a parser trips over in one page must not hide that page
+            logger.exception("the page %s cannot be read", response.url)
+            return None, [], f"cannot be read: {type(error).__name__}: {error}"[:TEXT_MAX]
+        return item, inner, ""
+
+    def _must_not_be_start(self, request: Request | None, why: str) -> None:
+        """End the crawl if this is the start, or where the start's redirects lead."""
+        assert request is not None
+        if request.meta["hops"] == 0:
+            message = f"the start {self.scope.start} cannot be used: {why}"
+            logger.error("%s", message)
+            assert self.crawler.stats is not None
+            self.crawler.stats.set_value("message", message)
             raise CloseSpider(NO_START)
 
     def _redirected(self, response: Response) -> Iterator[Any]:
+        """Follow the redirect; one that is not followed and leads to nothing else that was asked for is skipped."""
+        assert response.request is not None
         location = (response.headers.get("Location") or b"").decode("latin-1")
         target = self.scope.target(response.url, location) if location else None
+        refused = self._refused(response, location, target)
+        for request, why in refused:
+            yield self._skipped(request, why)
+            self._must_not_be_start(request, why)
+        if not refused and target is not None:
+            # It is no link, so it goes no deeper.
+            yield from self._ask(response, [target], response.meta["hops"], response.meta["chain"] + 1)
+
+    def _refused(self, response: Response, location: str, target: str | None) -> list[tuple[Request, str]]:
+        """The requests that lead nowhere by this redirect, and why: itself, or all that are caught in a loop."""
+        request, status, shown = response.request, response.status, (target or location)[:TEXT_MAX]
+        assert request is not None
+        start = response.meta["hops"] == 0
         if target is None:
-            yield self._skipped(response.request, f"{response.status} leads nowhere: {location[:TEXT_MAX]!r}")
-        elif not self.scope.inside(target):
-            yield self._skipped(response.request, f"{response.status} leads out of the site: {target[:TEXT_MAX]}")
-        else:
-            yield from self._follow(response, [target])
-            return
-        self._must_not_be_start(response, f"{response.status} to {location[:TEXT_MAX]!r}")
+            return [(request, f"{status} leads nowhere: {shown!r}")]
+        if not self.scope.inside(target):
+            return [(request, f"{status} leads out of the site: {shown}")]
+        if len(target) > URL_MAX:
+            return [(request, f"{status} leads to an address of more than {URL_MAX} characters: {shown}")]
+        if not start and not self.scope.wanted(target):
+            return [(request, f"{status} leads to an address that allow or deny leaves out: {shown}")]
+        mark, other = self._mark(request), self._mark(self._request(target, 0, None))
+        caught = Redirects(self.state).add(mark, other, (request.url, request.meta["hops"], request.meta["from"]))
+        if caught:
+            return [(self._request(*each), f"{status} leads into a loop of redirects: {shown}") for each in caught]
+        if other in self._asked():
+            return []
+        if response.meta["chain"] >= CHAIN_MAX:
+            return [(request, f"more than {CHAIN_MAX} redirects one after the other, the last to {shown}")]
+        if start and len(self._asked()) >= self.scope.max_pages:
+            return [(request, f"max_pages={self.scope.max_pages} is used up by redirects, the last to {shown}")]
+        return []
 
     def _item(self, response: HtmlResponse) -> dict[str, Any]:
         title = " ".join("".join(response.xpath("(//title)[1]//text()").getall()).split())
-        words = sum(len(text.split()) for text in response.xpath(_WORDS).getall())
         return {
             "url": response.url,
             "status": response.status,
             "title": title[:TEXT_MAX],
             "description": (response.xpath("(//meta[@name='description'])[1]/@content").get() or "")[:TEXT_MAX],
             "language": (response.xpath("/html/@lang").get() or "")[:TEXT_MAX],
-            "words": words,
+            "words": words_of(response.selector.root),
             "bytes": len(response.body),
             "depth": response.meta["hops"],
             "referrer": response.meta["from"],
             "fetched_at": datetime.now(timezone.utc).isoformat(),  # noqa: UP017 - images may have Python 3.9
+            **self._kept(response),
         }
+
+    def _kept(self, response: HtmlResponse) -> dict[str, Any]:
+        """What is kept of the page itself, and the name of its file: the same for the same address, also resumed."""
+        if not self.scope.save or response.status != 200:
+            return {}
+        assert response.request is not None
+        text = self.scope.save == "text"
+        body = "\n".join(lines_of(response.selector.root)).encode(errors="replace") if text else response.body
+        return {"file": f"pages/{self._mark(response.request).hex()}.{'txt' if text else 'html'}", "body": body}
 
     # --- links
 
     def _links(self, response: HtmlResponse) -> tuple[list[str], list[str]]:
         """The addresses a page leads to, each once, in its order: those of this site, and the others."""
         base = get_base_url(response)
-        found = response.xpath(_LINKS).getall()
+        found = dict.fromkeys(_LINKS(response.selector.root))
         _, refresh = get_meta_refresh(response, ignore_tags=("script", "noscript"))
         if refresh:
-            found.append(urljoin(base, refresh))
+            found[urljoin(base, refresh)] = None
         targets = dict.fromkeys(filter(None, (self.scope.target(base, link) for link in found)))
-        inner = [target for target in targets if self.scope.inside(target)]
-        return inner, [target for target in targets if not self.scope.inside(target)]
+        inside = {target: self.scope.inside(target) for target in targets}
+        return [target for target in targets if inside[target]], [target for target in targets if not inside[target]]
 
     def _follow(self, response: Response, targets: list[str]) -> Iterator[Request]:
         hops = response.meta["hops"] + 1
-        if self.scope.max_depth is not None and hops > self.scope.max_depth:
-            return
+        if self.scope.max_depth is None or hops <= self.scope.max_depth:
+            yield from self._ask(response, filter(self.scope.wanted, targets), hops)
+
+    def _ask(self, response: Response, targets: Iterable[str], hops: int, chain: int = 0) -> Iterator[Request]:
+        """Requests for what was not asked for yet, up to the limit."""
         asked = self._asked()
         for target in targets:
-            if not self.scope.wanted(target):
-                continue
-            request = self._request(target, hops, response.url)
+            request = self._request(target, hops, response.url, chain)
             mark = self._mark(request)
             if mark in asked:
                 continue
@@ -174,9 +229,9 @@ class SiteSpider(Spider):
             asked.add(mark)
             yield request
 
-    def _request(self, address: str, hops: int, referrer: str | None) -> Request:
+    def _request(self, address: str, hops: int, referrer: str | None, chain: int = 0) -> Request:
         # What was asked for is known here, because the limit counts it; Scrapy's own filter would count apart.
-        meta = {"hops": hops, "from": referrer}
+        meta = {"hops": hops, "from": referrer, "chain": chain}
         return Request(address, callback=self.parse, errback=self.failed, meta=meta, dont_filter=True)
 
     def _mark(self, request: Request) -> bytes:
