@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from crawler_lifecycle.cli.control import TERMINAL
-from crawler_lifecycle.cli.output import Column, Document, ago, as_json, clean, milliseconds, number, of
+from crawler_lifecycle.cli.control import TERMINAL, status_word
+from crawler_lifecycle.cli.output import Column, Document, ago, as_json, clean, milliseconds, number, of, pace
 from crawler_lifecycle.cli.texts import arguments, exit_of, plain, took
 
 
@@ -22,11 +22,12 @@ def _evidence(row: Document) -> str:
 RUNS = (
     Column("RUN", of("run_id"), right=True),
     Column("CRAWLER", of("crawler")),
-    Column("TRIGGER", of("trigger")),
-    Column("STATUS", of("status")),
+    Column("TRIGGER", of("trigger"), wide=True),
+    Column("STATUS", status_word),
     Column("OUTCOME", of("outcome")),
     Column("STAGE", of("stage")),
     _amount("pages"),
+    Column("PER MIN", pace, right=True),
     _amount("items"),
     _amount("errors"),
     _time("verified_at", "VERIFIED"),
@@ -49,6 +50,7 @@ TASKS = (
     Column("OUTCOME", of("outcome")),
     Column("EXIT", exit_of),
     _amount("pages"),
+    Column("PER MIN", pace, right=True),
     _amount("items"),
     _amount("errors"),
     _time("started_at", "STARTED"),
@@ -92,6 +94,11 @@ CRAWLERS = (
     Column("RESUMABLE", lambda row: "yes" if row.get("resumable") else "no"),
     Column("IMAGE", of("image"), wide=True),
     Column("COMMAND", lambda row: plain(row.get("command") or []) or "-", wide=True),
+)
+FILES = (
+    Column("NAME", of("name")),
+    _amount("bytes"),
+    Column("TASK", of("task_id"), right=True, wide=True),
 )
 EXPORTS = (
     Column("ATTEMPT", of("attempt"), right=True),

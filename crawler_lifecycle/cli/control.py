@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
@@ -23,10 +23,17 @@ Goal = Literal["completed", "ended", "started"]
 TERMINAL = ("COMPLETED", "FAILED")
 STOPPED = ("cancelled", "cancel_timeout")
 
+
+def status_word(run: Mapping[str, Any]) -> str:
+    """The status; of a run that somebody stopped a word that nobody takes for a failure."""
+    asked_for = run.get("status") == "FAILED" and run.get("outcome") in STOPPED
+    return "stopped" if asked_for else clean(run.get("status"))
+
+
 STATE = (
     Column("RUN", of("run_id"), right=True),
     Column("CRAWLER", of("crawler")),
-    Column("STATUS", of("status")),
+    Column("STATUS", status_word),
     Column("OUTCOME", of("outcome")),
     Column("CAUSE", of("cause")),
 )

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Literal
@@ -16,9 +17,10 @@ from crawler_lifecycle.cli import layout
 from crawler_lifecycle.cli.cluster_access import Place
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.processes import LOOPBACK
+from crawler_lifecycle.cli.services import hide, keep_files_private, load_settings
 from crawler_lifecycle.cli.session import current
 from crawler_lifecycle.cli.stack import Stack
-from crawler_lifecycle.cli.supervise import PartFailed
+from crawler_lifecycle.cli.supervise import SILENT_S, PartFailed
 
 
 def dev(
@@ -27,12 +29,16 @@ def dev(
     services: Annotated[int, Parameter(help="size of the demonstration site; 0 is everything")] = 0,
     ports: Annotated[Literal["usual", "free"], Parameter(help="usual ports where free, or any free ones")] = "usual",
     database: Annotated[str | None, Parameter(help="another database than SQLite in the state directory")] = None,
+    archive: Annotated[str | None, Parameter(help="where zips go; default: a folder in the state directory")] = None,
+    events: Annotated[str | None, Parameter(help="where events go; default: a file in the state directory")] = None,
     crawlers: Annotated[
         Path | None, Parameter(help="catalogue of crawlers; default: ./crawlers.yaml, else the examples")
     ] = None,
     site: Annotated[
         Path | None, Parameter(help="folder of HTML pages to serve and crawl, instead of the demonstration site")
     ] = None,
+    ui: Annotated[bool, Parameter(negative=(), help="Temporal's web UI too, which foreign pages can reach")] = False,
+    metrics: Annotated[bool, Parameter(negative=(), help="open a port with the worker's metrics")] = False,
     kill: Annotated[bool, Parameter(negative=(), help="end running crawls too when leaving")] = False,
     cluster: Annotated[
         Literal["local", "kubernetes"], Parameter(help="where crawls execute: processes of this machine, or pods")
@@ -55,9 +61,12 @@ def dev(
     With --cluster kubernetes the crawls are Jobs of that cluster, and everything else is still on this machine.
     """
     begun = time.monotonic()
+    keep_files_private()
+    hide()
     place = _place(cluster, Place(kubeconfig, context, namespace, image, address or LOOPBACK))
     folder = None if site is None else _site_folder(site)
-    _say_what_is_ignored(database, cluster)
+    _check_places(archive, events)
+    _say_what_is_ignored({"--database": database, "--cluster": cluster, "--archive": archive, "--events": events})
     stack = Stack(
         state_dir,
         services=services,
@@ -66,7 +75,11 @@ def dev(
         crawlers=crawlers,
         site=folder,
         kubernetes=place,
+        archive=archive,
+        events=events,
+        demanded=[name for name, wanted in (("temporal_ui", ui), ("metrics", metrics)) if wanted],
         say=current().say,
+        silent_s=SILENT_S,
     )
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
@@ -93,6 +106,7 @@ def banner(stack: Stack, seconds: float) -> str:
         f"gateway    {known['gateway']}",
         f"temporal   {known['temporal']}",
         f"web UI     {known['temporal_ui']}",
+        f"metrics    {known['metrics']}",
         f"scheduler  {known['scheduler']}",
         f"site       {known['site']}",
         f"database   {_without_password(known['database'])}",
@@ -102,8 +116,7 @@ def banner(stack: Stack, seconds: float) -> str:
     if known["cluster"] == "kubernetes":
         which = known["context"] or known["kubeconfig"] or "current context"
         lines.insert(4, f"cluster    kubernetes, {which}, namespace {known['cluster_namespace']}")
-    if known["site"] is None:
-        lines = [line for line in lines if not line.startswith("site ")]
+    lines = [line for line in lines if not line.endswith(" None")]
     here = stack.state_dir == Path(".crawl").absolute()
     gateway = "" if here else f" --gateway {known['gateway']}"
     example = "start services" if stack.has_examples else "crawler list"
@@ -154,12 +167,36 @@ def _leave(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _say_what_is_ignored(database: str | None, cluster: str) -> None:
-    chosen = {"LIFECYCLE_DATABASE__URL": database, "LIFECYCLE_CLUSTER__KIND": cluster}
-    options = {"LIFECYCLE_DATABASE__URL": "--database", "LIFECYCLE_CLUSTER__KIND": "--cluster"}
+def _check_places(archive: str | None, events: str | None) -> None:
+    """Whether zips and events can go there at all. Raises ``CommandFailed``."""
+    if archive is None and events is None:
+        return
+    from crawler_lifecycle import compose  # every adapter: not for every call
+    from crawler_lifecycle.domain.errors import InvalidRequest
+    from crawler_lifecycle.settings import UrlSettings
+
+    settings = load_settings()
+    try:
+        if archive is not None:
+            compose.build_archive(settings.model_copy(update={"archive": UrlSettings(url=archive)}))
+        if events is not None:
+            compose.build_sink(settings.model_copy(update={"events": UrlSettings(url=events)}))
+    except InvalidRequest as error:
+        raise CommandFailed(Exit.USAGE, str(error), None, "give --archive and --events such addresses") from None
+
+
+def _say_what_is_ignored(chosen: Mapping[str, str | None]) -> None:
+    """``chosen``: option -> what was given."""
+    options = {
+        "LIFECYCLE_DATABASE__URL": "--database",
+        "LIFECYCLE_CLUSTER__KIND": "--cluster",
+        "LIFECYCLE_ARCHIVE__URL": "--archive",
+        "LIFECYCLE_EVENTS__URL": "--events",
+    }
     for name in layout.OWN:
-        if name in os.environ and os.environ[name] != chosen.get(name):
-            cure = f"; {options[name]} chooses another" if name in options else ""
+        option = options.get(name)
+        if name in os.environ and (option is None or os.environ[name] != chosen[option]):
+            cure = f"; {option} chooses another" if option else ""
             current().say(f"{name} is not used: dev keeps everything in its state directory{cure}")
 
 

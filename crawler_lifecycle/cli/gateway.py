@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -144,6 +144,15 @@ class Gateway:
     def archive(self, run_id: int, attempt: int) -> Iterator[bytes]:
         """The bytes of an attempt's archive."""
         with self._streamed(f"/v1/runs/{run_id}/archive", {"attempt": attempt}, silence_s=ARCHIVE_SILENCE_S) as answer:
+            yield from answer.iter_bytes()
+
+    def files(self, run_id: int, task_id: int | None = None) -> Document:
+        """Supporting files of a run's tasks that the gateway can read now."""
+        return self._send("GET", f"/v1/runs/{run_id}/files", params={} if task_id is None else {"task": task_id})
+
+    def file(self, run_id: int, task_id: int, path: str) -> Generator[bytes]:
+        """The bytes of one of them."""
+        with self._streamed(f"/v1/runs/{run_id}/file", {"task": task_id, "path": path}, silence_s=60.0) as answer:
             yield from answer.iter_bytes()
 
     def stop(

@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,13 +19,15 @@ from crawler_lifecycle.cli.supervise import Part
 PORTS = {
     "temporal": 7233,
     "temporal_ui": 8233,
-    "temporal_http": 7243,
     "gateway": 8500,
     "scheduler": 8600,
     "site": 8400,
     "worker": 8700,
     "metrics": 9464,
 }
+
+#: Ports that are opened when they are asked for: whoever reaches them can read, and by the UI also do, what they like.
+ON_DEMAND = frozenset({"temporal_ui", "metrics"})
 
 #: Where the image of the example crawlers has them.
 IMAGE_PROJECT = "/opt/crawlers"
@@ -60,6 +62,11 @@ OWN = (
 )
 
 
+def is_told(environment: Mapping[str, str]) -> bool:
+    """Whether this environment says by itself where our parts are, so that no stack is looked for."""
+    return any(environment.get(name) for name in (*OWN, "TEMPORAL_ADDRESS") if name != "LIFECYCLE_GATEWAY__URL")
+
+
 def examples_dir() -> Path | None:
     """The examples of a source checkout; ``None`` when only the package is installed."""
     folder = Path(__file__).resolve().parents[2] / "examples"
@@ -77,6 +84,10 @@ class Layout:
     database: str | None = None
     site: Path | None = None
     """A folder of pages to serve, instead of the demonstration site."""
+    archive: str | None = None
+    """Where zips go instead of a folder of the state directory."""
+    events: str | None = None
+    """Where events go instead of a file there."""
     kubernetes: Place | None = None
     """The cluster where crawls execute; ``None``: as processes of this machine."""
 
@@ -93,6 +104,11 @@ class Layout:
         return self.state_dir / "logs"
 
     @property
+    def cluster_dir(self) -> Path:
+        """Where local tasks live."""
+        return self.state_dir / "cluster"
+
+    @property
     def temporal_file(self) -> Path:
         return self.state_dir / "temporal.db"
 
@@ -105,16 +121,15 @@ class Layout:
         return {
             "temporal": f"{LOOPBACK}:{self.ports['temporal']}",
             "namespace": temporal_server.NAMESPACE,
-            "temporal_ui": self.url("temporal_ui"),
-            "temporal_http": self.url("temporal_http"),
+            "temporal_ui": self.url("temporal_ui") if "temporal_ui" in self.ports else None,
             "gateway": self.url("gateway"),
             "scheduler": self.url("scheduler"),
             "worker": self.url("worker"),
-            "metrics": self.url("metrics") + "/metrics",
+            "metrics": self.url("metrics") + "/metrics" if "metrics" in self.ports else None,
             "site": self.url("site") if self.has_site else None,
             "database": self.database or f"sqlite:///{self.state_dir / 'lifecycle.db'}",
-            "archive": (self.state_dir / "archive").as_uri(),
-            "events": (self.state_dir / "events.jsonl").as_uri(),
+            "archive": self.archive or (self.state_dir / "archive").as_uri(),
+            "events": self.events or (self.state_dir / "events.jsonl").as_uri(),
             **self._cluster_addresses(),
         }
 
@@ -138,7 +153,7 @@ class Layout:
             "TEMPORAL_CONFIG_FILE": str(self.state_dir / "temporal.toml"),
             "LIFECYCLE_DATABASE__URL": str(known["database"]),
             "LIFECYCLE_CLUSTER__KIND": "local",
-            "LIFECYCLE_CLUSTER__STATE_DIR": str(self.state_dir / "cluster"),
+            "LIFECYCLE_CLUSTER__STATE_DIR": str(self.cluster_dir),
             "LIFECYCLE_SCHEDULER__URL": str(known["scheduler"]),
             "LIFECYCLE_SCHEDULER__HOST": LOOPBACK,
             "LIFECYCLE_SCHEDULER__PORT": str(self.ports["scheduler"]),
@@ -149,8 +164,6 @@ class Layout:
             "LIFECYCLE_GATEWAY__TASK_KEY": kept_key(self.state_dir / "task.key"),
             "LIFECYCLE_WORKER__HEALTH_HOST": LOOPBACK,
             "LIFECYCLE_WORKER__HEALTH_PORT": str(self.ports["worker"]),
-            "LIFECYCLE_WORKER__METRICS_HOST": LOOPBACK,
-            "LIFECYCLE_WORKER__METRICS_PORT": str(self.ports["metrics"]),
             "LIFECYCLE_ARCHIVE__URL": str(known["archive"]),
             "LIFECYCLE_EVENTS__URL": str(known["events"]),
             # Crawlers say `python` and `scrapy` and mean those of this environment.
@@ -158,6 +171,11 @@ class Layout:
             "PYTHONUNBUFFERED": "1",
             "LIFECYCLE_CRAWLERS": str(crawlers),
         }
+        if "metrics" in self.ports:
+            env |= {
+                "LIFECYCLE_WORKER__METRICS_HOST": LOOPBACK,
+                "LIFECYCLE_WORKER__METRICS_PORT": str(self.ports["metrics"]),
+            }
         env |= _without_proxy(env)
         if self.kubernetes is not None:
             env |= self.kubernetes.environment()
@@ -170,11 +188,9 @@ class Layout:
     def parts(self, env: Mapping[str, str]) -> dict[str, Part]:
         """Every part but the Temporal server's database file and our migrations, which come before them."""
         crawlctl = (sys.executable, "-m", "crawler_lifecycle.cli")
-        temporal = temporal_server.command(
-            self.temporal_file, self.ports["temporal"], self.ports["temporal_http"], self.ports["temporal_ui"]
-        )
+        temporal = temporal_server.command(self.temporal_file, self.ports["temporal"], self.ports.get("temporal_ui"))
         parts = [
-            Part("temporal", temporal, temporal_server.health(self.ports["temporal_http"]), env),
+            Part("temporal", temporal, temporal_server.health(self.ports["temporal"]), env),
             Part("worker", (*crawlctl, "worker"), self.url("worker") + "/readyz", env, grace_s=25.0),
             Part("gateway", (*crawlctl, "gateway"), self.url("gateway") + "/readyz", env),
             Part("scheduler", (*crawlctl, "scheduler"), self.url("scheduler") + "/readyz", env),
@@ -211,11 +227,20 @@ def _without_proxy(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def choose_ports(
-    known: Mapping[str, object], *, only_free: bool = False, say: Callable[[str], None] = lambda line: None
+    known: Mapping[str, object],
+    *,
+    only_free: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+    demanded: Collection[str] = (),
 ) -> dict[str, int]:
-    """A port for every part: the one it had (``known``: an earlier start's addresses), its usual one, or a free one."""
+    """A port for every part: the one it had (``known``: an earlier start's addresses), its usual one, or a free one.
+
+    ``demanded`` are those of ``ON_DEMAND`` that are to be opened.
+    """
     chosen: dict[str, int] = {}
     for name, usual in PORTS.items():
+        if name in ON_DEMAND and name not in demanded:
+            continue
         before = _port_of(known.get(name))
         wanted = [before] if before else [] if only_free else [usual]
         free = [port for port in wanted if port not in chosen.values() and processes.is_free(port)]
@@ -254,7 +279,7 @@ def write_site_crawler(target: Path, site: str) -> None:
     import yaml
 
     arguments: dict[str, dict[str, object]] = {"start": {"default": f"{site}/"}}
-    arguments |= {name: {"required": False} for name in ("max_pages", "max_depth", "allow", "deny", "delay")}
+    arguments |= {name: {"required": False} for name in ("max_pages", "max_depth", "allow", "deny", "delay", "save")}
     crawler = {
         "name": SITE_CRAWLER,
         "kind": "scrapy",
@@ -262,6 +287,7 @@ def write_site_crawler(target: Path, site: str) -> None:
         "args": arguments,
         "resources": {"cpu": "1", "memory": "512Mi"},
         "resumable": True,
+        "splits": False,
     }
     _replace(target, f"# Written by crawlctl dev at each start.\n{yaml.safe_dump([crawler], sort_keys=False)}")
 

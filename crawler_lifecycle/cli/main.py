@@ -28,6 +28,8 @@ RUNS = {
     "timeline": ("show:timeline", "List everything that happened to a run, and how late it was recorded."),
     "corrections": ("show:corrections", "List recorded statuses that were untrue, and for how long."),
     "logs": ("logs:logs", "Show the log of a task, or follow it."),
+    "items": ("files:items", "Show the items that a run found, also while it runs."),
+    "files": ("files:files", "List the supporting files of a run, show or fetch one."),
     "export": ("export:export", "Show what was exported of a run; send it again, or fetch it."),
 }
 SERVICES = {
@@ -100,9 +102,21 @@ def _version() -> str:
     return installed()
 
 
+def check_words(words: Sequence[str]) -> None:
+    """Raise ``CommandFailed`` for a word whose bytes are no text: it could be sent nowhere and written nowhere."""
+    for place, word in enumerate(words, 1):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            shown = word.encode("utf-8", "backslashreplace").decode()
+            cure = "write it in UTF-8; a file with such a name has to be renamed"
+            raise CommandFailed(Exit.USAGE, f"argument {place}: {shown!r} is no text", None, cure) from None
+
+
 def run(words: Sequence[str]) -> int:
     """Carry out one command line; the exit code. Problems are told on standard error, never as a traceback."""
     try:
+        check_words(words)
         options, rest = session.split(words)
         session.begin(options)
         result = build()(rest)

@@ -25,6 +25,7 @@ STYLES = {
     "LOST": "red",
     "CANCELLED": "yellow",
     "STOPPING": "yellow",
+    "stopped": "yellow",
     "PROCESSING": "cyan",
     "RUNNING": "cyan",
 }
@@ -65,9 +66,9 @@ def moment(value: object) -> datetime | None:
         return None
     try:
         found = datetime.fromisoformat(value)
-    except ValueError:
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def span(seconds: float) -> str:
@@ -100,6 +101,12 @@ def number(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else "-"
 
 
+def pace(row: Document) -> str:
+    """Pages per minute of a run or task, as the gateway has it; ``-`` where it is unknown."""
+    value = row.get("pages_per_minute")
+    return f"{value:,.1f}" if isinstance(value, int | float) else "-"
+
+
 def milliseconds(value: object) -> str:
     """A lag in words."""
     return span(value / 1000) if isinstance(value, int | float) else "-"
@@ -114,6 +121,25 @@ def as_json(document: object, *, indent: int | None = 2) -> str:
     """A JSON text for eyes and programs: letters of all languages as they are, everything invisible escaped."""
     text = json.dumps(document, indent=indent, ensure_ascii=False)
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
+def as_yaml(document: object) -> str:
+    """The same as YAML. Only between double quotes can characters be escaped, so texts that need it stand there."""
+    import yaml  # only for those who ask for it
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    def text(dumper: Dumper, value: str) -> yaml.ScalarNode:
+        visible = value.replace("\n", "").isprintable()
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if visible else '"')
+
+    Dumper.add_representer(str, text)
+    dumped = yaml.dump(document, Dumper=Dumper, sort_keys=False, allow_unicode=True)
+    return "".join(
+        c if c.isprintable() or c == "\n" else f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}"
+        for c in dumped
+    )
 
 
 def emit(
@@ -134,9 +160,7 @@ def emit(
         for row in [document] if rows is None else rows:
             print(as_json(row, indent=None))
     elif session.output == "yaml":
-        import yaml  # only for those who ask for it
-
-        yaml.safe_dump(document, sys.stdout, sort_keys=False, allow_unicode=True)
+        print(as_yaml(document), end="")
     elif session.output == "name":
         for name in names:
             print(clean(name))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from crawler_lifecycle.cli.control import TERMINAL
+from crawler_lifecycle.cli.control import TERMINAL, status_word
 from crawler_lifecycle.cli.output import STYLES, Document, clean, milliseconds, number
 from crawler_lifecycle.cli.session import Session
 from crawler_lifecycle.cli.texts import counters, counts_of, stop_words, truth_words, why_of
@@ -38,7 +38,8 @@ def draw(session: Session, seen: Seen, height: int) -> Any:
     run = seen.run
     status = str(run.get("status"))
     title = Text(f"run {run.get('run_id')}  {clean(run.get('crawler'))}  ", style="bold")
-    title.append(status, style=STYLES.get(status, ""))
+    word = status_word(run)
+    title.append(word, style=STYLES.get(word, ""))
     if run.get("outcome"):
         title.append(f"  {clean(run['outcome'])}")
     if int(run.get("attempt") or 1) > 1:

@@ -20,6 +20,9 @@ LEASH = Path(__file__).with_name("leash.py")
 #: part that listens on it is started again.
 FREE_PORTS = (10_240, 32_000)
 
+#: Log -> how large it was before the last two starts of what writes to it: older words are of another day.
+_began: dict[Path, tuple[int, ...]] = {}
+
 
 def start_time(pid: int) -> int | None:
     """When a process started, in clock ticks since the machine's start; ``None`` when it does not exist or has ended.
@@ -56,6 +59,7 @@ def spawn(
     leashed = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), *command]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
+        _began[log] = (*_began.get(log, ())[-1:], output.seek(0, os.SEEK_END))
         return subprocess.Popen(
             leashed,
             env=dict(env),
@@ -88,11 +92,15 @@ def free_port(taken: Collection[int] = ()) -> int:
 
 
 def tail(path: Path, lines: int = 12) -> str:
-    """The last lines of a log file; what a part said again at each of its starts is shown once."""
+    """The last lines that a part wrote since we last started it, or in the start before when there are none yet.
+
+    What it said again is shown once.
+    """
     try:
         with path.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 16_384))
+            size = file.seek(0, os.SEEK_END)
+            began = max((place for place in _began.get(path, ()) if place < size), default=0)
+            file.seek(max(began, size - 16_384))
             text = file.read().decode(errors="replace")
     except OSError:
         return ""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from crawler_lifecycle.cli import nearby
 from crawler_lifecycle.cli.output import emit
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current
@@ -28,6 +30,19 @@ def load_settings() -> Settings:
         ) from None
 
 
+def hide() -> None:
+    """Keep the secrets of our environment from what runs as the same user: crawlers of the local cluster may."""
+    from crawler_lifecycle.adapters.local import own
+
+    if not own.hide():
+        current().say("this system cannot hide environment and memory of a process from others of the same user")
+
+
+def keep_files_private() -> None:
+    """What this process makes from now on is its owner's alone: databases, sockets, logs, archives in a folder."""
+    os.umask(0o077)
+
+
 def worker(*roles: str) -> int:
     """Run a worker until SIGTERM or Ctrl-C.
 
@@ -37,6 +52,9 @@ def worker(*roles: str) -> int:
         What it serves: workflows, cluster, control, export, audit; all of them when none is given. The role observer
         only notices changes on the cluster, which cluster does as well unless LIFECYCLE_WORKER__WAKE_UPS is false.
     """
+    hide()
+    keep_files_private()
+    nearby.join("worker")
     settings = load_settings()
     from crawler_lifecycle.worker import serve
 
@@ -51,6 +69,9 @@ gateway_app.command(token_app)
 @gateway_app.default
 def gateway() -> int:
     """Run the gateway until SIGTERM or Ctrl-C."""
+    hide()
+    keep_files_private()
+    nearby.join("gateway")
     settings = load_settings()
     from crawler_lifecycle.gateway.serve import serve
 
@@ -88,6 +109,9 @@ def new_token(
 
 def scheduler() -> int:
     """Run the scheduler service until SIGTERM or Ctrl-C."""
+    hide()
+    keep_files_private()
+    nearby.join("scheduler")
     settings = load_settings()
     from crawler_lifecycle.scheduler import serve
 
@@ -102,6 +126,7 @@ def db_upgrade(
     Then new runs get numbers above every one that workflows, cluster and archive of the settings still bear: a database
     that was restored or made anew would give them out again. With --url only the schema is looked at.
     """
+    keep_files_private()
     settings = None if url is not None else load_settings()
     url = url or load_settings().database.url
     before = _database("read_schema")(url)

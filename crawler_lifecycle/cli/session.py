@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import re
 import sys
@@ -13,7 +12,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from crawler_lifecycle.cli import dev_json
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.domain.bounds import storable
 
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.gateway import Gateway
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 FORMATS = ("table", "wide", "json", "jsonl", "yaml", "name")
 TIME_FORMATS = ("relative", "iso")
 COLOURS = ("auto", "always", "never")
-DEV_JSON = Path(".crawl", "dev.json")
 REQUEST_TIMEOUT_S = 30.0
 
 HELP = """\
@@ -36,8 +36,21 @@ Exit codes: 0 done, 1 error, 2 usage, 3 not found, 4 not in this state, 5 run fa
 _DATA = {
     "-a": "--arg",
     "-s": "--setting",
-    **{name: name for name in ("--arg", "--setting", "--reason", "--tag", "--request-id", "--by", "--task-file")},
-    **{name: name for name in ("--file", "--download", "--name")},
+    **{
+        name: name
+        for name in (
+            "--arg",
+            "--setting",
+            "--reason",
+            "--tag",
+            "--request-id",
+            "--by",
+            "--task-file",
+            "--flow",
+            "--parent",
+        )
+    },
+    **{name: name for name in ("--file", "--download", "--name", "--flow", "--parent")},
 }
 
 #: Options of every verb that take a value: as written -> by which name they are kept.
@@ -65,7 +78,25 @@ class Session:
         from crawler_lifecycle.cli.gateway import Gateway  # with its HTTP client, which `--help` can do without
 
         timeout_s = min(self.timeout_s or REQUEST_TIMEOUT_S, REQUEST_TIMEOUT_S)
-        return Gateway(self.gateway_url or discover(), token=self.token(), timeout_s=timeout_s)
+        url = self.gateway_url or named_gateway()
+        if url is not None:
+            return Gateway(url, token=self.token(), timeout_s=timeout_s)
+        url = self._of_dev()
+        if self.token() is not None:
+            self.say(f"the token is not shown to {url}: it was found by {dev_json.DEV_JSON}, and asks for none")
+        return Gateway(url, token=None, timeout_s=timeout_s)
+
+    def _of_dev(self) -> str:
+        """The gateway of the nearest ``crawlctl dev``. Raises ``CommandFailed`` when there is none."""
+        found = dev_json.nearest(self.say)
+        if found is not None and found.known.get("gateway"):
+            return str(found.known["gateway"])
+        raise CommandFailed(
+            Exit.UNREACHABLE,
+            "no gateway is known",
+            f"no --gateway, no LIFECYCLE_GATEWAY__URL, and no {dev_json.DEV_JSON} of ours in this folder or above it",
+            "crawlctl dev (starts one on this machine), or crawlctl --gateway URL …",
+        )
 
     def token(self) -> str | None:
         """What the gateway is shown: of ``--token-file``, else ``LIFECYCLE_GATEWAY__TOKEN``, else the settings' file.
@@ -103,28 +134,9 @@ def begin(session: Session) -> None:
     _current = session
 
 
-def discover() -> str:
-    """The gateway's address: ``LIFECYCLE_GATEWAY__URL``, else that of the file ``LIFECYCLE_CONFIG``, else that of the
-    nearest ``.crawl/dev.json`` upwards.
-
-    Raises ``CommandFailed`` when there is none.
-    """
-    if url := os.environ.get("LIFECYCLE_GATEWAY__URL") or _of_config("url"):
-        return url
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        try:
-            known = json.loads((folder / DEV_JSON).read_text())
-        except (OSError, ValueError):
-            continue
-        if isinstance(known, dict) and isinstance(known.get("gateway"), str):
-            return str(known["gateway"])
-    raise CommandFailed(
-        Exit.UNREACHABLE,
-        "no gateway is known",
-        f"no --gateway, no LIFECYCLE_GATEWAY__URL, and no {DEV_JSON} in this folder or above it",
-        "crawlctl dev (starts one on this machine), or crawlctl --gateway URL …",
-    )
+def named_gateway() -> str | None:
+    """The gateway's address of ``LIFECYCLE_GATEWAY__URL``, else of the file ``LIFECYCLE_CONFIG``, if one is named."""
+    return os.environ.get("LIFECYCLE_GATEWAY__URL") or _of_config("url")
 
 
 def _of_config(name: str) -> str | None:
@@ -249,8 +261,8 @@ def long_ago(text: str, now: datetime, *, least_s: float, why: str, such_as: str
         least = f"{least_s / 86400:g}d" if least_s >= 86400 else f"{least_s / 3600:g}h"
         raise CommandFailed(Exit.USAGE, f"--older-than {text!r} is too short", why, f"give at least {least}")
     try:
-        return age_s, now - timedelta(seconds=age_s)
-    except OverflowError:
+        return age_s, storable(now - timedelta(seconds=age_s))
+    except (OverflowError, ValueError):
         cure = f"give one such as {such_as}"
         raise CommandFailed(Exit.USAGE, f"--older-than {text!r} is too long", None, cure) from None
 
@@ -271,8 +283,11 @@ def time_of(option: str, text: str, now: datetime) -> str:
             found = now - timedelta(seconds=seconds(text))
         except OverflowError:
             raise CommandFailed(Exit.USAGE, f"{option} {text!r} is too long ago", None, "give a date") from None
-    aware = found if found.tzinfo else found.replace(tzinfo=UTC)
-    return aware.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    try:
+        at = storable(found if found.tzinfo else found.replace(tzinfo=UTC))
+    except ValueError as error:
+        raise CommandFailed(Exit.USAGE, f"{option} {text!r} is not allowed", None, str(error)) from None
+    return at.isoformat().replace("+00:00", "Z")
 
 
 def user() -> str:

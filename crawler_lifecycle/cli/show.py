@@ -10,7 +10,7 @@ from crawler_lifecycle.cli import columns, output
 from crawler_lifecycle.cli.output import clean, emit, emit_list, show_facts, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, time_of
-from crawler_lifecycle.cli.texts import facts, next_steps, nothing_wrong, plain
+from crawler_lifecycle.cli.texts import argument_lines, facts, next_steps, nothing_wrong, plain
 
 RunId = Annotated[int, Parameter(help="the run's id")]
 Limit = Annotated[int, Parameter(help="at most so many")]
@@ -92,7 +92,7 @@ def corrections(
     kind: Annotated[KIND | None, Parameter(help="only those of this kind")] = None,
     limit: Limit = 200,
 ) -> int:
-    """List recorded statuses that turned out to be untrue, and for how long at most any was."""
+    """List corrections: recorded statuses that turned out to be untrue, and for how long; lag is none."""
     session = current()
     if run is not None and since is not None:
         raise CommandFailed(Exit.USAGE, "--since goes with the corrections of all runs", None, f"corrections {run}")
@@ -153,7 +153,8 @@ def describe_crawler(name: Annotated[str, Parameter(help="the crawler's name")],
     found = next((row for row in rows if row.get("name") == name), None)
     if found is None:
         raise CommandFailed(Exit.NOT_FOUND, f"there is no crawler {name!r}", None, "crawlctl crawler list")
-    lines = [(key, plain(value)) for key, value in found.items() if value not in (None, [], {}, "")]
+    lines = [(key, plain(value)) for key, value in found.items() if value not in (None, [], {}, "") and key != "args"]
+    lines[2:2] = argument_lines(found)
     emit(session, found, names=[name], table=lambda: show_facts(session, lines))
     session.say(f"next: crawlctl start {name}")
     return Exit.DONE

@@ -32,6 +32,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from crawler_lifecycle.cli.processes import LOOPBACK
+from crawler_lifecycle.web.origins import Gate, programs_only
 
 INDEX = "index.html"
 #: Hidden names are never served from the folder, so this address is free.
@@ -193,7 +194,8 @@ def main() -> int:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        app = create_app(options.folder)
+        # On loopback only programs read the folder, and no page by a name of its own.
+        app = Gate(create_app(options.folder), programs_only(options.host))
         listener.bind((options.host, options.port))
         listener.listen(128)
     except (Unusable, OSError, OverflowError) as error:

@@ -10,11 +10,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import IO
 
-from crawler_lifecycle.cli import cluster_access, processes, temporal_server
+from crawler_lifecycle.cli import cluster_access, dev_json, processes, temporal_server
 from crawler_lifecycle.cli.cluster_access import Place
 from crawler_lifecycle.cli.gateway import Gateway
 from crawler_lifecycle.cli.layout import Layout, choose_ports, examples_dir, write_crawlers, write_site_crawler
@@ -35,9 +35,10 @@ class Stack:
     """Everything in child processes below one state directory.
 
     ``site`` is a folder of pages to serve instead of the demonstration site (checked before, see ``cli.site``);
-    ``kubernetes`` is the cluster where crawls execute, instead of processes of this machine; ``say`` gets one line for
-    people per event. Crawls are no children of ours: they outlive the stack, and the next one
-    over the same directory goes on with them.
+    ``kubernetes`` is the cluster where crawls execute, instead of processes of this machine; ``demanded`` are ports of
+    ``layout.ON_DEMAND`` to open; ``say`` gets one line for people per event; a part that does not answer for
+    ``silent_s`` is replaced. Crawls are no children of ours: they outlive the stack, and the next one over the same
+    directory goes on with them.
     """
 
     def __init__(
@@ -50,7 +51,11 @@ class Stack:
         crawlers: Path | None = None,
         site: Path | None = None,
         kubernetes: Place | None = None,
+        demanded: Collection[str] = (),
+        archive: str | None = None,
+        events: str | None = None,
         say: Callable[[str], None] = lambda line: None,
+        silent_s: float | None = None,
     ) -> None:
         self.state_dir = state_dir.absolute()
         self._services = services
@@ -59,12 +64,19 @@ class Stack:
         self._crawlers = crawlers
         self._site = site
         self._kubernetes = kubernetes
+        self._demanded = demanded
+        self._archive = archive
+        self._events = events
         self._say = say
         #: Whether the crawlers are those of the examples.
         self.has_examples = False
         self._lock: IO[str] | None = None
         self._layout: Layout | None = None
-        self._supervisor = Supervisor(self.state_dir / "logs", say=self._tell, changed=self._pids_changed)
+        #: The catalogues in use, as ``dev.json`` names them.
+        self._chosen: dict[str, str | None] = {}
+        self._supervisor = Supervisor(
+            self.state_dir / "logs", say=self._tell, changed=self._pids_changed, silent_s=silent_s
+        )
 
     @property
     def layout(self) -> Layout:
@@ -100,14 +112,23 @@ class Stack:
     def _start(self) -> None:
         if self._kubernetes is not None:
             cluster_access.check_namespace(cluster_access.connect(self._kubernetes.settings()))
-        before = read_dev_json(self.state_dir)
+        before = self._before()
         self._end_leftovers(before)
-        ports = choose_ports(before, only_free=self._only_free_ports, say=self._tell)
+        ports = choose_ports(before, only_free=self._only_free_ports, say=self._tell, demanded=self._demanded)
         self._layout = plan = Layout(
-            self.state_dir, ports, self._services, self._database, self._site, self._kubernetes
+            self.state_dir,
+            ports,
+            self._services,
+            self._database,
+            self._site,
+            archive=self._archive,
+            events=self._events,
+            kubernetes=self._kubernetes,
         )
         (self.state_dir / "temporal.toml").write_text("")
-        env = plan.environment(*self._catalogues(plan))
+        crawlers, more = self._catalogues(plan)
+        self._chosen = {"crawlers": str(crawlers), "more_crawlers": None if more is None else str(more)}
+        env = plan.environment(crawlers, more)
         parts = plan.parts(env)
         # Everything but the Temporal server is slow because Python imports are, so nothing waits without need: services
         # find their database and each other when they are ready, and say so at their health addresses.
@@ -156,7 +177,8 @@ class Stack:
     # --- start ---------------------------------------------------------------------------------------------------
 
     def _take_lock(self) -> None:
-        self.state_dir.mkdir(parents=True, exist_ok=True)
+        self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._keep_others_out()
         lock = (self.state_dir / "dev.lock").open("a+")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -174,6 +196,28 @@ class Stack:
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         self._lock = lock
+
+    def _keep_others_out(self) -> None:
+        """Nobody else may write into our folder: what lies there names files that we read and processes that we end."""
+        found = self.state_dir.stat()
+        if found.st_uid != os.geteuid():
+            raise CommandFailed(
+                Exit.NOT_IN_THIS_STATE,
+                f"--state-dir {self.state_dir} belongs to uid {found.st_uid}, and this is uid {os.geteuid()}",
+                "its owner could decide what we start and end",
+                "crawlctl dev --state-dir ANOTHER",
+            )
+        if found.st_mode & 0o022:
+            self.state_dir.chmod(found.st_mode & 0o7755)
+
+    def _before(self) -> Mapping[str, object]:
+        """What the last stack over this directory wrote; empty when there was none or it does not count."""
+        try:
+            found = dev_json.read(self.state_dir / dev_json.NAME)
+        except dev_json.SetAside as aside:
+            self._tell(str(aside))
+            return {}
+        return {} if found is None else found.known
 
     def _end_leftovers(self, before: Mapping[str, object]) -> None:
         """End parts of an earlier stack that was killed; the kernel should have, this is for when it did not."""
@@ -291,23 +335,16 @@ class Stack:
         pids = self._supervisor.pids()
         content = {
             **self._layout.addresses(),
+            "state": str(self._layout.cluster_dir),
+            **self._chosen,
             "processes": pids,
             "started": {name: processes.start_time(pid) for name, pid in pids.items()},
             "pid": os.getpid() if pids else None,
         }
-        target = self.state_dir / "dev.json"
+        target = self.state_dir / dev_json.NAME
         draft = target.with_name("dev.json.draft")
         # The database's address may hold a password.
         draft.unlink(missing_ok=True)
         draft.touch(mode=0o600)
         draft.write_text(json.dumps(content, indent=2) + "\n")
         draft.replace(target)
-
-
-def read_dev_json(state_dir: Path) -> dict[str, object]:
-    """What the last stack over this directory wrote; empty when there was none or it cannot be read."""
-    try:
-        content = json.loads((state_dir / "dev.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

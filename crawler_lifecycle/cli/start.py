@@ -6,16 +6,54 @@ import json
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli.control import show_state, wait_for
-from crawler_lifecycle.cli.output import as_json, emit, show_facts
+from crawler_lifecycle.cli.output import as_json, clean, emit, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, user
+from crawler_lifecycle.domain.arguments import Scalar
 from crawler_lifecycle.domain.bounds import LIMITS
+
+Seconds = float | Literal["none"] | None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOptions:
+    """Options of ``start`` that are limits of the run, in seconds; ``none`` is no limit."""
+
+    run_timeout: Annotated[Seconds, Parameter(help="stop the run after so many seconds; none: never")] = None
+    stall_timeout: Annotated[Seconds, Parameter(help="stop it after so many without a sign of life; none: never")] = (
+        None
+    )
+    start_timeout: Annotated[Seconds, Parameter(help="its start must have come after so many seconds")] = None
+    start_check: Annotated[float | None, Parameter(help="seconds until the first look whether it has started")] = None
+    stop_grace: Annotated[float | None, Parameter(help="seconds between its stop signal and its end by force")] = None
+    force_stop_after: Annotated[Seconds, Parameter(help="a stop that takes longer, in seconds, is forced")] = None
+
+    def given(self) -> dict[str, float | None]:
+        """The limits that were named, as a request has them."""
+        values = {f"{option.name}_s": getattr(self, option.name) for option in fields(self)}
+        return {name: None if value == "none" else value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceOptions:
+    """Options of ``start`` that are resources of each task."""
+
+    cpu: Annotated[str | None, Parameter(help="processors of each task, such as 500m or 2")] = None
+    memory: Annotated[str | None, Parameter(help="memory of each task, such as 512Mi")] = None
+
+    def given(self) -> dict[str, str]:
+        """The resources that were named, as a request has them."""
+        return {option.name: value for option in fields(self) if (value := getattr(self, option.name)) is not None}
+
+
+_NO_LIMITS, _NO_RESOURCES = LimitOptions(), ResourceOptions()
 
 
 def start(
@@ -29,15 +67,20 @@ def start(
     tasks: Annotated[int | None, Parameter(help="run in so many tasks; each knows its index")] = None,
     task_file: Annotated[Path | None, Parameter(help="run in one task a line: a JSON object of arguments")] = None,
     max_parallel: Annotated[int | None, Parameter(help="at most so many tasks at once")] = None,
-    trigger: Annotated[Literal["manual", "api"], Parameter(help="what to write down as the trigger")] = "manual",
+    trigger: Annotated[
+        Literal["manual", "api", "scheduled"], Parameter(help="what to write down as the trigger")
+    ] = "manual",
+    due_at: Annotated[str | None, Parameter(help="when a scheduled run was due, such as 2026-03-01T12:00:00Z")] = None,
+    flow: Annotated[str | None, Parameter(help="flow that the run belongs to (crawlctl list --flow)")] = None,
+    parent: Annotated[str | None, Parameter(help="workflow id that is told when the run has ended")] = None,
     request_id: Annotated[str | None, Parameter(help="the same id never starts a second run")] = None,
     tag: Annotated[list[str] | None, Parameter(help="tag of the run")] = None,
     priority: Annotated[int | None, Parameter(help="1 (first) to 5 (last)")] = None,
     poll_minutes: Annotated[
         str | None, Parameter(help="minutes between looks, e.g. 1,2,3; the last one repeats")
     ] = None,
-    run_timeout: Annotated[float | None, Parameter(help="stop the run after so many seconds")] = None,
-    stall_timeout: Annotated[float | None, Parameter(help="stop it after so many seconds without progress")] = None,
+    limits: Annotated[LimitOptions, Parameter(name="*")] = _NO_LIMITS,
+    resources: Annotated[ResourceOptions, Parameter(name="*")] = _NO_RESOURCES,
     by: Annotated[str | None, Parameter(help="who asks for it; default: you")] = None,
     wait: Annotated[bool, Parameter(negative=(), help="wait for its end; the exit code tells how it ended")] = False,
     watch: Annotated[bool, Parameter(negative=(), help="the same, with a live view")] = False,
@@ -48,7 +91,6 @@ def start(
     request: dict[str, Any] = {"crawler": crawler, "trigger": trigger, "requested_by": by or user()}
     request_id = request_id or str(uuid.uuid4())
     children = _children(tasks, task_file)
-    limits = {"run_timeout_s": run_timeout, "stall_timeout_s": stall_timeout}
     optional = {
         "args": pairs(arg, "-a"),
         "settings": pairs(setting, "-s"),
@@ -57,7 +99,11 @@ def start(
         "tags": tag,
         "priority": priority,
         "poll_minutes": _minutes(poll_minutes),
-        "limits": {name: value for name, value in limits.items() if value is not None},
+        "due_at": due_at,
+        "flow_id": flow,
+        "parent": parent,
+        "limits": limits.given(),
+        "resources": resources.given(),
     }
     request |= {name: value for name, value in optional.items() if value not in (None, [], {})}
     _check_numbers(request)
@@ -67,6 +113,8 @@ def start(
     with session.gateway() as gateway:
         started = gateway.start(request, request_id)
         run_id = int(started["run_id"])
+        if started.get("note"):
+            session.say(f"run {run_id}: {clean(started['note'])}")
         if watch:
             from crawler_lifecycle.cli.watch import watch_run
 
@@ -131,8 +179,8 @@ def read_tasks(file: Path, option: str) -> list[dict[str, Any]]:
             args = json.loads(line)
         except ValueError as error:
             raise CommandFailed(Exit.USAGE, f"{file}:{n} is no JSON", str(error), _example()) from None
-        if not isinstance(args, dict) or not all(isinstance(value, str) for value in args.values()):
-            raise CommandFailed(Exit.USAGE, f"{file}:{n} is no object of texts", None, _example())
+        if not isinstance(args, dict) or not all(isinstance(value, Scalar) for value in args.values()):
+            raise CommandFailed(Exit.USAGE, f"{file}:{n} is no object of texts and numbers", None, _example())
         found.append({"args": args})
     if not found:
         raise CommandFailed(Exit.USAGE, f"{option} {file} has no tasks", None, _example())

@@ -6,7 +6,6 @@ second, and is the only one that starts processes.
 
 from __future__ import annotations
 
-import http.client
 import os
 import signal
 import subprocess
@@ -15,15 +14,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from crawler_lifecycle.cli import processes
+from crawler_lifecycle.cli.health import answers, responds
 
 INTERVAL_S = 0.05
 FIRST_DELAY_S = 0.2
 LONGEST_DELAY_S = 10.0
 #: A part that was up for so long has proved itself: its next restart is quick again.
 PROVED_S = 30.0
+#: How often parts are asked for a sign of life, and for how long one that was healthy may give none, in seconds.
+ASK_S, SILENT_S = 5.0, 60.0
 #: A part that ends so often before it was healthy once will not become healthy by another try.
 FAILED_STARTS = 3
 
@@ -39,7 +40,7 @@ class Part:
     name: str
     command: Sequence[str]
     health: str
-    """Address that answers 200 when the part is ready."""
+    """Address at which the part answers when it is ready (``health.answers``)."""
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: Path | None = None
     grace_s: float = 10.0
@@ -57,14 +58,26 @@ class _Kept:
     due: float = 0.0
     ends: int = 0
     asked_to_end: float | None = None
+    heard: float | None = None
+    """When this process last answered; ``None``: not yet, or nobody asks."""
     grace_s: float = 0.0
     starts: list[int] = field(default_factory=list)
 
 
 class Supervisor:
-    """Parts by name. ``say`` gets one line for people per event; ``changed`` is called after each change of a pid."""
+    """Parts by name. ``say`` gets one line for people per event; ``changed`` is called after each change of a pid.
 
-    def __init__(self, logs: Path, *, say: Callable[[str], None], changed: Callable[[], None]) -> None:
+    With ``silent_s`` a part that was healthy, and then does not answer for so long, is ended and started again.
+    """
+
+    def __init__(
+        self,
+        logs: Path,
+        *,
+        say: Callable[[str], None],
+        changed: Callable[[], None],
+        silent_s: float | None = None,
+    ) -> None:
         self._logs = logs
         self._say = say
         self._changed = changed
@@ -72,7 +85,9 @@ class Supervisor:
         self._wake = threading.Event()
         self._starting = threading.Lock()
         self._closed = False
+        self._silent_s = silent_s
         self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
+        self._asking = threading.Thread(target=self._ask, name="asks parts", daemon=True)
 
     def start(self, parts: Iterable[Part]) -> None:
         """Want these parts from now on. Returns at once; see ``wait_healthy``."""
@@ -81,6 +96,8 @@ class Supervisor:
             self._kept[part.name] = _Kept(part, log, wanted=True, grace_s=part.grace_s)
         if not self._thread.is_alive():
             self._thread.start()
+        if self._silent_s is not None and not self._asking.is_alive():
+            self._asking.start()
         self._wake.set()
 
     def stop(self, names: Iterable[str] | None = None) -> None:
@@ -148,6 +165,18 @@ class Supervisor:
             self._wake.wait(INTERVAL_S)
             self._wake.clear()
 
+    def _ask(self) -> None:
+        """In a thread of its own: one part that does not answer may keep no other one waiting to be started."""
+        while not self._closed:
+            for kept in list(self._kept.values()):
+                process = kept.process
+                if process is not None and responds(kept.part.health) and kept.process is process:
+                    kept.heard = time.monotonic()
+            time.sleep(ASK_S)
+
+    def _silent(self, kept: _Kept, now: float) -> bool:
+        return self._silent_s is not None and kept.heard is not None and now - kept.heard > self._silent_s
+
     def _tend(self, kept: _Kept, now: float) -> bool:
         """Bring one part closer to what is wanted; whether its process id changed."""
         if kept.process is None:
@@ -165,6 +194,10 @@ class Supervisor:
             return True
         if not kept.wanted:
             self._ask_to_end(kept, kept.process, now)
+        elif self._silent(kept, now):
+            if kept.asked_to_end is None:
+                self._say(f"{kept.part.name} has not answered for {self._silent_s:g} s; replacing it (log: {kept.log})")
+            self._ask_to_end(kept, kept.process, now)
         elif kept.ends and now - kept.since >= PROVED_S:
             kept.ends, kept.delay = 0, 0.0
         return False
@@ -176,7 +209,7 @@ class Supervisor:
         except OSError as error:  # no memory or no descriptors now
             self._ended(kept, str(error), now)
             return
-        kept.since = now
+        kept.since, kept.heard = now, None
         kept.starts.append(kept.process.pid)
 
     def _ended(self, kept: _Kept, code: int | str, now: float) -> None:
@@ -193,16 +226,3 @@ class Supervisor:
             process.terminate()
         elif now - kept.asked_to_end > kept.grace_s:
             process.kill()
-
-
-def answers(url: str, timeout_s: float = 2.0) -> bool:
-    """Whether a GET of this address is answered with 200."""
-    address = urlsplit(url)
-    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=timeout_s)
-    try:
-        connection.request("GET", address.path or "/")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()

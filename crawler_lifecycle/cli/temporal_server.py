@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from crawler_lifecycle.cli import processes
-from crawler_lifecycle.cli.supervise import PartFailed, answers
+from crawler_lifecycle.cli.health import answers
+from crawler_lifecycle.cli.supervise import PartFailed
 from crawler_lifecycle.domain.names import SEARCH_ATTRIBUTES
 
 NAMESPACE = "default"
@@ -47,20 +48,26 @@ def executable() -> str:
     return found
 
 
-def health(http_port: int) -> str:
-    """Address that answers 200 once the server serves our namespace."""
-    return f"http://{processes.LOOPBACK}:{http_port}/api/v1/namespaces/{NAMESPACE}"
+#: The server opens a port for its HTTP API whatever one says. Any page that somebody visits could start workflows by
+#: it, and so crawlers. Hence it answers to one name alone, which nobody can ever have (RFC 6761).
+NOBODY = ("frontend.httpAllowedHosts", '["nobody.invalid"]')
 
 
-def command(file: Path, port: int, http_port: int, ui_port: int | None) -> list[str]:
+def health(port: int) -> str:
+    """Address at which our namespace is served once the server is ready, for ``health.answers``."""
+    return f"grpc://{processes.LOOPBACK}:{port}/{NAMESPACE}"
+
+
+def command(file: Path, port: int, ui_port: int | None) -> list[str]:
     """The command line of a server over ``file``; without a UI port there is no UI."""
     words = [executable(), "server", "start-dev", "--ip", processes.LOOPBACK, "--db-filename", str(file)]
-    words += ["--port", str(port), "--http-port", str(http_port), "--log-level", "error", "--log-format", "json"]
+    words += ["--port", str(port), "--log-level", "error", "--log-format", "json"]
     words += ["--headless"] if ui_port is None else ["--ui-port", str(ui_port), "--ui-disable-news-fetch"]
     for name, kind in SEARCH_ATTRIBUTES.items():
         words += ["--search-attribute", f"{name}={kind}"]
     for name in LIFTED:
         words += ["--dynamic-config-value", f"{name}=5000"]
+    words += ["--dynamic-config-value", "=".join(NOBODY)]
     words += ["--dynamic-config-value", f"{TROUBLED_AFTER}=3", "--dynamic-config-value", f'{RETRIED_WITHIN}="20s"']
     return words
 
@@ -127,10 +134,9 @@ def _build(file: Path, env: Mapping[str, str], log: Path) -> None:
     draft = file.with_name(f"{file.name}.draft")
     copy = file.with_name(f"{file.name}.copy")
     port = processes.free_port()
-    http_port = processes.free_port((port,))
-    process = processes.spawn(command(draft, port, http_port, None), env=env, log=log)
+    process = processes.spawn(command(draft, port, None), env=env, log=log)
     try:
-        _wait(process, health(http_port), log)
+        _wait(process, health(port), log)
         # SQLite's own backup gives a complete copy of a file in use; waiting for an orderly end would take a second.
         with contextlib.closing(sqlite3.connect(draft)) as source, contextlib.closing(sqlite3.connect(copy)) as target:
             source.backup(target)

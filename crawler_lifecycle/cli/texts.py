@@ -4,27 +4,34 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from crawler_lifecycle.cli import output
-from crawler_lifecycle.cli.control import TERMINAL
-from crawler_lifecycle.cli.output import Document, ago, clean, moment, number, span
+from crawler_lifecycle.cli.control import TERMINAL, status_word
+from crawler_lifecycle.cli.output import Document, ago, clean, moment, number, pace, span
 from crawler_lifecycle.cli.waiting import waiting_clause, waiting_words
+from crawler_lifecycle.domain.run import Limits
+
+_GENERAL = asdict(Limits())
+#: Fields of a request -> how ``describe`` calls them.
+_MAPPINGS = {"args": "arguments", "settings": "settings", "resources": "resources"}
+_WORDS = {"requested_by": "asked by", "flow_id": "flow", "parent": "parent", "due_at": "due", "priority": "priority"}
+_WORDS |= {"max_parallel_tasks": "at once"}
 
 
 def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) -> list[tuple[str, str]]:
     """The lines of ``describe``; what does not apply is left out."""
-    outcome = f" ({clean(run['outcome'])})" if run.get("outcome") else ""
     facts = [
         ("run", f"{run.get('run_id')}, attempt {run.get('attempt')}, crawler {clean(run.get('crawler'))}"),
-        ("status", f"{run.get('status')}{outcome}, stage {run.get('stage')}"),
+        ("status", f"{status_words(run)}, stage {run.get('stage')}"),
         ("cause", clean(run.get("cause"))),
         ("blocked", clean(run.get("blocked"))),
         ("truth", truth_words(run)),
         ("waiting", waiting_words(run)),
         ("tasks", counts_of(run, rows)),
         *resumptions(run),
-        ("counters", counters(run)),
+        ("counters", counters_as_of(run)),
         *stops(run),
         ("started", f"{ago(run.get('started_at'))}, trigger {run.get('trigger')}" if run.get("started_at") else ""),
         ("ended", f"{ago(run.get('ended_at'))}, took {took(run)}" if run.get("ended_at") else ""),
@@ -32,10 +39,43 @@ def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) ->
     ]
     facts += [("export", export_words(export)) for export in run.get("exports") or ()]
     facts += [
+        *asked(run.get("request") or {}),
         ("request", clean(run.get("request_id"))),
         ("workflow", clean(run.get("owner_workflow_id") or run.get("workflow_id"))),
     ]
     return [(name, value) for name, value in facts if value]
+
+
+def status_words(run: Mapping[str, Any]) -> str:
+    """The same with the outcome; of a stopped run also what is on record."""
+    word, outcome = status_word(run), clean(run.get("outcome"))
+    inside = f"{run['status']}, {outcome}" if word != run.get("status") else outcome
+    return f"{word} ({inside})" if inside else word
+
+
+def asked(request: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What was asked for, as far as it is not the general default."""
+    lines = [(title, assignments(request.get(name))) for name, title in _MAPPINGS.items()]
+    limits = request.get("limits")
+    if isinstance(limits, dict):
+        said = {name.removesuffix("_s"): value for name, value in limits.items() if value != _GENERAL.get(name, value)}
+        shown = {name: "none" if value is None else f"{value:g}s" for name, value in said.items() if _is_limit(value)}
+        lines.append(("limits", assignments(shown)))
+    lines.append(("tags", clean(" ".join(map(str, request.get("tags") or ())))))
+    lines += [(title, clean(request.get(name))) for name, title in _WORDS.items() if request.get(name)]
+    return lines
+
+
+def _is_limit(value: object) -> bool:
+    return value is None or isinstance(value, int | float)
+
+
+def assignments(values: object) -> str:
+    """``name=value`` words, as ``start`` takes them; values with spaces in quotes."""
+    if not isinstance(values, dict):
+        return ""
+    given = {clean(name): clean(value) for name, value in values.items() if value is not None}
+    return " ".join(f"{name}={value if value and ' ' not in value else repr(value)}" for name, value in given.items())
 
 
 def truth_words(run: Mapping[str, Any]) -> str:
@@ -55,7 +95,7 @@ def nothing_wrong(run: int | None, kind: str | None, since: str | None) -> str:
 
 def run_line(run: Mapping[str, Any]) -> str:
     """One line that is another one as soon as anything worth telling changes."""
-    words = f"run {run.get('run_id')} {clean(run.get('crawler'))} {run.get('status')} {run.get('stage')}"
+    words = f"run {run.get('run_id')} {clean(run.get('crawler'))} {status_word(run)} {run.get('stage')}"
     if int(run.get("attempt") or 1) > 1:
         words += f" attempt {run['attempt']}"
     if run.get("outcome"):
@@ -110,7 +150,17 @@ def resumptions(run: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def counters(run: Mapping[str, Any]) -> str:
     named = [f"{number(run[name])} {name}" for name in ("pages", "items", "errors") if run.get(name) is not None]
+    if pace(run) != "-":
+        named.insert(1, f"{pace(run)} pages per minute")
     return ", ".join(named)
+
+
+def counters_as_of(run: Mapping[str, Any]) -> str:
+    """The counters of a run that goes on, and when they last moved."""
+    words = counters(run)
+    if words and run.get("status") not in TERMINAL and run.get("last_progress_at"):
+        words += f" (moved {ago(run['last_progress_at'])})"
+    return words
 
 
 def stop_words(stop: Mapping[str, Any]) -> str:
@@ -142,7 +192,11 @@ def stops(run: Mapping[str, Any]) -> list[tuple[str, str]]:
 def export_words(export: Document) -> str:
     if not export.get("url"):
         return f"{clean(export.get('status'))}" + (f", {clean(export['error'])}" if export.get("error") else "")
-    size = f", {number(export.get('files'))} files, {number(export.get('bytes'))} bytes" if export.get("files") else ""
+    size = (
+        f", {number(export.get('files'))} files, {number(export.get('bytes'))} bytes"
+        if export.get("files") is not None
+        else ""
+    )
     return f"{clean(export.get('status'))} {clean(export['url'])}{size}"
 
 
@@ -174,6 +228,23 @@ def arguments(crawler: Document) -> str:
         required = isinstance(spec, dict) and spec.get("required") and spec.get("default") is None
         shown.append(f"{name}!" if required else name)
     return clean(", ".join(shown)) or "-"
+
+
+def argument_lines(crawler: Document) -> list[tuple[str, str]]:
+    """Each argument that the crawler declares: its type, what it takes, and what it means."""
+    lines = []
+    for name, spec in (crawler.get("args") or {}).items():
+        said = spec if isinstance(spec, dict) else {}
+        words = [clean(said.get("type") or "string")]
+        if said.get("choices"):
+            words.append(f"one of {plain(said['choices'])}")
+        if said.get("default") is not None:
+            words.append(f"default {clean(said['default'])}")
+        elif said.get("required"):
+            words.append("required")
+        about = f": {clean(said['description'])}" if said.get("description") else ""
+        lines.append(("argument", f"{clean(name)}: {', '.join(words)}{about}"))
+    return lines
 
 
 def plain(value: Any) -> str:

@@ -182,13 +182,14 @@ def check_groups(context: Context) -> Sequence[Line]:
 
 
 def check_disks(context: Context) -> Sequence[Line]:
-    """Room where the local cluster, the SQLite file and the archive folder are."""
+    """Room where the local cluster, the SQLite file, the archive folder and the file of events are."""
     settings = context.known
     folders = {"state of the local cluster": settings.cluster.state_dir} if settings.cluster.kind == "local" else {}
     if (database := sqlite_file(settings.database.url)) is not None:
         folders["database"] = database.parent
-    if settings.archive.url.startswith("file:"):
-        folders["archive"] = Path(unquote(urlsplit(settings.archive.url).path))
+    for name, url in (("archive", settings.archive.url), ("events", settings.events.url)):
+        if url.startswith("file:"):
+            folders[name] = Path(unquote(urlsplit(url).path))
     by_disk: dict[int, tuple[Path, list[str]]] = {}
     for name, folder in folders.items():
         there = next(one for one in (folder, *folder.parents) if one.exists())

@@ -9,32 +9,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from crawler_lifecycle.cli import layout
+from crawler_lifecycle.cli import dev_json, layout
 from crawler_lifecycle.cli.doctor.report import Line
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import DEV_JSON
+from crawler_lifecycle.cli.session import current
 from crawler_lifecycle.observability import redaction
 from crawler_lifecycle.settings import PREFIX, Settings, unread_variables, variables
 
 DEFAULT, ENVIRONMENT = "default", "environment"
 
-#: What a running `crawlctl dev` tells in its dev.json -> the variable that it gives to its parts.
-_OF_DEV = {
-    "database": "LIFECYCLE_DATABASE__URL",
-    "scheduler": "LIFECYCLE_SCHEDULER__URL",
-    "gateway": "LIFECYCLE_GATEWAY__URL",
-    "archive": "LIFECYCLE_ARCHIVE__URL",
-    "events": "LIFECYCLE_EVENTS__URL",
-    "temporal": "TEMPORAL_ADDRESS",
-    "namespace": "TEMPORAL_NAMESPACE",
-    "cluster": "LIFECYCLE_CLUSTER__KIND",
-    "kubeconfig": "LIFECYCLE_CLUSTER__KUBECONFIG",
-    "context": "LIFECYCLE_CLUSTER__CONTEXT",
-    "cluster_namespace": "LIFECYCLE_CLUSTER__NAMESPACE",
-    "image": "LIFECYCLE_CLUSTER__IMAGE",
+#: What dev.json tells -> where that part listens; the addresses are those of this stack, and not the usual ones.
+_LISTENING = {
+    "scheduler": "LIFECYCLE_SCHEDULER__",
+    "gateway": "LIFECYCLE_GATEWAY__",
+    "worker": "LIFECYCLE_WORKER__HEALTH_",
+    "metrics": "LIFECYCLE_WORKER__METRICS_",
 }
 #: Variables of others that decide what our processes speak with; the second half are secrets.
 _OTHERS = (
@@ -90,39 +83,39 @@ def collect(state_dir: Path | None) -> Sources:
             tree = tomllib.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             tree = {}  # Settings.load says what is wrong with it
-    dev_json = _dev_json(state_dir, environment)
-    if dev_json is None:
+    stack = _stack(state_dir, environment)
+    if stack is None:
         return Sources(environment, file, tree)
-    known = json.loads(dev_json.read_text(encoding="utf-8"))
-    given = {variable: str(known[name]) for name, variable in _OF_DEV.items() if known.get(name)}
-    catalogue = dev_json.parent / "crawlers.yaml"
-    if catalogue.is_file() and not Path("crawlers.yaml").is_file():
-        given["LIFECYCLE_CRAWLERS"] = str(catalogue)
+    given = stack.variables()
+    for name, variable in _LISTENING.items():
+        given |= _listening(str(stack.known.get(name) or ""), variable)
     if state_dir is None:
         given = {variable: value for variable, value in given.items() if not environment.get(variable)}
     os.environ.update(given)
-    return Sources(environment, file, tree, dev_json, frozenset(given))
+    return Sources(environment, file, tree, stack.file, frozenset(given))
 
 
-def _dev_json(state_dir: Path | None, environment: Mapping[str, str]) -> Path | None:
-    if state_dir is not None:
-        found = state_dir / "dev.json"
-        if not _is_dev_json(found):
-            cure = f"crawlctl dev --state-dir {state_dir} starts one"
-            raise CommandFailed(Exit.NOT_FOUND, f"no stack was ever started in {state_dir}", f"no {found}", cure)
-        return found
-    own = [name for name in (*layout.OWN, "TEMPORAL_ADDRESS") if name != "LIFECYCLE_GATEWAY__URL"]
-    if any(environment.get(name) for name in own):
-        return None
-    here = Path.cwd()
-    return next((one / DEV_JSON for one in (here, *here.parents) if _is_dev_json(one / DEV_JSON)), None)
-
-
-def _is_dev_json(file: Path) -> bool:
+def _listening(address: str, variable: str) -> dict[str, str]:
+    found = urlsplit(address)
     try:
-        return isinstance(json.loads(file.read_text(encoding="utf-8")), dict)
-    except (OSError, ValueError):
-        return False
+        port = found.port
+    except ValueError:
+        return {}
+    return {f"{variable}HOST": found.hostname, f"{variable}PORT": str(port)} if found.hostname and port else {}
+
+
+def _stack(state_dir: Path | None, environment: Mapping[str, str]) -> dev_json.Stack | None:
+    if state_dir is None:
+        return None if layout.is_told(environment) else dev_json.nearest(current().say)
+    file = state_dir / dev_json.NAME
+    try:
+        found = dev_json.read(file)
+    except dev_json.SetAside as aside:
+        raise CommandFailed(Exit.NOT_IN_THIS_STATE, str(aside)) from None
+    if found is None:
+        cure = f"crawlctl dev --state-dir {state_dir} starts one"
+        raise CommandFailed(Exit.NOT_FOUND, f"no stack was ever started in {state_dir}", f"no {file}", cure)
+    return found
 
 
 # --- what is in force ----------------------------------------------------------------------------------------------
@@ -152,8 +145,8 @@ def _shown(variable: str, value: object, redactor: redaction.Redactor) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
-        return " ".join(redactor.text(str(one)) for one in value) or "-"
-    return redactor.text(str(value)) or "-"
+        return json.dumps([redactor.text(str(one)) for one in value], ensure_ascii=False)
+    return redactor.text(str(value)) or '""'
 
 
 # --- what looks like a setting and is none -------------------------------------------------------------------------

@@ -5,47 +5,22 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
-from temporalio.api.enums.v1 import IndexedValueType, TaskQueueType
+from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import (
-    DescribeNamespaceRequest,
-    DescribeTaskQueueRequest,
-    DescribeTaskQueueResponse,
-    GetClusterInfoRequest,
-)
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, GetClusterInfoRequest
 from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError, RPCStatusCode
 
 from crawler_lifecycle.adapters.temporal import register_search_attributes, registration_command
-from crawler_lifecycle.cli.doctor.clock import clock_line
+from crawler_lifecycle.cli.doctor.queues import check_queues
 from crawler_lifecycle.cli.doctor.report import Context, Line
-from crawler_lifecycle.compose import ROLES
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.temporal import DEFAULT_ADDRESS, connect
 
-#: A worker asks for work at least once a minute; one that did not for so long is gone.
-FRESH_S = 120.0
-#: Work that waited longer than this was forgotten by somebody.
-BACKLOG_AGE_S = 60.0
-
 _UNREACHABLE = "start it (crawlctl dev starts one on this machine), or set TEMPORAL_ADDRESS to where it is"
-
-
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """What a task queue's description says."""
-
-    name: str
-    kind: str
-    pollers: int
-    backlog: int
-    backlog_age_s: float
 
 
 def check_temporal(context: Context) -> Sequence[Line]:
@@ -71,7 +46,7 @@ async def _check(context: Context) -> Sequence[Line]:
     if namespace.level == "bad":
         return lines
     lines.append(await _search_attributes(client, context.fix, context.call_s))
-    lines += await _queues(client, context.call_s)
+    lines += await check_queues(client, context.call_s, _UNREACHABLE)
     return lines
 
 
@@ -141,54 +116,6 @@ def attributes_problem(known: Mapping[str, Any], command: str) -> Line | None:
             "search attrs", "bad", f"not registered: {', '.join(missing)}", f"crawlctl doctor --fix, or {command}"
         )
     return None
-
-
-# --- task queues ---------------------------------------------------------------------------------------------------
-
-
-async def _queues(client: Client, call_s: float) -> list[Line]:
-    wanted = [(names.QUEUE_MAIN, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW)]
-    wanted += [(queue, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY) for queue in ROLES.values()]
-    now = datetime.now(UTC)
-    answers = await asyncio.gather(*(_describe(client, *one, call_s) for one in wanted), return_exceptions=True)
-    lines = []
-    latest: datetime | None = None
-    for (queue, kind), answer in zip(wanted, answers, strict=True):
-        word = "workflows" if kind == TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW else "activities"
-        if isinstance(answer, BaseException):
-            lines.append(Line("workers", "bad", f"{queue} ({word}) cannot be described: {answer}", _UNREACHABLE))
-            continue
-        seen = [poller.last_access_time.ToDatetime(tzinfo=UTC) for poller in answer.pollers]
-        latest = max([*seen, *([latest] if latest else [])], default=None)
-        fresh = sum((now - one).total_seconds() < FRESH_S for one in seen)
-        age = answer.stats.approximate_backlog_age.ToMicroseconds() / 1e6
-        lines.append(queue_line(Queue(queue, word, fresh, answer.stats.approximate_backlog_count, age)))
-    # A poll is recorded by the server's clock, some time ago: one from the future shows a clock that is behind.
-    if latest is not None and latest > now:
-        lines.append(clock_line("Temporal", (latest - now).total_seconds(), 0.0))
-    return lines
-
-
-async def _describe(
-    client: Client, queue: str, kind: TaskQueueType.ValueType, call_s: float
-) -> DescribeTaskQueueResponse:
-    request = DescribeTaskQueueRequest(
-        namespace=client.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind, report_stats=True
-    )
-    return await asyncio.wait_for(client.workflow_service.describe_task_queue(request), call_s)
-
-
-def queue_line(queue: Queue) -> Line:
-    """Whether somebody works on a task queue."""
-    role = next(role for role, name in ROLES.items() if name == queue.name)
-    what = f"{queue.name} ({queue.kind})"
-    waiting = f", {queue.backlog} waiting for {queue.backlog_age_s:.0f} s" if queue.backlog else ""
-    if queue.pollers == 0:
-        return Line("workers", "bad", f"nobody polls {what}{waiting}", f"crawlctl worker {role}")
-    if queue.backlog and queue.backlog_age_s > BACKLOG_AGE_S:
-        cure = f"start more workers (crawlctl worker {role}), or raise LIFECYCLE_WORKER__THREADS"
-        return Line("workers", "warn", f"{what}: {queue.pollers} pollers do not keep up{waiting}", cure)
-    return Line("workers", "ok", f"{what}: {queue.pollers} polling{waiting}")
 
 
 def _why(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,7 @@ from cyclopts import Parameter
 
 from crawler_lifecycle.cli.output import clean, console, emit
 from crawler_lifecycle.cli.problems import Exit
+from crawler_lifecycle.cli.services import keep_files_private
 from crawler_lifecycle.cli.session import Session, current
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ def doctor(
     state_dir: Annotated[
         Path | None, Parameter(help="check the stack that crawlctl dev keeps there; default: the nearest .crawl")
     ] = None,
+    settings: Annotated[
+        bool, Parameter(negative=(), help="show every setting in force as well, and where it came from")
+    ] = False,
 ) -> int:
     """Check everything that a run needs: settings, versions, Temporal, database, services, archive, clock, limits.
 
@@ -35,13 +40,15 @@ def doctor(
     --fix, except for probes that are removed again (a file in the archive, a control group).
     """
     session = current()
+    keep_files_private()  # with --fix it may make a database
+    from crawler_lifecycle.cli.doctor.loading import load
     from crawler_lifecycle.cli.doctor.report import run
 
-    context, settings, problem = _prepare(session, fix, state_dir)
+    context, in_force, problem = _prepare(session, fix, state_dir)
     lines: list[Line] = []
-    if session.for_people:
-        _show_settings(session, settings)
     checks, where = _here(_checks(), context)
+    if context.settings is not None:
+        load(context.settings)
     for line in [*problem, *where, *run(checks, context)]:
         lines.append(line)
         if session.for_people:
@@ -50,8 +57,10 @@ def doctor(
     document = {
         "summary": counts,
         "checks": [line.document() for line in lines],
-        "settings": [{"name": one.name, "value": one.value, "source": one.source} for one in settings],
+        "settings": [{"name": one.name, "value": one.value, "source": one.source} for one in in_force],
     }
+    if settings and session.for_people:
+        _show_settings(session, in_force)
     names = [line.check for line in lines if line.level == "bad"]
     emit(session, document, names=list(dict.fromkeys(names)), table=lambda: None, rows=document["checks"])  # type: ignore[arg-type]
     session.say(f"{counts['ok']} ok, {counts['warn']} to look at, {counts['bad']} bad")
@@ -68,7 +77,9 @@ def _prepare(session: Session, fix: bool, state_dir: Path | None) -> tuple[Conte
     found = sources.collect(state_dir)
     if session.gateway_url:
         os.environ["LIFECYCLE_GATEWAY__URL"] = session.gateway_url
-    token = session.token()
+    # As for every other verb: what a dev.json names is shown no token.
+    of_dev = "LIFECYCLE_GATEWAY__URL" in found.of_dev and not session.gateway_url
+    token = None if of_dev else session.token()
     secrets = redaction.secrets_of_environment(os.environ) | ({token} if token else set())
     redactor = redaction.Redactor(secrets)
     limit_s = session.timeout_s or LIMIT_S
@@ -137,8 +148,9 @@ def _show_settings(session: Session, settings: Sequence[Setting]) -> None:
     columns = (Column("SETTING", of("name")), Column("VALUE", of("value")), Column("FROM", of("source")))
     rows: list[dict[str, Any]] = [{"name": one.name, "value": one.value, "source": one.source} for one in settings]
     if rows:
+        print()
         show_rows(session, rows, columns, empty="")
-        print(flush=True)
+        sys.stdout.flush()
 
 
 def _show(session: Session, line: Line) -> None:

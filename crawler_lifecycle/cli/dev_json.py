@@ -1,0 +1,131 @@
+"""``.crawl/dev.json``: what a ``crawlctl dev`` tells about its stack, and when it is believed.
+
+Whoever can write into a folder above ours could lay such a file there and have us call what they name. So it counts
+only if file and folder are our own, nobody else can write to them, and every service it names is on this machine. A
+token never goes to an address that was found this way: the gateway of ``crawlctl dev`` asks for none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crawler_lifecycle.domain.loopback import leads_here
+
+FOLDER, NAME = ".crawl", "dev.json"
+DEV_JSON = Path(FOLDER, NAME)
+#: Services that are called. (A database may be anywhere: `--database` names it, with a password of its own.)
+CALLED = ("gateway", "scheduler", "temporal", "worker", "metrics")
+SIZE_MAX = 1024 * 1024
+
+#: What it tells -> the variable that a stack gives to its parts.
+VARIABLES = {
+    "database": "LIFECYCLE_DATABASE__URL",
+    "scheduler": "LIFECYCLE_SCHEDULER__URL",
+    "gateway": "LIFECYCLE_GATEWAY__URL",
+    "archive": "LIFECYCLE_ARCHIVE__URL",
+    "events": "LIFECYCLE_EVENTS__URL",
+    "temporal": "TEMPORAL_ADDRESS",
+    "namespace": "TEMPORAL_NAMESPACE",
+    "crawlers": "LIFECYCLE_CRAWLERS",
+    "more_crawlers": "LIFECYCLE_MORE_CRAWLERS",
+    "state": "LIFECYCLE_CLUSTER__STATE_DIR",
+    "cluster": "LIFECYCLE_CLUSTER__KIND",
+    "kubeconfig": "LIFECYCLE_CLUSTER__KUBECONFIG",
+    "context": "LIFECYCLE_CLUSTER__CONTEXT",
+    "cluster_namespace": "LIFECYCLE_CLUSTER__NAMESPACE",
+    "image": "LIFECYCLE_CLUSTER__IMAGE",
+}
+
+
+class SetAside(Exception):
+    """There is such a file and it does not count; the text says which, why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """What one file tells."""
+
+    file: Path
+    known: Mapping[str, Any]
+
+    def variables(self) -> dict[str, str]:
+        """The settings that its parts have, by the names of their variables."""
+        return {variable: str(self.known[name]) for name, variable in VARIABLES.items() if self.known.get(name)}
+
+
+def read(file: Path) -> Stack | None:
+    """What this file tells; ``None`` when there is none. Raises ``SetAside``."""
+    try:
+        folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _set_aside(file, f"its folder cannot be opened ({error.strerror})") from None
+    try:
+        opened = os.open(file.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _set_aside(file, f"it cannot be opened ({error.strerror})") from None
+    else:
+        with os.fdopen(opened, "rb") as content:
+            # What is checked is what is read: both are held open. The folder may be a link, if it is one of ours.
+            link = os.lstat(file.parent)
+            if stat.S_ISLNK(link.st_mode) and link.st_uid != os.geteuid():
+                raise _set_aside(file, f"its folder is a link of uid {link.st_uid}")
+            for what, held in (("it", opened), ("its folder", folder)):
+                if problem := _not_ours(what, os.fstat(held)):
+                    raise _set_aside(file, problem)
+            if not stat.S_ISREG(os.fstat(opened).st_mode):
+                raise _set_aside(file, "it is no regular file")
+            return Stack(file, _parsed(file, content.read(SIZE_MAX)))
+    finally:
+        os.close(folder)
+
+
+def _parsed(file: Path, content: bytes) -> Mapping[str, Any]:
+    try:
+        known = json.loads(content)
+    except (ValueError, RecursionError):
+        known = None
+    if not isinstance(known, dict):
+        raise _set_aside(file, "it is no JSON object")
+    for name in CALLED:
+        if known.get(name) is not None and not leads_here(known[name]):
+            raise _set_aside(file, f"{name}: {str(known[name])[:100]!r} is not on this machine")
+    return known
+
+
+def _not_ours(what: str, found: os.stat_result) -> str | None:
+    if found.st_uid != os.geteuid():
+        return f"{what} belongs to uid {found.st_uid}, and this is uid {os.geteuid()}"
+    if found.st_mode & 0o022:
+        return f"others can write to {what} (mode {stat.S_IMODE(found.st_mode):04o})"
+    return None
+
+
+def _set_aside(file: Path, why: str) -> SetAside:
+    return SetAside(
+        f"{file} is set aside: {why}; remove it if it is not yours, start crawlctl dev again over its folder if it is, "
+        "or name the gateway: crawlctl --gateway URL"
+    )
+
+
+def nearest(say: Callable[[str], None]) -> Stack | None:
+    """The stack of this folder or of the nearest above it; ``say`` is told of every file that does not count."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        try:
+            found = read(folder / DEV_JSON)
+        except SetAside as aside:
+            say(str(aside))
+            continue
+        if found is not None:
+            return found
+    return None
