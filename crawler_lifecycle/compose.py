@@ -25,6 +25,7 @@ from crawler_lifecycle.adapters.events import JsonLinesSink, OutboxNotifier
 from crawler_lifecycle.adapters.local.cluster import LocalCluster, LocalRuns
 from crawler_lifecycle.adapters.local.logs import LocalLogs
 from crawler_lifecycle.adapters.local.observer import LocalObserver
+from crawler_lifecycle.adapters.local.task_files import LocalFiles
 from crawler_lifecycle.adapters.pusher import PusherNotifier
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
 from crawler_lifecycle.domain import names
@@ -38,6 +39,7 @@ from crawler_lifecycle.ports import (
     FileArchive,
     FilesPlace,
     KnowsRuns,
+    LiveFiles,
     Notifier,
     Observer,
     RunStore,
@@ -263,6 +265,11 @@ def build_logs(settings: Settings) -> TaskLogs | None:
     from crawler_lifecycle.adapters.kubernetes.logs import PodLogs
 
     return PodLogs(build_api(settings))
+
+
+def build_live_files(settings: Settings) -> LiveFiles | None:
+    """What tasks leave while they execute, or ``None`` where that cannot be read: files of pods come with archives."""
+    return LocalFiles(settings.cluster.state_dir) if settings.cluster.kind == "local" else None
 
 
 def build_numbers(settings: Settings, directory: KnowsRuns | None, roles: Collection[str]) -> dict[str, KnowsRuns]:

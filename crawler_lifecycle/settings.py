@@ -74,6 +74,12 @@ class ClusterSettings(_Section):
         pattern=r"^(auto|off|/.*)$",
         description="limits of local tasks by cgroups: auto, off, or the folder of the cgroup to make them in",
     )
+    run_as: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=64,
+        description="user (name or number) that local crawlers run as; needs a scheduler service that is root",
+    )
     keep_days: float = Field(
         default=14, ge=0, description="days that the folders of local tasks are kept after their run's end; 0: for ever"
     )

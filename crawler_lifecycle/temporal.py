@@ -37,6 +37,7 @@ PASSED_THROUGH = (
     "crawler_lifecycle.ports",
     "crawler_lifecycle.activities",
     "crawler_lifecycle.payloads",
+    "crawler_lifecycle.workflows.leaving",
     "crawler_lifecycle.workflows.policies",
     "crawler_lifecycle.workflows.requests",
     "crawler_lifecycle.workflows.state",
@@ -44,6 +45,9 @@ PASSED_THROUGH = (
 
 #: The dev server of the embedded default; used when neither environment nor a profile names an address.
 DEFAULT_ADDRESS = "127.0.0.1:7233"
+
+#: How often a worker tells the server that it lives, seconds: by this, and not by its polls, others know when it died.
+BEAT_S = 2.0
 
 
 #: Bytes of a failure with its causes. The server keeps the failure of a try up to 4,096 bytes; of a larger one it keeps

@@ -18,6 +18,7 @@ from datetime import timedelta
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
@@ -51,6 +52,7 @@ from crawler_lifecycle.compose import (
     build_store,
     workflows_of,
 )
+from crawler_lifecycle.counting import Counting
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from crawler_lifecycle.numbering import FIRST_S, Numbers
 from crawler_lifecycle.observability import logs, tracing
@@ -59,8 +61,10 @@ from crawler_lifecycle.overdue import Overdue
 from crawler_lifecycle.ports import Observer, ObserverHealth, RunStore
 from crawler_lifecycle.releasing import Releaser
 from crawler_lifecycle.settings import AuditSettings, Settings, WorkerSettings
-from crawler_lifecycle.temporal import connect, logging_of_core
+from crawler_lifecycle.temporal import BEAT_S, connect, logging_of_core
 from crawler_lifecycle.waking import Waker
+from crawler_lifecycle.watchdog import MORE_S, Watchdog
+from crawler_lifecycle.web.origins import Gate, programs_only
 from crawler_lifecycle.workflows.policies import DEAD_S, POLICIES
 
 log = logging.getLogger(__name__)
@@ -86,6 +90,8 @@ class Health:
 
     wake_ups: Callable[[], Mapping[str, object]] | None = None
     """How the observer stands. A dead one is no reason to take no work: it only makes things faster."""
+    counting: Callable[[], Mapping[str, object]] | None = None
+    """Of how many running tasks counters were written between looks, and why that fails."""
     releases: Callable[[], Mapping[str, object]] | None = None
     """How many ends the cluster still keeps as evidence, and why they cannot be let go of."""
     numbers: Callable[[], Mapping[str, object]] | None = None
@@ -93,7 +99,7 @@ class Health:
     overdue: Callable[[], Mapping[str, object]] | None = None
     """How many looks are overdue, and what was done about them."""
 
-    def app(self) -> Starlette:
+    def app(self, listens: str) -> Starlette:
         """``/healthz`` (alive) and ``/readyz`` (serving; otherwise what is missing and the cure)."""
 
         async def healthz(_: Request) -> JSONResponse:
@@ -103,6 +109,8 @@ class Health:
             body: dict[str, object] = {"ready": not self.missing, "missing": self.missing}
             if self.wake_ups is not None:
                 body["wake_ups"] = dict(self.wake_ups())
+            if self.counting is not None:
+                body["counting"] = dict(self.counting())
             if self.releases is not None:
                 body["releases"] = dict(self.releases())
             if self.numbers is not None:
@@ -111,7 +119,8 @@ class Health:
                 body["overdue"] = dict(self.overdue())
             return JSONResponse(body, status_code=503 if self.missing else 200)
 
-        return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz)])
+        gate = Middleware(Gate, check=programs_only(listens))
+        return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz)], middleware=[gate])
 
 
 def check_roles(roles: Sequence[str]) -> list[str]:
@@ -140,7 +149,8 @@ def _listen(host: str, port: int) -> socket.socket:
 @contextlib.asynccontextmanager
 async def _serving_health(health: Health, settings: Settings) -> AsyncIterator[None]:
     listener = _listen(settings.worker.health_host, settings.worker.health_port)
-    server = uvicorn.Server(uvicorn.Config(health.app(), log_config=None, access_log=False, lifespan="off"))
+    app = health.app(settings.worker.health_host)
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     task = asyncio.create_task(server._serve([listener]))
     try:
@@ -165,7 +175,10 @@ def _runtime(settings: WorkerSettings) -> Runtime:
             histogram_bucket_overrides={i.name: i.buckets for i in INSTRUMENTS if i.buckets},
         )
     try:
-        runtime = Runtime(telemetry=TelemetryConfig(logging=logging_of_core(), metrics=metrics))
+        runtime = Runtime(
+            telemetry=TelemetryConfig(logging=logging_of_core(), metrics=metrics),
+            worker_heartbeat_interval=timedelta(seconds=BEAT_S),
+        )
     except ValueError as error:
         raise InvalidRequest(
             f"LIFECYCLE_WORKER__METRICS_PORT: {settings.metrics_host}:{settings.metrics_port}: {error}; "
@@ -275,7 +288,7 @@ def _observer_of(settings: Settings, roles: Sequence[str]) -> Observer | None:
 
 
 @contextlib.asynccontextmanager
-async def _beside(helper: Waker | Releaser | Numbers | Overdue, over: asyncio.Event) -> AsyncIterator[None]:
+async def _beside(helper: Waker | Counting | Releaser | Numbers | Overdue, over: asyncio.Event) -> AsyncIterator[None]:
     """A helper at work for as long as this is open and ``over`` is not set."""
     task = asyncio.create_task(helper.run(over))
     try:
@@ -395,6 +408,9 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
             health.wake_ups = waker.state
             only = only if queued else functools.partial(_sight, waker)
             await stack.enter_async_context(_beside(waker, over))
+            counting = Counting(observer, near)
+            health.counting = counting.state
+            await stack.enter_async_context(_beside(counting, over))
         keeper = build_keeper(parts["cluster"].cluster) if "cluster" in parts else None
         if keeper is not None:
             releaser = Releaser(keeper, parts["cluster"].store)
@@ -431,6 +447,7 @@ def serve(settings: Settings, roles: Sequence[str] = ()) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, over.set)
+        Watchdog(settings.worker.grace_s + MORE_S).watch()
         await run(settings, roles, over)
 
     try:

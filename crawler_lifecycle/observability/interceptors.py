@@ -6,6 +6,7 @@ workflow, activity, try and task queue. Nothing here changes what an activity or
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import time
 from collections.abc import Sequence
@@ -33,6 +34,45 @@ from crawler_lifecycle.observability.logs import of_workflow
 
 log = logging.getLogger(__name__)
 
+#: Lines that one activation of a workflow may log. Whoever sends ten thousand signals would else hold its thread for
+#: longer than the SDK lets it, each time the workflow is replayed.
+LINES_MAX = 10
+
+
+class Lines:
+    """How many lines the present activation of one workflow has logged."""
+
+    def __init__(self) -> None:
+        self._at = self._count = -1
+
+    def left(self) -> int:
+        """How many more it may log."""
+        at = workflow.info().get_current_history_length()
+        if at != self._at:
+            self._at, self._count = at, 0
+        return LINES_MAX - self._count
+
+    def take(self) -> int:
+        """Log one more; how many are left before it."""
+        left = self.left()
+        self._count += 1
+        return left
+
+
+#: The lines of the workflow whose code runs now.
+_lines: contextvars.ContextVar[Lines | None] = contextvars.ContextVar("lines", default=None)
+
+
+def bounded(record: logging.LogRecord) -> bool:
+    """Whether this line of workflow code is logged; the last one says so. Lines of other code have no bound here."""
+    lines = _lines.get()
+    if lines is None or not workflow.in_workflow():
+        return True
+    left = lines.take()
+    if left == 1:
+        record.msg = f"{record.msg} (more of this moment is not logged)"
+    return left > 0
+
 
 def subject(args: Sequence[object]) -> dict[str, object]:
     """Which run, attempt and task the arguments of an activity are about, as far as they say."""
@@ -55,6 +95,7 @@ class Observing(Interceptor):
         # The SDK appends what it knows to every message; here it is in fields of its own.
         activity.logger.activity_info_on_message = False
         workflow.logger.workflow_info_on_message = False
+        workflow.logger.base_logger.addFilter(bounded)
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
         return _Activity(next)
@@ -91,16 +132,21 @@ class _Workflow(WorkflowInboundInterceptor):
     """Created anew for every workflow execution; whatever runs in it shares these fields."""
 
     fields: dict[str, object]
+    lines: Lines
+
+    def _enter(self) -> None:
+        of_workflow.set(self.fields)
+        _lines.set(self.lines)
 
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
-        self.fields = {}
+        self.fields, self.lines = {}, Lines()
         super().init(_Calls(outbound, self.fields))
 
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
         info = workflow.info()
         self.fields.update(workflow_id=info.workflow_id, workflow_run_id=info.run_id, task_queue=info.task_queue)
         self.fields["workflow"] = info.workflow_type
-        of_workflow.set(self.fields)
+        self._enter()
         workflow.logger.info("workflow goes on" if info.continued_run_id else "workflow begins")
         try:
             result = await super().execute_workflow(input)
@@ -112,22 +158,23 @@ class _Workflow(WorkflowInboundInterceptor):
         return result
 
     async def handle_signal(self, input: HandleSignalInput) -> None:
-        of_workflow.set(self.fields)
+        self._enter()
         # A wake-up comes for every change on the cluster; the look that follows it says what was found.
         level = logging.DEBUG if input.signal == names.SIGNAL_LOOK_NOW else logging.INFO
-        workflow.logger.log(level, "signal %s", input.signal)
+        if self.lines.left() > 0:  # asked here as well: making a line that is not logged costs time, too
+            workflow.logger.log(level, "signal %s", input.signal)
         await super().handle_signal(input)
 
     async def handle_query(self, input: HandleQueryInput) -> Any:
-        of_workflow.set(self.fields)
+        self._enter()
         return await super().handle_query(input)
 
     def handle_update_validator(self, input: HandleUpdateInput) -> None:
-        of_workflow.set(self.fields)
+        self._enter()
         super().handle_update_validator(input)
 
     async def handle_update_handler(self, input: HandleUpdateInput) -> Any:
-        of_workflow.set(self.fields)
+        self._enter()
         workflow.logger.info("update %s", input.update)
         return await super().handle_update_handler(input)
 
