@@ -2,7 +2,8 @@
 .PHONY: help env run run-kubernetes dev test test-deps test-all kube-binaries test-kubernetes test-kubernetes-37 soak fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi bench clean
 
 PY := .venv/bin/python
-STAMP := .venv/.made-from-lock
+RUNS := .venv/.made-to-run
+TESTED := .venv/.made-to-test
 # Test processes at once; they wait more than they compute.
 JOBS ?= $(shell expr $$(nproc) + 1)
 
@@ -19,24 +20,20 @@ help:
 	@echo "make fuzz       new random examples for every property (SEED=1 for the same again); what it finds becomes a fixed one"
 	@echo "make bench      the figures, each beside its baseline"
 	@echo "make wheel      dist/*.whl; make image builds the container image from it (docker or podman)"
-	@echo "make lock       renew both lock files; make lock-check tells whether they fit pyproject.toml"
+	@echo "make lock       renew the lock files; make lock-check tells whether they fit pyproject.toml"
 
-env: $(STAMP)
+# Two levels: what `make run` and `make dev` execute, and on top of it what tests need.
+env: $(TESTED)
 
-# uv where it is at hand (seconds), plain pip otherwise (half a minute); always exactly the locked wheels.
-$(STAMP): requirements.lock pyproject.toml
-	@echo "environment: .venv from requirements.lock"
-	@test -x $(PY) || python3 -m venv .venv
-	@if command -v uv >/dev/null; then \
-	  uv pip install --quiet --python $(PY) --require-hashes -r requirements.lock && \
-	  uv pip install --quiet --python $(PY) --no-deps --no-build-isolation -e . ; \
-	else \
-	  $(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock && \
-	  $(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . ; \
-	fi
-	@touch $(STAMP)
+$(RUNS): requirements-run.lock pyproject.toml tools/environment.py
+	@python3 tools/environment.py requirements-run.lock
+	@touch $(RUNS)
 
-run: env
+$(TESTED): requirements.lock $(RUNS)
+	@python3 tools/environment.py requirements.lock
+	@touch $(TESTED)
+
+run: $(RUNS)
 	@$(PY) -m examples.story
 
 # The same story with real pods, on a Kubernetes that is built for the tests (root).
@@ -44,19 +41,20 @@ run-kubernetes: env
 	@$(MAKE) --no-print-directory test-deps kube-binaries
 	@$(PY) -m examples.story_kubernetes
 
-dev: env
+dev: $(RUNS)
 	@.venv/bin/crawlctl dev
 
 # The stacks of tests/e2e and tests/dev are killed and have many processes: one at a time.
 # On a starved machine a deadline may be missed: that is tried once more, and told at the end. What is untrue is not.
 RERUN = --reruns 1 -rR --only-rerun Timeout --only-rerun 'not (\w+ )?within' --only-rerun 'not ready after' --only-rerun 'deadline exceeded' \
 	--only-rerun 'yield within' --only-rerun 'Failed creating worker'
-# What `make test-all` does before those; CI begins there with what may run beside them.
+# What happens before those; CI begins there with what may run beside them.
 BETWEEN ?= true
 TOGETHER = -n $(JOBS) --dist worksteal --ignore tests/e2e --ignore tests/dev
 
 test: lint types
 	@$(PY) -m pytest -q $(RERUN) $(TOGETHER)
+	@$(BETWEEN)
 	@$(PY) -m pytest -q $(RERUN) tests/e2e tests/dev
 
 lint: env image-lint
@@ -80,7 +78,6 @@ test-deps:
 
 test-all: lint types
 	@HYPOTHESIS_PROFILE=thorough $(PY) -m pytest -q -m "not soak" $(RERUN) $(TOGETHER)
-	@$(BETWEEN)
 	@HYPOTHESIS_PROFILE=thorough $(PY) -m pytest -q -m "not soak" $(RERUN) tests/e2e tests/dev
 
 # The programs of the test cluster, into a cache folder outside of the tree; nothing to do when the pins are the same.
@@ -123,6 +120,7 @@ COMPILE := uv pip compile --quiet --generate-hashes --no-header --no-annotate --
 lock:
 	@$(COMPILE) --extra dev --extra pusher --extra otel --group test --group lint --group build \
 	  pyproject.toml -o requirements.lock
+	@$(COMPILE) --extra dev --group build -c requirements.lock pyproject.toml -o requirements-run.lock
 	@$(COMPILE) --extra pusher --extra otel -c requirements.lock pyproject.toml -o requirements-image.lock
 	@$(COMPILE) -c requirements.lock images/crawler/requirements.in -o images/crawler/requirements.lock
 

@@ -36,7 +36,7 @@ from crawler_lifecycle.adapters.kubernetes.errors import NoAnswer
 from crawler_lifecycle.adapters.kubernetes.facts import ended, main_of
 from crawler_lifecycle.adapters.kubernetes.objects import Pod, decode
 from crawler_lifecycle.cli.cluster_access import Place
-from crawler_lifecycle.cli.stack import Stack, read_dev_json
+from crawler_lifecycle.cli.stack import Stack
 from tests.e2e.world import until
 from tests.kubernetes.cluster import images
 from tests.kubernetes.cluster.cluster import Cluster
@@ -245,7 +245,7 @@ def many(world: BenchWorld, tasks: int, parallel: int) -> None:
     before, began = requests(world.cluster), time.monotonic()
     request = {"crawler": "brief", "tasks": [{"args": {}}] * tasks, "max_parallel_tasks": parallel, "poll_minutes": [1]}
     run_id = int(world.gateway.start(request, uuid.uuid4().hex)["run_id"])
-    peak, pid = 0.0, int(read_dev_json(world.stack.state_dir)["processes"]["worker"])
+    peak, pid = 0.0, world.stack.pids["worker"]
 
     def over() -> bool:
         nonlocal peak

@@ -97,8 +97,8 @@ async def _activities(client: Client) -> int:
 
 def _server(stack: ExitStack, folder: Path) -> str:
     """A Temporal dev server as ``crawlctl dev`` starts it; its address."""
-    port, http = processes.free_port(), processes.free_port()
-    command = temporal_server.command(folder / "temporal.db", port, http, None)
+    port = processes.free_port()
+    command = temporal_server.command(folder / "temporal.db", port, None)
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     stack.callback(_end, process)
     address = f"127.0.0.1:{port}"
