@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -307,15 +308,29 @@ def _over(stack: Stack, view: View) -> list[str]:
 
 
 def _farewell(view: View, state_dir: Path, failed: list[str], seconds: float) -> None:
-    if shutil.which("crawlctl") is None:
-        view.plain(f"first     . {Path(sys.executable).parent / 'activate'}, so that your shell knows crawlctl")
-    dev = "crawlctl dev" if state_dir == Path(".crawl") else f"crawlctl dev --state-dir {state_dir}"
+    for line in farewell(state_dir, failed, seconds):
+        view.plain(line)
+
+
+def farewell(state_dir: Path, failed: list[str], seconds: float) -> list[str]:
+    """What came out, and commands that work as they stand: those here, and those of a second terminal."""
+    ours = Path(sys.executable).parent / "crawlctl"
+    known = shutil.which("crawlctl")
+    program = "crawlctl"
+    if known is None or Path(known).resolve() != ours.resolve():
+        program = shlex.quote(str(ours.relative_to(Path.cwd()) if ours.is_relative_to(Path.cwd()) else ours))
+    elsewhere = state_dir != Path(".crawl")
+    dev = f"{program} dev" + (f" --state-dir {shlex.quote(str(state_dir))}" if elsewhere else "")
     if failed:
-        view.plain(f"FAILED after {span(seconds)}: {'; '.join(failed)}")
-        view.plain(f"next      less {state_dir}/logs/worker.log · {dev}")
+        words = f"FAILED after {span(seconds)}: {'; '.join(failed)}"
+        return [words, f"next      less {shlex.quote(f'{state_dir}/logs/worker.log')}"]
+    lines = [f"here      {dev}", "          keeps this stack up, with everything that was recorded, until Ctrl-C"]
+    if elsewhere:
+        lines.append("then      the commands that it names, in a second terminal")
     else:
-        view.plain(f"next      {dev} · crawlctl list · crawlctl corrections · crawlctl start services --wait")
-        view.plain(f"every check held, in {span(seconds)}")
+        then = f"{program} list · {program} corrections · {program} start services --wait"
+        lines.append(f"then      in a second terminal, in {Path.cwd()}: {then}")
+    return [*lines, f"every check held, in {span(seconds)}"]
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

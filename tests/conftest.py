@@ -2,6 +2,23 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
+import pytest
+
 from tests.support.examples import load_profile
 
 load_profile()
+
+
+@pytest.fixture(autouse=True)
+def process_as_it_was() -> Iterator[None]:
+    """Entry points that a test calls in this process change its environment and umask; the next test has them back."""
+    environment, mask = dict(os.environ), os.umask(0o022)
+    os.umask(mask)
+    yield
+    os.umask(mask)
+    if dict(os.environ) != environment:
+        os.environ.clear()
+        os.environ.update(environment)

@@ -17,6 +17,7 @@ from crawler_lifecycle.domain.errors import (
     AlreadyCompleted,
     ClusterUnavailable,
     DuplicateRequest,
+    InvalidRequest,
     NotDelivered,
     NothingDeployed,
     NotInThisState,
@@ -38,6 +39,33 @@ def test_a_request_of_another_workflow_is_refused(world: World) -> None:
     with pytest.raises(DuplicateRequest):
         world.call("create_history_id", world.order(2, owner=OTHER))
     assert world.tables() == before
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        ({"settings": {"LOG_FILE": "/etc/cron.d/x", "LOG_FORMAT": "* * * * * root id"}}, r"^settings\.LOG_FILE: "),
+        ({"settings": {"EXTENSIONS": '{"os.system": 1}'}}, r"^settings\.EXTENSIONS: .*allow_settings"),
+        ({"settings": {"DOWNLOAD_DELAY": "soon"}}, r"^settings\.DOWNLOAD_DELAY: 'soon' is not allowed; give a number"),
+        ({"args": {"typo": "1"}}, r"^args\.typo: "),
+    ],
+)
+def test_what_can_never_be_carried_out_is_refused_before_anything_is_recorded(
+    world: World, request_: dict[str, dict[str, str]], words: str
+) -> None:
+    before = world.tables()
+    with pytest.raises(InvalidRequest, match=words):
+        world.call("create_history_id", world.order(**request_))
+    assert world.tables() == before
+
+
+def test_a_repeat_finds_its_run_although_the_catalogue_allows_less_by_now(world: World) -> None:
+    crawler = world.catalogue.crawlers["books"]
+    world.catalogue.crawlers["books"] = dataclasses.replace(crawler, allow_settings=["SHELF"])
+    order = world.order(settings={"SHELF": "b"})
+    first = world.call("create_history_id", order)
+    world.catalogue.crawlers["books"] = crawler
+    assert world.call("create_history_id", order) == first
 
 
 def test_a_run_is_not_taken_from_an_open_workflow(world: World) -> None:

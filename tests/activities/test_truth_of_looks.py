@@ -15,6 +15,7 @@ from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.reconciliation import Sync
 from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.domain.errors import ClusterUnavailable, StoreUnavailable
+from crawler_lifecycle.domain.ledger import wrong_words
 from crawler_lifecycle.domain.waiting import waiting
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.gateway.waiting import standing_of
@@ -193,3 +194,30 @@ def test_every_source_is_measured_under_its_name(counted: tuple[World, Recorder]
     world.call("sync_statuses", Sync(resumed, "resume"))
     assert lags(recorder)[2:] == [("stop", 4.0), ("resume", 30.0)]
     assert world.row().next_look_at == world.clock() + timedelta(seconds=120)
+
+
+@pytest.mark.parametrize(("back_after", "kinds"), [(32, {}), (70, {"late": 1})])
+def test_an_outage_is_lag_or_a_correction_and_the_sentence_says_which(
+    world: World, back_after: float, kinds: dict[str, int]
+) -> None:
+    """A task ends in an outage. Back before the next look is due: lag. Later than that: ``late``, with all of it."""
+    world.cluster.behaviour = Behaviour(executes=None)
+    fence = world.started()
+    world.round(fence)
+    row = world.row()
+    assert row.next_look_at is not None
+    world.forward((row.next_look_at - world.clock()).total_seconds() - 60)
+    ended = world.clock()
+    world.cluster.end_now(1, end=FINISHED)
+    world.forward(back_after)
+    world.round(fence)
+    untrue_ms = round((world.clock() - ended).total_seconds() * 1000)
+    told = world.store.transitions(1)[-1]
+    assert (told.to_status, told.lag_ms) == ("SUCCEEDED", untrue_ms)
+    summary = world.store.correction_summary(ended)
+    assert {total.kind: total.count for total in summary.kinds} == kinds
+    assert summary.worst_ms == (untrue_ms if kinds else None), "it counts from the end, not from the look that was due"
+    words = wrong_words(summary.worst_ms, kinds, "this week")
+    assert ("70 s" in words) is bool(kinds)
+    assert "lag is not counted" in words
+    assert "untrue" not in words, "without a correction nobody may say that all was true"

@@ -49,6 +49,20 @@ def file(tmp_path: Path) -> Path:
         (GOOD + "  limits: {stop_grace_s: '3'}\n", 4, "limits.stop_grace_s: '3' is not allowed"),
         (GOOD + "  args: {site: {default: 8400}}\n", 4, 'args.site.default: 8400 is no text; put it in quotes: "8400"'),
         (GOOD + "  settings:\n    A: a\n    B: yes\n", 6, 'settings.B: yes is no text; put it in quotes: "yes"'),
+        (GOOD + "  allow_settings: [A, log file]\n", 4, "allow_settings[1]: 'log file' is not allowed"),
+        (GOOD + "  allow_settings: [1]\n", 4, 'allow_settings[0]: 1 is no text; put it in quotes: "1"'),
+        (GOOD + "  args:\n    n: {type: int}\n", 5, "args.n.type: 'int' is not allowed"),
+        (
+            GOOD + "  args:\n    n: {type: integer, default: 1.5}\n",
+            5,
+            "args.n.default: '1.5' is not allowed; give a whole",
+        ),
+        (
+            GOOD + "  args:\n    n: {type: boolean, default: yes}\n",
+            5,
+            "args.n.default: 'yes' is not allowed; give true",
+        ),
+        (GOOD + "  args:\n    n: {choices: [1]}\n", 5, 'args.n.choices[0]: 1 is no text; put it in quotes: "1"'),
         (GOOD + "  env: {PORT: 0x10}\n", 4, 'env.PORT: 0x10 is no text; put it in quotes: "0x10"'),
         (GOOD + "  env: {A: }\n", 4, 'env.A: nothing is no text; put it in quotes: ""'),
         (GOOD + "  env: {A: 2026-01-02}\n", 4, 'read as a date; put it in quotes: "2026-01-02"'),
@@ -87,6 +101,18 @@ def test_a_mistake_is_told_by_line(file: Path, text: str | bytes, line: int | No
     assert told.startswith(f"{file}:{line}: " if line else f"{file}: ")
     assert words in told
     assert "\n" not in told
+
+
+def test_arguments_of_a_type_are_written_as_they_are_meant(file: Path) -> None:
+    text = (
+        "  args:\n    pages: {type: integer, default: 100, choices: [10, 0100, 100], description: at most}\n"
+        "    delay: {type: number, default: 1.50}\n    images: {type: boolean, default: false}\n"
+    )
+    [crawler] = load(_write(file, GOOD + text))
+    assert {name: (arg.type, arg.default) for name, arg in crawler.args.items()} == {
+        **{"pages": ("integer", "100"), "delay": ("number", "1.50"), "images": ("boolean", "false")}
+    }
+    assert (crawler.args["pages"].choices, crawler.args["pages"].description) == (["10", "0100", "100"], "at most")
 
 
 def test_a_small_file_cannot_unfold_into_a_large_one(file: Path) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowExecutionStatus
+from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
+from temporalio.common import RetryPolicy
 
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED
+from crawler_lifecycle.workflows import policies
 from tests.audit.test_audit_lab import ENDLESS, audit, ended, forget_run, ghost, listed, running, settled, write
 from tests.support.lab import Lab
 
@@ -50,6 +55,43 @@ async def test_a_run_whose_workflow_waits_goes_on_under_its_number_and_uid(lab: 
     assert key.endswith("/1/supporting-files.zip")
     assert key.startswith("1")
     await settled(lab)
+
+
+@pytest.mark.parametrize("waits_for", ["its next try", "its next look"])
+async def test_it_is_looked_at_at_once(lab: Lab, monkeypatch: pytest.MonkeyPatch, waits_for: str) -> None:
+    """Not at the next try of the step that found no row, nor at the next look that was planned."""
+    late = RetryPolicy(initial_interval=timedelta(hours=1))
+    for name in ("get_active_running_tasks", "get_history_statuses_to_sync"):
+        monkeypatch.setitem(policies.POLICIES, name, replace(policies.POLICIES[name], retry=late))
+    lab.cluster.behaviour = ENDLESS
+    tries = waits_for == "its next try"
+    gaps = [0.02] if tries else [0.02, 60]
+    handle = await running(lab, {**REQUEST, "tasks": [{}] * 3, "poll_minutes": gaps})
+    await listed(lab, 1)
+    await lab.until(lambda: lab.tasks(1) == dict.fromkeys(range(3), "RUNNING"))
+    forget_run(lab, 1)
+    if tries:
+        await put_off(handle)
+    looks = (await lab.snapshot_where(handle, lambda s: True)).looks
+    assert (await audit(lab, unknown="adopt")).left == 0
+    await lab.snapshot_where(handle, lambda s: s.looks > looks)
+    await lab.until(lambda: lab.tasks(1) == dict.fromkeys(range(3), "RUNNING"))
+    history = await handle.fetch_history()
+    signals = [e for e in history.events if e.HasField("workflow_execution_signaled_event_attributes")]
+    assert len(signals) == 1, "once, however many tasks the run has"
+    await handle.signal("stop")
+    await ended(lab, 1, "FAILED")
+    await settled(lab)
+
+
+async def put_off(handle: WorkflowHandle[Any, Any]) -> None:
+    """Return when a step of the run waits for its next try."""
+    for _ in range(1200):
+        described = await handle.describe()
+        if any(step.attempt > 1 for step in described.raw_description.pending_activities):
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("no step has failed, not within a minute")
 
 
 async def test_a_run_whose_workflow_is_gone_too_is_taken_over_from_what_lies_on_the_cluster(lab: Lab) -> None:

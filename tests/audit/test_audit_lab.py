@@ -280,6 +280,36 @@ async def test_an_orphan_is_asked_to_end_and_then_killed(
     await settled(lab)
 
 
+async def test_orphans_are_asked_and_killed_abreast(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of them must fit into one activity: no call waits for another one, and one that fails is its own."""
+    monkeypatch.setattr(audit_ending, "STOP_S", 0.1)
+    lab.cluster.behaviour = replace(ENDLESS, heeds_stop_after=None)
+    stop, kill = lab.cluster.stop, lab.cluster.kill
+    stopping, killing = threading.Barrier(3, timeout=60), threading.Barrier(2, timeout=60)
+
+    def stopped(run: RunRef, task: TaskRef) -> None:
+        stopping.wait()
+        if run.run_id == 97:
+            raise ClusterUnavailable("not this one")
+        stop(run, task)
+
+    def killed(run: RunRef, task: TaskRef) -> None:
+        killing.wait()
+        kill(run, task)
+
+    monkeypatch.setattr(lab.cluster, "stop", stopped)
+    monkeypatch.setattr(lab.cluster, "kill", killed)
+    for run_id in (97, 98, 99):
+        ghost(lab, run_id)
+    report = await audit(lab, unknown="end")
+    assert (report.found, report.repaired) == ({"orphan": 3}, {"orphan": 2})
+    assert {f.run_id: f.repair for f in report.findings if not f.repaired} == {
+        97: "could not be repaired: not this one"
+    }
+    monkeypatch.undo()
+    assert [task.run_id for task in lab.cluster.inventory()] == [97]
+
+
 @pytest.mark.parametrize("late_s", [0.5, None])
 async def test_a_killed_orphan_gets_a_moment_to_be_gone(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, late_s: float | None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -13,12 +15,14 @@ from cli_support import Crawlctl
 
 from crawler_lifecycle.cli.gateway import Gateway
 from crawler_lifecycle.cli.problems import Exit
+from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.gateway.schemas import StartRun
 
 ACCEPTED = {"run_id": 7, "workflow_id": "crawl/operations/k", "status": "INITIALIZING"}
 
 
-def _body(route: respx.Route) -> dict[str, object]:
-    content: dict[str, object] = json.loads(route.calls.last.request.content)
+def _body(route: respx.Route) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(route.calls.last.request.content)
     return content
 
 
@@ -290,3 +294,35 @@ def test_a_request_id_in_any_language(gateway: respx.MockRouter, crawlctl: Crawl
 def test_look(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     gateway.post("/v1/runs/7/look").respond(202, json=RUN)
     assert crawlctl("look", "7", "-o", "name").out == "7\n"
+
+
+def test_start_takes_every_field_of_a_request(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    route = gateway.post("/v1/runs").respond(202, json=ACCEPTED)
+    words = ["start", "operations", "-a", "a=1", "-s", "DOWNLOAD_DELAY=0", "--tasks", "2", "--max-parallel", "1"]
+    words += ["--trigger", "scheduled", "--due-at", "2026-03-01T12:00:00Z", "--flow", "--night", "--parent", "w/1"]
+    words += ["--tag", "t", "--priority", "1", "--poll-minutes", "1", "--by", "ada", "--cpu", "500m", "--memory", "1Gi"]
+    words += ["--run-timeout", "none", "--stall-timeout", "60", "--start-timeout", "9", "--start-check", "1"]
+    result = crawlctl(*words, "--stop-grace", "5", "--force-stop-after", "none")
+    assert result.code == 0, result.err
+    body = _body(route)
+    assert set(body) == set(StartRun.model_fields) - {"request_id"}, "which goes in the header"
+    assert body["resources"] == {"cpu": "500m", "memory": "1Gi"}
+    assert set(body["resources"]) == {field.name for field in fields(Resources)}
+    assert body["limits"] == {
+        **{"run_timeout_s": None, "stall_timeout_s": 60.0, "start_timeout_s": 9.0, "start_check_s": 1.0},
+        **{"stop_grace_s": 5.0, "force_stop_after_s": None},
+    }
+    assert set(body["limits"]) == {field.name for field in fields(Limits)}
+    assert (body["flow_id"], body["parent"], body["trigger"]) == ("--night", "w/1", "scheduled")
+
+
+def test_numbers_in_a_file_of_tasks_go_as_they_are(
+    gateway: respx.MockRouter, crawlctl: Crawlctl, tmp_path: Path
+) -> None:
+    route = gateway.post("/v1/runs").respond(202, json=ACCEPTED)
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('{"pages": 10, "delay": 0.5, "images": true}\n')
+    assert crawlctl("start", "operations", "--task-file", str(file)).code == 0
+    assert _body(route)["tasks"] == [{"args": {"pages": 10, "delay": 0.5, "images": True}}]
+    file.write_text('{"pages": [10]}\n')
+    assert crawlctl("start", "operations", "--task-file", str(file)).code == Exit.USAGE

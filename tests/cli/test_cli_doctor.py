@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sqlite3
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,9 +19,10 @@ import pytest
 import yaml
 from cli_support import GATEWAY, Crawlctl, Result
 from cli_world import Served, serve
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse, ListWorkersResponse
 
 from crawler_lifecycle.adapters.database import engine, head_version, upgrade
-from crawler_lifecycle.cli.doctor import clock, database, machine, report, services, sources, temporal
+from crawler_lifecycle.cli.doctor import clock, database, machine, queues, report, services, sources, temporal
 from crawler_lifecycle.cli.doctor.report import Check, Context, Line
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.gateway.callers import new_token
@@ -27,6 +32,7 @@ from tests.support.mariadb import MariaDb, mariadb
 
 __all__ = ["mariadb"]
 
+ROOT = Path(__file__).parents[2]
 SECRET = "correct-horse-battery"
 
 
@@ -154,10 +160,12 @@ def test_a_misspelt_setting_is_found(name: str, cure: str) -> None:
 def test_for_people(doctor: Any, crawlctl: Crawlctl) -> None:
     result = crawlctl("doctor")
     assert result.code == 1
-    assert "LIFECYCLE_CLUSTER__SLOTS" in result.out
+    assert "LIFECYCLE_CLUSTER__SLOTS" not in result.out
     assert "\nbad   temporal " in result.out
     assert "cure: start it (crawlctl dev" in result.out
     assert "4 bad" in result.err
+    shown = crawlctl("doctor", "--settings").out
+    assert shown.index("\nbad   temporal ") < shown.index("LIFECYCLE_CLUSTER__SLOTS"), "checks come first"
     assert crawlctl("doctor", "-o", "name").out.split() == ["temporal", "schema", "scheduler", "gateway"]
     assert len(crawlctl("doctor", "-o", "jsonl").out.splitlines()) == len(doctor().json["checks"])
     assert yaml.safe_load(crawlctl("doctor", "-o", "yaml").out)["summary"]["bad"] == 4
@@ -175,6 +183,71 @@ def test_a_stack_of_dev_is_found_and_named(doctor: Any, tmp_path: Path, monkeypa
     source = {one["name"]: one["source"] for one in result.json["settings"]}["LIFECYCLE_DATABASE__URL"]
     assert source == str(tmp_path / ".crawl" / "dev.json")
     assert "127.0.0.1:9 cannot be reached" in found(result, "temporal")[0][1]
+
+
+def test_it_looks_where_this_stack_is(
+    doctor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed_port: Callable[[], int]
+) -> None:
+    ports = {name: closed_port() for name in ("scheduler", "gateway", "worker")}
+    known = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
+    state = tmp_path / "elsewhere" / "state"
+    state.mkdir(parents=True)
+    known |= {"archive": (state / "archive").as_uri(), "events": (state / "events.jsonl").as_uri()}
+    known |= {"database": f"sqlite:///{state}/lifecycle.db", "state": str(state / "cluster")}
+    (state / "dev.json").write_text(json.dumps(known))
+    monkeypatch.delenv("LIFECYCLE_GATEWAY__URL")
+    result = doctor("--state-dir", str(state))
+    assert {text.partition(" ")[0] for _, text in found(result, "ports")} == {f"127.0.0.1:{p}" for p in ports.values()}
+    assert [text.partition(" are free at ")[2].partition(" ")[0] for _, text in found(result, "disk")] == [str(state)]
+    shown = {one["name"]: (one["value"], one["source"]) for one in result.json["settings"]}
+    assert shown["LIFECYCLE_CLUSTER__STATE_DIR"] == (str(state / "cluster"), str(state / "dev.json"))
+
+
+def test_empty_values_are_shown_as_they_are() -> None:
+    def shown(value: object) -> str:
+        return sources._shown("LIFECYCLE_X", value, Redactor([SECRET]))
+
+    assert [shown(value) for value in (None, [], "", ["a b", "c"], Path("a b/c"), ["x" + SECRET])] == [
+        *("-", "[]", '""', '["a b", "c"]', "a b/c"),
+        '["' + Redactor([SECRET]).text("x" + SECRET) + '"]',
+    ]
+
+
+LOADED_IN_THREADS = """
+import sys
+from crawler_lifecycle.cli.doctor import loading, report, sources, verb
+from crawler_lifecycle.observability.redaction import Redactor
+from crawler_lifecycle.settings import Settings
+settings, checks = Settings.load(), verb._checks()
+loading.load(settings)
+before = set(sys.modules)
+list(report.run(checks, report.Context(settings, sources.Sources({}), Redactor([]), limit_s=3.0)))
+print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
+"""
+
+
+def test_packages_are_loaded_before_the_threads_of_checks_begin(
+    doctor: Any, tmp_path: Path, closed_port: Callable[[], int]
+) -> None:
+    nowhere = f"http://127.0.0.1:{closed_port()}"
+    env = {**os.environ, "AWS_ENDPOINT_URL": nowhere, "AWS_REGION": "eu-west-1", "PYTHONPATH": str(ROOT)}
+    env |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": SECRET, "LIFECYCLE_EVENTS__URL": "eventbridge://bus"}
+    env |= {"LIFECYCLE_ARCHIVE__URL": "s3://bucket", "LIFECYCLE_PUSHER__APP_ID": "1", "LIFECYCLE_PUSHER__KEY": "key"}
+    env |= {"LIFECYCLE_PUSHER__SECRET": SECRET, "LIFECYCLE_PUSHER__HOST": "127.0.0.1"}
+    command = [sys.executable, "-c", LOADED_IN_THREADS]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=True)
+    ours = {
+        "crawler_lifecycle",
+        "boto3",
+        "botocore",
+        "httpx",
+        "httpcore",
+        "anyio",
+        "pusher",
+        "sqlalchemy",
+        "temporalio",
+    }
+    assert not ours & set(done.stdout.split())
 
 
 def test_a_folder_without_a_stack(doctor: Any, tmp_path: Path) -> None:
@@ -294,13 +367,90 @@ def test_search_attributes() -> None:
     assert "CrawlRunId is Keyword, needed is Int" in wrong.text
 
 
+def _pollers(alive: int, version: queues.Version = None) -> list[queues.Poller]:
+    return [queues.Poller(version, 1.0, True)] * alive
+
+
 @pytest.mark.parametrize(
     ("pollers", "backlog", "age", "level"), [(0, 0, 0, "bad"), (2, 5, 3, "ok"), (2, 5, 90, "warn")]
 )
 def test_task_queues(pollers: int, backlog: int, age: float, level: str) -> None:
-    line = temporal.queue_line(temporal.Queue(names.QUEUE_CONTROL, "activities", pollers, backlog, age))
+    line = queues.queue_line(queues.Queue(names.QUEUE_CONTROL, "activities", _pollers(pollers), backlog, age))
     assert line.level == level
     assert level == "ok" or "crawlctl worker control" in str(line.cure)
+
+
+def test_a_worker_that_died_is_no_poller() -> None:
+    dead = queues.Poller(None, 9.2, False)
+    line = queues.queue_line(queues.Queue(names.QUEUE_CONTROL, "activities", [dead, queues.Poller(None, 70.0, False)]))
+    assert (line.level, line.text) == (
+        "bad",
+        f"nobody polls {names.QUEUE_CONTROL} (activities): last seen 9 s ago",
+    )
+    line = queues.queue_line(queues.Queue(names.QUEUE_CONTROL, "activities", [dead, *_pollers(1)]))
+    assert line.level == "ok"
+    assert "1 polling; another one was last seen 9 s ago" in line.text
+
+
+OLD, NEW = ("crawls", "1a"), ("crawls", "2b")
+
+
+@pytest.mark.parametrize(
+    ("pollers", "current", "ramping", "level", "cure"),
+    [
+        (_pollers(1), NEW, None, "bad", "--deployment-name crawls --unversioned"),
+        (_pollers(1, OLD), NEW, None, "bad", "--deployment-name crawls --build-id 1a"),
+        (_pollers(1, OLD), None, None, "bad", "--deployment-name crawls --build-id 1a"),
+        (_pollers(1, OLD), NEW, OLD, "bad", "crawlctl worker workflows"),
+        (_pollers(1, NEW), NEW, None, "ok", None),
+        ([*_pollers(1, OLD), *_pollers(1, NEW)], NEW, None, "ok", None),
+        ([*_pollers(1), *_pollers(1, OLD)], None, OLD, "ok", None),
+    ],
+)
+def test_pollers_that_get_no_work_are_no_workers(
+    pollers: list[queues.Poller], current: queues.Version, ramping: queues.Version, level: str, cure: str | None
+) -> None:
+    line = queues.queue_line(queues.Queue(names.QUEUE_MAIN, "workflows", pollers, current=current, ramping=ramping))
+    assert line.level == level
+    assert (line.cure is None) == (cure is None)
+    assert cure is None or cure in str(line.cure)
+
+
+class Listed:
+    """A Temporal server with one worker, whose heartbeats are those of a clock that is behind ours."""
+
+    namespace = "default"
+
+    def __init__(self, behind_s: float, *, beats: bool) -> None:
+        self.workflow_service = self
+        self._behind_s, self._beats = behind_s, beats
+        self._first = time.time()
+
+    async def describe_task_queue(self, request: Any) -> DescribeTaskQueueResponse:
+        answer = DescribeTaskQueueResponse()
+        answer.pollers.add(identity="7@there").last_access_time.GetCurrentTime()
+        return answer
+
+    async def list_workers(self, request: Any) -> ListWorkersResponse:
+        answer = ListWorkersResponse()
+        for queue in {*queues.ROLES.values(), names.QUEUE_MAIN}:
+            beat = answer.workers_info.add().worker_heartbeat
+            beat.task_queue, beat.worker_identity = queue, "7@there"
+            at = (time.time() if self._beats else self._first) - self._behind_s
+            beat.heartbeat_time.FromMicroseconds(int(at * 1e6))
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("behind_s", "beats", "levels"), [(0, True, {"ok"}), (40, True, {"ok"}), (9, False, {"bad"}), (0, False, {"ok"})]
+)
+async def test_a_worker_lives_by_its_heartbeats_whatever_its_clock_says(
+    behind_s: float, beats: bool, levels: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "BEAT_S", 0.01)
+    lines = await queues.check_queues(Listed(behind_s, beats=beats), 5.0, "a cure")  # type: ignore[arg-type]
+    assert {line.level for line in lines if line.check == "workers"} == levels
+    assert len(lines) >= 6
 
 
 # --- database ------------------------------------------------------------------------------------------------------

@@ -240,7 +240,7 @@ def test_values_that_are_not_allowed(crawlctl: Crawlctl, words: tuple[str, ...])
 def test_times(gateway: respx.MockRouter, crawlctl: Crawlctl, text: str, expected: str) -> None:
     runs = gateway.get("/v1/runs").respond(json={"runs": []})
     corrections = gateway.get("/v1/corrections").respond(json={"corrections": []})
-    summary = gateway.get("/v1/corrections/summary").respond(json={"text": "no recorded status was untrue"})
+    summary = gateway.get("/v1/corrections/summary").respond(json={"text": "no corrections"})
     crawlctl("list", "--since", text)
     assert runs.calls.last.request.url.params["created_from"] == expected
     crawlctl("corrections", "--since", text)
@@ -250,3 +250,23 @@ def test_times(gateway: respx.MockRouter, crawlctl: Crawlctl, text: str, expecte
 
 def test_kubectl_finds_its_plugin_by_name() -> None:
     assert os.access(BIN / "kubectl-crawl", os.X_OK)
+
+
+@pytest.mark.parametrize(
+    "words", [("describe", "7\udcff"), ("list", "--tag", "\udc80"), ("start", "a", "-a", "x=\udce4")]
+)
+def test_an_argument_whose_bytes_are_no_text_is_refused(crawlctl: Crawlctl, words: tuple[str, ...]) -> None:
+    result = crawlctl(*words)
+    assert (result.code, result.out) == (2, "")
+    assert f"argument {len(words)}: " in result.err
+    assert "is no text" in result.err
+    assert "write it in UTF-8" in result.err
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "1969-12-31", "99999d"])
+def test_times_at_the_edges_of_the_calendar_are_refused(crawlctl: Crawlctl, text: str) -> None:
+    for option in ("--since", "--until"):
+        result = crawlctl("list", option, text)
+        assert result.code == 2
+        assert f"{option} {text!r} is not allowed" in result.err
+        assert "give a time of the years 1970 to 2100" in result.err

@@ -71,15 +71,15 @@ def test_gateway_by_option_then_variable_then_file(
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
     (tmp_path / ".crawl").mkdir()
-    (tmp_path / ".crawl" / "dev.json").write_text(json.dumps({"gateway": "http://from-file.test"}))
+    (tmp_path / ".crawl" / "dev.json").write_text(json.dumps({"gateway": "http://localhost:8500"}))
     monkeypatch.chdir(below)
     with respx.mock:
-        for url in ("http://from-option.test", GATEWAY, "http://from-file.test"):
+        for url in ("http://from-option.test", GATEWAY, "http://localhost:8500"):
             respx.get(f"{url}/v1/crawlers").respond(json={"crawlers": [{"name": url}]})
         assert "from-option" in crawlctl("crawler", "list", "--gateway", "http://from-option.test", "-o", "name").out
         assert GATEWAY in crawlctl("crawler", "list", "-o", "name").out
         monkeypatch.delenv("LIFECYCLE_GATEWAY__URL")
-        assert "from-file" in crawlctl("crawler", "list", "-o", "name").out
+        assert "localhost" in crawlctl("crawler", "list", "-o", "name").out
 
 
 def test_no_gateway_known(crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch) -> None:

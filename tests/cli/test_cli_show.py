@@ -12,6 +12,8 @@ import yaml
 from cli_answers import COMPLETED, CORRECTION, CRAWLER, RUN, TASKS
 from cli_support import Crawlctl
 
+from crawler_lifecycle.cli.output import as_yaml
+
 
 def _run_page(gateway: respx.MockRouter, run: dict[str, object], *, corrections: list[object] | None = None) -> None:
     gateway.get("/v1/runs/7").respond(json=run)
@@ -118,6 +120,15 @@ def test_control_characters_of_data_never_reach_the_terminal(gateway: respx.Mock
         assert all(c.isprintable() or c in "\n\t" for c in out)
 
 
+def test_yaml_escapes_what_nobody_sees_and_loses_nothing() -> None:
+    invisible = "a\u202eb\u2066c\u200e\x9b\x1b\u2028\U000e0041d"
+    document = {"word": invisible, invisible: ["two\nlines " + invisible, "zürich 東京", "plain\ntext"], "n": 7}
+    shown = as_yaml(document)
+    assert all(c.isprintable() or c == "\n" for c in shown)
+    assert yaml.safe_load(shown) == document
+    assert "zürich 東京" in shown
+
+
 def test_a_crawler_that_is_not_there(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     gateway.get("/v1/crawlers").respond(json={"crawlers": [CRAWLER]})
     result = crawlctl("crawler", "describe", "nothing")
@@ -130,3 +141,27 @@ def test_quiet_leaves_only_data(gateway: respx.MockRouter, crawlctl: Crawlctl) -
     result = crawlctl("-q", "describe", "7", "-o", "json")
     assert result.err == ""
     assert json.loads(result.out)["run_id"] == 7
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome", "word"),
+    [
+        ("FAILED", "cancelled", "stopped"),
+        ("FAILED", "cancel_timeout", "stopped"),
+        ("FAILED", "cancelled (stalled)", "FAILED"),
+        ("FAILED", "failed", "FAILED"),
+        ("STOPPING", None, "STOPPING"),
+        ("COMPLETED", "finished", "COMPLETED"),
+    ],
+)
+def test_a_run_that_somebody_stopped_looks_like_no_failure(
+    gateway: respx.MockRouter, crawlctl: Crawlctl, status: str, outcome: str | None, word: str
+) -> None:
+    """For people; whoever reads JSON gets what is on record."""
+    run = COMPLETED | {"status": status, "outcome": outcome}
+    gateway.get("/v1/runs").mock(return_value=httpx.Response(200, json={"runs": [run], "next_page_token": None}))
+    shown = crawlctl("list", "-o", "table").out.splitlines()[1].split()
+    assert word in shown
+    assert (status in shown) == (word == status)
+    (told,) = json.loads(crawlctl("list", "-o", "json").out)["runs"]
+    assert (told["status"], told["outcome"]) == (status, outcome)

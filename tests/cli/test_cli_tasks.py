@@ -107,7 +107,7 @@ def test_tasks_from_standard_input(
         (None, [], "which tasks?"),
         ("{}", ["-a", "a=1"], "which tasks?"),
         ("", [], "has no tasks"),
-        ('{"a": "1"}\n{"a": 1}', [], ":2 is no object of texts"),
+        ('{"a": "1"}\n{"a": [1]}', [], ":2 is no object of texts"),
         ("{}\n\n{", [], ":3 is no JSON"),
         ("[]", [], ":1 is no object of texts"),
     ],

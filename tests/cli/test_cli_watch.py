@@ -212,17 +212,21 @@ def _on_a_terminal(
     ) as process:
         os.close(follower)
         text, interrupted = b"", False
-        while True:
-            try:
-                piece = os.read(leader, 65536)
-            except OSError:  # the other end is closed
-                break
-            if not piece:
-                break
-            text += piece
-            if not interrupted and until(text.decode(errors="replace")):
-                interrupted = True
-                process.send_signal(signal.SIGINT)
+        try:
+            while True:
+                try:
+                    piece = os.read(leader, 65536)
+                except OSError:  # the other end is closed
+                    break
+                if not piece:
+                    break
+                text += piece
+                if not interrupted and until(text.decode(errors="replace")):
+                    interrupted = True
+                    process.send_signal(signal.SIGINT)
+        except BaseException:
+            process.kill()  # or the way out would wait for it, and it for somebody who reads
+            raise
     os.close(leader)
     return process.returncode, text.decode()
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from crawler_lifecycle.ports import RunRow
 from tests.contracts.store.world import START, Clock, World, good_end, seen
 from tests.local.local_bench import wait_until
 from tests.support.databases import wait_patiently
+from tests.support.disks import small_disk
 from tests.support.mariadb import MariaDb, running_mariadb
 
 
@@ -292,19 +292,6 @@ def test_the_end_counts_what_was_committed_while_it_waited(migrated: SqlRunStore
 
 
 # --- no room ------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A file system of its own that is full soon."""
-    folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)], capture_output=True)
-    if made.returncode:
-        pytest.skip(f"only root can make a small disk: {made.stderr.decode().strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_sqlite_on_a_disk_that_is_full_and_has_room_again(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ from crawler_lifecycle.domain.audit import AuditReport, Finding, FindingKind
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.run import RunRef, RunRequest, RunStatus, Stage
-from crawler_lifecycle.domain.task import Phase, TaskStatus
+from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus
 from crawler_lifecycle.domain.tidying import Stand
-from crawler_lifecycle.ports import Correction, Details, Fence, LostRun, RunStore, TaskRecord
+from crawler_lifecycle.ports import Correction, Counted, Details, Fence, LostRun, RunStore, TaskRecord
 from tests.contracts.store.world import OTHER, OWNER, START, Clock, World, closed, request, seen
 from tests.database.plans import Plans
 from tests.support.databases import wait_patiently
@@ -152,6 +152,7 @@ def large_life(store: RunStore, filled: Filled) -> None:
     tasks = [task for task in store.found_state(fence).tasks if task.status is TaskStatus.PENDING]
     world.stage(fence, [seen(t, Phase.EXECUTING, now, changed_at=now, uid=t.uid) for t in tasks])
     store.staged(fence)
+    store.record_counts(fence.run, [Counted(fence.run, t.attempt, t.index, Counters(5)) for t in tasks[:500]])
     store.save_details(fence, [Details(t.task_id, "log") for t in tasks])
     store.apply_details(fence)
     store.apply_findings(fence, "look")

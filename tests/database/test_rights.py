@@ -97,6 +97,10 @@ def test_a_whole_life_needs_no_more(limited: str) -> None:
         store.close()
 
 
+def test_an_upgrade_that_has_nothing_to_do_needs_no_more(limited: str) -> None:
+    upgrade(limited)
+
+
 @pytest.mark.parametrize("statement", [
     "UPDATE correction SET kind = 'late'", "DELETE FROM correction", "REPLACE INTO correction (id) VALUES (1)",
     "UPDATE status_transition SET lag_ms = 0", "DELETE FROM status_transition",

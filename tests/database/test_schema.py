@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,10 +15,12 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from crawler_lifecycle.adapters.database import current_version, head_version, open_store, schema, upgrade
+from crawler_lifecycle.adapters.database import current_version, head_version, open_store, read_schema, schema, upgrade
 from crawler_lifecycle.adapters.database.engine import open_engine, parse_url
 from crawler_lifecycle.adapters.database.tables import metadata
 from crawler_lifecycle.domain.errors import NotInThisState, StoreUnavailable
+from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.ports import Owner
 
 
 def engine_of(url: str) -> sa.Engine:
@@ -62,6 +65,44 @@ def test_an_upgrade_that_was_cut_off_goes_on(empty_url: str) -> None:
     with engine.connect() as connection:
         assert connection.execute(sa.text("SELECT id, seq FROM outbox_counter")).all() == [(1, 0)]
     engine.dispose()
+
+
+@pytest.mark.parametrize("lost", ["DELETE FROM alembic_version", "DROP TABLE alembic_version"])
+def test_a_version_that_was_lost_has_one_cure_that_keeps_every_row(empty_url: str, lost: str) -> None:
+    upgrade(empty_url)
+    store = open_store(empty_url)
+    request = RunRequest(crawler="services", tags=["nightly"])
+    run_id = store.create_run(request, "r", Owner("w", "1")).run_id
+    rows = [store.list_runs(tag="nightly"), store.transitions(run_id)]
+    engine = engine_of(empty_url)
+    with engine.begin() as connection:
+        connection.execute(sa.text(lost))
+    sentence = f"The database has schema version none, this build needs {head_version()}; run: crawlctl db upgrade"
+    assert read_schema(empty_url).problem == sentence
+    with pytest.raises(StoreUnavailable, match=re.escape(sentence)):
+        store.ping()
+    upgrade(empty_url)
+    store.ping()
+    assert rows == [store.list_runs(tag="nightly"), store.transitions(run_id)]
+    engine.dispose()
+    store.close()
+
+
+def test_an_upgrade_of_what_is_there_writes_nothing(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    upgrade(empty_url)
+    statements: list[str] = []
+
+    def heard(*args: object) -> None:
+        statements.append(str(args[2]))
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", heard)
+    try:
+        upgrade(empty_url)
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", heard)
+    assert statements
+    writing = ("CREATE", "ALTER", "DROP", "INSERT", "UPDATE", "DELETE")
+    assert not [one for one in statements if one.lstrip().upper().startswith(writing)]
 
 
 def test_tags_of_runs_of_before_are_found(empty_url: str, upgrade_to: Callable[[str, str], None]) -> None:

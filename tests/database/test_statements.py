@@ -6,12 +6,15 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from crawler_lifecycle.activities.stopping import STOP_PAGE
-from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
+from crawler_lifecycle.adapters.database import SqlRunStore, open_store, stops, upgrade
+from crawler_lifecycle.adapters.database.bulk import move_tasks
+from crawler_lifecycle.adapters.database.stops import CANCEL_PAGE
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Counters, Phase
 from crawler_lifecycle.ports import Details, Fence
@@ -82,14 +85,52 @@ def test_cancelling_ten_thousand_tasks(empty_url: str) -> None:
     store = open_store(empty_url, clock=Clock())
     world = World(store, Clock())
     fence = large(store, 10_000)
+    seq = store.last_event_seq()
     with counted(store) as sent:
         assert store.cancel_queued(fence, START).by_status == {"CANCELLED": 10_000}
-    assert len(sent) < 20
+    pages = 10_000 // CANCEL_PAGE + 1
+    assert len(sent) < 20 * pages
+    assert store.last_event_seq() - seq <= pages
     with counted(store) as sent:
         world.end(fence)
         world.resume(fence)
     assert store.count_tasks(fence.run_id).by_status == {"QUEUED": 10_000}
     assert len(sent) < 47
+    store.close()
+
+
+def test_cancelling_is_committed_page_by_page(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A try that is cut off leaves what it did, and the next one goes on with the rest."""
+    monkeypatch.setattr(stops, "CANCEL_PAGE", 40)
+    upgrade(empty_url)
+    store = open_store(empty_url, clock=Clock())
+    fence = large(store, 100)
+    moved: list[int] = []
+
+    def cut_off(*args: Any, **more: Any) -> int:
+        if len(moved) == 2:
+            raise KeyboardInterrupt
+        moved.append(move_tasks(*args, **more))
+        return moved[-1]
+
+    monkeypatch.setattr(stops, "move_tasks", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        store.cancel_queued(fence, START)
+    assert store.count_tasks(fence.run_id).by_status == {"QUEUED": 20, "CANCELLED": 80}
+    monkeypatch.setattr(stops, "move_tasks", move_tasks)
+    assert store.cancel_queued(fence, START).by_status == {"CANCELLED": 100}
+    assert moved == [40, 40]
+    store.close()
+
+
+@pytest.mark.slow
+def test_cancelling_a_hundred_thousand_tasks(empty_url: str) -> None:
+    upgrade(empty_url)
+    store = open_store(empty_url, clock=Clock())
+    fence = large(store, 100_000)
+    with counted(store) as sent:
+        assert store.cancel_queued(fence, START).by_status == {"CANCELLED": 100_000}
+    assert len(sent) < 20 * (100_000 // CANCEL_PAGE + 1)
     store.close()
 
 

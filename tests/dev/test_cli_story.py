@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -147,6 +148,16 @@ def test_fix_registers_search_attributes(running: Dev) -> None:
     assert fixed["search attrs"].startswith("ok: all 9 are registered; registered CrawlCrawler")
     assert fixed["workers"].startswith("bad: nobody polls"), "nobody works in that namespace"
     assert doctor()["search attrs"] == "ok: all 9 are registered"
+
+    # A worker that is killed stays on the server's list for minutes; ten seconds are enough to tell.
+    env |= {"LIFECYCLE_WORKER__HEALTH_PORT": "0", "LIFECYCLE_SCHEDULER__URL": running.known["scheduler"]}
+    with subprocess.Popen([*CRAWLCTL, "worker"], env=os.environ | env, cwd=running.state_dir.parent) as worker:
+        try:
+            wait_until(lambda: "polling" in doctor()["workers"])
+        finally:
+            worker.kill()
+    wait_until(lambda: doctor()["workers"].startswith("bad: nobody polls"))
+    assert re.search(r": last seen (8|9|\d\d) s ago", doctor()["workers"])
 
 
 def test_a_token_lets_in_whom_it_was_made_for(running: Dev, tmp_path: Path) -> None:

@@ -58,6 +58,47 @@ def test_the_quick_start(empty: Dev) -> None:
     assert "max_pages: 'many' is not allowed" in empty.crawlctl("describe", "2", "-o", "json").stdout
 
 
+SPIDER = """
+import scrapy
+
+
+class Products(scrapy.Spider):
+    name = "products"
+    start_urls = ["data:text/html,<title>pen</title>"]
+
+    def parse(self, response):
+        yield {"title": response.css("title::text").get()}
+"""
+FETCH = """
+import json, os
+with open(os.path.join(os.environ["CRAWL_FILES_DIR"], "items.jsonl"), "w") as items:
+    items.write(json.dumps({"title": "ink"}) + "\\n")
+"""
+
+
+@pytest.mark.parametrize(("begin", "title"), [("**A Scrapy project**", "pen"), ("**A command**", "ink")])
+def test_the_readers_own_case(empty: Dev, begin: str, title: str) -> None:
+    """The first lines of docs/crawlers.md, typed as they stand."""
+    page = (ROOT / "docs" / "crawlers.md").read_text()
+    block = page[page.index(begin) :].partition("```console\n")[2].partition("```")[0]
+    typed = [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
+    assert [words.split()[:2] for words in typed[1:]] == [["crawlctl", word] for word in ("dev", "start", "items")]
+    here = empty.state_dir.parent
+    (here / "shop" / "shop").mkdir(parents=True)
+    (here / "shop" / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
+    feeds = {"products.jsonl": {"format": "jsonlines"}}
+    (here / "shop" / "shop" / "settings.py").write_text(f"SPIDER_MODULES = ['shop.products']\nFEEDS = {feeds}\n")
+    (here / "shop" / "shop" / "products.py").write_text(SPIDER)
+    (here / "fetch.py").write_text(FETCH)
+    subprocess.run(["sh", "-c", typed[0]], cwd=here, check=True, timeout=ANSWER_S)
+    empty.start()
+    for line, more in ((typed[2], ["--poll-minutes", "0.02"]), (typed[3], ["-o", "jsonl"])):
+        command = [sys.executable, "-m", "crawler_lifecycle.cli", *line.split()[1:], *more]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=here, timeout=ANSWER_S)
+        assert done.returncode == 0, (line, done.stderr)
+    assert title in done.stdout
+
+
 def test_beside_a_catalogue_of_ones_own(empty: Dev) -> None:
     catalogue = empty.state_dir.parent / "crawlers.yaml"
     catalogue.write_text("- {name: mine, kind: command, command: ['true']}\n")

@@ -152,6 +152,18 @@ def test_a_part_that_does_not_come_up_shows_its_log(supervisor: Supervisor) -> N
         supervisor.wait_healthy()
 
 
+def test_only_the_words_of_the_last_start_are_shown(supervisor: Supervisor, tmp_path: Path) -> None:
+    """The log is kept from day to day; an error that is mended must not be read as today's."""
+    log = tmp_path / "words.log"
+    log.write_text("an error of yesterday\n")
+    for words in ("the first error", "the second error"):
+        processes.spawn([sys.executable, "-c", f"print({words!r})"], env={}, log=log).wait()
+        assert processes.tail(log) == words
+    processes.spawn([sys.executable, "-c", "pass"], env={}, log=log).wait()
+    assert processes.tail(log) == "the second error", "what was only just started has said nothing yet"
+    assert processes.tail(tmp_path / "none.log") == ""
+
+
 def test_a_part_that_never_answers_is_given_up(supervisor: Supervisor) -> None:
     part = _server("deaf")
     supervisor.start([Part(part.name, part.command, "http://127.0.0.1:1/", part.env)])
@@ -190,3 +202,39 @@ def test_a_leftover_is_ended(supervisor: Supervisor) -> None:
     supervisor.kill("old", signal.SIGSTOP)  # cannot end by itself
     processes.end_process(pid, processes.start_time(pid), 0.2)
     wait_until(lambda: processes.start_time(pid) is None)
+
+
+def test_a_part_that_does_not_answer_any_more_is_replaced(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lives, and its thread is blocked: only its health address tells. One beside it has its peace."""
+    monkeypatch.setattr(supervise, "ASK_S", 0.1)
+    watching = Supervisor(tmp_path, say=said.append, changed=lambda: None, silent_s=2.5)
+    try:
+        watching.start([_server("blocked", grace_s=0.1), _server("sound")])
+        watching.wait_healthy()
+        wait_until(lambda: watching._kept["blocked"].heard is not None)
+        before = watching.kill("blocked", signal.SIGSTOP)
+        wait_until(lambda: watching.starts("blocked") == 2)
+        watching.wait_healthy()
+        assert watching.pids()["blocked"] != before
+        assert processes.start_time(before) is None
+        assert sum("blocked has not answered for 2.5 s; replacing it" in line for line in said) == 1
+        assert watching.starts("sound") == 1
+    finally:
+        watching.hurry()
+        watching.close()
+
+
+def test_a_part_that_lacks_something_answers_all_the_same(tmp_path: Path, said: list[str]) -> None:
+    """A 503 is a word: to start it again would help nobody."""
+    part = _server("lacking")
+    lacking = (*part.command[:3], SERVER.replace("200", "503"), *part.command[4:])
+    watching = Supervisor(tmp_path, say=said.append, changed=lambda: None, silent_s=60)
+    try:
+        watching.start([Part(part.name, lacking, part.health, os.environ)])
+        wait_until(lambda: supervise.responds(part.health))
+        assert not supervise.answers(part.health)
+    finally:
+        watching.hurry()
+        watching.close()

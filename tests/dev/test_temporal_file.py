@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.cli import processes, temporal_server
-from crawler_lifecycle.cli.supervise import PartFailed
+from crawler_lifecycle.cli import temporal_server
 
 BUILD = """
 import os, sys
@@ -70,23 +69,6 @@ def test_what_the_dying_server_takes_itself_is_no_trouble(tmp_path: Path, monkey
 
     monkeypatch.setattr(Path, "unlink", unlink)
     assert _prepare(file) == []
-
-
-def test_the_builder_has_two_ports_although_chance_names_one_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chance, given = iter([processes.FREE_PORTS[0]] * 99 + [processes.FREE_PORTS[0] + 1]), list[int]()
-
-    def command(file: Path, port: int, http_port: int, ui_port: int | None) -> list[str]:
-        given.extend([port, http_port])
-        raise PartFailed("that is enough")
-
-    monkeypatch.setattr(processes, "is_free", lambda port: True)
-    monkeypatch.setattr(processes.random, "randint", lambda *_: next(chance))
-    monkeypatch.setattr(temporal_server, "command", command)
-    with pytest.raises(PartFailed, match="enough"):
-        _prepare(tmp_path / "temporal.db")
-    assert len(set(given)) == 2
 
 
 @pytest.mark.parametrize("content", [b"", b"no database at all" * 100, None])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -212,7 +213,7 @@ def test_a_task_carries_so_much_and_no_more() -> None:
     with pytest.raises(errors.InvalidRequest, match=r"^tasks\[1\]\.args: "):
         check_tasks(crawler, {}, {}, [{}, {"b": "x" * 30_000}])
     with pytest.raises(errors.InvalidRequest, match=r"^args: "):
-        check_tasks(crawler, {}, {"s": "x" * 30_000}, None)
+        check_tasks(replace(crawler, settings={"s": "x" * 20_000}), {"b": "x" * 10_000}, {}, None)
     with pytest.raises(errors.InvalidRequest, match=r"^c: settings: "):
         CrawlerDefinition("c", settings={"s": "x" * 70_000})
 
@@ -226,3 +227,15 @@ def test_a_definition_refuses_what_cannot_work() -> None:
         CrawlerDefinition("c", stop_signal="SIGKILL")
     with pytest.raises(errors.InvalidRequest, match=r"limits.grace"):
         CrawlerDefinition("c", limits={"grace": 1.0})
+
+
+def test_tasks_that_would_all_do_the_same_are_refused_where_the_crawler_splits_nothing() -> None:
+    args = {"page": Argument(default="1")}
+    for splits in (None, True):
+        check_tasks(CrawlerDefinition("site", project="p", args=args, splits=splits), {}, {}, [{}, {}])
+    site = CrawlerDefinition("site", project="p", args=args, splits=False)
+    check_tasks(site, {}, {}, [{}])
+    check_tasks(site, {}, {}, [{}, {"page": "2"}])
+    for same in ([{}, {"page": "2"}, {}], [{"page": "2"}, {}, {"page": "1"}]):
+        with pytest.raises(ValueError, match=r"^tasks\[2\]: the same arguments as tasks\[[01]\], and crawler 'site' "):
+            check_tasks(site, {}, {}, same)

@@ -41,6 +41,25 @@ def test_a_crawler_that_never_counted_never_stalls() -> None:
     assert quiet_time(timedelta(minutes=59), at(0), at(15), False, reading(15, counted=False)) == timedelta(0)
 
 
+def test_one_that_never_counted_is_as_quiet_as_its_crawlers() -> None:
+    """But looks have to vouch for that time like for any other, and clocks may be wrong."""
+
+    def quiet(silent: float) -> timedelta:
+        now = Reading(at(30), True, False, False, timedelta(minutes=silent))
+        return quiet_time(timedelta(minutes=15), at(15), at(30), False, now)
+
+    assert quiet(0) == timedelta(0)
+    assert quiet(20) == timedelta(minutes=20)
+    assert quiet(900) == timedelta(minutes=30)
+    assert quiet(-5) == timedelta(0)
+
+
+def test_one_that_counts_is_judged_by_its_counters_alone() -> None:
+    """It prints every minute that nothing happens."""
+    now = Reading(at(15), True, False, True, timedelta(0))
+    assert quiet_time(timedelta(0), at(0), at(15), False, now) == timedelta(minutes=15)
+
+
 def test_time_in_which_looks_failed_counts_for_nothing_and_takes_nothing_away() -> None:
     before = timedelta(minutes=40)
     assert quiet_time(before, at(0), at(15), True, reading(200)) == before

@@ -16,6 +16,7 @@ from crawler_lifecycle.domain.task import (
     Phase,
     TaskState,
     TaskStatus,
+    own_exit,
     read_end,
     reconcile,
     task_may_become,
@@ -277,3 +278,21 @@ def test_an_end_dated_to_the_second_belongs_to_a_stop_within_that_second() -> No
     assert read_end(earlier, stop).outcome == "interrupted"
     exact = dataclasses.replace(cut, finished_at=asked - timedelta(milliseconds=400))
     assert read_end(exact, stop).outcome == "interrupted"
+
+
+def test_a_command_that_ended_with_0_after_a_stop_is_told_with_its_own_code() -> None:
+    """Whatever the runner made of it: status and outcome are the same."""
+    assert own_exit(11, "shutdown", 0) == 0
+    others = (
+        (11, "shutdown", None),
+        (11, "shutdown-before-start", 0),
+        (13, "shutdown", 0),
+        (11, None, 0),
+        (137, "shutdown", 0),
+    )
+    for code, reason, own in others:
+        assert own_exit(code, reason, own) == code
+    for stop in (None, PERSON, TIMED_OUT):
+        told, made = (read_end(End(exit_code=code, finish_reason="shutdown"), stop) for code in (0, 11))
+        assert (told.status, told.outcome, told.retryable) == (made.status, made.outcome, made.retryable)
+    assert read_end(End(exit_code=0, finish_reason="shutdown"), PERSON).cause.endswith("exit 0")

@@ -179,8 +179,8 @@ def test_a_crawler_of_an_ended_run_that_executes_is_a_correction_and_is_ended(st
     assert stack.status(run_id) == "FAILED"
 
 
-def test_a_crawler_that_outlives_its_supervisor_and_its_folder_is_ended(stack: World) -> None:
-    """Supervisor killed, folder deleted, run judged as lost: the process is still found, by its environment."""
+def test_a_crawler_that_outlives_its_supervisor_and_forges_its_end_executes(stack: World) -> None:
+    """Supervisor killed, an end put beside: the process is what counts. Its run goes on, and a stop ends it."""
     stack.healthy()
     run_id = started(stack, ENDLESS)
     until(lambda: stack.tasks(run_id) == {"RUNNING": 1}, "a task that runs")
@@ -188,13 +188,15 @@ def test_a_crawler_that_outlives_its_supervisor_and_its_folder_is_ended(stack: W
     until(lambda: crawlers_of(stack, run_id), "the crawler itself")
     folder = stack.folder / "cluster" / "tasks" / str(run_id) / "0" / "1"
     os.kill(json.loads((folder / "supervisor.json").read_text())["pid"], signal.SIGKILL)
-    end = folder / "end.json.draft"
-    end.write_text(json.dumps({"exit_code": 1, "signal": None, "reason": "Error"}))
-    end.rename(folder / "end.json")  # the death of the supervisor has led to a look, which may not read half of it
+    (folder / "end.json").write_text(json.dumps({"exit_code": 1, "signal": None, "reason": "Error"}))
+    looked = "SELECT verified_at FROM run_history WHERE run_id = ?"
+    before = stack.query(looked, run_id)
+    until(lambda: stack.query(looked, run_id) != before, "a look after that")
+    assert stack.tasks(run_id) == {"RUNNING": 1}
+    assert crawlers_of(stack, run_id), "the crawler itself goes on"
+    stack.gateway.stop(run_id, force=True, reason="enough")
     until(lambda: stack.closed([run_id]), "the end of the run")
     assert stack.status(run_id) == "FAILED"
-    assert crawlers_of(stack, run_id), "the crawler itself goes on"
-    assert audit(stack)["repaired"] == {"still_alive": 1}
     assert crawlers_of(stack, run_id) == []
     settled(stack)
 

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from crawler_lifecycle.cli.health import answers
 from crawler_lifecycle.cli.problems import CommandFailed
-from crawler_lifecycle.cli.supervise import answers
 from tests.e2e.world import ENDLESS, PARTS, QUICK, TERMINAL, World, moment, until
 
 MOMENTS = ("accepted", "executing", "ending")
@@ -104,7 +104,7 @@ class Drill:
     def _is_back(self) -> bool:
         pid = self.world.stack.pids.get(self.part)
         health = {
-            "temporal": f"{self.world.stack.addresses['temporal_http']}/api/v1/namespaces/default",
+            "temporal": f"grpc://{self.world.stack.addresses['temporal']}/default",
         }.get(self.part, f"{self.world.stack.addresses[self.part]}/readyz")
         return pid is not None and answers(health)
 

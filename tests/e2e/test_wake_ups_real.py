@@ -76,6 +76,26 @@ def test_nobody_waits_for_the_ladder(world: World) -> None:
     assert world.query("SELECT kind FROM correction WHERE run_id = ?", run_id) == []
 
 
+def test_counters_are_on_record_between_looks(world: World) -> None:
+    """No look is due for ten hours, and the counters move all the same, with no event and no other look."""
+    (run_id,) = started(world, counted={"max_pages": "100000", "delay": "0.2"})
+
+    def moved() -> tuple[Row, Row] | None:
+        first = world.gateway.run(run_id)
+        more = until(lambda: (run := world.gateway.run(run_id))["pages"] != first["pages"] and run, "other counters")
+        # The look for the run's own start may come between the two.
+        return (first, more) if first["pages"] and more["verified_at"] == first["verified_at"] else None
+
+    first, more = until(moved, "counters that move between looks")
+    assert (more["status"], more["pages"] > first["pages"]) == ("PROCESSING", True)
+    assert more["last_progress_at"] > more["verified_at"]
+    assert more["pages_per_minute"] > 0
+    ((pages,),) = world.query("SELECT pages FROM task_history WHERE run_id = ?", run_id)
+    assert pages >= more["pages"]
+    world.gateway.stop(run_id)
+    until(lambda: world.closed([run_id]), "the end of the run")
+
+
 def test_two_workers_notice_the_same_and_send_little(world: World) -> None:
     world.deploy(ROOT, "worker-2")
     try:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -49,6 +52,15 @@ def moved(world: World, run_id: int, name: str) -> None:
     until(lambda: world.gateway.run(run_id)["verified_at"] != seen, "the next look")
 
 
+def _workers(world: World) -> list[tuple[str, str]]:
+    """Level and text of what the doctor finds about workers."""
+    words = ("doctor", "--state-dir", str(world.folder), "--timeout", "100s", "-o", "json")
+    command = [sys.executable, "-m", "crawler_lifecycle.cli", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    checks = json.loads(done.stdout)["checks"]
+    return [(one["level"], one["text"]) for one in checks if one["check"] == "workers"]
+
+
 def test_runs_move_with_the_current_build_and_back(ours: World) -> None:
     endless = {"crawler": "plain", "args": ENDLESS, **QUICK}
     first = ours.gateway.start(endless, "version-first")["run_id"]
@@ -85,10 +97,15 @@ def test_runs_move_with_the_current_build_and_back(ours: World) -> None:
     until(lambda: ours.closed([second]), "the end of the stop")
     ours.prove(second, "FAILED", "cancelled")
 
-    # And to workers without a version again.
+    # And to workers without a version again. Before those are current they are no help, and the doctor says so.
     ours.deploy(ROOT)
-    documented(ours, "set-current-version", "--unversioned")
+    workers = _workers(ours)
+    assert workers, "it looks at the queues"
+    assert all("of version crawler-lifecycle.a" not in text for level, text in workers), workers
     ours.undeploy(A)
+    until(lambda: {level for level, _ in _workers(ours)} == {"bad"}, "a doctor that sees that nobody gets work")
+    assert "nobody of version crawler-lifecycle.a, which is current, polls" in _workers(ours)[0][1]
+    documented(ours, "set-current-version", "--unversioned")
     moved(ours, first, "worker")
     ours.gateway.stop(first, requested_by="ada")
     until(lambda: ours.closed([first]), "the end of the stop")

@@ -58,6 +58,28 @@ def moment(text: str | datetime) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
+def processes_below(folder: Path) -> dict[int, str]:
+    """Every process that works below a folder, with its command line."""
+    found = {}
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
+        with suppress(OSError):
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            if os.fsencode(folder) in environment and pid != os.getpid() and words:
+                found[pid] = words
+    return found
+
+
+def end_all_below(folder: Path) -> None:
+    """End what still works below a folder. Raises when that was anything."""
+    end = time.monotonic() + PATIENCE_S  # a process may need a moment to die
+    while (left := processes_below(folder)) and time.monotonic() < end:
+        time.sleep(0.05)
+    for pid in left:
+        processes.end_process(pid, processes.start_time(pid), 0.0)
+    assert not left, f"left behind: {left}"
+
+
 @dataclass
 class World:
     """One stack. Everything below asks from outside, with deadlines and without the service's help where it can."""
@@ -90,12 +112,7 @@ class World:
         self._open.close()
         with suppress(CommandFailed):
             self.stack.stop(kill_crawls=True)
-        end = time.monotonic() + PATIENCE_S  # a process may need a moment to die
-        while (left := self.processes()) and time.monotonic() < end:
-            time.sleep(0.05)
-        for pid in left:
-            processes.end_process(pid, processes.start_time(pid), 0.0)
-        assert not left, f"left behind: {left}"
+        end_all_below(self.folder)
 
     @contextmanager
     def site_stands_still(self) -> Iterator[None]:
@@ -108,14 +125,7 @@ class World:
 
     def processes(self) -> dict[int, str]:
         """Every process that works below our folder, with its command line."""
-        found = {}
-        for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
-            with suppress(OSError):
-                environment = Path(f"/proc/{pid}/environ").read_bytes()
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-                if os.fsencode(self.folder) in environment and pid != os.getpid() and words:
-                    found[pid] = words
-        return found
+        return processes_below(self.folder)
 
     def healthy(self) -> None:
         """Return when every part answers and nothing of earlier tests is open; what a failed one left is stopped."""

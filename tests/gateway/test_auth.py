@@ -23,7 +23,7 @@ from crawler_lifecycle.gateway.serve import entrance_of
 from crawler_lifecycle.settings import GatewaySettings
 from crawler_lifecycle.task_tokens import sign
 from crawler_lifecycle.web.listening import Unservable
-from crawler_lifecycle.web.serving import named_hosts
+from crawler_lifecycle.web.origins import named_hosts
 from tests.support.run_refs import run_ref
 
 KEY = b"k" * 32
@@ -483,3 +483,11 @@ def test_settings_become_an_entrance(keys: Keys) -> None:
     assert entrance.task_key == KEY
     assert entrance.quota is not None
     assert entrance.quota.writes_per_s == 3
+
+
+@pytest.mark.parametrize("expires", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_an_end_beyond_the_calendar_is_named(tmp_path: Path, expires: str) -> None:
+    file = tmp_path / "tokens.toml"
+    file.write_text(new_token("portal", "read")[1] + f"expires = {expires}\n")
+    with pytest.raises(CallersError, match=r"line 5: expires: .* is beyond the calendar; give a nearer time"):
+        Callers.load(file)

@@ -26,6 +26,33 @@ def body_with(name: str, value: object) -> dict[str, Any]:
     return {"crawler": "plain", name: [value] if name == "poll_minutes" else value}
 
 
+#: Dates that are none of ours, at the edges of the calendar: some cannot even be told in UTC.
+EDGES = (
+    *("0001-01-01T00:00:00Z", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59.999999-14:00", "9999-12-31T23:59:59Z"),
+    *("1969-12-31T23:59:59Z", "2101-01-01T00:00:00Z", "0000-01-01T00:00:00Z", "2026-01-01T00:00:00+24:00"),
+)
+
+
+def test_every_date_of_the_api_is_refused_at_the_edges_of_the_calendar(client: TestClient) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    doors = [
+        (path, parameter["name"])
+        for path, methods in paths.items()
+        for parameter in methods.get("get", {}).get("parameters", ())
+        if "date-time" in json.dumps(parameter["schema"])
+    ]
+    assert {name for _, name in doors} == {"created_from", "created_until", "since"}
+    for value in EDGES:
+        answers = [(name, client.get(path, params={name: value})) for path, name in doors]
+        answers.append(("due_at", client.post("/v1/runs", json={"crawler": "plain", "due_at": value})))
+        for name, answer in answers:
+            assert answer.status_code == 422, (name, value, answer.text)
+            [error] = answer.json()["errors"]
+            assert error["field"] == name
+            assert value[:10] in answer.text, (name, error)
+            assert error["message"]
+
+
 @pytest.mark.parametrize("name", [*FIELDS, "due_at"])
 def test_the_gateway_names_field_value_and_cure_and_writes_nothing(world: World, client: TestClient, name: str) -> None:
     values: tuple[object, ...] = (

@@ -13,7 +13,7 @@ from gateway_world import World
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 from crawler_lifecycle.domain.audit import AuditReport
 from crawler_lifecycle.gateway.auth import ACCESS, Callers, Entrance, new_token
-from crawler_lifecycle.web.serving import named_hosts
+from crawler_lifecycle.web.origins import named_hosts
 
 CRAWLERS = Path(__file__).parents[2] / "examples" / "crawlers.yaml"
 
@@ -27,6 +27,8 @@ class Served:
         (folder / "tokens.toml").write_text(lines)
         callers = Callers.load(folder / "tokens.toml")
         self._app = world.new_app(entrance=Entrance(callers, b"k" * 32, None, named_hosts(())))
+        # The event stream leaves: then who waits for a run (``wait=60``) is answered at once.
+        self._app.state.leaving[0]()
         self.document = self._app.openapi()
         # A run with tasks and a log line, for everything that is asked about run 1.
         with world.client() as client:

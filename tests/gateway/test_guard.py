@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 from gateway_world import BASE, World
 
-from crawler_lifecycle.web.serving import is_loopback
+from crawler_lifecycle.domain.loopback import is_loopback
 
 JSON = {"content-type": "application/json"}
 
@@ -89,7 +89,20 @@ def test_this_machine_is_known_by_its_names(client: TestClient, host: str) -> No
     assert client.get("/healthz", headers={"host": host}).status_code == 200
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "file://", "https://localhost.evil.example", "x"])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *("http://evil.example", "null", "file://", "https://localhost.evil.example", "x"),
+        # Another port is another page, and so is another name of this machine.
+        *(
+            "http://127.0.0.1:3000",
+            "http://localhost",
+            "http://[::1]",
+            f"https{BASE.removeprefix('http')}",
+            f"{BASE}:1",
+        ),
+    ],
+)
 def test_a_foreign_origin_is_refused(world: World, client: TestClient, origin: str) -> None:
     answer = client.post("/v1/runs", json={"crawler": "plain"}, headers={"origin": origin})
     assert _problem(answer) == (403, "foreign_origin")

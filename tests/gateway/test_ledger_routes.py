@@ -12,7 +12,7 @@ from gateway_world import World
 from prometheus_client.parser import text_string_to_metric_families
 
 from crawler_lifecycle.domain.errors import StoreUnavailable
-from crawler_lifecycle.domain.ledger import CorrectionKind
+from crawler_lifecycle.domain.ledger import NOT_COUNTED, CorrectionKind
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, RunStatus, StopIntent, Verdict
 from crawler_lifecycle.domain.task import Observation, Phase, reconcile
 from crawler_lifecycle.gateway import routes_ledger
@@ -146,7 +146,7 @@ def wrong(world: World, fence: Fence, kind: CorrectionKind, truth: str) -> None:
 def test_the_ledger_in_one_line(world: World, client: TestClient, fence: Fence) -> None:
     empty = client.get("/v1/corrections/summary").json()
     assert (empty["count"], empty["worst_s"], empty["kinds"]) == (0, None, {})
-    assert empty["text"] == "no recorded status was untrue this week"
+    assert empty["text"] == f"no corrections this week; {NOT_COUNTED}"
     assert (empty["since"], empty["until"]) == ("2026-11-13T12:00:00Z", "2026-11-20T12:00:00Z")
     world.clock.forward(41.25)
     wrong(world, fence, CorrectionKind.KILLED, "FAILED")
@@ -155,7 +155,7 @@ def test_the_ledger_in_one_line(world: World, client: TestClient, fence: Fence) 
     look(world, fence, Phase.EXECUTING)
     summary = client.get("/v1/corrections/summary").json()
     assert (summary["count"], list(summary["kinds"])) == (1, ["late"])
-    assert summary["text"] == "wrong for at most 691242 s this week: 1 correction (late 1)"
+    assert summary["text"] == f"wrong for at most 691242 s this week: 1 correction (late 1); {NOT_COUNTED}"
     whole = client.get("/v1/corrections/summary", params={"since": "2026-11-20T00:00:00Z"}).json()
     assert whole["kinds"]["killed"] == {
         "count": 1, "worst_s": 41.25, "meaning": CorrectionKind.KILLED.meaning,
@@ -181,7 +181,7 @@ def test_no_word_of_the_truth_without_the_looks_that_are_overdue(
         "verified_at": "2026-11-20T12:00:00Z", "text": words,
     }  # fmt: skip
     summary = client.get("/v1/corrections/summary").json()
-    assert summary["text"] == f"no recorded status was untrue this week; {words}"
+    assert summary["text"] == f"no corrections this week; {NOT_COUNTED}; {words}"
     scraped = client.get("/metrics").text
     assert "lifecycle_looks_overdue 1.0" in scraped
     assert "lifecycle_look_overdue_seconds_max 164.0" in scraped

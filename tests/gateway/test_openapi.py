@@ -228,3 +228,40 @@ def test_every_code_says_what_to_do() -> None:
         for text in (kind.meaning, kind.cure, kind.retry):
             assert text.endswith("."), (code, text)
         assert f"## {code}\n" in render()
+
+
+def test_no_answer_of_json_is_without_a_type(document: Any) -> None:
+    """A client that is made from the document knows the fields of everything that comes back."""
+    schemas = document["components"]["schemas"]
+    #: What crawlers, catalogues and the cluster say as they like; the text of a request is that of its start.
+    free = {"RunDetail.request", "CorrectionRow.evidence", "FindingRow.evidence", "TimelineEntry.evidence"}
+    free |= {"TimelineEntry.record"}
+
+    def untyped(schema: Any, where: str) -> Iterator[str]:
+        if "$ref" in schema:
+            return
+        for part in (*schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else ())):
+            yield from untyped(part, where)
+        if schema.get("type") == "object" and "properties" not in schema and where not in free:
+            more = schema.get("additionalProperties", True)
+            yield from [where] if more is True or more == {} else untyped(more, where)
+
+    found = [
+        told
+        for name, schema in schemas.items()
+        for field, inner in schema.get("properties", {}).items()
+        for told in untyped(inner, f"{name}.{field}")
+    ]
+    assert set(found) - free == set()
+    detail = schemas["RunDetail"]["properties"]
+    for field, kind in {"exports": "Export", "deliveries": "Delivery", "cancellations": "Cancellation"}.items():
+        assert detail[field]["items"] == {"$ref": f"#/components/schemas/{kind}Entry"}
+    crawlers = schemas["CrawlerList"]["properties"]["crawlers"]["items"]
+    assert crawlers == {"$ref": "#/components/schemas/CrawlerDefinition"}
+    assert set(schemas["Argument"]["properties"]) == {"type", "description", "choices", "default", "required"}
+
+
+def test_an_archive_is_bytes(document: Any) -> None:
+    answers = document["paths"]["/v1/runs/{run_id}/archive"]["get"]["responses"]
+    kinds = ("application/zip", "application/octet-stream")
+    assert answers["200"]["content"] == {kind: {"schema": {"type": "string", "format": "binary"}} for kind in kinds}

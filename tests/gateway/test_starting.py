@@ -11,10 +11,14 @@ import pytest
 from fastapi.testclient import TestClient
 from gateway_world import World
 
+from crawler_lifecycle.domain.arguments import Argument, ArgumentType
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, with_limits
 from crawler_lifecycle.domain.errors import SchedulerUnavailable
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
+from crawler_lifecycle.gateway.commands import Commands, Outcome
+from crawler_lifecycle.gateway.crawlers import Crawlers
 from crawler_lifecycle.gateway.schemas import StartRun
+from crawler_lifecycle.web.problems import Problem
 
 
 def test_a_start_answers_with_the_run_and_starts_its_workflow(world: World, client: TestClient) -> None:
@@ -163,6 +167,8 @@ def test_limits_of_the_catalogue_fill_what_the_caller_left(world: World, client:
         ({"crawler": "plain", "tasks": []}, "tasks"),
         ({"crawler": "plain", "args": {"page": "x" * 65_600}}, "args"),
         ({"crawler": "plain", "settings": {"A": "x" * 65_600}}, "settings"),
+        ({"crawler": "plain", "settings": {"LOG_FILE": "/tmp/x"}}, "settings.LOG_FILE"),
+        ({"crawler": "plain", "settings": {"DOWNLOAD_DELAY": "-1"}}, "settings.DOWNLOAD_DELAY"),
         ({"crawler": "plain", "tasks": [{}, {"args": {"page": "x" * 65_600}}]}, "tasks[1].args"),
         ({"crawler": "plain", "tasks": [{"arguments": {}}]}, "tasks[0].arguments"),
         ({"crawler": "plain", "priority": 9}, "priority"),
@@ -198,6 +204,42 @@ def test_the_scheduler_service_down_is_no_reason_to_accept_anything(world: World
     assert (answer.status_code, answer.json()["code"]) == (503, "scheduler_unavailable")
     assert answer.headers["Retry-After"]
     assert world.store.list_runs() == []
+
+
+def test_with_the_scheduler_service_down_a_start_goes_by_the_catalogue_last_read(world: World) -> None:
+    now = 100.0
+    crawlers = Crawlers(world.scheduler, clock=lambda: now)
+    commands = Commands(world.store, world.workflows, crawlers, world.clock)
+
+    def start(key: str, crawler: str = "plain") -> Outcome:
+        return asyncio.run(commands.start(StartRun.model_validate({"crawler": crawler}), key))
+
+    assert start("a").note is None
+    now += 42
+    world.scheduler.faults.add(SchedulerUnavailable("no answer"), 2)
+    late = start("b")
+    assert "catalogue of 42 s ago" in str(late.note)
+    assert late.row.request["limits"] == start("a").row.request["limits"], "with the limits that were read then"
+    assert [request.run_id for _, request in world.workflows.started] == [1, 2]
+    now += 10
+    assert "52 s ago" in str(start("c").note)
+    with pytest.raises(SchedulerUnavailable):
+        start("d", "declared-since")
+    now += 10
+    assert start("e").note is None, "it is back"
+    with pytest.raises(Problem, match="unknown"):
+        start("f", "declared-since")
+
+
+def test_the_list_of_crawlers_says_its_age_while_the_service_is_down(world: World) -> None:
+    with world.client(world.new_app(catalogue_s=0.01)) as client:
+        assert "Age" not in client.get("/v1/crawlers").headers
+        world.scheduler.faults.add(SchedulerUnavailable("no answer"), 100_000)
+        while "Age" not in (answer := client.get("/v1/crawlers")).headers:
+            time.sleep(0.05)
+        assert answer.status_code == 200
+        assert "plain" in {crawler["name"] for crawler in answer.json()["crawlers"]}
+        assert int(answer.headers["Age"]) >= 0
 
 
 def test_temporal_down_keeps_the_run_and_the_sweep_starts_it(world: World, client: TestClient) -> None:
@@ -283,3 +325,72 @@ def test_the_body_has_every_field_of_a_run_request() -> None:
     assert set(StartRun.model_fields) == fields
     plain, defaults = StartRun(crawler="plain").request(), RunRequest(crawler="plain")
     assert plain == defaults
+
+
+def _typed(world: World) -> None:
+    kinds = {"pages": "integer", "delay": "number", "images": "boolean", "word": "string"}
+    args = {name: Argument(type=ArgumentType(kind)) for name, kind in kinds.items()}
+    args["size"] = Argument(type=ArgumentType.INTEGER, choices=["10", "100"])
+    plain = world.scheduler.catalogue.crawlers["plain"]
+    world.scheduler.catalogue.crawlers["plain"] = dataclasses.replace(plain, args=args)
+
+
+def test_numbers_of_json_are_taken_for_arguments_that_are_declared_so(world: World, client: TestClient) -> None:
+    _typed(world)
+    body = {"pages": 10, "delay": 0.5, "images": True, "word": "10", "size": 100}
+    key = {"Idempotency-Key": "k"}
+    run = client.post(
+        "/v1/runs", json={"crawler": "plain", "args": body, "tasks": [{"args": {"pages": 3}}]}, headers=key
+    )
+    assert run.status_code == 202, run.text
+    stored = world.store.request_of(run.json()["run_id"])
+    assert stored.args == {"pages": "10", "delay": "0.5", "images": "true", "word": "10", "size": "100"}
+    assert [task.args for task in world.store.list_tasks(run.json()["run_id"])] == [{"pages": "3"}]
+    # The same in quotes is the same request.
+    quoted = {"crawler": "plain", "args": stored.args, "tasks": [{"args": {"pages": "3"}}]}
+    assert client.post("/v1/runs", json=quoted, headers=key).headers["Idempotency-Replayed"] == "true"
+    world.claim(run.json()["run_id"])
+    more = client.post(f"/v1/runs/{run.json()['run_id']}/tasks", json={"tasks": [{"args": {"pages": 4}}]})
+    assert more.status_code == 202, more.text
+
+
+@pytest.mark.parametrize(
+    ("args", "field"),
+    [
+        ({"pages": 1.5}, "args.pages"),
+        ({"pages": True}, "args.pages"),
+        ({"pages": "ten"}, "args.pages"),
+        ({"pages": 10**40}, "args.pages"),
+        ({"delay": "soon"}, "args.delay"),
+        ({"images": 1}, "args.images"),
+        ({"word": 10}, "args.word"),
+        ({"word": None}, "args.word"),
+        ({"word": ["x"]}, "args.word"),
+        ({"size": 11}, "args.size"),
+    ],
+)
+@pytest.mark.parametrize("own", [False, True])
+def test_an_argument_of_another_type_is_refused_at_the_door(
+    world: World, client: TestClient, args: dict[str, object], field: str, own: bool
+) -> None:
+    _typed(world)
+    answer = client.post(
+        "/v1/runs", json={"crawler": "plain", **({"tasks": [{"args": args}]} if own else {"args": args})}
+    )
+    assert answer.status_code == 422
+    [error] = answer.json()["errors"]
+    assert error["field"] == (f"tasks[0].{field}" if own else field)
+    assert ("give " in error["message"]) or ("put it in quotes" in error["message"])
+    assert world.store.list_runs() == []
+
+
+@pytest.mark.parametrize("name", ["EXTENSIONS", "LOG_FILE", "FEEDS", "made_up"])
+def test_a_setting_that_may_be_code_is_refused_with_its_cure(world: World, client: TestClient, name: str) -> None:
+    answer = client.post("/v1/runs", json={"crawler": "plain", "settings": {name: "x"}})
+    [error] = answer.json()["errors"]
+    assert (answer.status_code, error["field"]) == (422, f"settings.{name}")
+    assert "allow_settings" in error["message"]
+    assert world.store.list_runs() == []
+    plain = world.scheduler.catalogue.crawlers["plain"]
+    world.scheduler.catalogue.crawlers["plain"] = dataclasses.replace(plain, settings={name: "x"})
+    assert client.post("/v1/runs", json={"crawler": "plain"}).status_code == 202

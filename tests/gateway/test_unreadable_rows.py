@@ -11,6 +11,8 @@ import pytest
 from fastapi.testclient import TestClient
 from gateway_world import World
 
+from crawler_lifecycle.domain.run import StopIntent, StopRequest
+
 
 def _start(client: TestClient) -> int:
     return int(client.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"])
@@ -35,7 +37,7 @@ def test_one_run_is_a_problem_and_the_list_goes_on(
     asks: list[Callable[[], Any]] = [
         lambda: client.get(f"/v1/runs/{odd}"),
         lambda: client.get(f"/v1/runs/{odd}/timeline"),
-        lambda: client.post(f"/v1/runs/{odd}/stop", json={}),
+        lambda: client.post(f"/v1/runs/{odd}/look"),
     ]
     for ask in asks:
         with caplog.at_level(logging.ERROR):
@@ -67,3 +69,55 @@ def test_a_task_is_listed_with_what_stands_there(world: World, client: TestClien
     assert task["status"] == "BANANA"
     assert "set one of QUEUED" in task["unreadable"]
     assert client.get(f"/v1/runs/{run}").json()["tasks"] == {"BANANA": 1}
+
+
+SPOILT = {"status": "BANANA", "request": "{oops", "created_at": "yesterday", "attempt": -1, "crawler": b"\x00\xff"}
+
+
+@pytest.mark.parametrize("force", [False, True], ids=["stop", "kill"])
+@pytest.mark.parametrize("column", SPOILT)
+def test_a_stop_of_a_run_whose_row_cannot_be_read_is_told(
+    world: World, client: TestClient, column: str, force: bool
+) -> None:
+    run = _start(client)
+    world.claim(run)
+    owner = world.store.get_run(run)
+    before = getattr(owner, column)
+    _write(world, f"UPDATE run_history SET {column} = ?", SPOILT[column])
+    body = {"request_id": "s", "force": force, "reason": "enough"}
+    for _ in range(2):
+        answer = client.post(f"/v1/runs/{run}/stop", json=body)
+        assert answer.status_code == 202, answer.text
+        told = answer.json()
+        for part in ("killed" if force else "asked to end", "run_history", column, "set "):
+            assert part in told["note"]
+        assert column in told["unreadable"]
+    assert owner is not None
+    assert world.workflows.signals == [(owner.owner_workflow_id, StopRequest("s", None, "enough", force))] * 2
+    logged = [(one["request_id"], one["force"]) for one in world.store.cancellations(run)]
+    assert logged == ([] if column == "attempt" else [("s", force)])
+    asked = client.get(f"/v1/runs/{run}/stop").json()
+    assert (asked["asked"], asked["force"]) == ((False, False) if column == "attempt" else (True, force))
+    if column != "attempt":
+        return
+    _write(world, "UPDATE run_history SET attempt = ?", before)
+    world.store.record_stop(run, StopIntent(world.clock(), force), "s", world.fence(run))
+    assert len(world.store.cancellations(run)) == 1
+
+
+def test_an_unrecorded_stop_that_nobody_can_hear_is_no_success(world: World, client: TestClient) -> None:
+    run = _start(client)
+    world.claim(run)
+    _write(world, "UPDATE run_history SET status = 'BANANA'")
+    world.workflows.down = True
+    answer = client.post(f"/v1/runs/{run}/stop", json={"request_id": "s"})
+    assert (answer.status_code, answer.json()["code"]) == (503, "temporal_unavailable")
+    assert "send this again" in answer.json()["detail"]
+    assert "set one of INITIALIZING" in answer.json()["detail"]
+    world.workflows.down = False
+    world.workflows.open.clear()
+    answer = client.post(f"/v1/runs/{run}/stop", json={"request_id": "s"})
+    assert (answer.status_code, answer.json()["code"]) == (500, "row_unreadable")
+    _write(world, "UPDATE run_history SET status = 'PROCESSING'")
+    assert client.post(f"/v1/runs/{run}/stop", json={"request_id": "s"}).status_code == 202
+    assert [one["request_id"] for one in world.store.cancellations(run)] == ["s"], "one wish, one row"

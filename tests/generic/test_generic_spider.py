@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,8 +21,10 @@ from hypothesis import strategies as st
 
 import crawler_lifecycle.generic
 import crawler_lifecycle.runner
+from crawler_lifecycle.generic.site_crawler.patience import PAUSE_MAX_S, seconds_of
+from crawler_lifecycle.generic.site_crawler.redirects import Redirects
 from crawler_lifecycle.generic.site_crawler.scope import MAX_PAGES, Scope
-from tests.support.generic_site import Most, nasty_server, write_pages
+from tests.support.generic_site import LOOPS, Most, nasty_server, write_pages
 
 PROJECT = Path(crawler_lifecycle.generic.__file__).parent
 RUNNER = Path(crawler_lifecycle.runner.__file__).parent
@@ -119,13 +122,16 @@ def test_traps_end(crawl: Crawl) -> None:
     # One request at a time: what is endless cannot run ahead of a late answer, and take the places of the rest.
     settings = {"DOWNLOAD_MAXSIZE": "100000", "CONCURRENT_REQUESTS": "1"}
     with nasty_server() as (site, asked):
-        summary = crawl.run(start=f"{site}/", max_pages="40", settings=settings)
+        summary = crawl.run(start=f"{site}/", max_pages="25", settings=settings)
     assert (summary["exit"], summary["finish_reason"]) == (0, "closespider_pagecount")
-    assert len([path for path in asked if path != "/robots.txt"]) <= 40
+    pages = [path for path in asked if path != "/robots.txt"]
+    assert len(pages) <= 25
+    assert summary["pages"] < len(pages), "a page that was cut off was never received"
     assert "/never" not in asked
     assert not any(path.startswith("/private") for path in asked)
     assert asked.count("/loop") == 1
     why = crawl.skipped
+    assert why["/loop"] == f"302 leads into a loop of redirects: {site}/loop"
     assert why["/out"] == "301 leads out of the site: http://127.0.0.2:9/elsewhere"
     assert why["/nowhere"] == "302 leads nowhere: ''"
     assert why["/image"] == "no HTML page: 200, image/png"
@@ -138,10 +144,102 @@ def test_traps_end(crawl: Crawl) -> None:
 def test_a_redirect_inside_the_site_is_followed(crawl: Crawl) -> None:
     """Without the endless traps, whose pages would race with it for the last places."""
     with nasty_server() as (site, _):
-        summary = crawl.run(start=f"{site}/", deny="calendar|chain", settings={"DOWNLOAD_MAXSIZE": "100000"})
+        summary = crawl.run(start=f"{site}/", deny="calendar|chain[?]", settings={"DOWNLOAD_MAXSIZE": "100000"})
     assert summary["finish_reason"] == "finished"
     items = {_path(item["url"]): item for item in crawl.items}
     assert items["/page?moved"]["referrer"] == f"{site}/moved"
+    assert items["/page?moved"]["depth"] == 1, "a redirect is no link"
+    assert crawl.skipped["/chain"].startswith("302 leads to an address that allow or deny leaves out: http://")
+
+
+def test_everything_that_leads_into_a_loop_of_redirects_is_on_record(crawl: Crawl) -> None:
+    with nasty_server() as (site, _):
+        crawl.run(start=f"{site}/loops")
+    assert {f"/{name}" for name in ("self", "one", "two", "into", "far")} <= set(crawl.skipped)
+    assert all("loop of redirects" in why for path, why in crawl.skipped.items() if path in LOOPS)
+    lines = [line["url"] for line in crawl.lines("skipped.jsonl")]
+    assert len(lines) == len(set(lines)), "each once"
+
+
+@given(st.dictionaries(st.integers(0, 9), st.integers(0, 9), min_size=1), st.randoms(use_true_random=False))
+def test_loops_of_redirects_are_found_in_any_order(targets: dict[int, int], order: Random) -> None:
+    """By walking each redirect to its end, afterwards."""
+    state: dict[str, Any] = {}
+    caught: list[str] = []
+    came = list(targets.items())
+    order.shuffle(came)
+    for source, target in came:
+        found = Redirects(state).add(bytes([source]), bytes([target]), (str(source), 0, None))
+        caught += [name for name, _, _ in found]
+
+    def ends(place: int) -> bool:
+        for _ in range(len(targets) + 1):
+            if place not in targets:
+                return True
+            place = targets[place]
+        return False
+
+    assert sorted(caught) == sorted(str(source) for source in targets if not ends(source))
+
+
+@pytest.mark.parametrize("what", ["tags", "attributes"])
+def test_a_page_that_is_too_much_for_a_parser_is_skipped(crawl: Crawl, what: str) -> None:
+    """The crawler has 256 MiB at most: parsed, either takes more, or minutes."""
+    with nasty_server() as (site, _):
+        settings = {"MEMUSAGE_ENABLED": "1", "MEMUSAGE_LIMIT_MB": "256", "MEMUSAGE_CHECK_INTERVAL_SECONDS": "0.2"}
+        summary = crawl.run(start=f"{site}/giant?{what}", settings=settings)
+    assert (summary["exit"], summary["finish_reason"]) == (1, "start_error")
+    assert "too large to be read: " in summary["message"]
+    assert crawl.skipped[f"/giant?{what}"].startswith("too large to be read: ")
+    assert summary["peak_memory"] < 400 * 2**20
+
+
+def test_a_large_page_of_words_is_a_page(crawl: Crawl) -> None:
+    with nasty_server() as (site, _):
+        summary = crawl.run(start=f"{site}/giant?words")
+    assert (summary["exit"], [item["words"] for item in crawl.items]) == (0, [2_000_000])
+
+
+def test_a_server_that_names_a_time_is_left_alone_until_then(crawl: Crawl) -> None:
+    with nasty_server() as (site, asked):
+        summary = crawl.run(start=f"{site}/later", settings={"RETRY_TIMES": "2"})
+    assert (summary["exit"], [item["title"] for item in crawl.items]) == (0, ["In time"])
+    assert asked.count("/later") == 2
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        (b"7", 7.0),
+        (b"Thu, 01 Jan 1970 00:16:47 GMT", 7.0),
+        (b"Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
+        *((text, PAUSE_MAX_S) for text in (b"99999", b"9" * 5000, b"Fri, 31 Dec 9999 23:59:59 GMT")),
+        *(
+            (text, 0.0)
+            for text in (None, b"", b"-3", b"1.5", b"nan", b"\xb2", b"soon", b"Thu, 99 Jan 1970 00:16:47 GMT")
+        ),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date_within_bounds(header: bytes | None, seconds: float) -> None:
+    assert seconds_of(header, 1000.0) == seconds
+
+
+@given(st.binary(max_size=40))
+def test_no_retry_after_breaks_the_walk(header: bytes) -> None:
+    assert 0 <= seconds_of(header, 1000.0) <= PAUSE_MAX_S
+
+
+@pytest.mark.parametrize("save", ["html", "text"])
+def test_pages_are_kept(crawl: Crawl, folder_site: tuple[str, dict[str, str]], save: str) -> None:
+    site, _ = folder_site
+    crawl.run(start=site, save=save, allow="chapter-1|gone|nowhere")
+    kept = {_path(item["url"]): (crawl.folder / "files" / item["file"]).read_bytes() for item in crawl.items}
+    assert set(kept) == {"/", "/chapter-1.html"}
+    if save == "html":
+        assert kept["/chapter-1.html"] == (crawl.folder / "pages" / "chapter-1.html").read_bytes()
+    else:
+        assert kept["/chapter-1.html"] == b"home\nhere\nb"
+    assert "body" not in crawl.items[0]
 
 
 def test_a_query_that_grows_is_bounded_by_pages_or_depth(crawl: Crawl) -> None:
@@ -190,17 +288,32 @@ def test_stopped_it_goes_on_where_it_was_and_keeps_to_its_limit(crawl: Crawl) ->
     assert summary["finish_reason"] == "closespider_pagecount"
     urls = [item["url"] for item in crawl.items]
     assert len(urls) == len(set(urls)) == 30
+    assert (summary["items"], summary["pages"]) == (30, 30), "those of both attempts"
     assert len(asked) == len(set(asked)) + 1  # robots.txt once each time
 
 
 @pytest.mark.parametrize(
-    "start", ["http://127.0.0.1:9/", "{site}/image", "{site}/down", "{site}/out", "{site}/private"]
+    ("start", "more"),
+    [
+        *((start, {}) for start in ("http://127.0.0.1:9/", "{site}/image", "{site}/down", "{site}/out")),
+        *((f"{{site}}/{path}", {}) for path in ("private", "loop", "one", "far", "chain", "nowhere")),
+        ("{site}/moved", {"max_pages": "1"}),
+        ("{site}/one", {"max_depth": "0", "allow": "elsewhere"}),
+    ],
 )
-def test_without_its_start_a_crawl_has_failed(crawl: Crawl, start: str) -> None:
+def test_without_its_start_a_crawl_has_failed(crawl: Crawl, start: str, more: dict[str, str]) -> None:
+    """Also where its redirects lead to nothing, whatever the limits."""
     with nasty_server() as (site, _):
-        summary = crawl.run(start=start.format(site=site))
+        summary = crawl.run(start=start.format(site=site), **more)
     assert (summary["exit"], summary["finish_reason"]) == (1, "start_error")
-    assert "the start http://" in crawl.output
+    assert summary["message"].startswith(f"the start {start.format(site=site)} cannot be used: ")
+    assert summary["message"] in crawl.output
+
+
+def test_a_start_that_moved_is_followed_whatever_is_allowed(crawl: Crawl) -> None:
+    with nasty_server() as (site, _):
+        summary = crawl.run(start=f"{site}/moved", max_depth="0", allow="elsewhere")
+    assert (summary["exit"], [_path(item["url"]) for item in crawl.items]) == (0, ["/page?moved"])
 
 
 @pytest.mark.parametrize(
@@ -212,6 +325,7 @@ def test_without_its_start_a_crawl_has_failed(crawl: Crawl, start: str) -> None:
         ({"start": "http://x/", "max_pages": "0"}, "max_pages: '0' is not allowed"),
         ({"start": "http://x/", "max_depth": "-1"}, "max_depth: '-1' is not allowed"),
         ({"start": "http://x/", "delay": "nan"}, "delay: 'nan' is not allowed"),
+        ({"start": "http://x/", "save": "pdf"}, "save: 'pdf' is not allowed; give html or text"),
         ({"start": "http://x/", "deny": "("}, "deny: '(' is no regular expression"),
     ],
 )

@@ -437,7 +437,7 @@ def test_logs_with_the_gateways_own_rights(demo: Deployed_) -> None:
     looked(demo, "worker-cluster", run_id, ref(task, run_id), Phase.ENDED)
     path = f"/api/v1/namespaces/{CRAWLS}/pods?labelSelector={labels.RUN}%3D{run_id}"
     (pod,) = demo.cluster.admin.get(path)["items"]
-    for account, may in (("gateway", True), ("worker-cluster", True), ("worker-observer", False), ("scheduler", False)):
+    for account, may in (("gateway", True), ("worker-cluster", True), ("worker-observer", True), ("scheduler", False)):
         api = demo.api(account)
         with pytest.raises(ClusterUnavailable) as caught:
             api.read(api.pods_path(pod["metadata"]["name"], "log"))

@@ -63,6 +63,22 @@ while not os.path.exists(files + "/daemon"):
     time.sleep(0.01)
 open(files + "/ready", "w").close()
 """
+#: Leaves the group, the session and the marks: a daemon with an empty environment. Its number is in files/daemon.
+ESCAPED = """
+import os, signal, sys, time
+files = os.environ["CRAWL_FILES_DIR"]
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+told = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); os.rename(*sys.argv[1:]); time.sleep(300)"
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execve(sys.executable, ["daemon", "-I", "-S", "-c", told, files + "/daemon.tmp", files + "/daemon"], {})
+    os._exit(0)
+os.wait()
+while not os.path.exists(files + "/daemon"):
+    time.sleep(0.01)
+open(files + "/ready", "w").close()
+"""
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:

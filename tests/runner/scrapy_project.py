@@ -24,7 +24,7 @@ class Ours:
         return cls()
 """
 _SPIDERS = '''
-import json, os, signal
+import json, os, pathlib, signal
 import scrapy
 from scrapy.exceptions import CloseSpider
 
@@ -54,6 +54,23 @@ class Base(scrapy.Spider):
 
 class Pages(Base):
     name = "pages"
+
+
+class Fed(Base):
+    name = "fed"
+    custom_settings = {
+        "FEEDS": {
+            "items-%(name)s.jsonl": {"format": "jsonlines"},
+            "./deep/er/items.csv": {"format": "csv"},
+            pathlib.Path("path.json"): {"format": "json"},
+            "/ABSOLUTE/items.json": {"format": "json"},
+            "file:///ABSOLUTE/too.json": {"format": "json"},
+        },
+        "FILES_STORE": "downloads", "ITEM_PIPELINES": {"scrapy.pipelines.files.FilesPipeline": 1},
+    }
+
+    def parse(self, response):
+        yield {"url": response.url, "file_urls": [response.url + "/file"]}
 
 
 class Slow(Base):
@@ -129,7 +146,7 @@ def write_project(folder: Path) -> Path:
     (folder / "demo" / "__init__.py").touch()
     (folder / "demo" / "settings.py").write_text(_SETTINGS)
     (folder / "demo" / "extension.py").write_text(_EXTENSION)
-    (folder / "demo" / "spiders" / "__init__.py").write_text(_SPIDERS)
+    (folder / "demo" / "spiders" / "__init__.py").write_text(_SPIDERS.replace("/ABSOLUTE", str(folder / "absolute")))
     return folder
 
 

@@ -187,3 +187,14 @@ def test_the_crawler_alone_is_killed(scrapy_bench: ScrapyBench) -> None:
     summary = scrapy_bench.summary()
     assert (summary["signal"], summary.get("finish_reason"), summary["resumable"]) == (9, None, False)
     assert summary["pages"] >= 1
+
+
+def test_feeds_and_downloads_with_relative_paths_are_kept_and_absolute_ones_stay(scrapy_bench: ScrapyBench) -> None:
+    assert scrapy_bench.crawl("fed", {"n": "2"}) == 0
+    kept = {str(path.relative_to(scrapy_bench.files)) for path in scrapy_bench.files.rglob("*") if path.is_file()}
+    assert {"items-fed.jsonl", "deep/er/items.csv", "path.json"} <= kept
+    assert len([name for name in kept if name.startswith("downloads/full/")]) == 2
+    assert len((scrapy_bench.files / "items-fed.jsonl").read_text().splitlines()) == 2
+    elsewhere = scrapy_bench.project / "absolute"
+    assert {path.name for path in elsewhere.iterdir()} == {"items.json", "too.json"}
+    assert {path.name for path in scrapy_bench.project.iterdir()} <= {"absolute", "demo", "scrapy.cfg"}

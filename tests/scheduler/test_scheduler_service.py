@@ -123,6 +123,8 @@ def test_a_scheduled_run_carries_its_time_and_a_onetime_run_may_not(client: Test
         ({"args": {"page": "a\0b"}}, "args.page"),
         ({"expires_at": "soon"}, "expires_at"),
         ({"expires_at": "2030-01-01T00:00:00"}, "expires_at"),
+        ({"expires_at": "0001-01-01T00:00:00+14:00"}, "expires_at"),
+        ({"expires_at": "9999-12-31T23:59:59-14:00"}, "expires_at"),
         ({"limits": {"stop_grace_s": -1}}, "limits.stop_grace_s"),
         ({"limits": {"grace": 1}}, "limits.grace"),
         ({"resources": {"memory": "lots"}}, "resources.memory"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -82,6 +83,14 @@ class _Nasty(BaseHTTPRequestHandler):
             self._answer(302, b"", location="/loop")
         elif path == "/chain":
             self._answer(302, b"", location=f"/chain?{int(query or 0) + 1}")
+        elif path in LOOPS:
+            self._answer(302, b"", location=LOOPS[path])
+        elif path == "/loops":
+            self._answer(200, "".join(f'<a href="{path}">x</a>' for path in sorted(LOOPS)).encode())
+        elif path == "/later":
+            self._later()
+        elif path == "/giant":
+            self._answer(200, b"<title>Giant</title>" + GIANTS[query])
         elif path == "/out":
             self._answer(301, b"", location="http://127.0.0.2:9/elsewhere")
         elif path == "/nowhere":
@@ -106,12 +115,33 @@ class _Nasty(BaseHTTPRequestHandler):
         else:
             self._answer(200, f"<title>{self.path}</title>".encode() + START)
 
-    def _answer(self, status: int, body: bytes, kind: str = "text/html", location: str | None = None) -> None:
+    def _later(self) -> None:
+        """Not before a second has passed; whoever comes too early is told so for ever."""
+        now, not_before = time.monotonic(), getattr(self.server, "not_before", None)
+        if not_before is None:
+            self.server.not_before = now + 1  # type: ignore[attr-defined]
+            self._answer(429, b"<title>Later</title>", retry_after="1")
+        elif now < not_before:
+            self.server.not_before = math.inf  # type: ignore[attr-defined]
+            self._answer(429, b"<title>Too early</title>")
+        else:
+            self._answer(200, b"<title>In time</title>")
+
+    def _answer(
+        self,
+        status: int,
+        body: bytes,
+        kind: str = "text/html",
+        location: str | None = None,
+        retry_after: str | None = None,
+    ) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         if location:
             self.send_header("Location", location)
+        if retry_after:
+            self.send_header("Retry-After", retry_after)
         self.end_headers()
         self.wfile.write(body)
 
@@ -119,6 +149,14 @@ class _Nasty(BaseHTTPRequestHandler):
         pass
 
 
+#: Redirects that end nowhere: to themselves, to each other, and into the loop of others.
+LOOPS = {"/self": "/self?", "/one": "/two", "/two": "/one", "/into": "/one", "/far": "/into"}
+#: Pages of some MB that cost a parser far more.
+GIANTS = {
+    "tags": b"<a href=x>y</a>" * 700_000,
+    "attributes": b"<p " + b" ".join(b"a%d" % n for n in range(1_000_000)) + b">",
+    "words": b"<p>" + b"word " * 2_000_000,
+}
 TRAPS = ("loop", "chain", "out", "nowhere", "cut", "image", "down", "moved", "huge", "private/x")
 START = "".join(f'<a href="/{trap}">x</a>' for trap in TRAPS).encode()
 

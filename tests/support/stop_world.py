@@ -30,6 +30,7 @@ from crawler_lifecycle.gateway.commands import Commands, begin_request, own_work
 from crawler_lifecycle.gateway.crawlers import Crawlers
 from crawler_lifecycle.gateway.schemas import StopRun
 from crawler_lifecycle.gateway.workflows import LateTemporal
+from crawler_lifecycle.workflows.state import TOO_LATE
 from tests.support.lab import Lab, start_workers, workflow_clock
 from tests.support.stop_table import Cell
 
@@ -372,7 +373,8 @@ class World:
     async def _seen(self, trial: Trial) -> None:
         """What was acknowledged is shown."""
         if trial.cell.phase not in ("before the first workflow task", "ended"):
-            await self._where(trial, lambda s: s.stop is not None)
+            late = trial.cell.phase.startswith("after the verdict")
+            await self._where(trial, lambda s: TOO_LATE in s.notes if late else s.stop is not None)
 
     async def _refuses_tasks(self, trial: Trial) -> None:
         assert trial.handle is not None

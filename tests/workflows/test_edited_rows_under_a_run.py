@@ -74,3 +74,21 @@ async def test_the_run_waits_and_goes_on_when_the_row_is_mended(real_lab: Lab, e
     assert (result.status, result.outcome, result.attempt) == ("FAILED", "cancelled", 1)
     assert lab.cluster.alive() == []
     assert lab.store.get_run(1).unreadable is None
+
+
+async def test_force_does_not_wait_for_a_stop_that_cannot_be_recorded(real_lab: Lab) -> None:
+    lab = real_lab
+    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
+    handle = await lab.start(REQUEST)
+    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation" and s.looks >= 1)
+    write(lab, "UPDATE run_history SET status = 'BANANA'")
+    await handle.signal("stop")
+    await lab.until(lambda: lab.cluster.signals(1, 0) > 0)
+    assert lab.cluster.alive()
+    await handle.signal("force_stop")
+    await lab.until(lambda: lab.cluster.alive() == [])
+    assert unreadable(lab)
+    write(lab, "UPDATE run_history SET status = 'PROCESSING'")
+    result = await handle.result()
+    assert (result.status, result.outcome) == ("FAILED", "cancelled")
+    assert [bool(one["force"]) for one in lab.store.cancellations(1)] == [False, True]

@@ -128,6 +128,18 @@ async def test_the_story_is_told_in_temporal(lab: Lab) -> None:
     assert (snapshot.run_id, snapshot.status, snapshot.outcome) == (result.run_id, "COMPLETED", "finished")
 
 
+async def test_the_query_says_nothing_that_the_database_may_know_better(lab: Lab) -> None:
+    lab.cluster.behaviour = Behaviour(executes=None)
+    handle = await lab.start({"crawler": "books"})
+    live = await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    assert (live.status, live.outcome, live.cause, live.tasks) == (None, None, None, None)
+    await handle.signal("stop")
+    await lab.ended(handle)
+    ended, row = await lab.snapshot_where(handle, lambda s: s.outcome), lab.store.get_run(1)
+    assert (ended.status, ended.outcome, ended.cause) == (row.status, row.outcome, row.cause)
+    assert ended.tasks == lab.store.count_tasks(1).by_status
+
+
 async def test_an_ended_run_tells_its_parent(lab: Lab) -> None:
     lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=None if run == 1 else 1)
     parent = await lab.start({"crawler": "books"}, id="parent")

@@ -214,7 +214,8 @@ async def test_a_wake_up_looks_while_the_deployment_hangs(lab: Lab) -> None:
     lab.cluster.end_now(1, 0)
     looks = (await handle.query("status"))["looks"]
     await handle.signal("look_now")
-    snapshot = await lab.snapshot_where(handle, lambda s: s.looks > looks and s.tasks.get("FAILED"))
+    snapshot = await lab.snapshot_where(handle, lambda s: s.looks > looks)
+    await lab.until(lambda: lab.tasks(1)[0] == "FAILED")
     assert snapshot.stage == "reconciliation"
     await lab.snapshot_where(handle, lambda s: s.waiting_for == "the scheduler service")
     await handle.signal("stop")

@@ -13,6 +13,7 @@ from inspect import signature
 from typing import Any, get_type_hints
 
 import pytest
+from pydantic import TypeAdapter
 from temporalio import activity
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
@@ -40,6 +41,7 @@ from crawler_lifecycle.fakes.cluster import Behaviour
 from crawler_lifecycle.payloads import TolerantPayloadConverter, Undecoded
 from crawler_lifecycle.workflows.policies import POLICIES
 from crawler_lifecycle.workflows.requests import answer_type, read_answer, read_carried
+from crawler_lifecycle.workflows.state import RunState
 from tests.support.lab import Lab
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -128,11 +130,10 @@ async def test_too_few_and_too_many_payloads_as_input(lab: Lab, payloads: list[A
     assert lab.store.list_runs() == []
 
 
-async def test_an_input_whose_key_is_lost_waits_for_the_key(lab: Lab) -> None:
+@pytest.mark.parametrize("kind", [names.LIFECYCLE_WORKFLOW, names.EXPORT_WORKFLOW])
+async def test_an_input_whose_key_is_lost_waits_for_the_key(lab: Lab, kind: str) -> None:
     """It may be a run of ours whose key was taken out too early: to fail it would lose it."""
-    handle = await lab.client.start_workflow(
-        names.LIFECYCLE_WORKFLOW, ENCRYPTED, id="lab/locked", task_queue=names.QUEUE_MAIN
-    )
+    handle = await lab.client.start_workflow(kind, ENCRYPTED, id=f"lab/locked/{kind}", task_queue=names.QUEUE_MAIN)
     async with asyncio.timeout(60):
         failures = []
         while not failures:
@@ -145,7 +146,7 @@ async def test_an_input_whose_key_is_lost_waits_for_the_key(lab: Lab) -> None:
 
 async def test_our_own_state_is_never_refused_for_want_of_a_key() -> None:
     with pytest.raises(RuntimeError, match="key"):
-        read_carried(Undecoded("it is encrypted with the key 'lost'", locked=True), ())
+        read_carried(TypeAdapter(RunState), Undecoded("it is encrypted with the key 'lost'", locked=True), ())
 
 
 # --- signals ----------------------------------------------------------------------------------------------------------

@@ -81,6 +81,33 @@ async def test_a_crawler_that_never_counted_anything_does_not_stall(lab: Lab, co
     assert (result.status, result.outcome) == ("COMPLETED", "finished")
 
 
+async def test_one_that_counts_nothing_stalls_when_it_writes_nothing_any_more(lab: Lab) -> None:
+    lab.cluster.behaviour = Behaviour(executes=None, counters=Counters(), writes_for=3600, heeds_stop_after=8)
+    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}})
+    ended_by_limit(lab, result, "cancelled (stalled)")
+    (task,) = lab.store.list_tasks(result.run_id)
+    assert task.started_at is not None
+    assert task.ended_at is not None
+    lasted = (task.ended_at - task.started_at).total_seconds()
+    assert 5400 <= lasted <= 5400 + 16 * 60, "half an hour after its last sign of life, and the look that saw it"
+
+
+async def test_one_that_counts_nothing_and_writes_goes_on(lab: Lab) -> None:
+    """So does one beside it that never wrote anything: nobody can say what that one does."""
+    for others in ([], [{}]):
+        lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
+            executes=4 * 3600, counters=Counters(), writes_for=1e6 if index == 0 else None
+        )
+        tasks = [{}, *others]
+        result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}, "tasks": tasks})
+        assert (result.status, result.outcome) == ("COMPLETED", "finished")
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
+        executes=4 * 3600, counters=Counters(), writes_for=0 if index == 0 else None
+    )
+    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}, "tasks": [{}, {}]})
+    assert result.status == "COMPLETED"
+
+
 async def test_without_a_stall_limit_nothing_stalls(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(executes=6 * 3600, counts_for=60)
     result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": None}})

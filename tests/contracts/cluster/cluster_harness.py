@@ -56,6 +56,8 @@ class Harness:
     """What a task says that waits for room."""
     killed: tuple[int | None, int | None, str | None] = (137, 9, None)
     """Exit code, signal and finish reason of a crawler that was killed."""
+    stopped = 11
+    """Exit code of one that heeds a stop."""
     logs = True
     """Whether running tasks have logs, and so counters."""
     counts_signals = True
@@ -148,7 +150,9 @@ class Harness:
 
 
 class LocalHarness(Harness):
-    """Real processes."""
+    """Real processes. This crawler is a command and ends with 0, which is told where its own runner told it."""
+
+    stopped = 0
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

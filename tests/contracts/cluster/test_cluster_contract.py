@@ -118,7 +118,7 @@ def test_a_stop_ends_the_task_with_one_signal(harness: Harness) -> None:
         harness.cluster.stop(run_ref(RUN), harness.ref())
     seen = harness.until(Phase.ENDED)
     assert seen.end is not None
-    assert (seen.end.exit_code, seen.end.signal, seen.end.finish_reason) == (11, None, "shutdown")
+    assert (seen.end.exit_code, seen.end.signal, seen.end.finish_reason) == (harness.stopped, None, "shutdown")
     assert not harness.counts_signals or harness.signals() == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -30,7 +31,7 @@ PACE = Pace(first_s=0.2, most_s=1.0)
 def job_of(run_id: int, index: int, annotations: dict[str, str], **spec: Any) -> dict[str, Any]:
     """A Job as ours, as far as an observer is concerned. ``pod`` among ``spec`` goes into the pod's."""
     identity = {labels.MANAGED_BY: labels.MANAGER, labels.RUN: str(run_id), labels.TASK: str(index)}
-    identity |= {labels.ATTEMPT: "1", labels.TASK_ID: str(1000 + index)}
+    identity |= {labels.RUN_UID: run_ref(run_id).uid, labels.ATTEMPT: "1", labels.TASK_ID: str(1000 + index)}
     container = {"name": labels.CONTAINER, "image": "crawl.test/python:1", **spec.pop("container", {})}
     pod = {"restartPolicy": "Never", "containers": [container], **spec.pop("pod", {})}
     return {
@@ -156,6 +157,11 @@ class FakeApiHarness(KubernetesHarness):
         else:
             self._ends[index] = now + self._seconds[index]
             self.server.pod_starts(name)
+
+    def count(self, pages: int, index: int = 0) -> None:
+        said = {"pages": pages, "updated_at": datetime.now(UTC).isoformat()}
+        line = "half a line of its own " + json.dumps({"crawl_progress": said}) + "\n"
+        self.server.pod_prints(cluster_name(RUN, index, 1), line.encode())
 
     def finish(self, index: int = 0) -> None:
         self.server.pod_ends(cluster_name(RUN, index, 1), 0)

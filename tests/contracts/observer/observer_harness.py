@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import threading
@@ -12,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from crawler_lifecycle.adapters.local.observer import LocalObserver
-from crawler_lifecycle.domain.task import Phase
+from crawler_lifecycle.domain.task import Counters, Phase
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour, FakeCluster
 from crawler_lifecycle.fakes.observer import FakeObserver
 from crawler_lifecycle.ports import Cluster, Observer, TaskRef
@@ -75,6 +76,10 @@ class Harness:
         """Deploy a task that executes for so long once it has a slot."""
         raise NotImplementedError
 
+    def count(self, pages: int, index: int = 0) -> None:
+        """Its crawler has counted so many pages."""
+        raise NotImplementedError
+
     def finish(self, index: int = 0) -> None:
         """It comes to its own good end."""
         raise NotImplementedError
@@ -135,6 +140,12 @@ class FakeHarness(Harness):
         answer = self.fake.deploy(bench.deployment(range(index, index + 1)), bench.crawler(""))[0]
         self._uids[index] = answer.uid
 
+    def count(self, pages: int, index: int = 0) -> None:
+        # A share of what it will have counted at its end, in its first moments; then no more.
+        task, share = self.fake._tasks[RUN, index, 1], 1e-5
+        planned, counts_for = Counters(pages=round((pages + 0.5) / share)), (task.behaviour.executes or 0) * share
+        task.behaviour = replace(task.behaviour, counters=planned, counts_for=counts_for)
+
     def finish(self, index: int = 0) -> None:
         self.fake.end_now(RUN, index, end=FINISHED)
         self._room()
@@ -179,6 +190,10 @@ class LocalHarness(Harness):
 
     def start(self, seconds: float = 3600, index: int = 0) -> None:
         self.bench.deploy(_CRAWLER.format(seconds=seconds), range(index, index + 1))
+
+    def count(self, pages: int, index: int = 0) -> None:
+        said = {"pages": pages, "updated_at": datetime.now(UTC).isoformat()}
+        (self.bench.folder(index) / "stats.json").write_text(json.dumps(said))
 
     def finish(self, index: int = 0) -> None:
         (self.bench.folder(index) / "files/end").touch()

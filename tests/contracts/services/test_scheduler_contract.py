@@ -54,7 +54,7 @@ def test_a_deployment_reaches_the_cluster_complete(scheduler: Scheduler, schedul
     assert [(t.task_id, t.index) for t in arrived.tasks] == [(70, 0), (71, 1)]
     assert arrived.tasks[0].args == {"site": "http://127.0.0.1", "key": "k"}
     assert arrived.tasks[1].args == {"site": "http://127.0.0.1", "key": "k", "page": "2"}
-    assert arrived.settings == {"DELAY": "1", "DEPTH": "9"}
+    assert arrived.settings == {"DOWNLOAD_DELAY": "1", "DEPTH_LIMIT": "9"}
     assert (arrived.resources.cpu, arrived.resources.memory) == ("500m", "128Mi")
     assert arrived.limits == call.limits
     assert arrived.expires_at == call.expires_at

@@ -1,0 +1,176 @@
+"""``.crawl/dev.json`` is believed only if nobody else can have written it, and never costs a token."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from cli_support import Crawlctl
+
+from crawler_lifecycle.cli import dev_json
+from crawler_lifecycle.cli.problems import CommandFailed
+from crawler_lifecycle.cli.stack import Stack
+
+TOKEN = "correct-horse-battery-staple"
+
+
+@pytest.fixture
+def seen() -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """The address of a listener on loopback, and the heads that it was sent."""
+    heads: list[dict[str, str]] = []
+
+    class Listener(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            heads.append({name.lower(): value for name, value in self.headers.items()})
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(b'{"crawlers": [{"name": "planted"}], "checks": {}}')
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nobody reads it."""
+
+    with HTTPServer(("127.0.0.1", 0), Listener) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", heads
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A ``.crawl`` above the working directory."""
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    monkeypatch.delenv("LIFECYCLE_GATEWAY__URL", raising=False)
+    found = tmp_path / ".crawl"
+    found.mkdir(mode=0o700)
+    return found
+
+
+def _write(folder: Path, **known: object) -> Path:
+    file = folder / "dev.json"
+    file.write_text(json.dumps(known))
+    file.chmod(0o600)
+    return file
+
+
+def _foreign(path: Path) -> None:
+    if os.geteuid() == 0:
+        os.chown(path, 65534, 65534)
+    else:
+        path.chmod(path.stat().st_mode | 0o022)
+
+
+def _linked(path: Path, *, another: bool = False) -> None:
+    path.symlink_to(path.rename(path.with_name("elsewhere")))
+    if another and os.geteuid() == 0:
+        os.lchown(path, 65534, 65534)
+    elif another:
+        path.resolve().chmod(0o777)
+
+
+SPOILED: dict[str, Callable[[Path], None]] = {
+    "the file is another's": _foreign,
+    "the folder is another's": lambda file: _foreign(file.parent),
+    "the group may write to the file": lambda file: file.chmod(0o660),
+    "anybody may write to the folder": lambda file: file.parent.chmod(0o777),
+    "the file is a link": _linked,
+    "the folder is another's link": lambda file: _linked(file.parent, another=True),
+    "it is no JSON": lambda file: file.write_bytes(b"\xff{"),
+    "it is too deep": lambda file: file.write_text("[" * 100_000),
+    "it is a pipe": lambda file: (file.unlink(), os.mkfifo(file)),
+    "it is a list": lambda file: file.write_text("[]"),
+    **{
+        f"its {name} is {address}": lambda file, name=name, address=address: _write(file.parent, **{name: address})
+        for name in dev_json.CALLED
+        for address in ("http://evil.example:8500", "http://127.0.0.1.evil.example", "http://localhost@evil.example", 7)
+    },
+}
+
+
+@pytest.mark.parametrize("spoiled", SPOILED)
+def test_what_others_may_have_written_is_set_aside_in_words(
+    crawlctl: Crawlctl, folder: Path, seen: tuple[str, list[dict[str, str]]], spoiled: str
+) -> None:
+    file = _write(folder, gateway=seen[0], temporal="127.0.0.1:7233")
+    SPOILED[spoiled](file)
+    result = crawlctl("crawler", "list")
+    assert result.code == 8
+    assert f"{file} is set aside" in result.err
+    assert "--gateway URL" in result.err
+    assert seen[1] == []
+    with pytest.raises(dev_json.SetAside):
+        dev_json.read(file)
+
+
+def test_a_stack_further_up_is_found_past_one_that_is_set_aside(
+    crawlctl: Crawlctl, folder: Path, seen: tuple[str, list[dict[str, str]]]
+) -> None:
+    _write(folder, gateway=seen[0])
+    planted = folder.parent / "a" / ".crawl"
+    planted.mkdir()
+    planted_file = _write(planted, gateway="http://evil.example")
+    result = crawlctl("crawler", "list", "-o", "name")
+    assert result.out == "planted\n"
+    assert str(planted_file) in result.err
+
+
+@pytest.mark.parametrize("way", ["option", "environment", "configuration"])
+@pytest.mark.parametrize("verb", [("crawler", "list"), ("doctor", "-o", "json")])
+def test_a_token_never_goes_to_an_address_found_in_a_file(
+    crawlctl: Crawlctl,
+    folder: Path,
+    seen: tuple[str, list[dict[str, str]]],
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+    verb: tuple[str, ...],
+) -> None:
+    _write(folder, gateway=seen[0])
+    more: tuple[str, ...] = ()
+    if way == "option":
+        (folder / "token").write_text(TOKEN)
+        more = ("--token-file", str(folder / "token"))
+    elif way == "environment":
+        monkeypatch.setenv("LIFECYCLE_GATEWAY__TOKEN", TOKEN)
+    else:
+        (folder / "lifecycle.toml").write_text(f'[gateway]\ntoken = "{TOKEN}"\n')
+        monkeypatch.setenv("LIFECYCLE_CONFIG", str(folder / "lifecycle.toml"))
+    result = crawlctl(*verb, *more)
+    if verb[0] != "doctor":
+        assert result.code == 0, result.err
+        assert seen[1]
+        assert "the token is not shown to" in result.err
+    assert all("authorization" not in head for head in seen[1])
+    shown = crawlctl("crawler", "list", "--gateway", seen[0], *more)
+    assert shown.code == 0
+    assert seen[1][-1]["authorization"] == f"Bearer {TOKEN}", "who names the gateway shows it the token"
+
+
+def test_a_state_folder_of_another_is_refused_and_ours_is_closed(tmp_path: Path) -> None:
+    stack = Stack(tmp_path / "state")
+    stack.state_dir.mkdir(mode=0o777)
+    stack.state_dir.chmod(0o777)
+    stack._take_lock()
+    assert stack.state_dir.stat().st_mode & 0o777 == 0o755
+    stack.stop()
+    if os.geteuid() == 0:
+        os.chown(stack.state_dir, 65534, 65534)
+        with pytest.raises(CommandFailed, match="belongs to uid 65534"):
+            stack._take_lock()
+
+
+def test_a_start_ends_no_process_that_others_may_have_named(tmp_path: Path) -> None:
+    said: list[str] = []
+    stack = Stack(tmp_path, say=said.append)
+    file = _write(tmp_path, processes={"worker": os.getpid()}, started={"worker": "1"})
+    file.chmod(0o666)
+    assert stack._before() == {}
+    assert str(file) in said[0]

@@ -1,0 +1,23 @@
+"""What every observer reads of crawlers that execute. Nodes that only pretend have no logs, so this is not for them."""
+
+from __future__ import annotations
+
+from crawler_lifecycle.domain.task import Phase
+from tests.contracts.observer.observer_harness import RUN, Harness, Told
+from tests.local.local_bench import wait_until
+from tests.support.run_refs import run_ref
+
+
+def test_counters_of_what_executes_can_be_read(harness: Harness) -> None:
+    observer = harness.observer()
+    with Told(observer).watching():
+        assert observer.counted() == []
+        harness.start()
+        harness.until(Phase.EXECUTING)
+        harness.count(7)
+        wait_until(lambda: [one.counters.pages for one in observer.counted()] == [7])
+        [one] = observer.counted()
+        assert (one.run, one.attempt, one.index) == (run_ref(RUN), 1, 0)
+        harness.finish()
+        harness.until(Phase.ENDED, Phase.GONE)
+        wait_until(lambda: observer.counted() == [])

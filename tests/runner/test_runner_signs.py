@@ -1,0 +1,91 @@
+"""Signs of life of crawlers that count nothing: what their processes write."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from runner_bench import RunnerBench, wait_until
+
+from crawler_lifecycle.runner import contract, signs
+from crawler_lifecycle.runner.main import Runner
+from crawler_lifecycle.runner.signs import Signs
+
+#: What a crawler does again and again once it is told to begin, and whether that is a sign of life.
+DOES = {
+    "prints": ("print('page after page', flush=True)", True),
+    "writes a file": ("open(sys.argv[1], 'a').write('a line of data')", True),
+    "lets another write": ("subprocess.run(['/bin/sh', '-c', 'echo page after page'])", True),
+    "nothing": ("pass", False),
+    "wakes itself": ("os.write(wake, b'12345678'); os.read(woken, 8)", False),
+}
+LOOP = """
+import os, subprocess, sys, time
+woken, wake = os.pipe()
+sys.stdin.readline()
+while True:
+    {does}
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("case", DOES)
+def test_what_is_a_sign_of_life(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signs, "SECONDS", 0.0)
+    does, shows = DOES[case]
+    command = [sys.executable, "-B", "-I", "-S", "-c", LOOP.format(does=does), str(tmp_path / "file")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as crawler:
+        try:
+            watched = Signs()
+            monkeypatch.setattr(signs.os, "getpid", lambda: crawler.pid)
+            below = signs._below
+            monkeypatch.setattr(signs, "_below", lambda pid: [pid, *below(pid)])
+            assert not watched.look()
+            assert watched.quiet_s() is None
+            assert crawler.stdin is not None
+            crawler.stdin.write(b"begin\n")
+            crawler.stdin.flush()
+            if shows:
+                wait_until(watched.look)
+                assert watched.quiet_s() == 0
+                wait_until(watched.look)
+            else:
+                time.sleep(0.5)
+                assert not watched.look()
+                assert watched.quiet_s() is None
+        finally:
+            crawler.kill()
+
+
+def test_a_kernel_that_does_not_say_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signs, "SECONDS", 0.0)
+    monkeypatch.setattr(signs, "_below", lambda pid: [2**30])
+    watched = Signs()
+    assert not watched.look()
+    assert watched.quiet_s() is None
+
+
+def test_when_a_crawler_last_wrote_is_in_its_stats_and_counts_for_no_counter(bench: RunnerBench) -> None:
+    code = "import time\nopen(__import__('os').environ['CRAWL_FILES_DIR'] + '/ready', 'w')\n"
+    process = bench.start_python(code + "while True: print('page after page', flush=True); time.sleep(0.1)")
+    wait_until(bench.stats_file.exists)
+    first = bench.stats()
+    assert set(first) == {"wrote_at"}
+    wait_until(lambda: bench.stats() != first)  # it goes on writing
+    process.kill()
+
+
+def test_progress_says_how_long_it_was_quiet(
+    bench: RunnerBench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("crawler_lifecycle.runner.main.PROGRESS_SECONDS", 0.0)
+    runner = Runner(contract.Contract.read(bench.environment({}, {})), scrapy=False)
+    runner._tick()
+    assert "quiet_s" not in json.loads(capfd.readouterr().out)["crawl_progress"]
+    runner._signs._wrote = time.monotonic() - 61
+    runner._tick()
+    assert json.loads(capfd.readouterr().out)["crawl_progress"]["quiet_s"] >= 61

@@ -1,0 +1,131 @@
+"""Whatever a Temporal client sends: any bytes as input, signals, updates and queries of our workflows.
+
+After each the run can be read, stopped and ended, and the one beside it has noticed nothing. What is known to be
+poison, and what each kind of it leads to, is in ``test_poison``.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from temporalio.client import (
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+)
+from temporalio.service import RPCError, RPCStatusCode
+
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.adoption import WorkflowRecord
+from crawler_lifecycle.domain.run import AddTasks, RunRequest, RunSnapshot, StopRequest
+from crawler_lifecycle.workflows.audit import AuditOrder
+from tests.support.examples import examples
+from tests.support.lab import Lab
+from tests.workflows.test_poison import ENCRYPTED, POISON, UNTIL_STOPPED, raw
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+#: Fields that something reads, of whatever type it then is.
+FIELDS = sorted({f.name for kind in (RunRequest, StopRequest, AddTasks, AuditOrder) for f in fields(kind)})
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12) | st.just("books")
+JSON = st.recursive(
+    VALUES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=5),
+    max_leaves=10,
+)
+ENCODINGS = st.none() | st.sampled_from([b"json/plain", b"binary/plain", b"binary/null", b"json/protobuf"])
+READABLE = JSON.map(lambda value: raw(json.dumps(value).encode()))
+PAYLOADS = READABLE | st.builds(raw, st.binary(max_size=64), ENCODINGS | st.binary(max_size=16))
+ANY = PAYLOADS | st.sampled_from(list(POISON.values()))
+#: A start that a lost key would open waits for that key (``test_poison``); every other one is answered.
+INPUTS = PAYLOADS | st.sampled_from([value for value in POISON.values() if value is not ENCRYPTED])
+KNOWN = ["stop", "force_stop", "look_now", "add_tasks", "status", "record", "__stack_trace", "__temporal_x"]
+NAMES = st.sampled_from(KNOWN) | st.text(max_size=30)
+CALLS = st.sampled_from(["signal", "update", "query"])
+STEPS = st.lists(st.tuples(CALLS, NAMES, st.lists(ANY, max_size=3)), max_size=8)
+QUEUES = {
+    names.LIFECYCLE_WORKFLOW: names.QUEUE_MAIN,
+    names.EXPORT_WORKFLOW: names.QUEUE_MAIN,
+    names.AUDIT_WORKFLOW: names.QUEUE_AUDIT,
+}
+STARTS = st.lists(st.tuples(st.sampled_from(list(QUEUES)), st.lists(INPUTS, max_size=3)), max_size=2)
+
+
+async def send(handle: WorkflowHandle[Any, Any], how: str, name: str, args: list[Any]) -> None:
+    """One call of a stranger; that it is refused to its sender is right, also because the run has ended."""
+    call = {"signal": handle.signal, "update": handle.execute_update, "query": handle.query}[how]
+    try:
+        await call(name, args=args)
+    except (WorkflowQueryFailedError, WorkflowUpdateFailedError):
+        return
+    except RPCError as error:
+        if error.status not in (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.NOT_FOUND):
+            raise
+
+
+async def stopped(lab: Lab, handle: WorkflowHandle[Any, Any]) -> Any:
+    with suppress(RPCError):  # it has ended already
+        await handle.signal(names.SIGNAL_STOP, {"requested_by": "ada"})
+    return await lab.ended(handle)
+
+
+def read(lab: Lab, run_id: int) -> None:
+    """Every row of it can be read."""
+    assert lab.store.get_run(run_id).run_id == run_id
+    assert lab.store.request_of(run_id).crawler == "books"
+    assert {task.run_id for task in lab.store.list_tasks(run_id)} == {run_id}
+
+
+@pytest.mark.parametrize("kind", list(QUEUES))
+@pytest.mark.parametrize(
+    "payloads", [["x", 5], [{}, {"stage": 7, "pages": "x"}], [None, None, None], [{"fence": {}}] * 4]
+)
+async def test_too_many_payloads_and_wrong_ones_fail_a_start_and_block_nothing(
+    lab: Lab, kind: str, payloads: list[Any]
+) -> None:
+    name = f"lab/wrong/{kind}/{len(payloads)}/{len(str(payloads))}"
+    handle = await lab.client.start_workflow(kind, args=payloads, id=name, task_queue=QUEUES[kind])
+    lab.handles.append(handle)
+    with pytest.raises(WorkflowFailureError):
+        await lab.ended(handle)
+    assert lab.store.list_runs() == []
+
+
+@settings(max_examples=examples(5), suppress_health_check=list(HealthCheck))
+@given(starts=STARTS, steps=STEPS)
+async def test_whatever_is_sent_a_run_is_read_stopped_and_ended_and_another_notices_nothing(
+    lab: Lab, starts: list[tuple[str, list[Any]]], steps: list[tuple[str, str, list[Any]]]
+) -> None:
+    lab.cluster.behaviour = UNTIL_STOPPED
+    handle, beside = await lab.start({"crawler": "books"}), await lab.start({"crawler": "books"})
+    other = (await lab.snapshot_where(beside, lambda s: s.run_id)).run_id
+    strangers = []
+    for number, (kind, args) in enumerate(starts):
+        name = f"lab/stranger/{lab.count}/{number}"
+        strangers.append(await lab.client.start_workflow(kind, args=args, id=name, task_queue=QUEUES[kind]))
+    lab.handles += strangers
+    for step in steps:
+        await send(handle, *step)
+    run_id = (await lab.snapshot_where(handle, lambda s: s.run_id)).run_id
+    assert (await handle.query(names.QUERY_RECORD, result_type=WorkflowRecord)).run_id == run_id
+    read(lab, run_id)
+    result = await stopped(lab, handle)
+    assert (result.run_id, result.status, result.outcome) == (run_id, "FAILED", "cancelled")
+    read(lab, run_id)
+    for stranger in strangers:
+        with suppress(WorkflowFailureError):  # it says what is wrong with its input
+            await stopped(lab, stranger)
+    seen: RunSnapshot = await lab.snapshot_where(beside, lambda s: s.looks >= 1)
+    assert (seen.attempt, seen.outcome, seen.stop, seen.notes) == (1, None, None, [])
+    assert lab.store.get_run(other).status == "PROCESSING"
+    assert (lab.tasks(other), lab.store.cancellations(other)) == ({0: "RUNNING"}, [])
+    assert lab.cluster.alive() == [(other, 0, 1)], "nothing else is left"
+    assert (await stopped(lab, beside)).outcome == "cancelled"
+    assert [logged["requested_by"] for logged in lab.store.cancellations(other)] == ["ada"]

@@ -1,0 +1,228 @@
+"""Thousands of signals that nobody knows: stops are still taken, and every workflow leaves long before a limit of the
+server, whatever it waits for, and does what it was doing in its next execution."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowHandle
+from temporalio.service import RPCError
+
+from crawler_lifecycle.client import Lifecycle
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.audit import AuditReport
+from crawler_lifecycle.fakes.cluster import Behaviour
+from crawler_lifecycle.observability.interceptors import LINES_MAX
+from crawler_lifecycle.ports import Fence
+from crawler_lifecycle.workflows import leaving
+from crawler_lifecycle.workflows.exports import ExportReport
+from tests.support.lab import Lab
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+#: Events after which a history is full in these tests, and signals that are more than three of those hold.
+MOST, SIGNALS = 300, 1_000
+#: What the server takes in one execution, and what is more.
+REAL = 12_000
+
+Handle = WorkflowHandle[Any, Any]
+BOOKS = {"crawler": "books", "poll_minutes": [0.02]}
+
+
+@pytest.fixture(autouse=True)
+def short(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many signals are sent; histories are short but for the test with as many as a server takes."""
+    if request.node.get_closest_marker("slow") is not None:
+        return REAL
+    monkeypatch.setattr(leaving, "HISTORY_MAX", MOST // 2)
+    monkeypatch.setattr(leaving, "HISTORY_MOST", MOST)
+    return SIGNALS
+
+
+async def flood(handle: Handle, count: int) -> None:
+    """So many signals, each with a name of its own, to whatever execution is the present one."""
+    numbers = iter(range(count))
+
+    async def send() -> None:
+        for number in numbers:
+            while True:
+                try:
+                    await handle.signal(f"noise-{number}", {"n": number})
+                    break
+                except RPCError as error:
+                    if "signal" not in str(error):  # else: as many as one execution may have, in a burst
+                        raise
+                    await asyncio.sleep(0.2)
+
+    await asyncio.gather(*(send() for _ in range(20)))
+
+
+@contextmanager
+def held(owner: Any, method: str) -> Iterator[threading.Event]:
+    """While this is open a method of the outside hangs; the event is set when somebody is in it."""
+    begun, over, really = threading.Event(), threading.Event(), getattr(owner, method)
+
+    def hang(*args: Any, **more: Any) -> Any:
+        begun.set()
+        over.wait(300)
+        return really(*args, **more)
+
+    setattr(owner, method, hang)
+    try:
+        yield begun
+    finally:
+        over.set()
+        delattr(owner, method)
+
+
+async def left_in_time(lab: Lab, handle: Handle) -> None:
+    """It went on as new, as soon as the flood let it: the server refuses that while signals come in."""
+    chain = await lab.chain(handle)
+    assert len(chain) > 1
+    for history in chain[:-1]:
+        assert history.events[-1].HasField("workflow_execution_continued_as_new_event_attributes")
+
+
+@pytest.mark.parametrize("where", ["running", pytest.param("as many as a server takes", marks=pytest.mark.slow)])
+async def test_a_flooded_run_is_stopped_as_any_other(
+    short: int, real_lab: Lab, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab = real_lab
+    lab.cluster.behaviour = Behaviour(executes=None)
+    handle = await lab.start(BOOKS)
+    beside = await lab.start(BOOKS)
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    with caplog.at_level(logging.INFO, "temporalio.workflow"):
+        await flood(handle, short)
+    lines = [r for r in caplog.records if r.getMessage().startswith("signal noise-")]
+    last = [r for r in lines if "more of this moment is not logged" in r.getMessage()]
+    assert len(lines) <= (len(last) + short // LINES_MAX) * LINES_MAX
+    await handle.signal("stop", {"requested_by": "ada"})
+    result = await lab.ended(handle)
+    assert (result.status, result.outcome) == ("FAILED", "cancelled")
+    assert [c["requested_by"] for c in lab.store.cancellations(result.run_id)] == ["ada"]
+    notes = (await lab.snapshot_where(handle, lambda s: True)).notes
+    assert notes[0].startswith("unknown signal 'noise-")
+    assert notes[1:] == [f"{short} unknown signals ignored in all"]
+    await left_in_time(lab, handle)
+    other = await lab.snapshot_where(beside, lambda s: s.looks >= 1)
+    assert (lab.store.get_run(other.run_id).status, other.stop) == ("PROCESSING", None)
+    await beside.signal("force_stop")
+    assert (await lab.ended(beside)).outcome == "cancelled"
+
+
+async def test_one_that_records_itself_is_left_and_begins_again(short: int, real_lab: Lab) -> None:
+    """The database is away: the run has no number yet. The stop that came is on its row when it has one."""
+    lab = real_lab
+    lab.cluster.behaviour = Behaviour(executes=None)
+    with held(lab.store, "create_run") as begun:
+        handle = await lab.start({"crawler": "books", "requested_by": "bob", "poll_minutes": [0.02]})
+        await lab.until(begun.is_set)
+        await handle.signal("stop", {"requested_by": "ada"})
+        await flood(handle, short)
+    result = await lab.ended(handle)
+    assert result.outcome == "cancelled"
+    request = lab.store.request_of(result.run_id)
+    assert (request.requested_by, len(lab.store.list_runs())) == ("bob", 1)
+    assert [c["requested_by"] for c in lab.store.cancellations(result.run_id)] == ["ada"]
+    await left_in_time(lab, handle)
+
+
+async def test_a_verdict_under_way_is_left_and_a_stop_is_on_record_before_it(short: int, real_lab: Lab) -> None:
+    lab = real_lab
+    with held(lab.store, "end_run") as begun:
+        handle = await lab.start(BOOKS)
+        await lab.until(begun.is_set)
+        await flood(handle, short)
+        await handle.signal("stop", {"requested_by": "ada"})
+        await lab.until(lambda: lab.store.get_run(1).stop)
+    result = await lab.ended(handle)
+    assert result.outcome == "finished", "there was nothing left to stop"
+    assert [c["requested_by"] for c in lab.store.cancellations(1)] == ["ada"]
+    assert [e.type for e in lab.outside.pushed if e.type == "run.stopped"] == ["run.stopped"]
+    await left_in_time(lab, handle)
+
+
+async def test_an_archive_under_way_is_left_and_made_by_the_next_execution(short: int, real_lab: Lab) -> None:
+    """What was told before it is not told again, and a stop that comes after the verdict is called that."""
+    lab = real_lab
+    lab.cluster.folders[1, 0] = lab.folder
+    with held(lab.outside, "store") as begun:
+        handle = await lab.start(BOOKS)
+        await lab.until(begun.is_set)
+        await flood(handle, short)
+        await handle.signal("stop", {"requested_by": "ada"})
+        snapshot = await lab.snapshot_where(handle, lambda s: any("after the verdict" in note for note in s.notes))
+        assert (snapshot.outcome, snapshot.stop) == ("finished", None)
+    result = await lab.ended(handle)
+    assert (result.outcome, result.export is not None) == ("finished", True)
+    assert lab.store.cancellations(1) == []
+    assert [e.type for e in lab.outside.sent] == ["run.ended"]
+    await left_in_time(lab, handle)
+
+
+async def test_an_update_that_hangs_is_refused_with_its_cure(short: int, real_lab: Lab) -> None:
+    lab = real_lab
+    lab.cluster.behaviour = Behaviour(executes=None)
+    handle = await lab.start(BOOKS)
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    with held(lab.store, "add_tasks") as begun:
+        page = {"tasks": [{}], "request_id": "p1"}
+        update = asyncio.create_task(handle.execute_update("add_tasks", page))
+        await lab.until(begun.is_set)
+        await flood(handle, short)
+        error = (await asyncio.gather(update, return_exceptions=True))[0]
+    assert "send the page again with request_id 'p1'" in str(getattr(error, "cause", error))
+    added = await handle.execute_update("add_tasks", page)
+    assert len(added["tasks"]) == 1
+    await lab.until(lambda: set(lab.tasks(1)) == {0, 1})
+    await left_in_time(lab, handle)
+    await handle.signal("stop")
+    assert (await lab.ended(handle)).tasks == {"CANCELLED": 2}
+
+
+async def _audit(lab: Lab) -> Handle:
+    handle: Handle = await lab.client.start_workflow(
+        names.AUDIT_WORKFLOW, id="lab/flooded", task_queue=names.QUEUE_AUDIT, result_type=AuditReport
+    )
+    return handle
+
+
+async def _export(lab: Lab) -> Handle:
+    row = lab.store.get_run(1)
+    workflow_id = await Lifecycle(lab.client).export_again(Fence(1, 1, row.owner_run_id, row.run_uid))
+    first = (await lab.client.get_workflow_handle(workflow_id).describe()).run_id
+    return lab.client.get_workflow_handle(workflow_id, first_execution_run_id=first, result_type=ExportReport)
+
+
+@pytest.mark.parametrize("kind", [_audit, _export])
+async def test_workflows_without_signals_drop_them(
+    short: int, real_lab: Lab, kind: Callable[[Lab], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    lab = real_lab
+    owner = {_audit: (lab.cluster, "inventory"), _export: (lab.outside, "store")}[kind]
+    lab.cluster.folders[1, 0] = lab.folder
+    await lab.run(BOOKS)
+    with held(*owner) as begun:
+        handle = await kind(lab)
+        lab.handles.append(handle)
+        await lab.until(begun.is_set)
+        with caplog.at_level(logging.INFO, "temporalio.workflow"):
+            await flood(handle, short)
+    report = await handle.result()
+    if isinstance(report, AuditReport):
+        assert (report.troubles, sorted(report.looked)) == (
+            [], ["cluster_tasks", "ended_runs", "open_runs", "open_workflows"],
+        )  # fmt: skip
+    else:
+        assert (report.failed, report.export is not None) == ([], True)
+    dropped = [r for r in caplog.records if "none is known here" in r.getMessage()]
+    chain = await lab.chain(handle)
+    assert 1 <= len(dropped) <= len(chain), "once in each execution"
+    await left_in_time(lab, handle)
