@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -61,6 +62,42 @@ def test_a_child_that_was_left_while_processes_were_listed_is_found(
         assert found == left
     finally:
         os.kill(left[0], 9)
+
+
+@pytest.mark.parametrize("file", [files.SUPERVISOR, files.PROCESS])
+@pytest.mark.parametrize("then", ["on its way out", "gone", "there"])
+def test_one_that_ends_while_it_is_asked_is_no_stranger(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, file: str, then: str
+) -> None:
+    """The kernel takes arguments and environment from a process before its number."""
+    bench.deploy("pass")
+    bench.until_on_file()
+    nameless = subprocess.Popen(["/bin/sleep", "300"])  # its arguments say nothing of the task
+    read, asked = identity.read_stat, list[int]()
+
+    def read_at_its_end(pid: int) -> Stat | None:
+        stat = read(pid)
+        if pid != nameless.pid or stat is None or then == "there":
+            return stat
+        asked.append(pid)
+        stat.exiting = then == "on its way out"
+        return None if then == "gone" and len(asked) > 1 else stat
+
+    try:
+        (bench.folder() / file).write_text(json.dumps(Identity.of(nameless.pid).to_json()))
+        monkeypatch.setattr(identity, "read_stat", read_at_its_end)
+        folder = TaskFolder(bench.folder(), run_ref(RUN), bench.ref())
+        assert folder.exists()
+        found = folder.identity(file)
+    finally:
+        nameless.kill()
+        nameless.wait()
+    if then == "there":
+        assert found is None
+        assert folder.troubles == [f"{file}: it names a process of something else"]
+    else:
+        assert found is not None
+        assert folder.troubles == []
 
 
 def test_a_crawler_that_has_not_made_its_group_yet_is_killed(bench: Bench) -> None:

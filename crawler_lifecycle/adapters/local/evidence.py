@@ -177,7 +177,9 @@ class TaskFolder:
             return None
         try:
             process = Identity.from_json(data)
-            if process.alive() and not is_of(str(self.path), self.marks(), process.pid):
+            ours = not process.alive() or is_of(str(self.path), self.marks(), process.pid)
+            # Asked last: one that ends meanwhile loses its arguments before its number, and is no stranger for that.
+            if not ours and process.can_be_asked():
                 raise ValueError("it names a process of something else")
         except ValueError as trouble:
             if not any(known.startswith(name) for known in self.troubles):

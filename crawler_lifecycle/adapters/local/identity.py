@@ -13,12 +13,14 @@ import signal
 from collections.abc import Iterator
 
 _GONE = (errno.ENOENT, errno.ESRCH)
+#: ``PF_EXITING`` of the kernel's include/linux/sched.h, in field 9 of ``/proc/<pid>/stat``.
+_PF_EXITING = 0x00000004
 
 
 class Stat:
     """What ``/proc/<pid>/stat`` says about one process."""
 
-    __slots__ = ("exit_status", "group", "parent", "pid", "session", "start", "state")
+    __slots__ = ("exit_status", "exiting", "group", "parent", "pid", "session", "start", "state")
 
     def __init__(self, pid: int, fields: list[str]) -> None:
         self.pid = pid
@@ -26,6 +28,8 @@ class Stat:
         self.parent = int(fields[1])
         self.group = int(fields[2])
         self.session = int(fields[3])
+        #: It executes nothing more and has lost its arguments and environment, but is no zombie yet.
+        self.exiting = bool(int(fields[6]) & _PF_EXITING)
         self.start = int(fields[19])
         #: The wait status of a zombie, as ``waitpid`` would answer it; 0 for others.
         self.exit_status = int(fields[49]) if len(fields) > 49 else 0
@@ -96,6 +100,11 @@ class Identity:
         """Whether the process exists and has not ended."""
         stat = self.stat()
         return stat is not None and not stat.ended
+
+    def can_be_asked(self) -> bool:
+        """Whether it is alive and not on its way out: then the kernel still tells its arguments and environment."""
+        stat = self.stat()
+        return stat is not None and not stat.ended and not stat.exiting
 
     def send(self, number: int) -> bool:
         """Send a signal to exactly this process; whether there was one to receive it.
