@@ -5,17 +5,21 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from local_bench import RUN, SLEEP, Bench
+from local_bench import POLITE, RUN, SLEEP, Bench, wait_until
 
+from crawler_lifecycle.adapters.local import evidence as folder_reader
 from crawler_lifecycle.adapters.local import folder as files
-from crawler_lifecycle.adapters.local import identity, launch, supervisor
+from crawler_lifecycle.adapters.local import identity, launch
+from crawler_lifecycle.adapters.local import supervisor as supervisors
 from crawler_lifecycle.adapters.local.cgroup import Group
 from crawler_lifecycle.adapters.local.evidence import TaskFolder
 from crawler_lifecycle.adapters.local.identity import Identity, Stat, members, read_stat
@@ -134,12 +138,39 @@ def test_an_end_is_said_when_everything_is_gone_however_long_that_takes(
 
     own = read_stat(os.getpid())
     assert own is not None
-    monkeypatch.setattr(supervisor, "ROUND", 0.0)
-    monkeypatch.setattr(supervisor, "members", goes_slowly)
-    monkeypatch.setattr(supervisor, "kill_all", lambda victims, boot: len(victims))
+    monkeypatch.setattr(supervisors, "ROUND", 0.0)
+    monkeypatch.setattr(supervisors, "members", goes_slowly)
+    monkeypatch.setattr(supervisors, "kill_all", lambda victims, boot: len(victims))
     child = os.posix_spawn("/bin/true", ["true"], {}, setsid=True)
-    assert supervisor.Supervisor(str(bench.folder()))._reap(child) in (0, 9)
+    assert supervisors.Supervisor(str(bench.folder()))._reap(child) in (0, 9)
     assert rounds == 1000
+
+
+def test_the_word_of_a_living_supervisor_is_awaited_whenever_the_runner_ended(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends between two questions of one look; its own summary is there already, the end a moment later."""
+    bench.start(POLITE)
+    supervisor, runner = bench.supervisor(), bench.runner()
+    alive, asked = Identity.alive, list[int]()
+
+    def alive_a_moment_ago(self: Identity) -> bool:
+        if self.pid == runner.pid and len(asked) < 2:
+            asked.append(self.pid)
+            return True
+        return alive(self)
+
+    supervisor.send(signal.SIGSTOP)
+    bench.crawler_process().send(signal.SIGTERM)
+    wait_until(lambda: not runner.alive())
+    monkeypatch.setattr(Identity, "alive", alive_a_moment_ago)
+    monkeypatch.setattr(folder_reader, "END_SECONDS", 60.0)
+    threading.Timer(0.2, supervisor.send, (signal.SIGCONT,)).start()
+    seen = bench.look()
+    assert asked
+    assert seen.phase is Phase.ENDED
+    assert seen.end is not None
+    assert seen.end.message is None, "the end is the supervisor's, and nothing was missing"
 
 
 # --- what an error says -----------------------------------------------------------------------------------------------
@@ -252,7 +283,7 @@ def test_a_disk_that_comes_back_while_its_absence_is_judged_is_not_a_folder_remo
     bench.deploy("pass")
     bench.until_on_file()
     tasks, away = bench.state / "tasks", bench.state / "away"
-    judge, looked = supervisor.Supervisor(str(bench.folder())), os.path.isdir
+    judge, looked = supervisors.Supervisor(str(bench.folder())), os.path.isdir
     tasks.rename(away)
 
     def isdir(path: str) -> bool:

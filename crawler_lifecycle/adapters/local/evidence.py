@@ -307,13 +307,10 @@ class TaskFolder:
             return self._ended(now, node)
         # Asked before anybody is looked for: what begins meanwhile is not gone.
         began = self.has(files.SUPERVISOR) or self.has(files.PROCESS)
-        leader = self.identity(files.PROCESS)
         if self.supervisor_alive():
             if not self.has(files.PROCESS) and not self._executes_unseen():
                 return self._waiting(now)
-            if leader is None or leader.alive() or not self._end_appears():
-                return self._outlived(now, node, supervised=True)
-            return self._ended(now, node)
+            return self._outlived(now, node, supervised=True)
         if self.has_ended():  # it wrote the end and left while we looked
             return self._ended(now, node)
         if not began:
@@ -359,7 +356,7 @@ class TaskFolder:
         alone = None if supervised else "its supervisor is dead"
         if (stat is not None and not stat.ended) or self.processes(leader):
             return self._executing(now, node, alone)
-        if self.has_ended():
+        if self.has_ended() or (supervised and leader is not None and self._end_appears()):
             return self._ended(now, node)
         if self.has(files.SUMMARY):
             summary = self.read(files.SUMMARY) or {}
