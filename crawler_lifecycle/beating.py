@@ -34,7 +34,8 @@ class _Beating(ActivityInboundInterceptor):
         info = activity.info()
         if info.heartbeat_timeout is None or info.activity_type not in self._names:
             return await super().execute_activity(input)
-        beats = asyncio.create_task(_beat(info.heartbeat_timeout.total_seconds() / 3))
+        plain = not asyncio.iscoroutinefunction(input.fn)
+        beats = asyncio.create_task(_beat(info.heartbeat_timeout.total_seconds() / 3, plain))
         try:
             return await super().execute_activity(input)
         finally:
@@ -43,7 +44,10 @@ class _Beating(ActivityInboundInterceptor):
                 await beats
 
 
-async def _beat(every_s: float) -> None:
+async def _beat(every_s: float, plain: bool) -> None:
     while True:
         await asyncio.sleep(every_s)
-        activity.heartbeat()
+        if plain:  # there the SDK's heartbeat waits for the event loop, which must not wait for it
+            await asyncio.to_thread(activity.heartbeat)
+        else:
+            activity.heartbeat()
