@@ -144,7 +144,7 @@ crawler-image:
 
 # What clients are generated from, and the page of error codes; a test compares both with the code.
 openapi: env
-	@$(PY) -m crawler_lifecycle.gateway.openapi docs
+	@$(PY) -m crawler_lifecycle.gateway.openapi_file docs
 
 bench: env
 	@$(PY) -m benchmarks

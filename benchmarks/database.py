@@ -19,8 +19,8 @@ import pytest
 import sqlalchemy as sa
 
 from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
-from crawler_lifecycle.adapters.database.tables import metadata, task_history
-from crawler_lifecycle.adapters.database.unit import count_tasks
+from crawler_lifecycle.adapters.database.schema.tables import metadata, task_history
+from crawler_lifecycle.adapters.database.writes.unit_of_work import count_tasks
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, TaskState, reconcile
 from crawler_lifecycle.ports import Deployed, Fence, Finding, Look, Owner

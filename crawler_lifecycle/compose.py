@@ -55,9 +55,9 @@ from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 from crawler_lifecycle.workflows.policies import POLICIES
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.adapters.archive.bundles_place import BundlesPlace
-    from crawler_lifecycle.adapters.kubernetes.api import Api
-    from crawler_lifecycle.adapters.kubernetes.files import TaskFiles
+    from crawler_lifecycle.adapters.archive.bundles.location import BundlesPlace
+    from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+    from crawler_lifecycle.adapters.kubernetes.files.sources import TaskFiles
 
 #: What the role ``workflows`` executes.
 WORKFLOWS: tuple[type, ...] = (CrawlerLifecycleWorkflow, RunExportWorkflow, CrawlAuditWorkflow)
@@ -160,7 +160,7 @@ def build_bundles(settings: Settings) -> TaskBundles | None:
 def build_bundles_place(url: str, *, probing: bool = False) -> BundlesPlace:
     """The place of such files itself, for those who look after it; ``probing``: somebody waits. Raises
     ``InvalidRequest``."""
-    from crawler_lifecycle.adapters.archive.bundles_place import BundlesPlace
+    from crawler_lifecycle.adapters.archive.bundles.location import BundlesPlace
 
     return BundlesPlace(url, probing=probing)
 
@@ -171,7 +171,7 @@ def build_places(settings: Settings) -> list[FilesPlace]:
     if c.files_url is not None:
         found.append(build_bundles_place(c.files_url))
     if c.volume_path is not None:
-        from crawler_lifecycle.adapters.kubernetes.volume import VolumePlace
+        from crawler_lifecycle.adapters.kubernetes.files.volume import VolumePlace
 
         found.append(VolumePlace(c.volume_path))
     if not found:
@@ -244,7 +244,7 @@ class _Unasked:
 
 
 def _task_files(settings: Settings) -> TaskFiles:
-    from crawler_lifecycle.adapters.kubernetes.files import task_files
+    from crawler_lifecycle.adapters.kubernetes.files.sources import task_files
 
     return task_files(settings.cluster.volume_claim, settings.cluster.volume_path, build_bundles(settings))
 
@@ -253,7 +253,7 @@ def build_observer(settings: Settings) -> Observer | None:
     """What notices changes on the cluster at once, or ``None`` for a cluster where this version has none."""
     if settings.cluster.kind == "local":
         return LocalObserver(settings.cluster.state_dir)
-    from crawler_lifecycle.adapters.kubernetes.observer import KubernetesObserver
+    from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
 
     return KubernetesObserver(build_api(settings))
 
@@ -262,7 +262,7 @@ def build_logs(settings: Settings) -> TaskLogs | None:
     """What tasks print, or ``None`` for a cluster whose logs this version cannot read. Raises ``InvalidRequest``."""
     if settings.cluster.kind == "local":
         return LocalLogs(settings.cluster.state_dir)
-    from crawler_lifecycle.adapters.kubernetes.logs import PodLogs
+    from crawler_lifecycle.adapters.kubernetes.files.logs import PodLogs
 
     return PodLogs(build_api(settings))
 
@@ -314,7 +314,7 @@ def build_api(settings: Settings) -> Api:
 @functools.cache
 def _api(kubeconfig: Path | None, context: str | None, namespace: str, connect_s: float, read_s: float) -> Api:
     # Only now: it takes a while, and whoever has no such cluster needs none of it.
-    from crawler_lifecycle.adapters.kubernetes.api import Api
+    from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 
     return Api.connect(kubeconfig=kubeconfig, context=context, namespace=namespace, connect_s=connect_s, read_s=read_s)
 

@@ -15,8 +15,8 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from .domain.errors import InvalidRequest
-from .domain.pod import Owned
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.pod import Owned
 
 #: What the variables of all settings begin with.
 PREFIX = "LIFECYCLE_"

@@ -14,7 +14,7 @@ import hashlib
 import hmac
 import re
 
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 
 #: Another version of the token gets another text here, and so another signature.
 _PURPOSE = b"crawler-lifecycle/task-token/v2\n"

@@ -27,8 +27,8 @@ from crawler_lifecycle.cli.cluster_access import Place
 from crawler_lifecycle.cli.gateway import Gateway
 from crawler_lifecycle.cli.output import milliseconds, span
 from crawler_lifecycle.cli.problems import CommandFailed
-from crawler_lifecycle.cli.stack import Stack
-from crawler_lifecycle.cli.supervise import PartFailed
+from crawler_lifecycle.cli.stack.stack import Stack
+from crawler_lifecycle.cli.stack.supervise import PartFailed
 from examples.story import STORYTELLER, Run, Story, _leave
 from examples.story_checks import Places, Untrue, check_archive, check_database, check_events, expect, query
 from examples.story_view import View

@@ -11,7 +11,8 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.adoption import WorkflowRecord
 from crawler_lifecycle.domain.audit import OpenWorkflow
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, TemporalUnavailable
-from crawler_lifecycle.domain.run import RunRef, RunRequest
+from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import Cluster, LostRun, Owner, RunRow, RunStore, TaskRecord, WorkflowDirectory
 
 from .audit_ending import Mend

@@ -39,6 +39,7 @@ from crawler_lifecycle.domain.audit import (
     ready_at,
     reportable,
 )
+from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import (
     ClusterUnavailable,
     InvalidRequest,
@@ -46,9 +47,9 @@ from crawler_lifecycle.domain.errors import (
     RowUnreadable,
     RunNotFound,
 )
-from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.overdue import OVERDUE_S
-from crawler_lifecycle.domain.run import RunRef, RunRequest, StopIntent
+from crawler_lifecycle.domain.run import RunRequest, StopIntent
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Cluster, Correction, Fence, RunStore, TaskRef, WorkflowDirectory
 

@@ -10,7 +10,6 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from crawler_lifecycle.domain.adoption import record_of
-from crawler_lifecycle.domain.cadence import start_check_interval
 from crawler_lifecycle.domain.clocks import CLOCK_MARGIN_S
 from crawler_lifecycle.domain.errors import (
     CallTooLarge,
@@ -22,6 +21,7 @@ from crawler_lifecycle.domain.errors import (
     NotStarted,
     SchedulerUnavailable,
 )
+from crawler_lifecycle.domain.ladder import start_check_interval
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import ACTIVE, Observation, Phase, TaskState, TaskStatus
 from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, SCHEDULER_WAIT

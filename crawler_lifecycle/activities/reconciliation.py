@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from temporalio import activity
 
-from crawler_lifecycle.domain import cadence
+from crawler_lifecycle.domain import ladder
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import StopIntent
@@ -105,7 +105,7 @@ def compare(state: FoundState, look: Look, *, gap_s: float, resumed: bool) -> li
         end = observation.end
         changed_at = (end.finished_at if end else None) or observation.changed_at or look.observed_at
         planned = state.next_look_at or look.observed_at
-        due = cadence.due_for(changed_at.timestamp(), planned.timestamp(), gap_s)
+        due = ladder.due_for(changed_at.timestamp(), planned.timestamp(), gap_s)
         due_at = datetime.fromtimestamp(due, tz=look.observed_at.tzinfo)
         change = reconcile(task, observation, state.stop, due_at=due_at, resumed=resumed)
         if change is not None:
@@ -170,7 +170,7 @@ class ReconciliationActivities:
                 raise
             findings = compare(state, look, gap_s=order.gap_s, resumed=order.resumed)
             wanted = order.next_gap_s if look.again_s is None else min(order.next_gap_s, look.again_s)
-            gap = max(wanted, 2 * look.seconds, cadence.MIN_GAP_SECONDS)
+            gap = max(wanted, 2 * look.seconds, ladder.MIN_GAP_SECONDS)
             next_look_at = self.clock() + timedelta(seconds=gap)
             report = self.store.record_look(fence, look, findings, next_look_at, order.source, ordered_at())
         return LookAnswer(

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from crawler_lifecycle.cli.http_errors import refusal, unreachable
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.refusals import refusal, unreachable
 
 Document = dict[str, Any]
 

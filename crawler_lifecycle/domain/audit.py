@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from .run import RunRef, RunStatus, StopIntent
+from crawler_lifecycle.domain.run_ref import RunRef
+
+from .run import RunStatus, StopIntent
 from .task import Observation, Phase, TaskStatus, read_end
 
 #: Findings that a report lists; all of them are counted.

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .run import RunRef
+    from .run_ref import RunRef
 
 LIFECYCLE_WORKFLOW = "CrawlerLifecycleWorkflow"
 #: Sends again what an ended run has to deliver; started by a person, hours or months after the run.

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from .cadence import LATE_TOLERANCE_SECONDS
 from .clocks import surely_before
+from .ladder import LATE_TOLERANCE_SECONDS
 from .run import StopIntent
 
 LOG_TAIL_BYTES = 16 * 1024

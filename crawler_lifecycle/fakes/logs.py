@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import LogPart, TaskRef
 
 

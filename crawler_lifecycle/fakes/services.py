@@ -33,7 +33,8 @@ from crawler_lifecycle.domain.errors import (
     TemporalUnavailable,
 )
 from crawler_lifecycle.domain.names import cluster_name, run_number
-from crawler_lifecycle.domain.run import ExportResult, RunRef, RunRequest
+from crawler_lifecycle.domain.run import ExportResult, RunRequest
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import (
     Deployed,
     Deployer,

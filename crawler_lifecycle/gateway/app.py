@@ -15,32 +15,33 @@ from fastapi import FastAPI, Request, Response
 from crawler_lifecycle.domain.audit import LiveRun
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.overdue import overdue_before
+from crawler_lifecycle.gateway.access.limits import Limits, Serving
+from crawler_lifecycle.gateway.access.operations import Door, Entrance, Operations, caller_name
+from crawler_lifecycle.gateway.access.tokens import Callers
+from crawler_lifecycle.gateway.api.answers import CrawlerList, Readiness
+from crawler_lifecycle.gateway.api.audit import add_audit
+from crawler_lifecycle.gateway.api.commands import add_commands, add_deliveries, add_uploads
+from crawler_lifecycle.gateway.api.corrections import add_ledger
+from crawler_lifecycle.gateway.api.etags import NOT_MODIFIED, conditional
+from crawler_lifecycle.gateway.api.events import add_stream
+from crawler_lifecycle.gateway.api.files import add_files
+from crawler_lifecycle.gateway.api.logs import add_logs
+from crawler_lifecycle.gateway.api.openapi import describe
+from crawler_lifecycle.gateway.api.runs import add_readers
+from crawler_lifecycle.gateway.api.uploads import Uploads
+from crawler_lifecycle.gateway.runs.blocked import Blocked
+from crawler_lifecycle.gateway.runs.commands import Commands
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.runs.deliveries import Deliveries
+from crawler_lifecycle.gateway.runs.sweep import Sweep
+from crawler_lifecycle.gateway.runs.workflows import Workflows
+from crawler_lifecycle.gateway.streams.feed import Feed
+from crawler_lifecycle.gateway.streams.logs import LogReader
 from crawler_lifecycle.ports import FileArchive, LiveFiles, RunStore, SchedulerClient, TaskBundles, TaskLogs
 from crawler_lifecycle.web.problems import install
 from crawler_lifecycle.web.serving import Bodies, Guard
 
-from .auth import Callers, Door, Entrance, Operations, caller_name
-from .blocked import Blocked
-from .commands import Commands
-from .conditional import NOT_MODIFIED, conditional
-from .crawlers import Crawlers
-from .deliveries import Deliveries
-from .feed import Feed
-from .limits import Limits, Serving
 from .metrics import Measured, Metrics, add_metrics
-from .openapi import describe
-from .routes_audit import add_audit
-from .routes_commands import add_commands, add_deliveries, add_uploads
-from .routes_files import add_files
-from .routes_ledger import add_ledger
-from .routes_logs import add_logs
-from .routes_reading import add_readers
-from .routes_stream import add_stream
-from .schemas import CrawlerList, Readiness
-from .sweep import Sweep
-from .task_logs import LogReader
-from .uploads import Uploads
-from .workflows import Workflows
 
 API_VERSION = "1.0"
 READY_TIMEOUT_S = 3.0

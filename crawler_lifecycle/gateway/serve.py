@@ -8,21 +8,22 @@ import sys
 
 from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
-from crawler_lifecycle.codec import codec_of
 from crawler_lifecycle.compose import build_archive, build_bundles, build_live_files, build_logs
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.loopback import is_loopback
+from crawler_lifecycle.gateway.access.limits import Quota
+from crawler_lifecycle.gateway.access.operations import Entrance
+from crawler_lifecycle.gateway.access.tokens import Callers, CallersError
+from crawler_lifecycle.gateway.runs.workflows import LateTemporal
 from crawler_lifecycle.observability import logs, tracing
 from crawler_lifecycle.settings import GatewaySettings, Settings
 from crawler_lifecycle.task_tokens import KEY_MIN
-from crawler_lifecycle.temporal import connect
+from crawler_lifecycle.temporal.codec import codec_of
+from crawler_lifecycle.temporal.plugin import connect
 from crawler_lifecycle.web.listening import Unservable, bind, run
 from crawler_lifecycle.web.origins import named_hosts, own_page_only
 
 from .app import create_app
-from .auth import Callers, CallersError, Entrance
-from .limits import Quota
-from .workflows import LateTemporal
 
 logger = logging.getLogger(__name__)
 

@@ -6,27 +6,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from crawler_lifecycle.domain.audit import (
-    AuditReport,
-    EndedRun,
-    LiveRun,
-    Noted,
-    RecordedTask,
-)
+from crawler_lifecycle.domain.audit import AuditReport, EndedRun, LiveRun, Noted, RecordedTask
 from crawler_lifecycle.domain.audit import Finding as AuditFinding
+from crawler_lifecycle.domain.file_retention import KeptRun, Stand
 from crawler_lifecycle.domain.overdue import OverdueLooks
-from crawler_lifecycle.domain.run import (
-    EndedTasks,
-    ExportResult,
-    RunRef,
-    RunRequest,
-    RunStatus,
-    StopIntent,
-    Verdict,
-)
+from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunRequest, RunStatus, StopIntent, Verdict
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskState, TaskStatus
-from crawler_lifecycle.domain.tidying import KeptRun, Stand
-from crawler_lifecycle.domain.waking import Standing
+from crawler_lifecycle.domain.wake_ups import Standing
 
 from .values import (
     AddedTask,

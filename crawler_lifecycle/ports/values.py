@@ -7,15 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from crawler_lifecycle.domain.ledger import CorrectionKind
-from crawler_lifecycle.domain.run import (
-    Limits,
-    Resources,
-    RunRef,
-    RunRequest,
-    RunStatus,
-    StopIntent,
-)
+from crawler_lifecycle.domain.corrections import CorrectionKind
+from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunStatus, StopIntent
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Change, Counters, Observation, TaskState, TaskStatus
 
 

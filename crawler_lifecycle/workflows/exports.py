@@ -18,7 +18,7 @@ from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import LIMITS, check_number
 from crawler_lifecycle.domain.run import ExportResult
-from crawler_lifecycle.payloads import Undecoded
+from crawler_lifecycle.domain.undecoded import Undecoded
 from crawler_lifecycle.ports import Fence
 
 from .calls import WithoutSignals, call, reason

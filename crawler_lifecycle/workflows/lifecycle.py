@@ -28,18 +28,10 @@ from crawler_lifecycle.activities.deployment import DeploymentActivities, MainJo
 from crawler_lifecycle.activities.initiation import AddToRun, AddWorkflowId, CreateHistory, InitiationActivities
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
 from crawler_lifecycle.activities.shared import Counts
-from crawler_lifecycle.domain import cadence, names
+from crawler_lifecycle.domain import ladder, names
 from crawler_lifecycle.domain.adoption import WorkflowRecord
 from crawler_lifecycle.domain.errors import NotInThisState
-from crawler_lifecycle.domain.run import (
-    RunRequest,
-    RunResult,
-    RunSnapshot,
-    RunStatus,
-    Stage,
-    StopIntent,
-    TasksAdded,
-)
+from crawler_lifecycle.domain.run import RunRequest, RunResult, RunSnapshot, RunStatus, Stage, StopIntent, TasksAdded
 from crawler_lifecycle.ports import Fence, Owner
 
 from .calls import call, look_away, pause
@@ -291,7 +283,7 @@ class CrawlerLifecycleWorkflow:
     async def _has_started(self, at: datetime | None) -> None:
         """The main task or another one executes: from now on its time runs, and the ladder begins anew."""
         s, now = self._s, workflow.now()
-        s.rung, soon = 0, now + timedelta(seconds=cadence.poll_interval(0, s.poll_minutes, s.last_look_s))
+        s.rung, soon = 0, now + timedelta(seconds=ladder.poll_interval(0, s.poll_minutes, s.last_look_s))
         s.next_look_at = min(s.next_look_at or soon, soon)
         started = Started(s.fence, at, s.next_look_at)
         s.status = await call(DeploymentActivities.update_run_started, started, wake=s.stop_wanted)
@@ -339,9 +331,9 @@ class CrawlerLifecycleWorkflow:
         if not s.counts.alive:
             s.stage = Stage.COMPLETION
             return
-        wait = cadence.stop_interval(s.stop_rung, s.last_look_s)
+        wait = ladder.stop_interval(s.stop_rung, s.last_look_s)
         s.stop_rung += 1
-        await self._logging(look_round(s, "stop", wait, cadence.stop_interval(s.stop_rung, s.last_look_s)))
+        await self._logging(look_round(s, "stop", wait, ladder.stop_interval(s.stop_rung, s.last_look_s)))
         if not s.counts.alive:
             s.stage = Stage.COMPLETION
             return

@@ -19,7 +19,7 @@ from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import AddTasks, RunRequest
-from crawler_lifecycle.payloads import Undecoded
+from crawler_lifecycle.domain.undecoded import Undecoded
 
 A = TypeVar("A")
 S = TypeVar("S")

@@ -28,8 +28,8 @@ from crawler_lifecycle.domain.run import (
     StopIntent,
     Trigger,
 )
+from crawler_lifecycle.domain.undecoded import Undecoded
 from crawler_lifecycle.domain.waiting import Standing, waiting
-from crawler_lifecycle.payloads import Undecoded
 from crawler_lifecycle.ports import Fence, RunHandle
 
 from .leaving import Interrupted, MustLeave

@@ -16,7 +16,7 @@ from crawler_lifecycle.activities.reconciliation import (
     ReconciliationActivities,
     Sync,
 )
-from crawler_lifecycle.domain import cadence, names
+from crawler_lifecycle.domain import ladder, names
 from crawler_lifecycle.domain.run import RunResult, StopIntent
 from crawler_lifecycle.ports import Fence
 
@@ -32,14 +32,14 @@ ASK_WINDOW_S = 45.0
 
 def gap(s: RunState) -> float:
     """Seconds from one look to the next at the present rung."""
-    return cadence.poll_interval(s.rung, s.poll_minutes, s.last_look_s)
+    return ladder.poll_interval(s.rung, s.poll_minutes, s.last_look_s)
 
 
 def gap_left(s: RunState) -> float:
     """Seconds until the run may be looked at again, however often it is woken."""
     if s.last_look_at is None:
         return 0.0
-    least = max(cadence.MIN_GAP_SECONDS, 2 * s.last_look_s)
+    least = max(ladder.MIN_GAP_SECONDS, 2 * s.last_look_s)
     return least - (workflow.now() - s.last_look_at).total_seconds()
 
 

@@ -12,7 +12,7 @@ from crawler_lifecycle.activities.audit import AuditActivities, AuditPage, Audit
 from crawler_lifecycle.activities.deployment import Deploy, MainJob, Requeue, Started
 from crawler_lifecycle.adapters.database import open_pruner
 from crawler_lifecycle.domain.audit import AuditRules
-from crawler_lifecycle.domain.ledger import CorrectionKind
+from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports import Correction, Fence

@@ -24,8 +24,8 @@ from crawler_lifecycle.activities.deployment import MainJob, Started
 from crawler_lifecycle.activities.reconciliation import LookOrder, Sync
 from crawler_lifecycle.domain import task as task_rules
 from crawler_lifecycle.domain.audit import AuditRules
+from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
-from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
@@ -355,7 +355,7 @@ def test_fix_and_correction_are_there_together_or_not_at_all(
     new_world: Callable[[], World], kind: CorrectionKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last statement of the transaction fails: neither is there; the second try writes both."""
-    from crawler_lifecycle.adapters.database.unit import Unit
+    from crawler_lifecycle.adapters.database.writes.unit_of_work import Unit
 
     world = new_world()
     hands = FakeHands(world)

@@ -16,9 +16,9 @@ from temporalio.testing import ActivityEnvironment
 from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.adapters.archive import open_archive
 from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
-from crawler_lifecycle.adapters.kubernetes.files import VolumeFiles
-from crawler_lifecycle.adapters.kubernetes.layout import files_path, state_path
-from crawler_lifecycle.adapters.kubernetes.volume import VolumePlace
+from crawler_lifecycle.adapters.kubernetes.files.layout import files_path, state_path
+from crawler_lifecycle.adapters.kubernetes.files.sources import VolumeFiles
+from crawler_lifecycle.adapters.kubernetes.files.volume import VolumePlace
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.fakes.services import FakeCatalogue, FakeNotifier, FakeSink
 from crawler_lifecycle.ports import Cluster, Fence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from crawler_lifecycle.adapters.database.tables import run_history, task_history
+from crawler_lifecycle.adapters.database.schema.tables import run_history, task_history
 from crawler_lifecycle.domain.errors import RowUnreadable
 from tests.activities.world import World
 

@@ -14,11 +14,11 @@ from temporalio.testing import ActivityEnvironment
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.reconciliation import Sync
 from crawler_lifecycle.adapters.database import open_store
+from crawler_lifecycle.domain.corrections import wrong_words
 from crawler_lifecycle.domain.errors import ClusterUnavailable, StoreUnavailable
-from crawler_lifecycle.domain.ledger import wrong_words
 from crawler_lifecycle.domain.waiting import waiting
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
-from crawler_lifecycle.gateway.waiting import standing_of
+from crawler_lifecycle.gateway.api.run_waits import standing_of
 from tests.activities.world import Breaker, Crash, World
 
 SHOWN = ("status", "verified_at", "next_look_at", "pages", "items", "last_progress_at")

@@ -22,8 +22,9 @@ from crawler_lifecycle.activities.deployment import Deploy, MainJob, Started
 from crawler_lifecycle.activities.initiation import AddWorkflowId, CreateHistory
 from crawler_lifecycle.activities.reconciliation import LookOrder, Sync
 from crawler_lifecycle.adapters.database import SqlRunStore, open_store
-from crawler_lifecycle.adapters.database.tables import metadata
-from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition
+from crawler_lifecycle.adapters.database.schema.tables import metadata
+from crawler_lifecycle.domain.arguments import Argument
+from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, StopIntent
 from crawler_lifecycle.fakes.cluster import Behaviour, FakeCluster
 from crawler_lifecycle.fakes.services import (

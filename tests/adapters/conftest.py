@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.adapters.archive import s3_upload
-from crawler_lifecycle.adapters.archive.s3 import S3Archive
+from crawler_lifecycle.adapters.archive.s3 import upload
+from crawler_lifecycle.adapters.archive.s3.archive import S3Archive
 from tests.support.s3 import Bucket, S3Server, moto_s3, rclone_s3, use_aws
 from tests.support.s3_faults import FaultProxy, fault_proxy
 
@@ -50,7 +50,7 @@ def proxy(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultPr
 def part_size(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> int:
     """Small parts, so that few megabytes are many of them. moto insists on the smallest size of S3, rclone does not."""
     size = 5 * MIB if server.kind == "moto" else MIB
-    monkeypatch.setattr(s3_upload, "part_bytes", lambda _: size)
+    monkeypatch.setattr(upload, "part_bytes", lambda _: size)
     return size
 
 

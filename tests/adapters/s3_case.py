@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from crawler_lifecycle.adapters.archive.s3 import S3Archive
+from crawler_lifecycle.adapters.archive.s3.archive import S3Archive
 from crawler_lifecycle.domain.names import archive_key
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports import FileSource

@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.adapters.archive.limits import Limits
-from crawler_lifecycle.adapters.archive.packing import Pace, Packed, pack
-from crawler_lifecycle.adapters.kubernetes.files import BundleFiles, NoFiles, VolumeFiles, task_files
+from crawler_lifecycle.adapters.archive.zip.packing import Pace, Packed, pack
+from crawler_lifecycle.adapters.kubernetes.files.sources import BundleFiles, NoFiles, VolumeFiles, task_files
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import FilesMissing, FileSource, TaskRef, Ticket
 from tests.support.run_refs import run_ref
 

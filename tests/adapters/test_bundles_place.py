@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crawler_lifecycle.adapters.archive.bundles_place import BundlesPlace
+from crawler_lifecycle.adapters.archive.bundles.location import BundlesPlace
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.domain.names import bundle_key
 from tests.support.run_refs import run_ref

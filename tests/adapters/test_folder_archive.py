@@ -27,9 +27,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.adapters.archive import FolderArchive, limits, packing
+from crawler_lifecycle.adapters.archive import FolderArchive, limits
 from crawler_lifecycle.adapters.archive.limits import Limits
-from crawler_lifecycle.adapters.archive.naming import Names, safe_component
+from crawler_lifecycle.adapters.archive.zip import packing
+from crawler_lifecycle.adapters.archive.zip.names import Names, safe_component
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports import FileSource

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.explain import job_is_wordless
-from crawler_lifecycle.adapters.kubernetes.facts import TRACKING
-from crawler_lifecycle.adapters.kubernetes.objects import Job, Pod, decode
-from crawler_lifecycle.adapters.kubernetes.reading import read_task
+from crawler_lifecycle.adapters.kubernetes.client.objects import Job, Pod, decode
+from crawler_lifecycle.adapters.kubernetes.looks.explanations import job_is_wordless
+from crawler_lifecycle.adapters.kubernetes.looks.predicates import TRACKING
+from crawler_lifecycle.adapters.kubernetes.looks.reading import read_task
 from crawler_lifecycle.domain.clocks import CLOCK_MARGIN_S
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import Ending, Observation, Phase, read_end

@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 from s3_case import KEY, MIB, OBJECT, proved, store, until
 
-from crawler_lifecycle.adapters.archive import open_archive, s3, s3_upload
-from crawler_lifecycle.adapters.archive.s3 import S3Archive
+from crawler_lifecycle.adapters.archive import open_archive
+from crawler_lifecycle.adapters.archive.s3 import archive as s3
+from crawler_lifecycle.adapters.archive.s3 import upload as s3_upload
+from crawler_lifecycle.adapters.archive.s3.archive import S3Archive
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.ports import FileSource
 from tests.support.s3 import Bucket, S3Server, aws_environment, use_aws
@@ -117,7 +119,7 @@ def test_progress_goes_on_while_the_server_takes_its_time(
 _CHILD = """
 import sys, time
 from pathlib import Path
-from crawler_lifecycle.adapters.archive.s3 import S3Archive
+from crawler_lifecycle.adapters.archive.s3.archive import S3Archive
 from crawler_lifecycle.adapters.archive import packing, s3_upload
 from crawler_lifecycle.ports import FileSource
 

@@ -23,8 +23,9 @@ from temporalio.exceptions import CancelledError
 from temporalio.testing import ActivityEnvironment
 
 from crawler_lifecycle.activities.shared import alive
-from crawler_lifecycle.adapters.archive import s3, s3_upload
-from crawler_lifecycle.adapters.archive.s3 import S3Archive
+from crawler_lifecycle.adapters.archive.s3 import archive as s3
+from crawler_lifecycle.adapters.archive.s3 import upload
+from crawler_lifecycle.adapters.archive.s3.archive import S3Archive
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports import FileSource
@@ -121,7 +122,7 @@ def test_no_credentials(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_secrets_of_an_error_message_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     from botocore.exceptions import ClientError
 
-    from crawler_lifecycle.adapters.archive.s3_trouble import not_delivered
+    from crawler_lifecycle.adapters.archive.s3.errors import not_delivered
 
     monkeypatch.setenv("AWS_SESSION_TOKEN", "canary-session-token")
     said = "ASIAABCDEFGHIJKLMNOP with canary-session-token\nat https://me:pw@host/x " + "y" * 1000
@@ -309,7 +310,7 @@ MD5, OTHER = "0123456789abcdef" * 2, "f" * 32
     ],
 )
 def test_an_etag_is_compared_where_it_is_a_digest(answer: dict[str, str], fits: bool) -> None:
-    assert s3_upload._fits(answer, MD5) is fits
+    assert upload._fits(answer, MD5) is fits
 
 
 @pytest.mark.usefixtures("once")
@@ -353,7 +354,7 @@ class Cancelled(Exception):
 def test_cancelled_by_its_heartbeat_it_leaves_nothing(
     archive: S3Archive, bucket: Bucket, large: Path, after: float, part_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crawler_lifecycle.adapters.archive.packing.BEAT_S", 0)
+    monkeypatch.setattr("crawler_lifecycle.adapters.archive.zip.packing.BEAT_S", 0)
 
     def progress(_: int, size: int) -> None:
         if size >= after * 4 * part_size * 4 // 5:
@@ -367,7 +368,7 @@ def test_cancelled_by_its_heartbeat_it_leaves_nothing(
 def test_a_cancelled_activity_leaves_nothing(
     archive: S3Archive, bucket: Bucket, large: Path, part_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crawler_lifecycle.adapters.archive.packing.BEAT_S", 0)
+    monkeypatch.setattr("crawler_lifecycle.adapters.archive.zip.packing.BEAT_S", 0)
     environment = ActivityEnvironment()
     begun, cancelled = threading.Event(), threading.Event()
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes import volume
-from crawler_lifecycle.adapters.kubernetes.files import VolumeFiles
-from crawler_lifecycle.adapters.kubernetes.layout import files_path, state_path
-from crawler_lifecycle.adapters.kubernetes.volume import ASIDE, TRASH, VolumePlace
+from crawler_lifecycle.adapters.kubernetes.files import volume
+from crawler_lifecycle.adapters.kubernetes.files.layout import files_path, state_path
+from crawler_lifecycle.adapters.kubernetes.files.sources import VolumeFiles
+from crawler_lifecycle.adapters.kubernetes.files.volume import ASIDE, TRASH, VolumePlace
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.ports import TaskRef
 from tests.support.folders import reachable_folder
@@ -251,7 +251,7 @@ AS_CRAWLS = f"""
 import os, sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from crawler_lifecycle.adapters.kubernetes.volume import VolumePlace
+from crawler_lifecycle.adapters.kubernetes.files.volume import VolumePlace
 from crawler_lifecycle.domain.run import RunRef
 os.setgroups([]); os.setgid(1000); os.setuid(1000)
 place = VolumePlace(Path(sys.argv[1]))

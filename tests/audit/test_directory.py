@@ -12,12 +12,13 @@ from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSear
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.adapters.temporal import TemporalDirectory, keep_audit_schedule
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import WorkflowState
 from crawler_lifecycle.domain.errors import TemporalUnavailable
-from crawler_lifecycle.domain.run import RunRef, RunRequest
+from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import Fence, Owner
+from crawler_lifecycle.temporal.directory import TemporalDirectory, keep_audit_schedule
 from tests.support.lab import Lab
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -11,16 +11,16 @@ import pytest
 from temporalio.client import WorkflowHandle
 
 from crawler_lifecycle.activities.shared import utc_now
-from crawler_lifecycle.adapters.temporal import TemporalDirectory
-from crawler_lifecycle.client import Lifecycle
 from crawler_lifecycle.compose import build_audit
 from crawler_lifecycle.domain.audit import AuditRules
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.overdue import OVERDUE_S
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
-from crawler_lifecycle.overdue import AGAIN_S, Overdue
 from crawler_lifecycle.ports import Owner
+from crawler_lifecycle.temporal.client import Lifecycle
+from crawler_lifecycle.temporal.directory import TemporalDirectory
+from crawler_lifecycle.worker.overdue_looks import AGAIN_S, Overdue
 from tests.support.lab import Lab
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

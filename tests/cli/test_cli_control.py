@@ -16,7 +16,7 @@ from cli_support import Crawlctl
 from crawler_lifecycle.cli.gateway import Gateway
 from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.domain.run import Limits, Resources
-from crawler_lifecycle.gateway.schemas import StartRun
+from crawler_lifecycle.gateway.runs.requests import StartRun
 
 ACCEPTED = {"run_id": 7, "workflow_id": "crawl/operations/k", "status": "INITIALIZING"}
 

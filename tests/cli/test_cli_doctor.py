@@ -23,9 +23,10 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse, ListWor
 
 from crawler_lifecycle.adapters.database import engine, head_version, upgrade
 from crawler_lifecycle.cli.doctor import clock, database, machine, queues, report, services, sources, temporal
-from crawler_lifecycle.cli.doctor.report import Check, Context, Line
+from crawler_lifecycle.cli.doctor.line import Line
+from crawler_lifecycle.cli.doctor.report import Check, Context
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.gateway.callers import new_token
+from crawler_lifecycle.gateway.access.tokens import new_token
 from crawler_lifecycle.observability.redaction import Redactor
 from crawler_lifecycle.settings import Settings
 from tests.support.mariadb import MariaDb, mariadb

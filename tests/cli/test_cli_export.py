@@ -16,8 +16,8 @@ from cli_answers import COMPLETED, EXPORT
 from cli_support import Crawlctl
 from cli_world import Served, serve
 
-from crawler_lifecycle.cli.export import fetch
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.runs.export import fetch
 
 
 @pytest.fixture

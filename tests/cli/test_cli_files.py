@@ -12,7 +12,7 @@ import pytest
 import respx
 from cli_support import Crawlctl
 
-from crawler_lifecycle.cli import files
+from crawler_lifecycle.cli.runs import files
 
 ROWS = [
     {"task_id": 70, "path": "items.jsonl", "name": "task-0/items.jsonl", "bytes": 9},

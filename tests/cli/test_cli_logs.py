@@ -15,7 +15,7 @@ from cli_world import Served, serve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.cli import logs
+from crawler_lifecycle.cli.runs import logs
 
 
 @pytest.fixture

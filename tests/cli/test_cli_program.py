@@ -19,7 +19,7 @@ from cli_support import GATEWAY, Crawlctl
 from cli_world import Served, serve
 
 from crawler_lifecycle.cli import session
-from crawler_lifecycle.gateway.callers import digest
+from crawler_lifecycle.gateway.access.tokens import digest
 
 BIN = Path(sys.executable).parent
 

@@ -13,7 +13,7 @@ import respx
 from cli_answers import RUN
 from cli_support import Crawlctl
 
-from crawler_lifecycle.cli import tasks
+from crawler_lifecycle.cli.runs import tasks
 
 LIVE = RUN | {"tasks": {"RUNNING": 2}}
 

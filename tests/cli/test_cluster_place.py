@@ -9,10 +9,10 @@ import pytest
 import yaml
 from cli_support import Crawlctl
 
-from crawler_lifecycle.cli import dev, layout
 from crawler_lifecycle.cli.cluster_access import Place
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.stack import Stack
+from crawler_lifecycle.cli.stack import dev, layout
+from crawler_lifecycle.cli.stack.stack import Stack
 
 PORTS = {name: 10_000 + n for n, name in enumerate(layout.PORTS)}
 

@@ -11,7 +11,7 @@ import pytest
 from cli_support import NOW, Crawlctl, Result
 
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.cli import cluster
+from crawler_lifecycle.cli.admin import cluster
 from crawler_lifecycle.cli.problems import Exit
 from tests.support.kube_api import Answer, FakeApiServer, LostAnswer, Silence, throttled
 from tests.support.kube_api.store import PODS

@@ -13,10 +13,11 @@ from cli_support import NOW, Crawlctl, Result
 from syrupy.assertion import SnapshotAssertion
 
 from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
-from crawler_lifecycle.adapters.kubernetes.layout import files_path, state_path
-from crawler_lifecycle.adapters.kubernetes.volume import VolumePlace
+from crawler_lifecycle.adapters.kubernetes.files.layout import files_path, state_path
+from crawler_lifecycle.adapters.kubernetes.files.volume import VolumePlace
 from crawler_lifecycle.cli.problems import Exit
-from crawler_lifecycle.domain.run import ExportResult, RunRef
+from crawler_lifecycle.domain.run import ExportResult
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import Fence
 from tests.contracts.store.world import Clock, World
 from tests.support.run_refs import run_ref

@@ -12,8 +12,8 @@ from cli_support import NOW, Crawlctl, Result
 from syrupy.assertion import SnapshotAssertion
 
 from crawler_lifecycle.adapters.database import Pruner, SqlRunStore, open_store, upgrade
-from crawler_lifecycle.adapters.database import pruning as adapter
-from crawler_lifecycle.cli import db_prune
+from crawler_lifecycle.adapters.database.writes import pruning as adapter
+from crawler_lifecycle.cli.admin import db_prune
 from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.pruning import GOES, NEVER

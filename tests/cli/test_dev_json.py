@@ -14,7 +14,7 @@ from cli_support import Crawlctl
 
 from crawler_lifecycle.cli import dev_json
 from crawler_lifecycle.cli.problems import CommandFailed
-from crawler_lifecycle.cli.stack import Stack
+from crawler_lifecycle.cli.stack.stack import Stack
 
 TOKEN = "correct-horse-battery-staple"
 

@@ -15,9 +15,10 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from crawler_lifecycle import compose
-from crawler_lifecycle.adapters.kubernetes import labels, rights
-from crawler_lifecycle.cli.doctor import cluster, cluster_objects, place
-from crawler_lifecycle.cli.doctor.report import Context, Line
+from crawler_lifecycle.adapters.kubernetes import labels, rbac
+from crawler_lifecycle.cli.doctor import cluster, cluster_objects, component
+from crawler_lifecycle.cli.doctor.line import Line
+from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.cli.doctor.sources import Sources
 from crawler_lifecycle.cli.doctor.verb import _checks, _here
 from crawler_lifecycle.observability.redaction import Redactor
@@ -178,14 +179,14 @@ def test_a_namespace_that_is_not_ours_to_read(api: FakeApiServer) -> None:
 # --- rights --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("right", sorted({one for role in rights.ROLES.values() for one in role}), ids=str)
-def test_each_missing_right_is_named_with_the_roles_that_grant_it(api: FakeApiServer, right: rights.Right) -> None:
+@pytest.mark.parametrize("right", sorted({one for role in rbac.ROLES.values() for one in role}), ids=str)
+def test_each_missing_right_is_named_with_the_roles_that_grant_it(api: FakeApiServer, right: rbac.Right) -> None:
     api.deny(right.verb, right.resource, right.name or ("crawls" if right.resource == "namespaces" else None))
     exactly = re.compile(rf"{re.escape(str(right))}(,|:| in )")  # and not the same of another group
     lines = [one for one in look(api) if one.check == "rights" and exactly.search(one.text)]
-    roles = {name for name, granted in rights.ROLES.items() if right in granted}
+    roles = {name for name, granted in rbac.ROLES.items() if right in granted}
     assert {name for name in roles if any(f"(Role {name}" in str(one.cure) for one in lines)} == roles
-    expected = {"warn"} if right in rights.DISPENSABLE else {"bad"}
+    expected = {"warn"} if right in rbac.DISPENSABLE else {"bad"}
     assert {one.level for one in lines} == expected
 
 
@@ -206,7 +207,7 @@ def in_the_pod_of(api: FakeApiServer, account: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
 
 
-@pytest.mark.parametrize("account", list(place.USES))
+@pytest.mark.parametrize("account", list(component.USES))
 def test_in_a_components_pod_what_it_cannot_reach_is_not_checked(
     api: FakeApiServer, monkeypatch: pytest.MonkeyPatch, account: str
 ) -> None:
@@ -215,7 +216,7 @@ def test_in_a_components_pod_what_it_cannot_reach_is_not_checked(
     known = Settings.model_validate({"cluster": {"kind": "kubernetes", "kubeconfig": api.kubeconfig()}})
     every = _checks()
     chosen, (line,) = _here(every, Context(known, Sources({}), Redactor(set())))
-    assert {check.name for check in chosen} == place.OWN | place.USES[account]
+    assert {check.name for check in chosen} == component.OWN | component.USES[account]
     assert {check.name for check in every} > {check.name for check in chosen}
     assert (line.check, line.level) == ("component", "ok")
     assert line.text.startswith(f"this is {account}:")
@@ -252,24 +253,24 @@ def test_who_has_no_rights_misses_none(api: FakeApiServer, monkeypatch: pytest.M
     assert text == "worker-export has none and needs none, as system:serviceaccount:crawler-lifecycle:worker-export"
 
 
-@pytest.mark.parametrize("account", rights.RIGHTLESS)
+@pytest.mark.parametrize("account", rbac.RIGHTLESS)
 def test_a_pod_without_a_token_is_known_by_its_name(
     api: FakeApiServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, account: str
 ) -> None:
     """It asks the cluster nothing, so there is nothing wrong when it cannot."""
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     monkeypatch.delenv("KUBECONFIG", raising=False)
-    monkeypatch.setattr(place, "TOKEN", tmp_path / "token")
+    monkeypatch.setattr(component, "TOKEN", tmp_path / "token")
     monkeypatch.setattr(socket, "gethostname", lambda: f"{account}-5c689d88bb-x7kqz")
     known = Settings.model_validate({"cluster": {"kind": "kubernetes"}})
-    assert place.component(known) == account
+    assert component.component(known) == account
     text = f"{account} asks the cluster nothing, and has no token for it"
     assert of(look(api, kubeconfig=None), "cluster") == [("ok", text)]
     assert api.requests == []
     monkeypatch.setattr(socket, "gethostname", lambda: f"{account}s-machine")
-    assert place.component(known) is None
+    assert component.component(known) is None
     monkeypatch.setattr(socket, "gethostname", lambda: "worker-cluster-5c689d88bb-x7kqz")
-    assert place.component(known) is None
+    assert component.component(known) is None
     assert of(look(api, kubeconfig=None), "cluster")[0][0] == "bad", "this one needs its token"
 
 

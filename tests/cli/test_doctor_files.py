@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.archive.bundles_place import PROBE
-from crawler_lifecycle.cli.doctor import files, place
-from crawler_lifecycle.cli.doctor.report import Context, Line
+from crawler_lifecycle.adapters.archive.bundles.location import PROBE
+from crawler_lifecycle.cli.doctor import component, files
+from crawler_lifecycle.cli.doctor.line import Line
+from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.cli.doctor.sources import Sources
 from crawler_lifecycle.cli.doctor.verb import _checks
 from crawler_lifecycle.observability.redaction import Redactor
@@ -28,7 +29,7 @@ def bucket(server: S3Server, proxy: FaultProxy) -> Bucket:
 def who(monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
     """The component in whose pod we are."""
     mine: dict[str, str | None] = {"name": None}
-    monkeypatch.setattr(place, "component", lambda settings: mine["name"])
+    monkeypatch.setattr(component, "component", lambda settings: mine["name"])
     return mine
 
 
@@ -47,7 +48,7 @@ def found(**cluster: Any) -> list[Line]:
 
 def test_it_is_one_of_the_checks() -> None:
     assert files.check_files in [check.look for check in _checks()]
-    assert {name for name, uses in place.USES.items() if files.CHECK in uses} == {files.SIGNS, files.READS}
+    assert {name for name, uses in component.USES.items() if files.CHECK in uses} == {files.SIGNS, files.READS}
 
 
 def test_a_local_cluster_has_no_such_place(who: dict[str, str | None]) -> None:

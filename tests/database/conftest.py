@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from alembic import command
 
-from crawler_lifecycle.adapters.database import schema
 from crawler_lifecycle.adapters.database.engine import open_engine, parse_url
+from crawler_lifecycle.adapters.database.migrations import schema_version as schema
 from tests.support.mariadb import MariaDb, mariadb
 
 __all__ = ["mariadb"]

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 
 from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
 from crawler_lifecycle.adapters.database import engine as engine_module
-from crawler_lifecycle.adapters.database.columns import UtcTime, Words, storable
 from crawler_lifecycle.adapters.database.engine import Database, masked, open_engine, parse_url
+from crawler_lifecycle.adapters.database.schema.columns import UtcTime, Words, storable
 from crawler_lifecycle.domain.errors import InvalidRequest, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports import Fence, Owner

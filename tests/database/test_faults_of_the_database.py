@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
 from crawler_lifecycle.adapters.database.engine import Database, open_engine, parse_url
-from crawler_lifecycle.adapters.database.unit import utc_now
+from crawler_lifecycle.adapters.database.writes.unit_of_work import utc_now
 from crawler_lifecycle.domain.errors import LifecycleError, NotInThisState, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Phase

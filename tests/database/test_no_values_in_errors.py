@@ -18,14 +18,14 @@ from temporalio.converter import PayloadConverter
 
 from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
 from crawler_lifecycle.adapters.database.engine import spoken
-from crawler_lifecycle.adapters.database.tables import metadata, run_history
+from crawler_lifecycle.adapters.database.schema.tables import metadata, run_history
 from crawler_lifecycle.domain.audit import Finding as AuditFinding
 from crawler_lifecycle.domain.audit import FindingKind
 from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable, StoreRefused, StoreUnavailable
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.domain.task import Counters, End, Phase
 from crawler_lifecycle.ports import Deployed, Details
-from crawler_lifecycle.temporal import RedactingFailureConverter
+from crawler_lifecycle.temporal.plugin import RedactingFailureConverter
 from tests.contracts.store.world import Clock, World, seen
 
 MARKER = "MARKER-7f3a"

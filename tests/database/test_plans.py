@@ -18,13 +18,14 @@ import pytest
 import sqlalchemy as sa
 
 from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
-from crawler_lifecycle.adapters.database.tables import metadata, outbox_event, run_history, task_history
+from crawler_lifecycle.adapters.database.schema.tables import metadata, outbox_event, run_history, task_history
 from crawler_lifecycle.domain.audit import AuditReport, Finding, FindingKind
+from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import NotInThisState
-from crawler_lifecycle.domain.ledger import CorrectionKind
-from crawler_lifecycle.domain.run import RunRef, RunRequest, RunStatus, Stage
+from crawler_lifecycle.domain.file_retention import Stand
+from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus
-from crawler_lifecycle.domain.tidying import Stand
 from crawler_lifecycle.ports import Correction, Counted, Details, Fence, LostRun, RunStore, TaskRecord
 from tests.contracts.store.world import OTHER, OWNER, START, Clock, World, closed, request, seen
 from tests.database.plans import Plans

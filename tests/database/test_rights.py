@@ -12,9 +12,9 @@ import pymysql
 import pytest
 
 from crawler_lifecycle.adapters.database import open_store, upgrade
-from crawler_lifecycle.adapters.database.tables import metadata
+from crawler_lifecycle.adapters.database.schema.tables import metadata
+from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import StoreUnavailable
-from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.run import ExportResult, RunStatus
 from crawler_lifecycle.domain.task import End, Phase
 from crawler_lifecycle.ports import Correction

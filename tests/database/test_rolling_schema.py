@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from crawler_lifecycle.adapters.database import diagnose, head_version, open_store, read_schema, schema, upgrade
+from crawler_lifecycle.adapters.database import diagnose, head_version, open_store, read_schema, upgrade
 from crawler_lifecycle.adapters.database.engine import open_engine, parse_url
+from crawler_lifecycle.adapters.database.migrations import schema_version as schema
 from crawler_lifecycle.domain.errors import NotInThisState, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Verdict
 from crawler_lifecycle.ports import Fence, Owner

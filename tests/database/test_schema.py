@@ -15,9 +15,10 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from crawler_lifecycle.adapters.database import current_version, head_version, open_store, read_schema, schema, upgrade
+from crawler_lifecycle.adapters.database import current_version, head_version, open_store, read_schema, upgrade
 from crawler_lifecycle.adapters.database.engine import open_engine, parse_url
-from crawler_lifecycle.adapters.database.tables import metadata
+from crawler_lifecycle.adapters.database.migrations import schema_version as schema
+from crawler_lifecycle.adapters.database.schema.tables import metadata
 from crawler_lifecycle.domain.errors import NotInThisState, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports import Owner

@@ -12,9 +12,10 @@ import pytest
 import sqlalchemy as sa
 
 from crawler_lifecycle.activities.stopping import STOP_PAGE
-from crawler_lifecycle.adapters.database import SqlRunStore, open_store, stops, upgrade
-from crawler_lifecycle.adapters.database.bulk import move_tasks
-from crawler_lifecycle.adapters.database.stops import CANCEL_PAGE
+from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
+from crawler_lifecycle.adapters.database.writes import stops
+from crawler_lifecycle.adapters.database.writes.bulk import move_tasks
+from crawler_lifecycle.adapters.database.writes.stops import CANCEL_PAGE
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Counters, Phase
 from crawler_lifecycle.ports import Details, Fence

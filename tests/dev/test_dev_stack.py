@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import yaml
 from dev_support import ANSWER_S, Dev, gone, wait_until
 
-from crawler_lifecycle.cli import dev, layout, processes
-from crawler_lifecycle.cli.stack import Stack
+from crawler_lifecycle.cli.stack import dev, layout, processes
+from crawler_lifecycle.cli.stack.stack import Stack
 
 PARTS = {"temporal", "scheduler", "gateway", "worker", "site"}
 

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from dev_support import ANSWER_S, PATIENCE_S, Dev, wait_until
 
-from crawler_lifecycle.cli import nearby
+from crawler_lifecycle.cli.admin import nearby
 from crawler_lifecycle.cli.problems import CommandFailed
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from dev_support import ROOT
 
-from crawler_lifecycle.cli import processes
+from crawler_lifecycle.cli.stack import processes
 
 sys.path.insert(0, str(ROOT))
 from examples.story_checks import CHECKS, Places, Untrue

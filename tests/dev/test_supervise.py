@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from dev_support import wait_until
 
-from crawler_lifecycle.cli import processes, supervise
-from crawler_lifecycle.cli.stack import Stack
-from crawler_lifecycle.cli.supervise import Part, PartFailed, Supervisor
+from crawler_lifecycle.cli.stack import processes, supervise
+from crawler_lifecycle.cli.stack.stack import Stack
+from crawler_lifecycle.cli.stack.supervise import Part, PartFailed, Supervisor
 
 SERVER = """
 import http.server, signal, sys

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.cli import temporal_server
+from crawler_lifecycle.cli.stack import temporal_server
 
 BUILD = """
 import os, sys

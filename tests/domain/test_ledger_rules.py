@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.cli.show import KIND
-from crawler_lifecycle.domain.ledger import MEANINGS, SOURCES, CorrectionKind, untrue_ms, untrue_since, wrong_words
+from crawler_lifecycle.cli.runs.show import KIND
+from crawler_lifecycle.domain.corrections import MEANINGS, SOURCES, CorrectionKind, untrue_ms, untrue_since, wrong_words
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 PAGE = (Path(__file__).parents[2] / "docs" / "truth.md").read_text()

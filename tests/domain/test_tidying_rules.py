@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crawler_lifecycle.domain.file_retention import KeptRun, Stand, stand_of
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.domain.tidying import KeptRun, Stand, stand_of
 
 BEFORE = datetime(2026, 11, 6, tzinfo=UTC)
 LONG_AGO, LATER = BEFORE - timedelta(seconds=1), BEFORE

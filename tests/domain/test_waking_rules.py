@@ -11,14 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from crawler_lifecycle.domain.waking import (
-    PATIENCE_S,
-    POLL_S,
-    RETRY_MAX_S,
-    Standing,
-    Wake,
-    Wakes,
-)
+from crawler_lifecycle.domain.wake_ups import PATIENCE_S, POLL_S, RETRY_MAX_S, Standing, Wake, Wakes
 from tests.support.examples import examples
 
 START = datetime(2026, 3, 1, tzinfo=UTC)

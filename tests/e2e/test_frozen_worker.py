@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 import pytest
 from temporalio.common import SearchAttributeKey
 
-from crawler_lifecycle.cli import processes
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.supervise import Part
+from crawler_lifecycle.cli.stack import processes
+from crawler_lifecycle.cli.stack.supervise import Part
 from crawler_lifecycle.domain.run import Stage
 from tests.e2e.stopping import QUICK, StopWorld
 from tests.e2e.world import TERMINAL, Row, moment, until

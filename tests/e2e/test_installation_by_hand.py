@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.cli import processes, temporal_server
-from crawler_lifecycle.cli.supervise import Part, Supervisor
+from crawler_lifecycle.cli.stack import processes, temporal_server
+from crawler_lifecycle.cli.stack.supervise import Part, Supervisor
 from tests.database.test_installation import DOCS, SECTION, block, here, installed
 from tests.e2e.world import end_all_below, until
 from tests.support.mariadb import MariaDb

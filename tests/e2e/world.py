@@ -19,13 +19,13 @@ from typing import Any, TypeVar
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from crawler_lifecycle.cli import processes, temporal_server
 from crawler_lifecycle.cli.gateway import Gateway
 from crawler_lifecycle.cli.problems import CommandFailed
-from crawler_lifecycle.cli.stack import Stack
-from crawler_lifecycle.cli.supervise import Part
+from crawler_lifecycle.cli.stack import processes, temporal_server
+from crawler_lifecycle.cli.stack.stack import Stack
+from crawler_lifecycle.cli.stack.supervise import Part
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.cadence import LATE_TOLERANCE_SECONDS
+from crawler_lifecycle.domain.ladder import LATE_TOLERANCE_SECONDS
 from examples.story_checks import CHECKS, Places, query
 from tests.support.builds import command, environment
 

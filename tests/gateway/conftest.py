@@ -11,7 +11,8 @@ from fastapi.testclient import TestClient
 from gateway_world import Clock, World
 
 from crawler_lifecycle.adapters.database import open_store, upgrade
-from crawler_lifecycle.gateway import app, blocked
+from crawler_lifecycle.gateway import app
+from crawler_lifecycle.gateway.runs import blocked
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import schemathesis
 from schemathesis.config import SchemathesisConfig
 from schemathesis.engine import events, from_schema
 
-from crawler_lifecycle.gateway.openapi import ITEM_SCHEMA
+from crawler_lifecycle.gateway.api.openapi import ITEM_SCHEMA
 
 #: Every check of schemathesis but two. A crawler that nobody knows, a run that does not exist and a token of no list
 #: all fit their schemas, so that refusing data which fits (``positive_data_acceptance``) is right here; and nobody has

@@ -18,7 +18,7 @@ CODE = """
 import os, sys
 from crawler_lifecycle.gateway import app
 from crawler_lifecycle.gateway.serve import serve
-from crawler_lifecycle.gateway.workflows import LateTemporal
+from crawler_lifecycle.gateway.runs.workflows import LateTemporal
 from crawler_lifecycle.settings import Settings
 app.READY_TIMEOUT_S = 60.0
 LateTemporal.__init__.__kwdefaults__["timeout_s"] = 60.0

@@ -14,18 +14,20 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.adapters.database import SqlRunStore
-from crawler_lifecycle.client import TemporalUnavailable
+from crawler_lifecycle.domain.arguments import Argument
 from crawler_lifecycle.domain.audit import AuditReport, Unknown
-from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.names import export_workflow_id
-from crawler_lifecycle.domain.run import RunRef, RunRequest, RunStatus, StopRequest, Verdict
+from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopRequest, Verdict
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.fakes.services import FakeScheduler
+from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.app import create_app
-from crawler_lifecycle.gateway.auth import Entrance
-from crawler_lifecycle.gateway.commands import Commands
-from crawler_lifecycle.gateway.crawlers import Crawlers
-from crawler_lifecycle.gateway.sweep import Sweep
-from crawler_lifecycle.gateway.troubles import Trouble
+from crawler_lifecycle.gateway.runs.commands import Commands
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.runs.sweep import Sweep
+from crawler_lifecycle.gateway.runs.workflow_problems import Trouble
 from crawler_lifecycle.ports import Deployed, Fence, Owner, RunHandle
 
 BASE = "http://127.0.0.1:8500"

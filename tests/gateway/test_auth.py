@@ -16,9 +16,9 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from gateway_world import BASE, World
 
-from crawler_lifecycle.gateway.auth import ACCESS, Callers, CallersError, Entrance, Operations, Role, new_token, signed
-from crawler_lifecycle.gateway.callers import FRESH_S, digest
-from crawler_lifecycle.gateway.schemas import StopRun
+from crawler_lifecycle.gateway.access.operations import ACCESS, Entrance, Operations, new_token, signed
+from crawler_lifecycle.gateway.access.tokens import FRESH_S, Callers, CallersError, Role, digest
+from crawler_lifecycle.gateway.runs.requests import StopRun
 from crawler_lifecycle.gateway.serve import entrance_of
 from crawler_lifecycle.settings import GatewaySettings
 from crawler_lifecycle.task_tokens import sign
@@ -214,7 +214,7 @@ def test_commands_leave_a_line_with_their_caller(
     def keep(*_: object, **__: object) -> None:
         lines.append(dict(structlog.contextvars.get_contextvars()))
 
-    monkeypatch.setattr("crawler_lifecycle.gateway.auth.logger.info", keep)
+    monkeypatch.setattr("crawler_lifecycle.gateway.access.operations.logger.info", keep)
     door.post("/v1/runs", json={"crawler": "plain"}, headers={**keys.headers("operate"), "X-Request-Id": "abc"})
     door.get("/v1/runs", headers=keys.headers("operate"))
     [line] = lines

@@ -14,10 +14,10 @@ from fastapi.testclient import TestClient
 from gateway_world import World
 
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.gateway import blocked
-from crawler_lifecycle.gateway.blocked import Blocked, in_words
 from crawler_lifecycle.gateway.metrics import Metrics
-from crawler_lifecycle.gateway.troubles import Trouble
+from crawler_lifecycle.gateway.runs import blocked
+from crawler_lifecycle.gateway.runs.blocked import Blocked, in_words
+from crawler_lifecycle.gateway.runs.workflow_problems import Trouble
 
 SINCE = datetime(2026, 11, 20, 11, 58, tzinfo=UTC)
 BUG = Trouble(SINCE, "RuntimeError: boom")

@@ -10,7 +10,7 @@ from gateway_world import World
 
 from crawler_lifecycle import task_tokens
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.gateway.auth import Entrance
+from crawler_lifecycle.gateway.access.operations import Entrance
 
 KEY = b"k" * 32
 PAGES = {"tasks": [{"args": {"page": "1"}}, {"args": {"page": "2"}}]}

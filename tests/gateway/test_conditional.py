@@ -144,7 +144,7 @@ def test_one_validator_is_not_good_for_another_answer(client: TestClient, run: R
 
 
 def test_a_changed_catalogue_is_news(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crawler_lifecycle.gateway.crawlers.FRESH_S", 0.0)
+    monkeypatch.setattr("crawler_lifecycle.gateway.runs.crawlers.FRESH_S", 0.0)
     known = list(CRAWLERS)
     monkeypatch.setattr(world.scheduler, "crawlers", lambda: known)
     with world.client(world.new_app()) as client:

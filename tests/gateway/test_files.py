@@ -9,7 +9,7 @@ from gateway_world import World
 
 from crawler_lifecycle.adapters.local.task_files import LocalFiles
 from crawler_lifecycle.domain.run import ChildTask, RunRequest
-from crawler_lifecycle.gateway.task_logs import CHUNK
+from crawler_lifecycle.gateway.streams.logs import CHUNK
 from crawler_lifecycle.ports import Owner
 
 

@@ -12,7 +12,8 @@ from gateway_world import World
 
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 from crawler_lifecycle.domain.audit import AuditReport
-from crawler_lifecycle.gateway.auth import ACCESS, Callers, Entrance, new_token
+from crawler_lifecycle.gateway.access.operations import ACCESS, Entrance, new_token
+from crawler_lifecycle.gateway.access.tokens import Callers
 from crawler_lifecycle.web.origins import named_hosts
 
 CRAWLERS = Path(__file__).parents[2] / "examples" / "crawlers.yaml"

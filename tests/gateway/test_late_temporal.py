@@ -8,13 +8,12 @@ from typing import Any, cast
 import pytest
 from temporalio.service import RPCError, RPCStatusCode
 
-from crawler_lifecycle.client import TemporalUnavailable
-from crawler_lifecycle.domain.errors import SchedulerUnavailable
+from crawler_lifecycle.domain.errors import SchedulerUnavailable, TemporalUnavailable
 from crawler_lifecycle.fakes.services import FakeScheduler
-from crawler_lifecycle.gateway.blocked import Blocked
-from crawler_lifecycle.gateway.crawlers import Crawlers
 from crawler_lifecycle.gateway.metrics import Metrics
-from crawler_lifecycle.gateway.workflows import LateTemporal
+from crawler_lifecycle.gateway.runs.blocked import Blocked
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.runs.workflows import LateTemporal
 
 
 class _Service:

@@ -11,11 +11,11 @@ from fastapi.testclient import TestClient
 from gateway_world import World
 from prometheus_client.parser import text_string_to_metric_families
 
+from crawler_lifecycle.domain.corrections import NOT_COUNTED, CorrectionKind
 from crawler_lifecycle.domain.errors import StoreUnavailable
-from crawler_lifecycle.domain.ledger import NOT_COUNTED, CorrectionKind
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, RunStatus, StopIntent, Verdict
 from crawler_lifecycle.domain.task import Observation, Phase, reconcile
-from crawler_lifecycle.gateway import routes_ledger
+from crawler_lifecycle.gateway.api import corrections
 from crawler_lifecycle.ports import Correction, Deployed, Fence, Finding, Look, Owner
 
 OWNER = Owner("crawl/plain/k", "chain-1")
@@ -168,7 +168,7 @@ def test_the_ledger_in_one_line(world: World, client: TestClient, fence: Fence) 
 def test_no_word_of_the_truth_without_the_looks_that_are_overdue(
     world: World, client: TestClient, fence: Fence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes_ledger, "FRESH_S", 0.0)
+    monkeypatch.setattr(corrections, "FRESH_S", 0.0)
     world.clock.forward(90)
     nothing = {"count": 0, "since": None, "run_id": None, "verified_at": None, "text": None}
     assert client.get("/v1/runs", params={"status": "FAILED"}).json()["overdue"] == nothing
@@ -213,7 +213,7 @@ def figures(client: TestClient, name: str) -> dict[str, float]:
 def test_figures_are_those_of_the_ledger(
     world: World, client: TestClient, fence: Fence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes_ledger, "FRESH_S", 0.0)
+    monkeypatch.setattr(corrections, "FRESH_S", 0.0)
     assert figures(client, "lifecycle_week_corrections") == {kind.value: 0 for kind in CorrectionKind}
     world.clock.forward(12)
     wrong(world, fence, CorrectionKind.VANISHED, "LOST")

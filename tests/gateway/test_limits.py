@@ -15,18 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.gateway import app as gateway_app
-from crawler_lifecycle.gateway.auth import (
-    ACCESS,
-    CHECK_S,
-    Callers,
-    Door,
-    Entrance,
-    Operations,
-    Role,
-    new_token,
-)
-from crawler_lifecycle.gateway.callers import FRESH_S
-from crawler_lifecycle.gateway.limits import REQUESTS_MAX, STREAMS_MAX, Limits, Quota
+from crawler_lifecycle.gateway.access.limits import REQUESTS_MAX, STREAMS_MAX, Limits, Quota
+from crawler_lifecycle.gateway.access.operations import ACCESS, CHECK_S, Door, Entrance, Operations, new_token
+from crawler_lifecycle.gateway.access.tokens import FRESH_S, Callers, Role
 from crawler_lifecycle.web.origins import named_hosts
 from crawler_lifecycle.web.problems import Problem
 from crawler_lifecycle.web.serving import Bodies

@@ -24,10 +24,11 @@ from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.adapters.local.logs import LocalLogs
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.domain.run import Limits, Resources, RunRef, RunRequest
+from crawler_lifecycle.domain.run import Limits, Resources, RunRequest
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Change, Observation, Phase, TaskStatus
 from crawler_lifecycle.fakes.logs import FakeLogs
-from crawler_lifecycle.gateway.task_logs import BACK_MAX, CHUNK, _last_lines
+from crawler_lifecycle.gateway.streams.logs import BACK_MAX, CHUNK, _last_lines
 from crawler_lifecycle.ports import (
     Deployed,
     Deployment,
@@ -91,7 +92,7 @@ def _get(world: World, path: str, logs: FakeLogs | None, **params: object) -> ht
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crawler_lifecycle.gateway.task_logs.STATUS_S", 0.05)
+    monkeypatch.setattr("crawler_lifecycle.gateway.streams.logs.STATUS_S", 0.05)
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------

@@ -13,11 +13,11 @@ from gateway_world import World
 from served import served
 
 from crawler_lifecycle.domain.run import RunRequest
-from crawler_lifecycle.gateway import feed as feed_module
-from crawler_lifecycle.gateway import long_poll
-from crawler_lifecycle.gateway.auth import Callers, Entrance
-from crawler_lifecycle.gateway.callers import Role, new_token
-from crawler_lifecycle.gateway.limits import Quota
+from crawler_lifecycle.gateway.access.limits import Quota
+from crawler_lifecycle.gateway.access.operations import Entrance
+from crawler_lifecycle.gateway.access.tokens import Callers, Role, new_token
+from crawler_lifecycle.gateway.api import long_poll
+from crawler_lifecycle.gateway.streams import feed as feed_module
 from crawler_lifecycle.ports import Owner, RunRow
 from crawler_lifecycle.web.origins import named_hosts
 

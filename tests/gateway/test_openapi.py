@@ -19,8 +19,8 @@ from fastapi.testclient import TestClient
 from gateway_world import World
 
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.gateway import openapi
-from crawler_lifecycle.gateway.auth import ACCESS
+from crawler_lifecycle.gateway.access.operations import ACCESS
+from crawler_lifecycle.gateway.api import openapi
 from crawler_lifecycle.web.problem_codes import CODES, render
 from crawler_lifecycle.web.problems import of_error, snake
 
@@ -52,7 +52,7 @@ def test_the_page_of_problems_is_made_from_the_table() -> None:
 
 
 def test_the_command_writes_both_and_the_same_bytes_each_time(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "crawler_lifecycle.gateway.openapi", str(tmp_path)]
+    command = [sys.executable, "-m", "crawler_lifecycle.gateway.api.openapi", str(tmp_path)]
     subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True)
     assert (tmp_path / "openapi.json").read_text() == openapi.text()
     assert (tmp_path / "problems.md").read_text() == render()
@@ -187,9 +187,9 @@ def _used() -> Iterator[tuple[str, int | None, str]]:
 
 
 def _errors() -> Iterator[type[LifecycleError]]:
-    import crawler_lifecycle.client  # declares one of them
+    import crawler_lifecycle.temporal.client  # declares one of them
 
-    assert crawler_lifecycle.client
+    assert crawler_lifecycle.temporal.client
     found = [LifecycleError]
     while found:
         error = found.pop()

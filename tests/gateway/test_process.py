@@ -13,7 +13,7 @@ import httpx
 import pytest
 from gateway_process import environment, gateway, refused
 
-from crawler_lifecycle.gateway.auth import new_token
+from crawler_lifecycle.gateway.access.operations import new_token
 
 MIB = 1024 * 1024
 

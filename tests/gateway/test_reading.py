@@ -10,7 +10,7 @@ from gateway_world import World
 
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Change, Observation, Phase, TaskStatus
-from crawler_lifecycle.gateway.paging import id_before
+from crawler_lifecycle.gateway.api.paging import id_before
 from crawler_lifecycle.ports import CorrectionRow, Details, Finding, Look
 
 

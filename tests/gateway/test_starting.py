@@ -15,9 +15,9 @@ from crawler_lifecycle.domain.arguments import Argument, ArgumentType
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, with_limits
 from crawler_lifecycle.domain.errors import SchedulerUnavailable
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
-from crawler_lifecycle.gateway.commands import Commands, Outcome
-from crawler_lifecycle.gateway.crawlers import Crawlers
-from crawler_lifecycle.gateway.schemas import StartRun
+from crawler_lifecycle.gateway.runs.commands import Commands, Outcome
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.runs.requests import StartRun
 from crawler_lifecycle.web.problems import Problem
 
 

@@ -23,8 +23,8 @@ from served import Sse, events, listening, served
 
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest
-from crawler_lifecycle.gateway.feed import BUSY_S, IDLE_S, Feed, encode
 from crawler_lifecycle.gateway.metrics import Metrics
+from crawler_lifecycle.gateway.streams.feed import BUSY_S, IDLE_S, Feed, encode
 from crawler_lifecycle.ports import Event, Fence, Owner, RunStore
 from tests.support.examples import examples
 
@@ -169,7 +169,7 @@ def test_pages_of_others_cannot_listen(client: TestClient, origin: str) -> None:
 async def test_a_reader_that_never_reads_is_dropped_and_others_go_on(
     world: World, telling: Telling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crawler_lifecycle.gateway.streaming.STALL_S", 0.5)
+    monkeypatch.setattr("crawler_lifecycle.gateway.streams.responses.STALL_S", 0.5)
     run_id = telling.run()
     with socket.socket() as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -326,9 +326,9 @@ def _seqs(wire: bytes) -> Iterator[tuple[str, int]]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"BUSY_S": 0.001, "IDLE_S": 0.002, "TROUBLE_S": 0.005, "OUTAGE_S": 0.005}.items():
-        monkeypatch.setattr(f"crawler_lifecycle.gateway.feed.{name}", value)
+        monkeypatch.setattr(f"crawler_lifecycle.gateway.streams.feed.{name}", value)
     for name, number in {"PAGE": 7, "CATCH_UP_PAGE": 5, "CHUNK": 700}.items():
-        monkeypatch.setattr(f"crawler_lifecycle.gateway.feed.{name}", number)
+        monkeypatch.setattr(f"crawler_lifecycle.gateway.streams.feed.{name}", number)
 
 
 @settings(max_examples=examples(15))

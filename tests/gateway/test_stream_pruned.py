@@ -14,7 +14,7 @@ from gateway_world import World
 from served import Sse, listening, served
 
 from crawler_lifecycle.adapters.database import Pruner, open_pruner
-from crawler_lifecycle.gateway import feed
+from crawler_lifecycle.gateway.streams import feed
 from crawler_lifecycle.ports import Details, Event, Fence
 from tests.contracts.store import world as lives
 

@@ -11,7 +11,7 @@ from test_conditional import Run
 
 from crawler_lifecycle.domain.run import RunStatus, Verdict
 from crawler_lifecycle.domain.task import Change, End, Observation, Phase, TaskStatus
-from crawler_lifecycle.gateway.timeline import TEXT_MAX, _sentence
+from crawler_lifecycle.gateway.streams.timeline import TEXT_MAX, _sentence
 from crawler_lifecycle.ports import Finding
 
 

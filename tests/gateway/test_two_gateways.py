@@ -23,7 +23,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.adapters.database import open_store, upgrade
 from crawler_lifecycle.fakes.services import FakeCatalogue, FakeDeployer
-from crawler_lifecycle.gateway.auth import new_token
+from crawler_lifecycle.gateway.access.operations import new_token
 from crawler_lifecycle.scheduler.app import create_app
 from crawler_lifecycle.web.listening import bind
 from tests.support.mariadb import MariaDb, mariadb

@@ -25,9 +25,10 @@ from served import served
 import crawler_lifecycle.runner
 from crawler_lifecycle import task_tokens
 from crawler_lifecycle.adapters.archive import open_archive, open_bundles
-from crawler_lifecycle.adapters.kubernetes.files import task_files
-from crawler_lifecycle.domain.run import RunRef, RunStatus
-from crawler_lifecycle.gateway.auth import Entrance
+from crawler_lifecycle.adapters.kubernetes.files.sources import task_files
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.ports import TaskRef
 from tests.support.run_refs import run_ref
 from tests.support.s3 import rclone_s3, use_aws

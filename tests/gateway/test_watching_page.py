@@ -10,9 +10,10 @@ from fastapi.testclient import TestClient
 from gateway_world import World
 
 from crawler_lifecycle.fakes.logs import FakeLogs
-from crawler_lifecycle.gateway import feed, streaming, task_logs
-from crawler_lifecycle.gateway.paging import LogChoice, RunFilters
-from crawler_lifecycle.gateway.timeline import Kind
+from crawler_lifecycle.gateway.api.paging import LogChoice, RunFilters
+from crawler_lifecycle.gateway.streams import feed, responses
+from crawler_lifecycle.gateway.streams import logs as task_logs
+from crawler_lifecycle.gateway.streams.timeline import Kind
 
 PAGE = (Path(__file__).parents[2] / "docs" / "watching.md").read_text()
 
@@ -38,6 +39,6 @@ def test_the_page_names_every_filter_and_kind_and_the_numbers_in_the_code(client
     for kind in get_args(Kind):
         assert f"| `{kind}` |" in PAGE
     assert f"a comment every {feed.PING_S:g} s" in PAGE
-    assert f"takes nothing for {streaming.STALL_S:g} s" in PAGE
+    assert f"takes nothing for {responses.STALL_S:g} s" in PAGE
     assert f"the last {task_logs.BACK_MAX // 2**20} MiB" in PAGE
     assert f"retry: {feed.RETRY_MS}" in PAGE

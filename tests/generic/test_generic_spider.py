@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 import crawler_lifecycle.generic
 import crawler_lifecycle.runner
-from crawler_lifecycle.generic.site_crawler.patience import PAUSE_MAX_S, seconds_of
 from crawler_lifecycle.generic.site_crawler.redirects import Redirects
+from crawler_lifecycle.generic.site_crawler.retry_after import PAUSE_MAX_S, seconds_of
 from crawler_lifecycle.generic.site_crawler.scope import MAX_PAGES, Scope
 from tests.support.generic_site import LOOPS, Most, nasty_server, write_pages
 
@@ -95,7 +95,7 @@ def folder_site(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     pages = tmp_path / "pages"
     pages.mkdir()
     titles = write_pages(pages)
-    command = [sys.executable, "-m", "crawler_lifecycle.cli.site", "--port", "0", "--folder", str(pages)]
+    command = [sys.executable, "-m", "crawler_lifecycle.cli.stack.site", "--port", "0", "--folder", str(pages)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         yield server.stdout.readline().strip(), titles

@@ -33,7 +33,6 @@ from temporalio.client import (
 )
 
 from crawler_lifecycle.activities import audit
-from crawler_lifecycle.client import Lifecycle
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import AuditReport
 from crawler_lifecycle.domain.errors import NotDelivered, SchedulerUnavailable, StoreUnavailable
@@ -41,6 +40,7 @@ from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunResul
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from crawler_lifecycle.ports import Deployment, Event, Fence, Look, QueuedTask, TaskRef
+from crawler_lifecycle.temporal.client import Lifecycle
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 from tests.support.lab import CRAWLERS, Lab, laboratory
 from tests.support.run_refs import run_ref

@@ -13,18 +13,18 @@ from temporalio.client import Client
 
 from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
-from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
-from crawler_lifecycle.adapters.kubernetes.observer import KubernetesObserver
-from crawler_lifecycle.client import Lifecycle
+from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
 from crawler_lifecycle.domain.audit import AuditRules
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentRefused, SchedulerUnavailable
 from crawler_lifecycle.ports import Deployed, Deployment, RunRow, TaskRow
-from crawler_lifecycle.releasing import Releaser
 from crawler_lifecycle.settings import ClusterSettings
-from crawler_lifecycle.waking import Waker
+from crawler_lifecycle.temporal.client import Lifecycle
+from crawler_lifecycle.worker.finalizer_release import Releaser
+from crawler_lifecycle.worker.wake_ups import Waker
 from tests.kubernetes.cluster.admin import AdminError
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.support.lab import Lab, laboratory

@@ -11,7 +11,7 @@ from pathlib import Path
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.cli.cluster_access import Place
 from crawler_lifecycle.cli.gateway import Gateway
-from crawler_lifecycle.cli.stack import Stack
+from crawler_lifecycle.cli.stack.stack import Stack
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import until
 

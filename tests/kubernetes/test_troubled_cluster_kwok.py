@@ -11,7 +11,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.domain.run import RunResult
 from tests.contracts.cluster.kube_harness import FINISHED, scripted
 from tests.kubernetes.cluster.cluster import Cluster

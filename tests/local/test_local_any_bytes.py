@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from local_bench import RUN, SLEEP, STUBBORN, Bench, wait_until
 
 from crawler_lifecycle.adapters.database import open_store, upgrade
-from crawler_lifecycle.adapters.kubernetes.progress import last_progress
-from crawler_lifecycle.adapters.kubernetes.summary import read_summary
+from crawler_lifecycle.adapters.kubernetes.looks.progress import last_progress
+from crawler_lifecycle.adapters.kubernetes.looks.termination_message import read_summary
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
-from crawler_lifecycle.adapters.local.counting import counted
 from crawler_lifecycle.adapters.local.identity import boot_id
+from crawler_lifecycle.adapters.local.live_counters import counted
 from crawler_lifecycle.adapters.local.logs import LocalLogs
 from crawler_lifecycle.domain.task import End, Observation, Phase
 from crawler_lifecycle.ports import Details, Fence, TaskRef

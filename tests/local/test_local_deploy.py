@@ -19,7 +19,8 @@ import pytest
 from local_bench import RUN, SLEEP, Bench, wait_until
 
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
-from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.arguments import Argument
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
 from crawler_lifecycle.domain.run import Resources
 from crawler_lifecycle.domain.task import Phase

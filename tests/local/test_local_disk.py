@@ -6,7 +6,7 @@ from pathlib import Path
 
 from local_bench import Bench
 
-from crawler_lifecycle.adapters.local.room import Room
+from crawler_lifecycle.adapters.local.disk_reserve import Room
 from crawler_lifecycle.domain.task import TaskStatus, read_end
 from tests.support.disks import small_disk
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.adapters.local import live, observer
-from crawler_lifecycle.adapters.local.evidence import TaskFolder
+from crawler_lifecycle.adapters.local import liveness_marks, observer
+from crawler_lifecycle.adapters.local.folder_reader import TaskFolder
 from crawler_lifecycle.adapters.local.observer import LocalObserver
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.task import Phase
@@ -44,14 +44,14 @@ def marks(bench: Bench, folder: str) -> list[str]:
 def test_a_mark_lives_as_long_as_its_task(bench: Bench) -> None:
     bench.deploy(SLEEP)
     bench.until(Phase.EXECUTING)
-    assert (marks(bench, live.LIVE), marks(bench, live.ENDED)) == ([NAME], [])
+    assert (marks(bench, liveness_marks.LIVE), marks(bench, liveness_marks.ENDED)) == ([NAME], [])
     bench.slay(bench.crawler_process())
     bench.until_over()
-    wait_until(lambda: (marks(bench, live.LIVE), marks(bench, live.ENDED)) == ([], [NAME]))
-    live.forget(str(bench.state))
-    assert marks(bench, live.ENDED) == [NAME]
-    live.forget(str(bench.state), keep_s=-1)
-    assert marks(bench, live.ENDED) == []
+    wait_until(lambda: (marks(bench, liveness_marks.LIVE), marks(bench, liveness_marks.ENDED)) == ([], [NAME]))
+    liveness_marks.forget(str(bench.state))
+    assert marks(bench, liveness_marks.ENDED) == [NAME]
+    liveness_marks.forget(str(bench.state), keep_s=-1)
+    assert marks(bench, liveness_marks.ENDED) == []
 
 
 def test_a_killed_supervisor_is_told_and_then_the_end_of_its_crawler(bench: Bench, told: Told) -> None:
@@ -62,7 +62,7 @@ def test_a_killed_supervisor_is_told_and_then_the_end_of_its_crawler(bench: Benc
     told.quiet()
     told.after(lambda: bench.slay(bench.runner(), bench.crawler_process()))
     assert bench.look().phase in (Phase.ENDED, Phase.GONE)
-    wait_until(lambda: marks(bench, live.LIVE) == [])
+    wait_until(lambda: marks(bench, liveness_marks.LIVE) == [])
     wait_until(lambda: told.observer.health().watched == 0)
 
 
@@ -102,7 +102,7 @@ def test_a_folder_that_is_taken_away_is_told_at_once_and_its_end_again(bench: Be
 def test_tasks_of_a_build_without_marks_are_found(bench: Bench) -> None:
     bench.deploy(SLEEP)
     bench.until(Phase.EXECUTING)
-    for name in (live.LIVE, live.ENDED):
+    for name in (liveness_marks.LIVE, liveness_marks.ENDED):
         shutil.rmtree(bench.state / name)
     told = Told(LocalObserver(bench.state))
     with told.watching():
@@ -118,7 +118,7 @@ def test_a_task_that_such_a_build_deploys_while_we_watch_is_found(bench: Bench, 
 
     def deploy() -> None:
         bench.deploy(SLEEP, range(2, 3))
-        (bench.state / live.LIVE / cluster_name(RUN, 2, 1)).unlink(missing_ok=True)
+        (bench.state / liveness_marks.LIVE / cluster_name(RUN, 2, 1)).unlink(missing_ok=True)
 
     told.after(deploy)
     wait_until(lambda: told.observer.health().watched == 3)
@@ -169,8 +169,8 @@ def test_a_supervisor_that_begins_while_it_is_looked_for_is_not_over(
 def test_old_ends_are_not_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.deploy("pass")
     bench.until_on_file()
-    wait_until(lambda: marks(bench, live.ENDED) == [NAME])
-    (bench.state / live.ENDED / NAME).unlink()
+    wait_until(lambda: marks(bench, liveness_marks.ENDED) == [NAME])
+    (bench.state / liveness_marks.ENDED / NAME).unlink()
     told = Told(LocalObserver(bench.state))
     with told.watching():
         wait_until(lambda: told.calls)
@@ -198,12 +198,12 @@ def test_without_file_descriptors_for_processes_ends_are_still_found(
 def test_foreign_names_and_marks_without_a_task_do_no_harm(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer, "STALE_S", 0.3)
     for name in ("crawl-x-1-1", "notes.txt", "crawl-01-0-1", "crawl-1-0-1-1", cluster_name(77, 0, 1)):
-        (bench.state / live.LIVE / name).touch()
-    (bench.state / live.ENDED / "crawl--1-0").touch()
+        (bench.state / liveness_marks.LIVE / name).touch()
+    (bench.state / liveness_marks.ENDED / "crawl--1-0").touch()
     (bench.state / "tasks" / "notes").mkdir()
     told = Told(LocalObserver(bench.state))
     with told.watching():
-        wait_until(lambda: cluster_name(77, 0, 1) not in marks(bench, live.LIVE))
+        wait_until(lambda: cluster_name(77, 0, 1) not in marks(bench, liveness_marks.LIVE))
         told.after(lambda: (bench.deploy(SLEEP), bench.until(Phase.EXECUTING)))
         assert {run for run, _ in told.calls} <= {RUN, 77}
 
@@ -214,8 +214,8 @@ def test_a_deployment_that_comes_again_after_its_mark_was_dropped_is_watched(
     """Who deployed was killed between the mark and the supervisor; the next try comes late."""
     with monkeypatch.context() as patch:
         patch.setattr(observer, "STALE_S", 0.3)
-        told.after(lambda: live.begin(str(bench.state / live.LIVE / NAME)))
-        wait_until(lambda: told.observer.health().watched == 0 and marks(bench, live.LIVE) == [])
+        told.after(lambda: liveness_marks.begin(str(bench.state / liveness_marks.LIVE / NAME)))
+        wait_until(lambda: told.observer.health().watched == 0 and marks(bench, liveness_marks.LIVE) == [])
     told.quiet()
     told.after(lambda: (bench.deploy(SLEEP), bench.until(Phase.EXECUTING)))
     wait_until(lambda: told.observer.health().watched == 1)
@@ -226,16 +226,16 @@ def test_a_deployment_that_comes_again_after_its_mark_was_dropped_is_watched(
 def test_a_mark_that_is_dropped_while_its_supervisor_is_on_its_way_comes_back(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin = live.begin
+    begin = liveness_marks.begin
 
     def dropped_at_once(mark: str) -> None:
         begin(mark)
-        live.drop(mark)
+        liveness_marks.drop(mark)
 
-    monkeypatch.setattr(live, "begin", dropped_at_once)
+    monkeypatch.setattr(liveness_marks, "begin", dropped_at_once)
     bench.deploy(SLEEP)
     bench.until(Phase.EXECUTING)
-    assert marks(bench, live.LIVE) == [NAME]
+    assert marks(bench, liveness_marks.LIVE) == [NAME]
 
 
 def test_garbage_in_the_folder_hides_no_end(bench: Bench, told: Told) -> None:

@@ -21,7 +21,7 @@ from crawler_lifecycle.adapters.local import folder as files
 from crawler_lifecycle.adapters.local import identity, launch
 from crawler_lifecycle.adapters.local import supervisor as supervisors
 from crawler_lifecycle.adapters.local.cgroup import Group
-from crawler_lifecycle.adapters.local.evidence import TaskFolder
+from crawler_lifecycle.adapters.local.folder_reader import TaskFolder
 from crawler_lifecycle.adapters.local.identity import Identity, Stat, members, read_stat
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import Deployed

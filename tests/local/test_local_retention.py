@@ -12,7 +12,7 @@ import pytest
 from local_bench import RUN, SLEEP, Bench
 
 from crawler_lifecycle.adapters.local import retention
-from crawler_lifecycle.adapters.local.evidence import TaskFolder
+from crawler_lifecycle.adapters.local.folder_reader import TaskFolder
 from crawler_lifecycle.domain.errors import ClusterUnavailable, NotInThisState
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import TaskRef

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 from local_bench import DOUBLE_FORK, ESCAPED, POLITE, RUN, SLEEP, STUBBORN, Bench, wait_until
 
-from crawler_lifecycle.adapters.local.evidence import TaskFolder
+from crawler_lifecycle.adapters.local.folder_reader import TaskFolder
 from crawler_lifecycle.adapters.local.identity import Identity, below
 from crawler_lifecycle.domain.task import Observation, Phase
 from tests.support.run_refs import run_ref

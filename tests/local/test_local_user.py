@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from local_bench import RUN, STUBBORN, Bench, wait_until
 
-from crawler_lifecycle.adapters.local import launch, own, user
+from crawler_lifecycle.adapters.local import crawl_user, launch, process_controls
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import InvalidRequest
@@ -141,12 +141,12 @@ def refusal(folder: Path, run_as: str) -> str:
 
 
 def test_what_cannot_be_is_refused_with_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(crawl_user.os, "geteuid", lambda: 1000)
     assert refusal(tmp_path, "nobody") == (
         "LIFECYCLE_CLUSTER__RUN_AS: 'nobody' needs a scheduler service that runs as root, and this one has the uid "
         "1000; start it as root, or unset it and start the service itself as that user"
     )
-    monkeypatch.setattr(user.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(crawl_user.os, "geteuid", lambda: 0)
     assert "there is no user 'no-such-user' on this machine; make it (useradd" in refusal(tmp_path, "no-such-user")
     assert "there is no user '99999999999' on this machine; name a user that exists" in refusal(tmp_path, "99999999999")
     for root in ("root", "0"):
@@ -161,7 +161,7 @@ def test_what_cannot_be_is_refused_with_the_cure(tmp_path: Path, monkeypatch: py
 @needs_root
 def test_a_hidden_process_is_not_read_by_its_own_user(public: Path) -> None:
     """Environment, memory and files: what the kernel opens to a debugger of the same user."""
-    shutil.copy(own.__file__, public / "own.py")
+    shutil.copy(process_controls.__file__, public / "own.py")
     (public / "own.py").chmod(0o644)
     code = f"import sys, time; sys.path.insert(0, {str(public)!r}); import own; print(own.hide(), flush=True); input()"
     ask = "import sys; open(sys.argv[1], 'rb').read(1)"
@@ -181,7 +181,7 @@ def test_a_hidden_process_is_not_read_by_its_own_user(public: Path) -> None:
 def test_every_service_is_hidden_before_it_reads_its_settings(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from crawler_lifecycle.cli import services
+    from crawler_lifecycle.cli.admin import services
 
     monkeypatch.chdir(tmp_path)  # no stack is nearby
     done: list[str] = []
@@ -197,7 +197,7 @@ def test_every_service_is_hidden_before_it_reads_its_settings(
         done.append("hidden")
         return True
 
-    monkeypatch.setattr(own, "hide", hide)
+    monkeypatch.setattr(process_controls, "hide", hide)
     monkeypatch.setattr(services, "load_settings", settings)
     function: Callable[[], int] = getattr(services, verb)
     with pytest.raises(Enough):

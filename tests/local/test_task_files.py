@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.adapters.local.task_files import DEPTH_MAX, LocalFiles
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import TaskFileList, TaskRef
 
 RUN = RunRef(7, "u7")

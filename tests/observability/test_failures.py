@@ -22,11 +22,11 @@ from temporalio.converter import PayloadConverter
 from temporalio.exceptions import ApplicationError, FailureError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from crawler_lifecycle.codec import Encryption
 from crawler_lifecycle.domain.errors import InvalidRequest, StoreUnavailable
 from crawler_lifecycle.observability import redaction, tracing
 from crawler_lifecycle.observability.redaction import MASK
-from crawler_lifecycle.temporal import FAILURE_BYTES, HidingFailureConverter, RedactingFailureConverter
+from crawler_lifecycle.temporal.codec import Encryption
+from crawler_lifecycle.temporal.plugin import FAILURE_BYTES, HidingFailureConverter, RedactingFailureConverter
 from tests.support.temporal import temporal_server
 
 CANARY = "canary/of+the=failures"
@@ -254,7 +254,7 @@ def test_an_endpoint_without_the_extra_is_a_clear_error(monkeypatch: pytest.Monk
 
 def test_nothing_of_opentelemetry_is_imported_when_traces_are_off() -> None:
     code = (
-        "import sys, crawler_lifecycle.worker as w; t = w.tracing.start('x'); t.close(); "
+        "import sys, crawler_lifecycle.worker.process as w; t = w.tracing.start('x'); t.close(); "
         "print([m for m in sys.modules if m.startswith('opentelemetry')])"
     )
     env = {"PATH": "/usr/bin"}

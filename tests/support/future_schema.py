@@ -17,9 +17,10 @@ from unittest import mock
 import pytest
 
 from crawler_lifecycle.adapters import database
-from crawler_lifecycle.adapters.database import head_version, schema, upgrade
+from crawler_lifecycle.adapters.database import head_version, upgrade
+from crawler_lifecycle.adapters.database.migrations import schema_version as schema
 
-MIGRATIONS = Path(schema.__file__).parent / "migrations"
+MIGRATIONS = Path(schema.__file__).parent
 VERSION = "0999"
 #: A migration that only adds: columns that may be null, a table, an index.
 _TEXT = """

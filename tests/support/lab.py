@@ -21,16 +21,17 @@ from temporalio.worker import Replayer, Worker
 
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.adapters.database import open_store, upgrade
-from crawler_lifecycle.adapters.temporal import TemporalDirectory
 from crawler_lifecycle.compose import ROLES, WORKFLOWS, Parts, activities_of, workflows_of
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.cadence import LATE_TOLERANCE_SECONDS
-from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition
+from crawler_lifecycle.domain.arguments import Argument
+from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import DeploymentRefused, SchedulerUnavailable
+from crawler_lifecycle.domain.ladder import LATE_TOLERANCE_SECONDS
 from crawler_lifecycle.domain.run import ExportResult, RunResult, RunSnapshot
 from crawler_lifecycle.fakes.cluster import FakeCluster
 from crawler_lifecycle.ports import CorrectionRow, Deployed, Deployment, Event, FileSource
-from crawler_lifecycle.temporal import plugin
+from crawler_lifecycle.temporal.directory import TemporalDirectory
+from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.databases import fresh_database
 
 #: Far longer than anything takes that works, in seconds: a wait that reaches it has failed.

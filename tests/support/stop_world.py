@@ -21,15 +21,15 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.client import Lifecycle
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import ClusterUnavailable, LifecycleError, SchedulerUnavailable, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest, RunResult, RunSnapshot, TasksAdded
 from crawler_lifecycle.fakes.cluster import Behaviour
-from crawler_lifecycle.gateway.commands import Commands, begin_request, own_workflow_id
-from crawler_lifecycle.gateway.crawlers import Crawlers
-from crawler_lifecycle.gateway.schemas import StopRun
-from crawler_lifecycle.gateway.workflows import LateTemporal
+from crawler_lifecycle.gateway.runs.commands import Commands, begin_request, own_workflow_id
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.runs.requests import StopRun
+from crawler_lifecycle.gateway.runs.workflows import LateTemporal
+from crawler_lifecycle.temporal.client import Lifecycle
 from crawler_lifecycle.workflows.state import TOO_LATE
 from tests.support.lab import Lab, start_workers, workflow_clock
 from tests.support.stop_table import Cell

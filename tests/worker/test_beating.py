@@ -11,7 +11,7 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
-from crawler_lifecycle.beating import Beating
+from crawler_lifecycle.temporal.heartbeats import Beating
 from crawler_lifecycle.workflows.policies import DEAD_S, POLICIES
 
 

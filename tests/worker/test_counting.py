@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from crawler_lifecycle import counting
-from crawler_lifecycle.counting import Counting
 from crawler_lifecycle.domain.errors import ClusterUnavailable, RunNotFound, StoreUnavailable
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.ports import Counted, ObserverHealth
+from crawler_lifecycle.worker import live_counters
+from crawler_lifecycle.worker.live_counters import Counting
 from tests.support.run_refs import run_ref
 
 
@@ -69,7 +69,7 @@ def test_what_moved_is_written_run_by_run_and_once(outside: Outside, helper: Cou
 
 
 def test_large_runs_are_written_in_pages(outside: Outside, helper: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "PAGE", 2)
+    monkeypatch.setattr(live_counters, "PAGE", 2)
     outside.told = [one(1, 5, index) for index in range(5)]
     helper.turn()
     assert [len(page) for _, page in outside.written] == [2, 2, 1]
@@ -118,6 +118,6 @@ def test_tasks_that_nobody_speaks_of_are_forgotten(outside: Outside) -> None:
     helper = Counting(outside, outside, clock=lambda: now)  # type: ignore[arg-type]
     outside.told = [one(1, 5)]
     helper.turn()
-    outside.told, now = [one(2, 5)], counting.FORGET_S
+    outside.told, now = [one(2, 5)], live_counters.FORGET_S
     helper.turn()
     assert helper.state()["tasks"] == 1

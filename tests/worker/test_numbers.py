@@ -13,8 +13,8 @@ import pytest
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable, StoreUnavailable
 from crawler_lifecycle.domain.names import RUN_NUMBER_MAX, run_number
-from crawler_lifecycle.numbering import Numbers, ask, bring_forward
 from crawler_lifecycle.ports import RunStore
+from crawler_lifecycle.worker.run_numbers import Numbers, ask, bring_forward
 
 
 @dataclass

@@ -17,10 +17,10 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, UnsandboxedWorkflowRunner, Worker
 
-from crawler_lifecycle.adapters.kubernetes.errors import ApiError, Throttled
+from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Throttled
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
-from crawler_lifecycle.patience import Patient, interval
-from crawler_lifecycle.temporal import RedactingFailureConverter
+from crawler_lifecycle.temporal.plugin import RedactingFailureConverter
+from crawler_lifecycle.temporal.retry_after import Patient, interval
 from tests.support.temporal import temporal_server
 
 POLICY = RetryPolicy(

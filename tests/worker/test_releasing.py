@@ -12,12 +12,12 @@ from typing import Any, cast
 
 import pytest
 
-from crawler_lifecycle import releasing
 from crawler_lifecycle.domain.audit import RecordedTask
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import KeptEnd, RunStore, TaskRef
-from crawler_lifecycle.releasing import Releaser, releasable
+from crawler_lifecycle.worker import finalizer_release
+from crawler_lifecycle.worker.finalizer_release import Releaser, releasable
 from tests.support.run_refs import run_ref
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -118,7 +118,7 @@ def test_what_is_under_the_name_of_another_object_is_unknown(caplog: pytest.LogC
 
 
 def test_a_turn_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(releasing, "PAGE", 3)
+    monkeypatch.setattr(finalizer_release, "PAGE", 3)
     keeper = Keeper([end(index) for index in range(7)])
     helper = releaser(keeper, [row(index) for index in range(7)])
     assert [helper.turn() for _ in range(4)] == [(3, 4), (3, 1), (1, 0), (0, 0)]
@@ -144,9 +144,9 @@ async def until(condition: Callable[[], object], seconds: float = 60) -> None:
 async def test_it_goes_on_after_trouble_and_says_it_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(releasing, "TROUBLE_S", 0.01)
-    monkeypatch.setattr(releasing, "TROUBLE_MAX_S", 0.02)
-    monkeypatch.setattr(releasing, "IDLE_S", 0.02)
+    monkeypatch.setattr(finalizer_release, "TROUBLE_S", 0.01)
+    monkeypatch.setattr(finalizer_release, "TROUBLE_MAX_S", 0.02)
+    monkeypatch.setattr(finalizer_release, "IDLE_S", 0.02)
     keeper, over = Keeper([end()], broken={0}), asyncio.Event()
     helper = releaser(keeper, [row()])
     with caplog.at_level(logging.INFO):

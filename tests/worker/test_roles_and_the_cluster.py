@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from crawler_lifecycle import compose
-from crawler_lifecycle.adapters.kubernetes import rights
+from crawler_lifecycle.adapters.kubernetes import rbac
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
-from crawler_lifecycle.adapters.kubernetes.files import BundleFiles, NoFiles, VolumeFiles
+from crawler_lifecycle.adapters.kubernetes.files.sources import BundleFiles, NoFiles, VolumeFiles
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.compose import ASKING, ROLES, Parts, activities_of, build_parts
 from crawler_lifecycle.ports import TaskRef, WorkflowDirectory
@@ -58,8 +58,8 @@ def test_the_roles_that_ask_are_known() -> None:
     assert {role for role, what in asked.items() if what - {"files"}} == ASKING
     assert asked["workflows"] == set()
     assert asked["export"] == {"files"}
-    assert {f"worker-{role}" for role in set(ROLES) - ASKING} == set(rights.RIGHTLESS)
-    assert {f"worker-{role}" for role in ASKING} <= set(rights.COMPONENTS)
+    assert {f"worker-{role}" for role in set(ROLES) - ASKING} == set(rbac.RIGHTLESS)
+    assert {f"worker-{role}" for role in ASKING} <= set(rbac.COMPONENTS)
 
 
 def settings(tmp_path: Path, **cluster: Any) -> Settings:

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle import waking
 from crawler_lifecycle.domain.errors import StoreUnavailable
-from crawler_lifecycle.domain.waking import Standing
+from crawler_lifecycle.domain.wake_ups import Standing
 from crawler_lifecycle.ports import ObserverHealth
-from crawler_lifecycle.waking import Waker
+from crawler_lifecycle.worker import wake_ups
+from crawler_lifecycle.worker.wake_ups import Waker
 
 Tell = Callable[[int, datetime], None]
 
@@ -200,12 +200,12 @@ async def test_the_second_observer_leaves_the_first_a_moment(monkeypatch: pytest
         tell(1, at)
         await until(lambda: outside.targets[1].verified_at)
         assert len(outside.asked) == 1, "the second one has not asked yet"
-        moment[0] = waking.STAGGER_S
+        moment[0] = wake_ups.STAGGER_S
         await until(lambda: len(outside.asked) == 2)
         await asyncio.sleep(0.1)
         assert outside.signals == {"crawl/1": 1}
         assert later.counts["sent"] == 0
-    monkeypatch.setattr(waking, "STAGGER_S", 0.1)
+    monkeypatch.setattr(wake_ups, "STAGGER_S", 0.1)
     alone = Script(place=1)
     async with running(alone, outside) as (_, tell):
         tell(1, now())

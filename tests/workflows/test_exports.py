@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.client import Lifecycle
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run import RunSnapshot
 from crawler_lifecycle.ports import Fence
+from crawler_lifecycle.temporal.client import Lifecycle
 from crawler_lifecycle.workflows.exports import ExportReport
 from tests.support.lab import Lab
 

@@ -14,12 +14,12 @@ import pytest
 from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError
 
-from crawler_lifecycle.client import Lifecycle
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import AuditReport
 from crawler_lifecycle.fakes.cluster import Behaviour
-from crawler_lifecycle.observability.interceptors import LINES_MAX
 from crawler_lifecycle.ports import Fence
+from crawler_lifecycle.temporal.client import Lifecycle
+from crawler_lifecycle.temporal.interceptors import LINES_MAX
 from crawler_lifecycle.workflows import leaving
 from crawler_lifecycle.workflows.exports import ExportReport
 from tests.support.lab import Lab

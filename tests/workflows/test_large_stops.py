@@ -10,7 +10,8 @@ import pytest
 
 from crawler_lifecycle.activities import abreast, stopping
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.domain.run import RunRef, RunRequest
+from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.fakes.cluster import SHUTDOWN, Behaviour
 from crawler_lifecycle.ports import TaskRef
 from tests.support.lab import Lab

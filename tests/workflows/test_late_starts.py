@@ -12,9 +12,9 @@ from temporalio.exceptions import ApplicationError
 from crawler_lifecycle.domain.run import RunRequest, RunResult, RunStatus, StopIntent
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.fakes.cluster import KILLED, Behaviour
-from crawler_lifecycle.gateway.commands import Commands, own_workflow_id
-from crawler_lifecycle.gateway.crawlers import Crawlers
-from crawler_lifecycle.gateway.workflows import LateTemporal
+from crawler_lifecycle.gateway.runs.commands import Commands, own_workflow_id
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.runs.workflows import LateTemporal
 from crawler_lifecycle.ports import RunRow
 from tests.support.lab import Lab, workflow_clock
 

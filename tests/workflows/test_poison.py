@@ -37,8 +37,9 @@ from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
 from crawler_lifecycle.compose import activities_of
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.undecoded import Undecoded
 from crawler_lifecycle.fakes.cluster import Behaviour
-from crawler_lifecycle.payloads import TolerantPayloadConverter, Undecoded
+from crawler_lifecycle.temporal.converter import TolerantPayloadConverter
 from crawler_lifecycle.workflows.policies import POLICIES
 from crawler_lifecycle.workflows.requests import answer_type, read_answer, read_carried
 from crawler_lifecycle.workflows.state import RunState

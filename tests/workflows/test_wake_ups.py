@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.domain.cadence import MIN_GAP_SECONDS
+from crawler_lifecycle.domain.ladder import MIN_GAP_SECONDS
 from crawler_lifecycle.domain.task import End
-from crawler_lifecycle.domain.waking import PATIENCE_S
+from crawler_lifecycle.domain.wake_ups import PATIENCE_S
 from crawler_lifecycle.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from crawler_lifecycle.ports import Deployment, LookReport
 from tests.histories.record import HeldLooks

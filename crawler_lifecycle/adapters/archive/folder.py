@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
 
+from crawler_lifecycle.adapters.archive.zip.manifest import MANIFEST, check_owner
+from crawler_lifecycle.adapters.archive.zip.packing import CHUNK, Pace, Progress, pack
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.domain.names import run_number
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports import FileSource
 
 from .limits import BYTES_MAX, FILES_MAX, Limits, checked_key
-from .manifest import MANIFEST, check_owner
-from .packing import CHUNK, Pace, Progress, pack
 
 #: The head of a manifest is written first; that of an archive of a hundred thousand files need not be read whole.
 _HEAD = 4096

@@ -1,9 +1,16 @@
 """The database: ``RunStore`` on SQLite, MySQL 8 and MariaDB, and its schema."""
 
+from crawler_lifecycle.adapters.database.migrations.schema_version import (
+    Schema,
+    current_version,
+    head_version,
+    read_schema,
+    upgrade,
+)
+from crawler_lifecycle.adapters.database.writes.pruning import Place, Pruner, open_pruner
+
 from .diagnosis import Diagnosis, diagnose, sqlite_file, try_writing
 from .engine import masked
-from .pruning import Place, Pruner, open_pruner
-from .schema import Schema, current_version, head_version, read_schema, upgrade
 from .store import SqlRunStore, open_store
 
 __all__ = [

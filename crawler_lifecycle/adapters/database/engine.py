@@ -27,9 +27,8 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.pool import QueuePool
 
+from crawler_lifecycle.adapters.database.schema.columns import json_text, read_json
 from crawler_lifecycle.domain.errors import InvalidRequest, StoreRefused, StoreUnavailable
-
-from .columns import json_text, read_json
 
 URL_SETTING = "LIFECYCLE_DATABASE__URL"
 CURE = "give sqlite:////folder/state.db or mysql+pymysql://user:password@host:3306/database"

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from crawler_lifecycle.adapters.database.migrations.schema_version import schema_of
+from crawler_lifecycle.adapters.database.reads.runs import ReaderPart
+from crawler_lifecycle.adapters.database.writes.additions import AdditionPart
+from crawler_lifecycle.adapters.database.writes.adoption import AdoptionPart
+from crawler_lifecycle.adapters.database.writes.audits import AuditPart
+from crawler_lifecycle.adapters.database.writes.completion import CompletionPart
+from crawler_lifecycle.adapters.database.writes.corrections import LedgerPart
+from crawler_lifecycle.adapters.database.writes.deployment import DeploymentPart
+from crawler_lifecycle.adapters.database.writes.file_retention import TidyPart
+from crawler_lifecycle.adapters.database.writes.live_counters import CountingPart
+from crawler_lifecycle.adapters.database.writes.looks import LookPart
+from crawler_lifecycle.adapters.database.writes.numbers import NumbersPart
+from crawler_lifecycle.adapters.database.writes.ownership import OwnershipPart
+from crawler_lifecycle.adapters.database.writes.stops import StopPart
+from crawler_lifecycle.adapters.database.writes.unit_of_work import Clock, Told, utc_now
 from crawler_lifecycle.domain.errors import StoreUnavailable
 
-from .additions import AdditionPart
-from .adoption import AdoptionPart
-from .audits import AuditPart
-from .completion import CompletionPart
-from .counting import CountingPart
-from .deployment import DeploymentPart
 from .engine import Database, open_engine, parse_url
-from .ledger import LedgerPart
-from .looks import LookPart
-from .numbers import NumbersPart
-from .ownership import OwnershipPart
-from .readers import ReaderPart
-from .schema import schema_of
-from .stops import StopPart
-from .tidying import TidyPart
-from .unit import Clock, Told, utc_now
 
 
 class SqlRunStore(

@@ -17,27 +17,39 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+from crawler_lifecycle.adapters.kubernetes.client.objects import Job, Named, Pod
+from crawler_lifecycle.adapters.kubernetes.jobs.deletion import Deleting
+from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Keeping
+from crawler_lifecycle.adapters.kubernetes.looks import explanations, proof_of_absence
+from crawler_lifecycle.adapters.kubernetes.looks.listing import (
+    Key,
+    Objects,
+    is_of,
+    key_of,
+    name_of,
+    of_tasks,
+    pods_of_tasks,
+    read_objects,
+    run_uid_of,
+    task_id_of,
+)
+from crawler_lifecycle.adapters.kubernetes.looks.log_tails import Tails
+from crawler_lifecycle.adapters.kubernetes.looks.memory import MemoryNow
+from crawler_lifecycle.adapters.kubernetes.looks.namespace_identity import Here
+from crawler_lifecycle.adapters.kubernetes.looks.namespace_identity import here as place_here
+from crawler_lifecycle.adapters.kubernetes.looks.predicates import ended, main_of, newest
+from crawler_lifecycle.adapters.kubernetes.looks.progress import last_progress
+from crawler_lifecycle.adapters.kubernetes.looks.reading import read_task
+from crawler_lifecycle.adapters.kubernetes.looks.run_records import task_records
+from crawler_lifecycle.adapters.kubernetes.looks.termination_message import read_summary
 from crawler_lifecycle.domain.audit import ClusterTask
 from crawler_lifecycle.domain.names import run_number
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters, Observation, Phase
 from crawler_lifecycle.ports import Details, FileSource, KeptEnd, Look, TaskRecord, TaskRef
 
-from . import absence, explain, labels
-from .api import Api
-from .deleting import Deleting
-from .facts import ended, main_of, newest
-from .keeping import Keeping
-from .listing import Key, Objects, is_of, key_of, name_of, of_tasks, pods_of_tasks, read_objects, run_uid_of, task_id_of
-from .metrics import MemoryNow
-from .objects import Job, Named, Pod
-from .place import Here
-from .place import here as place_here
-from .progress import last_progress
-from .reading import read_task
-from .records import task_records
-from .summary import read_summary
-from .tails import Tails
+from . import labels
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +85,7 @@ class KubernetesCluster:
         self._deleting = Deleting(api)
         self._keeping = Keeping(api, clock)
         self._memory = MemoryNow(api)
-        self._asking = ThreadPoolExecutor(absence.THREADS, thread_name_prefix="absence")
+        self._asking = ThreadPoolExecutor(proof_of_absence.THREADS, thread_name_prefix="absence")
         self._lock = threading.Lock()
         self._inventories: dict[int | None, tuple[float, list[ClusterTask]]] = {}
 
@@ -95,26 +107,26 @@ class KubernetesCluster:
         listed = read_objects(self._api, labels.of_run(run.run_id), {name_of(run.run_id, task) for task in tasks})
         tasks = [_known(run, task, listed) for task in tasks]
         missing = [task for task in tasks if task.uid is not None and _objects_of(run.run_id, task, listed).job is None]
-        asked = absence.ask(self._api, run.run_id, missing, listed, self._asking) if missing else {}
+        asked = proof_of_absence.ask(self._api, run.run_id, missing, listed, self._asking) if missing else {}
         found = [asked.get(task.uid or "") or _objects_of(run.run_id, task, listed) for task in tasks]
         here = Here(self._api)
-        left = here.left_for_good([task.place for task in absence.unseen(tasks, found)])
-        events = explain.events_for(self._api, _wordless(tasks, found, now))
+        left = here.left_for_good([task.place for task in proof_of_absence.unseen(tasks, found)])
+        events = explanations.events_for(self._api, _wordless(tasks, found, now))
         seen = []
         for task, one in zip(tasks, found, strict=True):
             if task.uid is None:
                 seen.append(_never_seen(run, task, listed.jobs.get(name_of(run.run_id, task)), now))
             else:
-                seen.append(absence.observe(task, one, now, partial(self._read, task, events, now), left))
+                seen.append(proof_of_absence.observe(task, one, now, partial(self._read, task, events, now), left))
         pods = [one.pods for one in found]
-        seen = explain.namespace(here, self._api.namespace, tasks, seen, pods)
+        seen = explanations.namespace(here, self._api.namespace, tasks, seen, pods)
         seen = self._counted(run.run_id, seen, pods)
-        waits = [absence.again_s(task, one, now) for task, one in zip(tasks, seen, strict=True)]
+        waits = [proof_of_absence.again_s(task, one, now) for task, one in zip(tasks, seen, strict=True)]
         again_s = min((wait for wait in waits if wait is not None), default=None)
         return Look(now, time.monotonic() - began, seen, again_s)
 
     def _read(
-        self, task: TaskRef, events: explain.Events, now: datetime, job: Job | None, pods: Sequence[Pod]
+        self, task: TaskRef, events: explanations.Events, now: datetime, job: Job | None, pods: Sequence[Pod]
     ) -> Observation:
         about = events.of(one.metadata.uid for one in ([job] if job else []) + list(pods))
         seen = read_task(task, job, pods, about, now)
@@ -255,11 +267,11 @@ def _known(run: RunRef, task: TaskRef, listed: Objects) -> TaskRef:
     return replace(task, uid=job.metadata.uid) if job is not None and ours else task
 
 
-def _objects_of(run_id: int, task: TaskRef, listed: Objects) -> absence.Found:
+def _objects_of(run_id: int, task: TaskRef, listed: Objects) -> proof_of_absence.Found:
     """What the lists have of the task's own: its Job and its pods."""
     job = listed.jobs.get(name_of(run_id, task))
     own = job is not None and task.uid is not None and job.metadata.uid == task.uid
-    return absence.Found(job if own else None, listed.pods_of(task.uid))
+    return proof_of_absence.Found(job if own else None, listed.pods_of(task.uid))
 
 
 def _run(one: Named) -> int:
@@ -278,15 +290,17 @@ def _never_seen(run: RunRef, task: TaskRef, other: Job | None, now: datetime) ->
     return Observation(task.index, task.attempt, Phase.ABSENT, now, reason=words)
 
 
-def _wordless(tasks: Sequence[TaskRef], found: Sequence[absence.Found], now: datetime) -> list[tuple[str, Job | Pod]]:
+def _wordless(
+    tasks: Sequence[TaskRef], found: Sequence[proof_of_absence.Found], now: datetime
+) -> list[tuple[str, Job | Pod]]:
     """The objects that wait and do not say for what: ("Job" or "Pod", the object)."""
     wordless: list[tuple[str, Job | Pod]] = []
     for task, one in zip(tasks, found, strict=True):
         if one.job is None or one.job.metadata.uid != task.uid:
             continue
-        if not one.pods and explain.job_is_wordless(one.job, now):
+        if not one.pods and explanations.job_is_wordless(one.job, now):
             wordless.append(("Job", one.job))
-        wordless += [("Pod", pod) for pod in one.pods if explain.pod_is_wordless(pod, now)]
+        wordless += [("Pod", pod) for pod in one.pods if explanations.pod_is_wordless(pod, now)]
     return wordless
 
 

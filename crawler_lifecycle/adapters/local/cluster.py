@@ -23,21 +23,21 @@ from crawler_lifecycle.domain.audit import ClusterTask
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, NotInThisState, OtherPlace
 from crawler_lifecycle.domain.names import files_prefix
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase
 from crawler_lifecycle.ports import Deployed, Deployment, Details, FileSource, Look, QueuedTask, TaskRecord, TaskRef
 from crawler_lifecycle.runner.held import Held, NotOurs
 
-from . import cgroup, live
+from . import cgroup, liveness_marks
 from . import folder as files
-from .evidence import TaskFolder
+from .crawl_user import RunAs, let_pass
+from .folder_reader import TaskFolder
 from .identity import Identity, Stat, boot_id, kill_all
 from .inventory import highest_run, inventory
 from .launch import Launcher, default_python
 from .records import task_records
 from .retention import REMOVED, exclusive, remove_old
-from .turnstile import STOP_SIGNAL
-from .user import RunAs, let_pass
+from .slot_queue import STOP_SIGNAL
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class LocalCluster:
         self._state = Path(state_dir).absolute()
         self._clock = clock
         self._node = socket.gethostname()
-        ours, marks = ("state", "slots"), ("waiting", live.LIVE, live.ENDED)
+        ours, marks = ("state", "slots"), ("waiting", liveness_marks.LIVE, liveness_marks.ENDED)
         # Beside those that nobody else makes, a missing folder of tasks is a disk that is not mounted, and must not
         # become an empty one. An observer makes those of the marks, too, and may be there before us.
         used = any((self._state / name).exists() for name in ours)
@@ -396,7 +396,7 @@ class LocalCluster:
         Raises ``ClusterUnavailable``.
         """
         try:
-            live.forget(str(self._state))
+            liveness_marks.forget(str(self._state))
             return remove_old(self._state, keep_s)
         except OSError as error:
             raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
@@ -475,7 +475,7 @@ def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int)
     folder.create(files.END, end)
     mark = (folder.read(files.SPEC) or {}).get("live_mark")
     if isinstance(mark, str):
-        live.end(mark)
+        liveness_marks.end(mark)
 
 
 def _log_tail(folder: TaskFolder) -> str | None:

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from crawler_lifecycle.domain.audit import ClusterTask
 from crawler_lifecycle.domain.names import RUN_NUMBER_MAX, run_number
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports import TaskRef
 from crawler_lifecycle.runner.held import NotOurs
 
 from . import folder as files
 from .identity import Stat, all_processes
-from .live import LIVE
+from .liveness_marks import LIVE
 
 Key = tuple[int, int, int]
 #: How a look sees one task.

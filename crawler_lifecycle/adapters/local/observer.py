@@ -27,16 +27,16 @@ from pathlib import Path
 from typing import Any
 
 from crawler_lifecycle.domain.names import cluster_name
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import Counted, ObserverHealth, TaskRef
 from crawler_lifecycle.runner.held import NotOurs
 
 from . import folder as files
-from . import live
-from .counting import counted
-from .evidence import END_SECONDS, TaskFolder
+from . import liveness_marks
+from .folder_reader import END_SECONDS, TaskFolder
 from .identity import Identity
 from .listing import Listing, Place, numbers_in, task_of
+from .live_counters import counted
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +136,9 @@ class _Watch:
         self._tasks: dict[str, _Task] = {}
         self._told: dict[str, float] = {}
         """Tasks whose end was told, and when: their marks may come to light later."""
-        self._listings = {name: Listing(str(state / name)) for name in (live.LIVE, "waiting", live.ENDED)}
+        self._listings = {
+            name: Listing(str(state / name)) for name in (liveness_marks.LIVE, "waiting", liveness_marks.ENDED)
+        }
         self._pins_max = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._odd: set[str] = set()
         """Tasks whose folder could not be read, which was told once."""
@@ -190,7 +192,9 @@ class _Watch:
     # --- the marks
 
     def _scan(self, now: float) -> None:
-        ended, alive, waiting = (self._listings[name] for name in (live.ENDED, live.LIVE, "waiting"))
+        ended, alive, waiting = (
+            self._listings[name] for name in (liveness_marks.ENDED, liveness_marks.LIVE, "waiting")
+        )
         # The ended are listed last of all, so that what moves meanwhile is in both or comes next time, never in none.
         alive.read()
         waiting.read()
@@ -224,7 +228,7 @@ class _Watch:
             self._end(task)
         elif name not in self._told and (parts := task_of(name)) is not None:
             self._told[name] = now
-            self._tell(parts[0], self._time_of(self._state / live.ENDED / name))
+            self._tell(parts[0], self._time_of(self._state / liveness_marks.ENDED / name))
 
     def _adopt(self, name: str, now: float) -> _Task | None:
         """Begin to watch a task. What it did before somebody watched is told as of the time its folder shows."""
@@ -364,13 +368,13 @@ class _Watch:
         now = self._told[task.name] = time.monotonic()
         if now - task.told_at >= END_SECONDS or not self._folder(task).has(files.END):
             self._tell(task.run_id)  # no look has waited so long for the end's file
-        live.end(str(self._state / live.LIVE / task.name))
+        liveness_marks.end(str(self._state / liveness_marks.LIVE / task.name))
 
     def _drop(self, task: _Task) -> None:
         """It never began. Nothing of it is kept, not even that it was told: its deployment may come again."""
         del self._tasks[task.name]
         self._tell(task.run_id)
-        live.drop(str(self._state / live.LIVE / task.name))
+        liveness_marks.drop(str(self._state / liveness_marks.LIVE / task.name))
 
     # --- the past
 
@@ -413,8 +417,8 @@ class _Watch:
             return None
 
     def _tidy(self, now: float) -> None:
-        live.forget(str(self._state))
+        liveness_marks.forget(str(self._state))
         self._odd &= self._tasks.keys()
-        shown = self._listings[live.ENDED].names
-        self._told = {n: t for n, t in self._told.items() if n in shown or now - t < 2 * live.KEEP_ENDED_S}
+        shown = self._listings[liveness_marks.ENDED].names
+        self._told = {n: t for n, t in self._told.items() if n in shown or now - t < 2 * liveness_marks.KEEP_ENDED_S}
         self._place.improve()

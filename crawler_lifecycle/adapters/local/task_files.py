@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import FilePart, TaskFileList, TaskRef
 
 from . import folder as files

@@ -18,7 +18,8 @@ from urllib.parse import unquote, urlsplit
 
 from crawler_lifecycle.adapters.database import sqlite_file
 from crawler_lifecycle.adapters.local import cgroup
-from crawler_lifecycle.cli.doctor.report import Context, Line
+from crawler_lifecycle.cli.doctor.line import Line
+from crawler_lifecycle.cli.doctor.report import Context
 
 GIB, MIB = 1024**3, 1024**2
 #: The gateway alone serves up to 1,000 connections; a local cluster has two pipes and a log for each task.

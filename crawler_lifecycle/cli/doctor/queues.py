@@ -18,10 +18,10 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from crawler_lifecycle.cli.doctor.clock import clock_line
-from crawler_lifecycle.cli.doctor.report import Line, counted
+from crawler_lifecycle.cli.doctor.line import Line, counted
 from crawler_lifecycle.compose import ROLES
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.temporal import BEAT_S
+from crawler_lifecycle.temporal.plugin import BEAT_S
 
 #: A worker that sent no heartbeat for so long is gone, or stands still.
 SILENT_S = 4 * BEAT_S

@@ -14,11 +14,12 @@ from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError, RPCStatusCode
 
-from crawler_lifecycle.adapters.temporal import register_search_attributes, registration_command
+from crawler_lifecycle.cli.doctor.line import Line
 from crawler_lifecycle.cli.doctor.queues import check_queues
-from crawler_lifecycle.cli.doctor.report import Context, Line
+from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.temporal import DEFAULT_ADDRESS, connect
+from crawler_lifecycle.temporal.directory import register_search_attributes, registration_command
+from crawler_lifecycle.temporal.plugin import DEFAULT_ADDRESS, connect
 
 _UNREACHABLE = "start it (crawlctl dev starts one on this machine), or set TEMPORAL_ADDRESS to where it is"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from tests.support.kube_api import FakeApiServer
 from tests.support.kube_api.clients import patient
 

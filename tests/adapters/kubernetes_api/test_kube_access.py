@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes import access
-from crawler_lifecycle.adapters.kubernetes.api import Api
-from crawler_lifecycle.adapters.kubernetes.errors import NoAnswer, Unauthorised
-from crawler_lifecycle.adapters.kubernetes.objects import Job
+from crawler_lifecycle.adapters.kubernetes.client import credentials
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+from crawler_lifecycle.adapters.kubernetes.client.errors import NoAnswer, Unauthorised
+from crawler_lifecycle.adapters.kubernetes.client.objects import Job
 from crawler_lifecycle.domain.errors import InvalidRequest
 from tests.support.kube_api import FakeApiServer
 from tests.support.kube_api.clients import patient
@@ -55,17 +55,17 @@ def test_the_given_one_then_the_variable_then_the_pod_then_home(
     given = tmp_path / "given"
     given.write_text("{}")
     with pytest.raises(InvalidRequest, match="LIFECYCLE_CLUSTER__KUBECONFIG"):
-        access.find(None, None)
+        credentials.find(None, None)
     home = tmp_path / "home" / ".kube" / "config"
     home.parent.mkdir(parents=True)
     home.write_text("{}")
-    assert access.find(None, None).kubeconfig == str(home)
+    assert credentials.find(None, None).kubeconfig == str(home)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    assert access.find(None, None).kubeconfig is None
-    assert access.find(None, "other").kubeconfig == str(home)  # a context is a thing of kubeconfigs
+    assert credentials.find(None, None).kubeconfig is None
+    assert credentials.find(None, "other").kubeconfig == str(home)  # a context is a thing of kubeconfigs
     monkeypatch.setenv("KUBECONFIG", "/a:/b")
-    assert access.find(None, None).kubeconfig == "/a:/b"
-    assert access.find(given, None).kubeconfig == str(given)
+    assert credentials.find(None, None).kubeconfig == "/a:/b"
+    assert credentials.find(given, None).kubeconfig == str(given)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_every_thread_that_was_refused_with_the_old_certificate_shows_the_new_on
     with _tls_server(tmp_path, client=True) as server:
         path = server.kubeconfig(**{"certificate-authority": "ca.pem"})
         _rewrite(path, **{"client-certificate": "client.pem", "client-key": "client.key"})
-        mine = access.Access(access.Source(str(path), None), 4)
+        mine = credentials.Access(credentials.Source(str(path), None), 4)
         asked_at = time.monotonic()
         old, shown = mine.current()
         (tmp_path / "client.pem").write_text((tmp_path / "client.pem").read_text() + "\n")

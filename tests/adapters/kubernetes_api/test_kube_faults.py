@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes.api import Api
-from crawler_lifecycle.adapters.kubernetes.calls import Call, Calls
-from crawler_lifecycle.adapters.kubernetes.errors import (
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+from crawler_lifecycle.adapters.kubernetes.client.deadlines import Call, Calls
+from crawler_lifecycle.adapters.kubernetes.client.errors import (
     ApiError,
     Conflict,
     Expired,
@@ -21,7 +21,7 @@ from crawler_lifecycle.adapters.kubernetes.errors import (
     Unauthorised,
     Unreadable,
 )
-from crawler_lifecycle.adapters.kubernetes.objects import Job, Pod, decode_job
+from crawler_lifecycle.adapters.kubernetes.client.objects import Job, Pod, decode_job
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from tests.local.local_bench import wait_until
 from tests.support.kube_api import (

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes import calls
-from crawler_lifecycle.adapters.kubernetes.api import Api
-from crawler_lifecycle.adapters.kubernetes.errors import ApiError
-from crawler_lifecycle.adapters.kubernetes.objects import Job
+from crawler_lifecycle.adapters.kubernetes.client import deadlines
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError
+from crawler_lifecycle.adapters.kubernetes.client.objects import Job
 from tests.local.local_bench import wait_until
 from tests.support.kube_api import (
     Answer,
@@ -96,7 +96,7 @@ def test_no_fault_leaves_a_socket_or_a_thread(tmp_path: Path) -> None:
 
 
 def test_the_thread_is_there_only_while_calls_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "_IDLE_S", 0.1)
+    monkeypatch.setattr(deadlines, "_IDLE_S", 0.1)
     with FakeApiServer(tmp_path) as server:
         api = patient(server)
         api.listing(api.jobs_path(), Job)

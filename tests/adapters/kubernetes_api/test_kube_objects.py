@@ -11,14 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.adapters.kubernetes.errors import (
-    ApiError,
-    Asked,
-    Unreadable,
-    from_answer,
-    retry_after,
-)
-from crawler_lifecycle.adapters.kubernetes.objects import (
+from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Asked, Unreadable, from_answer, retry_after
+from crawler_lifecycle.adapters.kubernetes.client.objects import (
     Event,
     Job,
     Pod,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from urllib3.connection import HTTPConnection
 
-from crawler_lifecycle.adapters.kubernetes.api import Api
-from crawler_lifecycle.adapters.kubernetes.errors import Conflict, NotFound, Refused, TooLate
-from crawler_lifecycle.adapters.kubernetes.objects import Event, Job, Pod, decode, decode_job
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+from crawler_lifecycle.adapters.kubernetes.client.errors import Conflict, NotFound, Refused, TooLate
+from crawler_lifecycle.adapters.kubernetes.client.objects import Event, Job, Pod, decode, decode_job
 from tests.support.kube_api import Answer, FakeApiServer
 from tests.support.kube_objects import job
 

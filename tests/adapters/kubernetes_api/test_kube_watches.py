@@ -7,9 +7,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes.api import Api, Watch, WatchEvent
-from crawler_lifecycle.adapters.kubernetes.errors import ApiError, Expired, NoAnswer, Refused, Throttled, Unreadable
-from crawler_lifecycle.adapters.kubernetes.objects import Job, Pod, decode
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+from crawler_lifecycle.adapters.kubernetes.client.errors import (
+    ApiError,
+    Expired,
+    NoAnswer,
+    Refused,
+    Throttled,
+    Unreadable,
+)
+from crawler_lifecycle.adapters.kubernetes.client.objects import Job, Pod, decode
+from crawler_lifecycle.adapters.kubernetes.client.watches import Watch, WatchEvent
 from tests.local.local_bench import wait_until
 from tests.support.kube_api import (
     Answer,

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes import holding, labels, tails
-from crawler_lifecycle.adapters.kubernetes.errors import ApiError, Refused
-from crawler_lifecycle.adapters.kubernetes.facts import kept_until
-from crawler_lifecycle.adapters.kubernetes.logs import PodLogs
-from crawler_lifecycle.adapters.kubernetes.metrics import to_bytes
-from crawler_lifecycle.adapters.kubernetes.objects import Pod, decode
-from crawler_lifecycle.adapters.kubernetes.waiting import QUEUE_NAME
+from crawler_lifecycle.adapters.kubernetes import labels
+from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Refused
+from crawler_lifecycle.adapters.kubernetes.client.objects import Pod, decode
+from crawler_lifecycle.adapters.kubernetes.files.logs import PodLogs
+from crawler_lifecycle.adapters.kubernetes.jobs import held_pods
+from crawler_lifecycle.adapters.kubernetes.looks import log_tails
+from crawler_lifecycle.adapters.kubernetes.looks.memory import to_bytes
+from crawler_lifecycle.adapters.kubernetes.looks.pod_waits import QUEUE_NAME
+from crawler_lifecycle.adapters.kubernetes.looks.predicates import kept_until
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Phase
 from tests.adapters.kubernetes_cluster.world import RUN, World
@@ -201,7 +203,7 @@ REMOVED = Garbage(b"unable to retrieve container logs for containerd://0d61d912e
 @pytest.mark.parametrize("fault", [Answer(500), Answer(404), Silence(30), REMOVED], ids=repr)
 def test_a_log_that_is_gone_is_left_out(world: World, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was kept before the stop must not be replaced by nothing."""
-    monkeypatch.setattr(tails, "KEPT_S", 0.2)
+    monkeypatch.setattr(log_tails, "KEPT_S", 0.2)
     world.deploy()
     world.server.pod_prints(world.name(), b"line\n")
     world.server.faults.add("GET", "/log", fault, times=None)
@@ -331,7 +333,7 @@ def test_what_outlives_its_crawler_is_kept_until_the_end_is_on_record_and_then_e
     _crawler_ends(world)
     assert world.see().phase is Phase.ENDED
     assert world.kept() == [(RUN, 0, 1)]
-    [held] = [pod for pod in holding.held(world.api) if pod.waits]
+    [held] = [pod for pod in held_pods.held(world.api) if pod.waits]
     assert (held.task_index, held.phase, held.outlived) == (0, "Running", True)
     world.cluster.release(run_ref(RUN), [world.ref()])
     [pod] = world.server.pods(world.name())
@@ -366,8 +368,8 @@ def test_what_runs_is_listed_now_and_then_and_not_forgotten_in_between(world: Wo
 def test_an_administrator_finds_and_ends_what_outlived_its_crawler(world: World) -> None:
     world.deploy()
     _crawler_ends(world)
-    [held] = holding.held(world.api)
-    assert holding.let_go(world.api, held)
+    [held] = held_pods.held(world.api)
+    assert held_pods.let_go(world.api, held)
     assert world.server.pods(world.name())[0]["spec"]["activeDeadlineSeconds"] == 1
 
 
@@ -482,7 +484,7 @@ def test_a_placeholder_is_no_time_of_an_end_for_anybody(world: World) -> None:
             status["state"]["terminated"]["finishedAt"] = "1970-01-01T00:00:00Z"
 
     world.server.store.update(PODS, (world.server.namespace, pod["metadata"]["name"]), forget)
-    [kept], [held] = world.cluster.kept(), holding.held(world.api)
+    [kept], [held] = world.cluster.kept(), held_pods.held(world.api)
     assert (kept.ended_at, kept.ran) == (None, False)
     assert (held.ended_at, held.waits) == (None, True)
-    assert holding.waiting_long([held], world.now(), 60) == []
+    assert held_pods.waiting_long([held], world.now(), 60) == []

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes import labels, tails
-from crawler_lifecycle.adapters.kubernetes.errors import ApiError, Refused, Throttled
+from crawler_lifecycle.adapters.kubernetes import labels
+from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Refused, Throttled
+from crawler_lifecycle.adapters.kubernetes.looks import log_tails
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import Phase
 from tests.adapters.kubernetes_cluster.world import RUN, World
@@ -368,7 +369,7 @@ def test_jobs_are_listed_before_pods(world: World) -> None:
 
 
 def test_logs_of_at_most_fifty_in_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tails, "PODS_A_LOOK", 2)
+    monkeypatch.setattr(log_tails, "PODS_A_LOOK", 2)
     world.deploy(5)
     for index in range(5):
         world.server.pod_prints(world.name(index), b'{"crawl_progress": {"pages": 4, "items": 1}}\n')
@@ -389,7 +390,7 @@ def test_a_log_that_cannot_be_read_is_no_failing_look(
         return wait(calls, 0)
 
     if isinstance(fault, Silence):  # the time is over when only the silent node has not answered
-        monkeypatch.setattr(tails, "wait", until_one_is_left)
+        monkeypatch.setattr(log_tails, "wait", until_one_is_left)
     world.deploy(2)
     for index in range(2):
         world.server.pod_prints(world.name(index), b'{"crawl_progress": {"pages": 4}}\n')

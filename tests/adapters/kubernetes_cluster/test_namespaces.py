@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.place import Place
+from crawler_lifecycle.adapters.kubernetes.looks.namespace_identity import Place
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports import TaskRef

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crawler_lifecycle.adapters.kubernetes.sharing import Sharing
+from crawler_lifecycle.adapters.kubernetes.looks.interning import Sharing
 from tests.support.kubernetes_conditions import RECORDED, load
 
 

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes import absence, holding, labels
-from crawler_lifecycle.adapters.kubernetes.errors import TooLarge
-from crawler_lifecycle.adapters.kubernetes.objects import Job
-from crawler_lifecycle.adapters.kubernetes.reflector import Pace, Reflector
+from crawler_lifecycle.adapters.kubernetes import labels
+from crawler_lifecycle.adapters.kubernetes.client.errors import TooLarge
+from crawler_lifecycle.adapters.kubernetes.client.objects import Job
+from crawler_lifecycle.adapters.kubernetes.jobs import held_pods
+from crawler_lifecycle.adapters.kubernetes.looks import proof_of_absence
+from crawler_lifecycle.adapters.kubernetes.observer.reflector import Pace, Reflector
 from crawler_lifecycle.domain.task import Phase
 from tests.adapters.kubernetes_cluster.world import RUN, World
 from tests.local.local_bench import wait_until
@@ -76,7 +78,7 @@ def _released(world: World) -> int:
 READERS: dict[str, Callable[[World], int]] = {
     "audit": lambda world: len(world.cluster.inventory()),
     "release": _released,
-    "crawlctl cluster release": lambda world: len(holding.held(world.api)),
+    "crawlctl cluster release": lambda world: len(held_pods.held(world.api)),
     "observer": _observed,
 }
 
@@ -121,8 +123,8 @@ def test_an_object_that_no_answer_takes_is_an_error(heavy: World) -> None:
 
 def test_many_missing_names_are_asked_for_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, 10,000 of them would not fit into a look. Each still has a 404 of its own."""
-    world.uids = {index: f"gone-{index}" for index in range(absence.THREADS)}
-    together, get = threading.Barrier(absence.THREADS, timeout=20), world.api.get
+    world.uids = {index: f"gone-{index}" for index in range(proof_of_absence.THREADS)}
+    together, get = threading.Barrier(proof_of_absence.THREADS, timeout=20), world.api.get
 
     def at_once(path: str, **query: object) -> bytes:
         if "/jobs/crawl-" in path:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes import tails
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
-from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
+from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.adapters.kubernetes.looks import log_tails
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation
@@ -31,7 +31,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self._patch = pytest.MonkeyPatch()
         for limit in ("LOOK_S", "KEPT_S"):
-            self._patch.setattr(tails, limit, PATIENT_S)
+            self._patch.setattr(log_tails, limit, PATIENT_S)
         self.server = FakeApiServer(folder)
         self.server.controllers.kubelet_stops = None
         self.api = patient(self.server)

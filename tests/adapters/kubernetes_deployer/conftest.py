@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes.api import Api
-from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.ports import Deployed, QueuedTask
 from tests.local.local_bench import wait_until

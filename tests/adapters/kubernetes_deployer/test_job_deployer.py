@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from crawler_lifecycle.adapters.kubernetes import labels
+from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Refused, Throttled, Unauthorised
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
-from crawler_lifecycle.adapters.kubernetes.deployer import PATIENCE, THREADS
-from crawler_lifecycle.adapters.kubernetes.errors import ApiError, Refused, Throttled, Unauthorised
+from crawler_lifecycle.adapters.kubernetes.jobs.deployer import PATIENCE, THREADS
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
 from tests.support.job_cases import crawler
 from tests.support.kube_api import Answer, Cut, Garbage, LostAnswer, Reset, Silence, Truncated, throttled

@@ -8,7 +8,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
-from crawler_lifecycle.adapters.kubernetes.manifest import secret_for
+from crawler_lifecycle.adapters.kubernetes.jobs.manifest import secret_for
 from tests.support.job_cases import cases
 
 

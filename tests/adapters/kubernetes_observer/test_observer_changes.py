@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crawler_lifecycle.adapters.kubernetes.changes import (
+from crawler_lifecycle.adapters.kubernetes.observer.changes import (
     ENDING,
     OVER,
     PENDING,

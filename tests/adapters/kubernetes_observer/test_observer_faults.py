@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes import labels, reflector
-from crawler_lifecycle.adapters.kubernetes import observer as observer_module
-from crawler_lifecycle.adapters.kubernetes.api import Api
-from crawler_lifecycle.adapters.kubernetes.observer import KubernetesObserver
-from crawler_lifecycle.adapters.kubernetes.reflector import Backoff, Pace
+from crawler_lifecycle.adapters.kubernetes import labels
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+from crawler_lifecycle.adapters.kubernetes.observer import observer as observer_module
+from crawler_lifecycle.adapters.kubernetes.observer import reflector
+from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
+from crawler_lifecycle.adapters.kubernetes.observer.reflector import Backoff, Pace
 from tests.contracts.observer.kubernetes_harness import job_of
 from tests.contracts.observer.observer_harness import Told
 from tests.local.local_bench import RUN, wait_until

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes.api import Api
-from crawler_lifecycle.adapters.kubernetes.changes import OVER, Seen
-from crawler_lifecycle.adapters.kubernetes.objects import Pod
-from crawler_lifecycle.adapters.kubernetes.observer import KubernetesObserver
-from crawler_lifecycle.adapters.kubernetes.reflector import Pace
-from crawler_lifecycle.adapters.kubernetes.sighting import pod_seen
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+from crawler_lifecycle.adapters.kubernetes.client.objects import Pod
+from crawler_lifecycle.adapters.kubernetes.observer.changes import OVER, Seen
+from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
+from crawler_lifecycle.adapters.kubernetes.observer.reflector import Pace
+from crawler_lifecycle.adapters.kubernetes.observer.snapshots import pod_seen
 from tests.contracts.observer.kubernetes_harness import job_of
 from tests.local.local_bench import wait_until
 from tests.support.kube_api import (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
-from crawler_lifecycle.adapters.database.tables import metadata
+from crawler_lifecycle.adapters.database.schema.tables import metadata
 from tests.contracts.store.world import Clock, World
 from tests.support.databases import wait_patiently
 from tests.support.mariadb import MariaDb, mariadb

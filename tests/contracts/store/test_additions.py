@@ -9,14 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from crawler_lifecycle.adapters.database import SqlRunStore
-from crawler_lifecycle.adapters.database.tables import task_addition
-from crawler_lifecycle.domain.errors import (
-    DuplicateRequest,
-    Fenced,
-    InvalidRequest,
-    NotInThisState,
-    RunNotFound,
-)
+from crawler_lifecycle.adapters.database.schema.tables import task_addition
+from crawler_lifecycle.domain.errors import DuplicateRequest, Fenced, InvalidRequest, NotInThisState, RunNotFound
 from crawler_lifecycle.domain.names import TASKS_PER_RUN_MAX
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import End, Phase, TaskStatus
@@ -108,7 +102,7 @@ def test_no_tasks_and_no_run(world: World) -> None:
 
 
 def test_more_tasks_than_a_run_may_have(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crawler_lifecycle.adapters.database.additions.TASKS_PER_RUN_MAX", 4)
+    monkeypatch.setattr("crawler_lifecycle.adapters.database.writes.additions.TASKS_PER_RUN_MAX", 4)
     fence = world.run(tasks=2)
     with pytest.raises(InvalidRequest, match=r"tasks: 3 .* at most 4, and this one has 2: start another run"):
         world.store.add_tasks(fence.run_id, "k", [*ARGS, {}])

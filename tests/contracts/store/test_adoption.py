@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from crawler_lifecycle.domain.errors import NotInThisState, RowMissing, RunNotFound
-from crawler_lifecycle.domain.run import RunRef, RunStatus
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Fence, LostRun, TaskRecord
 from tests.contracts.store.world import OTHER, OWNER, World, request

@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from crawler_lifecycle.adapters.database import SqlRunStore
-from crawler_lifecycle.adapters.database.tables import run_history, task_history
-from crawler_lifecycle.adapters.kubernetes.progress import last_progress
-from crawler_lifecycle.adapters.kubernetes.summary import read_summary
+from crawler_lifecycle.adapters.database.schema.tables import run_history, task_history
+from crawler_lifecycle.adapters.kubernetes.looks.progress import last_progress
+from crawler_lifecycle.adapters.kubernetes.looks.termination_message import read_summary
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import RowUnreadable, RunNotFound
 from crawler_lifecycle.domain.run import Limits, RunRequest

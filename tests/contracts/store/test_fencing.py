@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.adapters.database.unit import check_fence
+from crawler_lifecycle.adapters.database.writes.unit_of_work import check_fence
 from crawler_lifecycle.domain.errors import Fenced, Overtaken
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import Counters, Phase

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, RunNotFound
-from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Correction, Fence, TaskRow

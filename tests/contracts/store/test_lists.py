@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.database.run_lists import CLOCK_SLACK
+from crawler_lifecycle.adapters.database.reads.run_lists import CLOCK_SLACK
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.ports import RunRow
 from tests.contracts.store.world import OWNER, START, World, request

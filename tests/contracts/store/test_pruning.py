@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.adapters.database import Pruner, SqlRunStore, open_pruner
-from crawler_lifecycle.adapters.database import pruning as adapter
-from crawler_lifecycle.adapters.database.tables import metadata
+from crawler_lifecycle.adapters.database.schema.tables import metadata
+from crawler_lifecycle.adapters.database.writes import pruning as adapter
 from crawler_lifecycle.domain.audit import Finding, FindingKind
+from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import StoreUnavailable
-from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, EVENT_RUN_ENDED, event_key
 from crawler_lifecycle.domain.pruning import GOES, NEVER, Stays, pruned_through
 from crawler_lifecycle.domain.run import ExportResult, RunStatus

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable, Fenced, RunNotFound
+from crawler_lifecycle.domain.file_retention import Stand
 from crawler_lifecycle.domain.names import PROPERTY_FILES_REMOVED
 from crawler_lifecycle.domain.run import ExportResult
-from crawler_lifecycle.domain.tidying import Stand
 from crawler_lifecycle.ports import Fence, RunStore
 from tests.contracts.store.world import Clock, World
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from crawler_lifecycle.adapters.database import open_store
-from crawler_lifecycle.adapters.database.unit import Unit
+from crawler_lifecycle.adapters.database.writes.unit_of_work import Unit
 from crawler_lifecycle.domain.task import Change, Counters, End, Observation, Phase, TaskStatus
 from crawler_lifecycle.ports import Committed, CorrectionRow, Fence, Finding, Look
 from tests.contracts.store.world import START, Clock, World, seen

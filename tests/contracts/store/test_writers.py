@@ -15,6 +15,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
 from crawler_lifecycle.adapters.database import SqlRunStore
+from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
     Fenced,
@@ -24,7 +25,6 @@ from crawler_lifecycle.domain.errors import (
     RunNotFound,
     StoreUnavailable,
 )
-from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, verdict
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import Correction, Deployed, Details, Fence, Look, Owner, RunStore

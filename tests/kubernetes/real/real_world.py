@@ -9,7 +9,7 @@ from typing import Any
 
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.cli.cluster_access import Place
-from crawler_lifecycle.cli.stack import Stack
+from crawler_lifecycle.cli.stack.stack import Stack
 from tests.e2e.world import QUICK, TERMINAL, World, until
 from tests.kubernetes.cluster import images
 from tests.kubernetes.cluster.cluster import Cluster

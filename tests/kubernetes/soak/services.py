@@ -23,20 +23,20 @@ from temporalio.worker import Worker
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.adapters.database import open_store
-from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
-from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
-from crawler_lifecycle.adapters.kubernetes.observer import KubernetesObserver
-from crawler_lifecycle.adapters.temporal import TemporalDirectory
-from crawler_lifecycle.beating import Beating
-from crawler_lifecycle.client import Lifecycle
+from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
 from crawler_lifecycle.compose import ROLES, Parts, activities_of, workflows_of
 from crawler_lifecycle.domain.audit import AuditRules
 from crawler_lifecycle.ports import RunStore
-from crawler_lifecycle.releasing import Releaser
 from crawler_lifecycle.settings import ClusterSettings
-from crawler_lifecycle.temporal import plugin
-from crawler_lifecycle.waking import Waker
+from crawler_lifecycle.temporal.client import Lifecycle
+from crawler_lifecycle.temporal.directory import TemporalDirectory
+from crawler_lifecycle.temporal.heartbeats import Beating
+from crawler_lifecycle.temporal.plugin import plugin
+from crawler_lifecycle.worker.finalizer_release import Releaser
+from crawler_lifecycle.worker.wake_ups import Waker
 from crawler_lifecycle.workflows.policies import DEAD_S, POLICIES
 from tests.kubernetes.cluster.processes import Part
 from tests.kubernetes.kube_lab import KubeScheduler

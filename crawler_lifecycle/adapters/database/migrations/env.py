@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from crawler_lifecycle.adapters.database.tables import metadata
+from crawler_lifecycle.adapters.database.schema.tables import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

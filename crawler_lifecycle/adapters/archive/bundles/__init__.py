@@ -1,0 +1,1 @@
+"""Bundles: the supporting files that pods uploaded themselves."""

@@ -1,0 +1,1 @@
+"""Everything that changes rows, each in one transaction."""

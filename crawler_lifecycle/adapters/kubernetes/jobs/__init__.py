@@ -1,0 +1,1 @@
+"""Jobs: made, stopped, and let go of."""

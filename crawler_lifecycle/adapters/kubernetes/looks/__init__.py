@@ -1,0 +1,1 @@
+"""What runs, what waits and what ended, read from complete lists."""

@@ -1,0 +1,1 @@
+"""What changed: two watches, however many runs there are."""

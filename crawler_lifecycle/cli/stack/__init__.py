@@ -1,0 +1,1 @@
+"""The embedded default: everything on this machine."""

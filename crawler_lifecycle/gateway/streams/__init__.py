@@ -1,0 +1,1 @@
+"""What is followed: events, logs, timelines."""

@@ -1,0 +1,1 @@
+"""How we speak with Temporal, and nothing else."""

@@ -1,0 +1,1 @@
+"""One worker process, and what runs in it beside the activities."""
