@@ -117,7 +117,9 @@ def test_what_stands_side_by_side_imports_in_no_circle(room: Path) -> None:
         mine = path.relative_to(room).parts[0].removesuffix(".py")
         if mine == "__init__":
             continue
-        imported = (module.removeprefix(dotted + ".") for _, module in _imports(path) if module.startswith(dotted + "."))
+        imported = (
+            module.removeprefix(dotted + ".") for _, module in _imports(path) if module.startswith(dotted + ".")
+        )
         before[mine] |= {name.split(".")[0] for name in imported} & beside - {mine}
     try:
         TopologicalSorter(before).prepare()

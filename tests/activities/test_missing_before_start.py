@@ -17,8 +17,8 @@ from crawler_lifecycle.domain.task import ALIVE
 from crawler_lifecycle.ports import Deployed, Deployment, Fence
 from crawler_lifecycle.settings import ClusterSettings
 from tests.activities.world import World
-from tests.adapters.kubernetes_cluster.world import CRAWLER
-from tests.adapters.kubernetes_cluster.world import World as Kubernetes
+from tests.adapters.kubernetes.looks.world import CRAWLER
+from tests.adapters.kubernetes.looks.world import World as Kubernetes
 from tests.support.kube_api.store import JOBS
 
 JOB = "crawl-1-0-1"

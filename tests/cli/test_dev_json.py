@@ -10,11 +10,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from cli_support import Crawlctl
 
 from crawler_lifecycle.cli import dev_json
 from crawler_lifecycle.cli.problems import CommandFailed
 from crawler_lifecycle.cli.stack.stack import Stack
+from tests.cli.cli_support import Crawlctl
 
 TOKEN = "correct-horse-battery-staple"
 

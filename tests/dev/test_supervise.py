@@ -14,11 +14,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from dev_support import wait_until
 
 from crawler_lifecycle.cli.stack import processes, supervise
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.cli.stack.supervise import Part, PartFailed, Supervisor
+from tests.dev.dev_support import wait_until
 
 SERVER = """
 import http.server, signal, sys

@@ -17,9 +17,9 @@ from typing import Any
 import pydantic
 import pytest
 import yaml
-from demo_site import ROOT, RunningSite
 
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from tests.examples.demo_site import ROOT, RunningSite
 
 PROJECT = ROOT / "examples" / "crawlers"
 OPERATIONS = {"sqs": 23, "dax": 21, "polly": 13, "glacier": 33}

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from gateway_process import environment, gateway, refused
 
 from crawler_lifecycle.gateway.access.operations import new_token
+from tests.gateway.gateway_process import environment, gateway, refused
 
 MIB = 1024 * 1024
 

@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 from fastapi.testclient import TestClient
-from gateway_process import environment, gateway
-from gateway_world import World
 
 from crawler_lifecycle.adapters.database import upgrade
+from tests.gateway.gateway_process import environment, gateway
+from tests.gateway.gateway_world import World
 
 HOSTILE = [
     "' OR '1'='1",

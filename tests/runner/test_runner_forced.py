@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from runner_bench import RunnerBench, wait_until
 
 from crawler_lifecycle.runner import forced
 from crawler_lifecycle.runner.forced import ForcedStop
+from tests.runner.runner_bench import RunnerBench, wait_until
 from tests.support.faulty_http import Answer, FaultyServer, serving
 
 TOKEN = "task.7.mac"

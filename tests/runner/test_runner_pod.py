@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runner_bench import RUNNER, RunnerBench, wait_until
 
 from crawler_lifecycle.runner import contract
 from crawler_lifecycle.runner.memory import cgroup_limit
+from tests.runner.runner_bench import RUNNER, RunnerBench, wait_until
 
 #: A process namespace of its own, as every container has one.
 AS_PROCESS_1 = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc")

@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from runner_bench import RunnerBench, wait_until
 
 from crawler_lifecycle.runner import contract, signs
 from crawler_lifecycle.runner.main import Runner
 from crawler_lifecycle.runner.signs import Signs
+from tests.runner.runner_bench import RunnerBench, wait_until
 
 #: What a crawler does again and again once it is told to begin, and whether that is a sign of life.
 DOES = {

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runner_bench import RunnerBench, wait_until
 
 from crawler_lifecycle.adapters.archive import open_archive
 from crawler_lifecycle.adapters.archive.bundles.reader import NOTHING, UNFINISHED, S3Bundles
@@ -24,6 +23,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.ports import FilesMissing, FileSource
 from crawler_lifecycle.runner.bundle import PART_BYTES, Bundle
 from crawler_lifecycle.runner.upload import Upload
+from tests.runner.runner_bench import RunnerBench, wait_until
 from tests.support.faulty_http import Answer, FaultyServer, serving
 from tests.support.run_refs import run_ref
 from tests.support.s3 import Bucket, S3Server, rclone_s3, use_aws

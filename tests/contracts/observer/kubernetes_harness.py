@@ -17,8 +17,8 @@ from crawler_lifecycle.adapters.kubernetes.observer.reflector import Pace
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import Observer, TaskRef
+from tests.adapters.local.local_bench import RUN
 from tests.contracts.observer.observer_harness import Harness
-from tests.local.local_bench import RUN
 from tests.support.kube_api import Answer, FakeApiServer
 from tests.support.kube_api.clients import patient
 from tests.support.kube_api.problems import Problem

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from services_harness import CRAWLERS, event
 
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 from crawler_lifecycle.adapters.eventbridge import EventBridgeSink
@@ -18,6 +17,7 @@ from crawler_lifecycle.adapters.pusher import PusherNotifier
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.fakes.services import FakeCatalogue, FakeDirectory, FakeNotifier, FakeSink
 from crawler_lifecycle.ports import Catalogue, EventSink, Notifier, Owner
+from tests.contracts.services.services_harness import CRAWLERS, event
 from tests.support.event_bus import AWS_ENVIRONMENT, AWS_UNSET, BUS, moto_bus
 from tests.support.pusher_server import APP_ID, KEY, SECRET, pusher_server
 
