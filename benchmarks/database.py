@@ -23,7 +23,7 @@ from crawler_lifecycle.adapters.database.schema.tables import metadata, task_his
 from crawler_lifecycle.adapters.database.writes.unit_of_work import count_tasks
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, TaskState, reconcile
-from crawler_lifecycle.ports import Deployed, Fence, Finding, Look, Owner
+from crawler_lifecycle.ports import Deployed, Fence, Look, Owner, TaskFinding
 from tests.support.filling import COMMON_TAG, FILLED_FROM, RARE_TAG, analyze, fill_events, fill_runs, fill_tasks
 from tests.support.mariadb import running_mariadb
 
@@ -238,7 +238,7 @@ def _sync(store: SqlRunStore, name: str) -> None:
     print(f"before it, the look took {median['look']:.0f} ms and the details {median['details']:.0f} ms", flush=True)
 
 
-def _large_run(store: SqlRunStore, request_id: str) -> tuple[Fence, Look, list[Finding]]:
+def _large_run(store: SqlRunStore, request_id: str) -> tuple[Fence, Look, list[TaskFinding]]:
     """A run of 10,000 RUNNING tasks, and a look that finds them all ended."""
     row, _ = store.reserve_run(RunRequest(crawler="large"), request_id, [{}] * CHANGED)
     handle = store.claim_run(RunRequest(run_id=row.run_id), OWNER, lambda _: False)
@@ -250,7 +250,7 @@ def _large_run(store: SqlRunStore, request_id: str) -> tuple[Fence, Look, list[F
     state = store.found_state(fence)
     seen = [_ended(task, now) for task in state.tasks]
     changes = [(reconcile(task, one, None, due_at=now), one) for task, one in zip(state.tasks, seen, strict=True)]
-    findings = [Finding(change, one) for change, one in changes if change is not None]
+    findings = [TaskFinding(change, one) for change, one in changes if change is not None]
     assert len(findings) == CHANGED
     return fence, Look(now, 1.0, seen), findings
 

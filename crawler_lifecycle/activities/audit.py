@@ -17,11 +17,11 @@ from temporalio import activity
 
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import (
+    AuditFinding,
     AuditReport,
     AuditRules,
     ClusterTask,
     EndedRun,
-    Finding,
     FindingKind,
     LiveRun,
     Noted,
@@ -55,7 +55,7 @@ from crawler_lifecycle.ports import Cluster, Correction, Fence, RunStore, TaskRe
 
 from . import meters
 from .adoption import Adoption, run_of
-from .audit_ending import Ending, Mend
+from .audit_ending import AuditEnding, Mend
 from .shared import Clock, alive, beating, utc_now
 
 log = logging.getLogger(__name__)
@@ -125,28 +125,28 @@ class AuditActivities:
                 for task in self.cluster.inventory(run_id=run_id, limit=len(suspects) + PAGE)
             }
             pairs = [(task, rows.get(task.key)) for task in suspects if (task.key, task.uid) in still]
-            found: list[tuple[Finding, ClusterTask]] = []
+            found: list[tuple[AuditFinding, ClusterTask]] = []
             for task, row in pairs:
                 finding = judge_task(task, row)
                 if finding is not None:
                     self._still_alive(finding, task)
                     found.append((finding, task))
-            ending = Ending(self.cluster, {finding.subject: (finding, task) for finding, task in found})
+            ending = AuditEnding(self.cluster, {finding.subject: (finding, task) for finding, task in found})
             findings = [finding for finding, _ in found]
             adoption = Adoption(self.store, self.cluster, self.directory)
             runs = {finding.subject: task.run for finding, task in found}
             adopts = page.unknown is Unknown.ADOPT
 
-            def mend_of(finding: Finding) -> Mend:
+            def mend_of(finding: AuditFinding) -> Mend:
                 return adoption.of(runs[finding.subject]) if finding.unknown and adopts else ending.of(finding)
 
-            def ask(wanted: Sequence[Finding]) -> None:
+            def ask(wanted: Sequence[AuditFinding]) -> None:
                 ending.ask([finding for finding in wanted if not (finding.unknown and adopts)])
 
             part = self._settle(findings, page, len(seen), mend_of, ask)
         return replace(part, next=_text(seen[-1].key) if len(seen) >= PAGE else None)
 
-    def _still_alive(self, finding: Finding, task: ClusterTask) -> None:
+    def _still_alive(self, finding: AuditFinding, task: ClusterTask) -> None:
         """The correction of a task that is recorded as ended and executes."""
         if finding.kind is not FindingKind.STILL_ALIVE or finding.run_id is None:
             return
@@ -188,7 +188,7 @@ class AuditActivities:
             part = self._settle(findings, page, len(runs), lambda finding: mends[finding.subject])
         return replace(part, next=str(runs[-1].run_id) if len(runs) >= PAGE else None)
 
-    def _judged(self, run: LiveRun) -> Finding | None:
+    def _judged(self, run: LiveRun) -> AuditFinding | None:
         if run.unreadable is not None:
             return judge_live(run, WorkflowState(open=False))
         state = self._state(run)
@@ -213,7 +213,7 @@ class AuditActivities:
         opened = any(self.directory.state(workflow_id).open for workflow_id in coming)
         return WorkflowState(open=True) if opened else state
 
-    def _resumer(self, finding: Finding, run: LiveRun) -> Mend:
+    def _resumer(self, finding: AuditFinding, run: LiveRun) -> Mend:
         def begin() -> str:
             request = RunRequest(crawler=run.crawler, run_id=run.run_id, priority=_priority(run.priority))
             if finding.kind is FindingKind.NOT_STARTED:
@@ -265,7 +265,7 @@ class AuditActivities:
             listed, following = self.directory.open_runs(page.after, PAGE)
             there = self.store.existing_runs([w.run_id for w in listed if w.run_id is not None])
             suspects = [w for w in listed if judge_workflow(w, there.get(w.run_id or 0)) is not None]
-            found: list[tuple[Finding, OpenWorkflow]] = []
+            found: list[tuple[AuditFinding, OpenWorkflow]] = []
             for listed_one in suspects:
                 alive()
                 # The list lags behind: the workflow itself says whether it is open and what it works for.
@@ -287,7 +287,7 @@ class AuditActivities:
             part = self._settle(findings, page, len(listed), lambda finding: mends[finding.subject])
         return replace(part, next=following)
 
-    def _terminator(self, finding: Finding, workflow: OpenWorkflow) -> Mend:
+    def _terminator(self, finding: AuditFinding, workflow: OpenWorkflow) -> Mend:
         def end() -> str:
             self.directory.end(workflow, f"audit: {finding.detail}")
             return "terminated"
@@ -306,7 +306,7 @@ class AuditActivities:
             since = self.clock() - timedelta(seconds=self.rules.recent_s)
             runs = self.store.ended_runs(since, _moment(page.after), PAGE)
             mends: dict[str, Mend] = {}
-            findings: list[Finding] = []
+            findings: list[AuditFinding] = []
             for run in runs:
                 alive()
                 undelivered = self._undelivered(run)
@@ -320,7 +320,7 @@ class AuditActivities:
         last = runs[-1] if len(runs) >= PAGE else None
         return replace(part, next=f"{last.ended_at.isoformat()} {last.run_id}" if last is not None else None)
 
-    def _undelivered(self, run: EndedRun) -> Finding | None:
+    def _undelivered(self, run: EndedRun) -> AuditFinding | None:
         finding = judge_deliveries(run, busy=False)
         if finding is None or not reportable(finding, self.clock(), self.rules):
             return None
@@ -342,7 +342,7 @@ class AuditActivities:
 
         return deliver
 
-    def _late_evidence(self, stops: Mapping[int, StopIntent | None], since: datetime) -> list[Finding]:
+    def _late_evidence(self, stops: Mapping[int, StopIntent | None], since: datetime) -> list[AuditFinding]:
         """What the cluster says now about ends that were recorded without evidence. ``stops`` are those of the runs."""
         found = []
         ends: dict[RunRef, list[TaskRef]] = {}
@@ -364,7 +364,7 @@ class AuditActivities:
                     found.append(finding)
         return found
 
-    def _recorder(self, finding: Finding) -> Mend:
+    def _recorder(self, finding: AuditFinding) -> Mend:
         def record() -> str:
             if finding.run_id is not None:
                 correction = Correction(
@@ -399,11 +399,11 @@ class AuditActivities:
 
     def _settle(
         self,
-        findings: Iterable[Finding],
+        findings: Iterable[AuditFinding],
         page: AuditPage,
         looked: int,
-        mend_of: Callable[[Finding], Mend],
-        prepare: Callable[[Sequence[Finding]], None] | None = None,
+        mend_of: Callable[[AuditFinding], Mend],
+        prepare: Callable[[Sequence[AuditFinding]], None] | None = None,
     ) -> AuditPart:
         """Keep the findings, repair those that are due or that a person spoke about, and say what became of each."""
         now = self.clock()
@@ -430,7 +430,7 @@ class AuditActivities:
             log.warning("audit: %s%s", finding.detail, f"; {one.repair}" if one.repair else "", extra=_about(finding))
         return AuditPart(looked, found, repaired, most_urgent(told), noted_at=now)
 
-    def _tell(self, finding: Finding, noted: Noted, mend: Mend | None) -> Reported:
+    def _tell(self, finding: AuditFinding, noted: Noted, mend: Mend | None) -> Reported:
         words, done = finding.spared, False
         if mend is not None:
             try:
@@ -453,7 +453,7 @@ class AuditActivities:
         meters.corrected(written)
 
 
-def _about(finding: Finding) -> dict[str, object]:
+def _about(finding: AuditFinding) -> dict[str, object]:
     known = {"run_id": finding.run_id, "task_id": finding.task_id, "finding": str(finding.kind)}
     return {name: value for name, value in known.items() if value is not None}
 

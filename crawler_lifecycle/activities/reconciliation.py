@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.stall import stalled
 from crawler_lifecycle.domain.task import ACTIVE, Observation, Phase, TaskState, TaskStatus, reconcile
-from crawler_lifecycle.ports import Cluster, Fence, Finding, FoundState, Look, Notifier, RunStore, TaskRef
+from crawler_lifecycle.ports import Cluster, Fence, FoundState, Look, Notifier, RunStore, TaskFinding, TaskRef
 
 from .shared import Clock, Counts, beating, ordered_at, send_event, telling, utc_now
 
@@ -94,7 +94,7 @@ def ref_of(task: TaskState) -> TaskRef:
     return TaskRef(task.task_id, task.index, task.attempt, task.uid, stopping, task.missed_at, place)
 
 
-def compare(state: FoundState, look: Look, *, gap_s: float, resumed: bool) -> list[Finding]:
+def compare(state: FoundState, look: Look, *, gap_s: float, resumed: bool) -> list[TaskFinding]:
     """The changes that a look proves about the tasks in ``state``, in order of the tasks."""
     seen = {(o.index, o.attempt): o for o in look.observations}
     findings = []
@@ -109,7 +109,7 @@ def compare(state: FoundState, look: Look, *, gap_s: float, resumed: bool) -> li
         due_at = datetime.fromtimestamp(due, tz=look.observed_at.tzinfo)
         change = reconcile(task, observation, state.stop, due_at=due_at, resumed=resumed)
         if change is not None:
-            findings.append(Finding(change, observation))
+            findings.append(TaskFinding(change, observation))
     return findings
 
 

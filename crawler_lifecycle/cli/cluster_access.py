@@ -19,7 +19,7 @@ _SETTING = "LIFECYCLE_CLUSTER__"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ClusterAccess:
     """A Kubernetes cluster, as the options of a command name it. What is ``None`` is left to the settings."""
 
     kubeconfig: Path | None = None

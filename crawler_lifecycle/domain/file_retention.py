@@ -15,7 +15,7 @@ from .run import RunStatus
 LEAST_S = 12 * 3600.0
 
 
-class Stand(StrEnum):
+class RetentionState(StrEnum):
     """Where a run stands whose files lie somewhere."""
 
     OLD = "old"
@@ -54,27 +54,27 @@ class KeptRun:
     unreadable: str | None = None
 
 
-def stand_of(run: KeptRun | None, before: datetime, *, incomplete: bool = False) -> tuple[Stand, str]:
+def stand_of(run: KeptRun | None, before: datetime, *, incomplete: bool = False) -> tuple[RetentionState, str]:
     """Where the run stands, and that in words. Only of ``Stand.OLD`` anything may be removed.
 
     Old is what ended and was exported before ``before``. ``incomplete`` counts archives that lack files as whole.
     """
     if run is None:
-        return Stand.UNKNOWN, "the database has no such run"
+        return RetentionState.UNKNOWN, "the database has no such run"
     if run.unreadable is not None:
-        return Stand.UNREADABLE, run.unreadable
+        return RetentionState.UNREADABLE, run.unreadable
     if run.status not in RunStatus.__members__ or not RunStatus(run.status).terminal or run.ended_at is None:
-        return Stand.LIVE, f"it is {run.status}"
+        return RetentionState.LIVE, f"it is {run.status}"
     if run.removed:
-        return Stand.REMOVED, "its files are gone"
+        return RetentionState.REMOVED, "its files are gone"
     if run.given_up:
-        return Stand.OLD, "its removal was begun before"
+        return RetentionState.OLD, "its removal was begun before"
     if run.ended_at >= before:
-        return Stand.RECENT, "it ended too recently"
+        return RetentionState.RECENT, "it ended too recently"
     if run.export not in ("exported", "empty"):
-        return Stand.NOT_EXPORTED, run.export_note or "no export of this attempt has ended"
+        return RetentionState.NOT_EXPORTED, run.export_note or "no export of this attempt has ended"
     if run.exported_at is None or run.exported_at >= before:
-        return Stand.RECENT, "it was exported too recently"
+        return RetentionState.RECENT, "it was exported too recently"
     if run.export_note is not None and not incomplete:
-        return Stand.INCOMPLETE, run.export_note
-    return Stand.OLD, "exported" if run.export == "exported" else "it left no files"
+        return RetentionState.INCOMPLETE, run.export_note
+    return RetentionState.OLD, "exported" if run.export == "exported" else "it left no files"

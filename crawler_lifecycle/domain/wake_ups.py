@@ -25,7 +25,7 @@ RETRY_S, RETRY_MAX_S = 0.5, 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class WakeUpState:
     """A run as the database has it now, as far as who wakes it needs it."""
 
     run_id: int
@@ -89,7 +89,7 @@ class Wakes:
         """When something is due next; infinity when nothing is."""
         return min((run.check_at for run in self._runs.values()), default=math.inf)
 
-    def decide(self, asked: Iterable[int], standings: Iterable[Standing], now: float) -> list[Wake]:
+    def decide(self, asked: Iterable[int], standings: Iterable[WakeUpState], now: float) -> list[Wake]:
         """The signals to send for the runs that were asked about. Runs that are unknown, ended, without an owner, or
         looked at since they changed are forgotten. Follow each with ``sent`` or ``failed``."""
         known = {standing.run_id: standing for standing in standings}

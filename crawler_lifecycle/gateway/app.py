@@ -15,9 +15,9 @@ from fastapi import FastAPI, Request, Response
 from crawler_lifecycle.domain.audit import LiveRun
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.overdue import overdue_before
-from crawler_lifecycle.gateway.access.limits import Limits, Serving
-from crawler_lifecycle.gateway.access.operations import Door, Entrance, Operations, caller_name
-from crawler_lifecycle.gateway.access.tokens import Callers
+from crawler_lifecycle.gateway.access.limits import RateLimits, Serving
+from crawler_lifecycle.gateway.access.operations import AuthenticationMiddleware, Entrance, Operations, caller_name
+from crawler_lifecycle.gateway.access.tokens import TokenFile
 from crawler_lifecycle.gateway.api.answers import CrawlerList, Readiness
 from crawler_lifecycle.gateway.api.audit import add_audit
 from crawler_lifecycle.gateway.api.commands import add_commands, add_deliveries, add_uploads
@@ -39,7 +39,7 @@ from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.logs import LogReader
 from crawler_lifecycle.ports import FileArchive, LiveFiles, RunStore, SchedulerClient, TaskBundles, TaskLogs
 from crawler_lifecycle.web.problems import install
-from crawler_lifecycle.web.serving import Bodies, Guard
+from crawler_lifecycle.web.serving import BodyLimit, Guard
 
 from .metrics import Measured, Metrics, add_metrics
 
@@ -122,10 +122,12 @@ def create_app(
     add_audit(app, store, workflows)
     _add_rest(app, store, workflows, crawlers, entrance.callers, metrics)
     # The one added last is the first that a request meets.
-    limits = Limits(entrance.quota)
+    limits = RateLimits(entrance.quota)
     app.add_middleware(Serving, limits=limits)
-    app.add_middleware(Bodies, limit=lambda scope: int(scope["lifecycle.body_max"]))
-    app.add_middleware(Door, operations=Operations(app), entrance=entrance, limits=limits, clock=clock)
+    app.add_middleware(BodyLimit, limit=lambda scope: int(scope["lifecycle.body_max"]))
+    app.add_middleware(
+        AuthenticationMiddleware, operations=Operations(app), entrance=entrance, limits=limits, clock=clock
+    )
     app.add_middleware(Guard, check=entrance.check)
     app.add_middleware(Measured, metrics=metrics)
     return app
@@ -136,7 +138,7 @@ def _add_rest(
     store: RunStore,
     workflows: Workflows,
     crawlers: Crawlers,
-    callers: Callers | None,
+    callers: TokenFile | None,
     metrics: Metrics,
 ) -> None:
     # Its own two threads: a database that hangs must not take the answer to "are you well?" with it.

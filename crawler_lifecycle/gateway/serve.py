@@ -13,7 +13,7 @@ from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.gateway.access.limits import Quota
 from crawler_lifecycle.gateway.access.operations import Entrance
-from crawler_lifecycle.gateway.access.tokens import Callers, CallersError
+from crawler_lifecycle.gateway.access.tokens import TokenFile, TokenFileError
 from crawler_lifecycle.gateway.runs.workflows import LateTemporal
 from crawler_lifecycle.observability import logs, tracing
 from crawler_lifecycle.settings import GatewaySettings, Settings
@@ -111,8 +111,8 @@ def entrance_of(settings: GatewaySettings) -> Entrance:
             f"{_OPEN}=true to ask for none, on 127.0.0.1 only"
         )
     try:
-        callers = Callers.load(settings.tokens_file)
-    except CallersError as error:
+        callers = TokenFile.load(settings.tokens_file)
+    except TokenFileError as error:
         raise Unservable(str(error)) from None
     quota = Quota(settings.reads_per_s, settings.writes_per_s, settings.requests_at_once, settings.streams_at_once)
     return Entrance(callers, key, quota, named_hosts(tuple(settings.hosts)))

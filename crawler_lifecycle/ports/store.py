@@ -6,14 +6,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from crawler_lifecycle.domain.audit import AuditReport, EndedRun, LiveRun, Noted, RecordedTask
-from crawler_lifecycle.domain.audit import Finding as AuditFinding
-from crawler_lifecycle.domain.file_retention import KeptRun, Stand
+from crawler_lifecycle.domain.audit import AuditFinding, AuditReport, EndedRun, LiveRun, Noted, RecordedTask
+from crawler_lifecycle.domain.file_retention import KeptRun, RetentionState
 from crawler_lifecycle.domain.overdue import OverdueLooks
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunRequest, RunStatus, StopIntent, Verdict
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskState, TaskStatus
-from crawler_lifecycle.domain.wake_ups import Standing
+from crawler_lifecycle.domain.wake_ups import WakeUpState
 
 from .values import (
     AddedTask,
@@ -25,7 +24,6 @@ from .values import (
     Details,
     Event,
     Fence,
-    Finding,
     FindingRow,
     FoundState,
     Look,
@@ -37,6 +35,7 @@ from .values import (
     RunHandle,
     RunRow,
     TaskCounts,
+    TaskFinding,
     TaskRow,
     TransitionRow,
 )
@@ -202,7 +201,7 @@ class RunStore(Protocol):
         self,
         fence: Fence,
         look: Look,
-        findings: Sequence[Finding],
+        findings: Sequence[TaskFinding],
         next_look_at: datetime | None,
         source: str,
         ordered_at: datetime | None = None,
@@ -231,7 +230,7 @@ class RunStore(Protocol):
         """
         ...
 
-    def staged(self, fence: Fence, after_index: int = -1, limit: int = 500) -> list[Finding]:
+    def staged(self, fence: Fence, after_index: int = -1, limit: int = 500) -> list[TaskFinding]:
         """The staged findings in order of the task's index."""
         ...
 
@@ -355,7 +354,7 @@ class RunStore(Protocol):
 
     def give_up_files(
         self, run_id: int, before: datetime, put_aside: Callable[[], None], *, incomplete: bool = False
-    ) -> tuple[Stand, int]:
+    ) -> tuple[RetentionState, int]:
         """When the run is ``Stand.OLD`` (``domain.tidying``): from now on its files are not read any more.
 
         ``put_aside`` is then called while no resume and no export of the run can begin; what it raises is raised, and
@@ -439,7 +438,7 @@ class RunStore(Protocol):
         """Runs whose recorded stop no workflow has acted on yet."""
         ...
 
-    def wake_targets(self, run_ids: Sequence[int]) -> list[Standing]:
+    def wake_targets(self, run_ids: Sequence[int]) -> list[WakeUpState]:
         """Who is to be woken for these runs, at most 500, and what their last look saw. Unknown runs are left out."""
         ...
 

@@ -553,7 +553,7 @@ class FoundState:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class TaskFinding:
     """One change that a look found, with the observation that proves it, staged until ``sync_statuses``."""
 
     change: Change

@@ -15,7 +15,7 @@ from temporalio import activity
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 
-class Beating(Interceptor):
+class HeartbeatInterceptor(Interceptor):
     """Heartbeats for these activities, from the worker's event loop: three in each heartbeat timeout."""
 
     def __init__(self, names: Collection[str]) -> None:

@@ -28,7 +28,7 @@ from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.observability import redaction
 from crawler_lifecycle.temporal.converter import TolerantPayloadConverter
 from crawler_lifecycle.temporal.interceptors import Observing
-from crawler_lifecycle.temporal.retry_after import Patient
+from crawler_lifecycle.temporal.retry_after import RetryAfterInterceptor
 
 #: Loaded once and shared by all workflows: data, names, tables, activity stubs. Modules with the workflows' own steps
 #: stay inside of the sandbox, which executes them anew for every workflow and refuses what is not deterministic.
@@ -225,7 +225,7 @@ def plugin(codec: PayloadCodec | None = None) -> SimplePlugin:
             payload_codec=codec,
             failure_converter_class=HidingFailureConverter if codec is not None else RedactingFailureConverter,
         ),
-        interceptors=[Patient(), Observing()],
+        interceptors=[RetryAfterInterceptor(), Observing()],
         workflow_runner=_workflow_runner,
     )
 

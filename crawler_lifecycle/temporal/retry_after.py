@@ -19,7 +19,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 from crawler_lifecycle.domain.errors import LifecycleError
 
 
-class Patient(Interceptor):
+class RetryAfterInterceptor(Interceptor):
     """The interceptor of our workers."""
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:

@@ -56,7 +56,7 @@ from crawler_lifecycle.temporal.directory import (
     register_search_attributes,
     registration_command,
 )
-from crawler_lifecycle.temporal.heartbeats import Beating
+from crawler_lifecycle.temporal.heartbeats import HeartbeatInterceptor
 from crawler_lifecycle.temporal.plugin import BEAT_S, connect, logging_of_core
 from crawler_lifecycle.web.origins import Gate, programs_only
 from crawler_lifecycle.worker.finalizer_release import Releaser
@@ -363,7 +363,7 @@ def _worker(
         max_concurrent_activities=settings.threads,
         graceful_shutdown_timeout=timedelta(seconds=settings.grace_s),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_S),
-        interceptors=[Beating([name for name, policy in POLICIES.items() if policy.beaten])],
+        interceptors=[HeartbeatInterceptor([name for name, policy in POLICIES.items() if policy.beaten])],
         # The SDK would hold a beat back for up to four fifths of the timeout: too near for a slow machine.
         max_heartbeat_throttle_interval=timedelta(seconds=DEAD_S / 3),
         deployment_config=deployment,

@@ -158,7 +158,7 @@ def reason(error: FailureError) -> str:
     return error.message or str(error)
 
 
-def neglect(handle: workflow.ActivityHandle[Any]) -> None:
+def fire_and_forget(handle: workflow.ActivityHandle[Any]) -> None:
     """Let an activity run without waiting for it, whatever comes of it."""
     handle.add_done_callback(look_away)
 
@@ -166,7 +166,7 @@ def neglect(handle: workflow.ActivityHandle[Any]) -> None:
 def abandon(handles: Sequence[workflow.ActivityHandle[Any]]) -> None:
     """Ask activities to cancel and never await them."""
     for handle in handles:
-        neglect(handle)
+        fire_and_forget(handle)
         handle.cancel()
 
 

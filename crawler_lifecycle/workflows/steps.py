@@ -20,7 +20,7 @@ from crawler_lifecycle.domain import ladder, names
 from crawler_lifecycle.domain.run import RunResult, StopIntent
 from crawler_lifecycle.ports import Fence
 
-from .calls import call, neglect, reason, start
+from .calls import call, fire_and_forget, reason, start
 from .leaving import Interrupted, history_full
 from .state import RunState
 
@@ -76,7 +76,7 @@ async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *
         await call(rec.reconcile_tasks, fence, control=control, wake=wake)
         synced = await call(rec.sync_statuses, Sync(fence, source, found.observed_at), control=control, wake=wake)
         if synced.push:
-            neglect(start(rec.signal_pusher_changed, fence))
+            fire_and_forget(start(rec.signal_pusher_changed, fence))
     if found.changed or not believed.counts.alive or s.pages_deployed != pages:
         s.counts = await call(rec.count_alive_tasks, s.run_id, control=control, wake=wake)
     if found.stalled and s.counts.active and not s.stop_wanted():
@@ -104,7 +104,7 @@ async def ask_to_end(s: RunState) -> None:
             return
 
 
-async def courtesy(s: RunState, method: Callable[[Any, Fence], R]) -> R | None:
+async def best_effort(s: RunState, method: Callable[[Any, Fence], R]) -> R | None:
     """An activity whose failure is on record elsewhere and never changes the run.
 
     A stop of a live run does not wait for it: its queue may be stuck for as long as what runs there hangs.

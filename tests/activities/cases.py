@@ -13,7 +13,7 @@ from crawler_lifecycle.activities.cancellation import RecordStop
 from crawler_lifecycle.activities.deployment import Deploy, MainJob, Requeue, Started
 from crawler_lifecycle.activities.initiation import AddToRun, AddWorkflowId
 from crawler_lifecycle.activities.reconciliation import ActiveTasks, Sync
-from crawler_lifecycle.domain.audit import AuditReport, Finding, FindingKind, OpenWorkflow, Unknown
+from crawler_lifecycle.domain.audit import AuditFinding, AuditReport, FindingKind, OpenWorkflow, Unknown
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import event_key
 from crawler_lifecycle.domain.run import ChildTask, Limits, Resources, RunRequest, RunStatus, Trigger
@@ -643,7 +643,7 @@ def _evidence_kept(w: World, part: Any) -> None:
 
 
 def _prepare_close(w: World) -> CloseAudit:
-    w.store.note_findings([Finding("orphan/1", FindingKind.ORPHAN, "it executed", 1)])
+    w.store.note_findings([AuditFinding("orphan/1", FindingKind.ORPHAN, "it executed", 1)])
     w.forward(60)
     return CloseAudit(AuditReport("a1", w.now, w.now, repair=True, found={"no_row": 1}), [FindingKind.ORPHAN])
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.domain.file_retention import KeptRun, Stand, stand_of
+from crawler_lifecycle.domain.file_retention import KeptRun, RetentionState, stand_of
 from crawler_lifecycle.domain.run import RunStatus
 
 BEFORE = datetime(2026, 11, 6, tzinfo=UTC)
@@ -42,28 +42,28 @@ def test_only_what_is_over_exported_and_long_ago_is_old(run: KeptRun, incomplete
     exported = run.export in ("exported", "empty") and run.exported_at == LONG_AGO
     whole = run.export_note is None or incomplete
     old = over and not run.removed and (run.given_up or (run.ended_at == LONG_AGO and exported and whole))
-    assert (stand is Stand.OLD) is old
+    assert (stand is RetentionState.OLD) is old
 
 
 @pytest.mark.parametrize(
     ("change", "stand", "word"),
     [
-        ({}, Stand.OLD, "exported"),
-        ({"export": "empty"}, Stand.OLD, "it left no files"),
-        ({"status": "PROCESSING"}, Stand.LIVE, "it is PROCESSING"),
-        ({"ended_at": LATER}, Stand.RECENT, "it ended too recently"),
-        ({"exported_at": LATER}, Stand.RECENT, "it was exported too recently"),
-        ({"export": None}, Stand.NOT_EXPORTED, "no export of this attempt has ended"),
-        ({"export": "failed", "export_note": "no bucket"}, Stand.NOT_EXPORTED, "no bucket"),
-        ({"export_note": "3 files were left out"}, Stand.INCOMPLETE, "3 files were left out"),
-        ({"given_up": True, "exported_at": LATER}, Stand.OLD, "its removal was begun before"),
-        ({"given_up": True, "removed": True}, Stand.REMOVED, "its files are gone"),
-        ({"unreadable": "attempt is -1"}, Stand.UNREADABLE, "attempt is -1"),
+        ({}, RetentionState.OLD, "exported"),
+        ({"export": "empty"}, RetentionState.OLD, "it left no files"),
+        ({"status": "PROCESSING"}, RetentionState.LIVE, "it is PROCESSING"),
+        ({"ended_at": LATER}, RetentionState.RECENT, "it ended too recently"),
+        ({"exported_at": LATER}, RetentionState.RECENT, "it was exported too recently"),
+        ({"export": None}, RetentionState.NOT_EXPORTED, "no export of this attempt has ended"),
+        ({"export": "failed", "export_note": "no bucket"}, RetentionState.NOT_EXPORTED, "no bucket"),
+        ({"export_note": "3 files were left out"}, RetentionState.INCOMPLETE, "3 files were left out"),
+        ({"given_up": True, "exported_at": LATER}, RetentionState.OLD, "its removal was begun before"),
+        ({"given_up": True, "removed": True}, RetentionState.REMOVED, "its files are gone"),
+        ({"unreadable": "attempt is -1"}, RetentionState.UNREADABLE, "attempt is -1"),
     ],
 )
-def test_each_reason_is_told(change: dict[str, object], stand: Stand, word: str) -> None:
+def test_each_reason_is_told(change: dict[str, object], stand: RetentionState, word: str) -> None:
     assert stand_of(replace(OLD, **change), BEFORE) == (stand, word)  # type: ignore[arg-type]
 
 
 def test_what_the_database_does_not_know_is_kept() -> None:
-    assert stand_of(None, BEFORE) == (Stand.UNKNOWN, "the database has no such run")
+    assert stand_of(None, BEFORE) == (RetentionState.UNKNOWN, "the database has no such run")

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from crawler_lifecycle.domain.wake_ups import PATIENCE_S, POLL_S, RETRY_MAX_S, Standing, Wake, Wakes
+from crawler_lifecycle.domain.wake_ups import PATIENCE_S, POLL_S, RETRY_MAX_S, Wake, Wakes, WakeUpState
 from tests.support.examples import examples
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -157,9 +157,9 @@ class World(RuleBasedStateMachine):
         for wake in self.wakes.decide(due, self._standings(due), self.now):
             self._signal(wake)
 
-    def _standings(self, due: list[int]) -> list[Standing]:
+    def _standings(self, due: list[int]) -> list[WakeUpState]:
         return [
-            Standing(n, f"crawl/{n}", r.ended, None if r.verified is None else at(r.verified))
+            WakeUpState(n, f"crawl/{n}", r.ended, None if r.verified is None else at(r.verified))
             for n, r in self.runs.items()
             if n in due
         ]
@@ -205,9 +205,9 @@ def test_what_was_found_once(steps: list[tuple[str, dict[str, Any]]]) -> None:
         world.no_more_signals_than_looks()
 
 
-def standing(run_id: int = 1, **more: object) -> Standing:
+def standing(run_id: int = 1, **more: object) -> WakeUpState:
     known: dict[str, object] = {"workflow_id": "w", "ended": False, "verified_at": None}
-    return Standing(run_id, **{**known, **more})  # type: ignore[arg-type]
+    return WakeUpState(run_id, **{**known, **more})  # type: ignore[arg-type]
 
 
 def test_a_change_is_sent_at_once_and_one_more_after_the_look() -> None:

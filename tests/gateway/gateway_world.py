@@ -27,7 +27,7 @@ from crawler_lifecycle.gateway.app import create_app
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.sweep import Sweep
-from crawler_lifecycle.gateway.runs.workflow_problems import Trouble
+from crawler_lifecycle.gateway.runs.workflow_problems import WorkflowProblem
 from crawler_lifecycle.ports import Deployed, Fence, Owner, RunHandle
 
 BASE = "http://127.0.0.1:8500"
@@ -65,7 +65,7 @@ class FakeWorkflows:
     started: list[tuple[str, RunRequest]] = field(default_factory=list)
     signals: list[tuple[str, StopRequest | None]] = field(default_factory=list)
     exports: list[tuple[Fence, bool, bool]] = field(default_factory=list)
-    troubles: dict[str, Trouble] = field(default_factory=dict)
+    troubles: dict[str, WorkflowProblem] = field(default_factory=dict)
     listed: dict[str, str] = field(default_factory=dict)
     audits: list[bool] = field(default_factory=list)
     report: AuditReport | None = None
@@ -110,7 +110,7 @@ class FakeWorkflows:
         found = self.open.get(workflow_id)
         return found is not None and first_run_id in (None, found)
 
-    async def trouble(self, workflow_id: str) -> Trouble | None:
+    async def trouble(self, workflow_id: str) -> WorkflowProblem | None:
         await self._reach()
         return self.troubles.get(workflow_id)
 

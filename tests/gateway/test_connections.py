@@ -15,7 +15,7 @@ import uvicorn
 
 from crawler_lifecycle.web import listening
 from crawler_lifecycle.web.listening import Connection, bind
-from crawler_lifecycle.web.serving import HEAD_MAX, HEADERS_MAX, TARGET_MAX, Bodies, Guard
+from crawler_lifecycle.web.serving import HEAD_MAX, HEADERS_MAX, TARGET_MAX, BodyLimit, Guard
 
 GET = b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -42,7 +42,7 @@ def server() -> Iterator[uvicorn.Server]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(listening, "_WATCH_EVERY_S", 0.05)
         config = uvicorn.Config(
-            Guard(Bodies(_app, limit=lambda _: 1000)),
+            Guard(BodyLimit(_app, limit=lambda _: 1000)),
             http=Patient,
             ws="none",
             log_config=None,

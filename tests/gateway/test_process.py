@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from crawler_lifecycle.gateway.access.operations import new_token
+from crawler_lifecycle.gateway.access.tokens import new_token
 from tests.gateway.gateway_process import environment, gateway, refused
 
 MIB = 1024 * 1024

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.cli.cluster_access import Place
+from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.gateway import Gateway
 from crawler_lifecycle.cli.stack.stack import Stack
 from tests.kubernetes.cluster.cluster import Cluster
@@ -22,7 +22,7 @@ def test_a_run_from_start_to_stop_and_a_doctor_without_complaints(kwok_cluster: 
     namespace = kwok_cluster.namespace("dev", labels={"pod-security.kubernetes.io/enforce": "restricted"})
     accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
     kwok_cluster.admin.ensure(accounts, {"metadata": {"name": "crawl"}, "automountServiceAccountToken": False})
-    place = Place(kwok_cluster.kubeconfig, None, namespace, "crawl.test/crawlers:1")
+    place = ClusterAccess(kwok_cluster.kubeconfig, None, namespace, "crawl.test/crawlers:1")
     said: list[str] = []
     stack = Stack(tmp_path / "state", services=4, only_free_ports=True, kubernetes=place, say=said.append)
     stack.start()

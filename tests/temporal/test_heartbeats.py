@@ -11,7 +11,7 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
-from crawler_lifecycle.temporal.heartbeats import Beating
+from crawler_lifecycle.temporal.heartbeats import HeartbeatInterceptor
 from crawler_lifecycle.workflows.policies import DEAD_S, POLICIES
 
 
@@ -37,7 +37,7 @@ async def beats_of(name: str, within: timedelta | None) -> int:
             step.over.set()
 
     env.on_heartbeat = beat
-    inbound = Beating(["known"]).intercept_activity(step)
+    inbound = HeartbeatInterceptor(["known"]).intercept_activity(step)
 
     async def run() -> Any:
         if name != "known" or within is None:

@@ -20,7 +20,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Throttled
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
 from crawler_lifecycle.temporal.plugin import RedactingFailureConverter
-from crawler_lifecycle.temporal.retry_after import Patient, interval
+from crawler_lifecycle.temporal.retry_after import RetryAfterInterceptor, interval
 from tests.support.temporal import temporal_server
 
 POLICY = RetryPolicy(
@@ -40,7 +40,7 @@ async def _outcome(error: BaseException, attempt: int = 1) -> BaseException:
     environment = ActivityEnvironment()
     environment.info = environment.default_info()
     environment.info = type(environment.info)(**{**vars(environment.info), "retry_policy": POLICY, "attempt": attempt})
-    around = Patient().intercept_activity(_Raises(error))
+    around = RetryAfterInterceptor().intercept_activity(_Raises(error))
     nothing: Any = None
 
     async def tried() -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.domain.errors import StoreUnavailable
-from crawler_lifecycle.domain.wake_ups import Standing
+from crawler_lifecycle.domain.wake_ups import WakeUpState
 from crawler_lifecycle.ports import ObserverHealth
 from crawler_lifecycle.worker import wake_ups
 from crawler_lifecycle.worker.wake_ups import Waker
@@ -46,7 +46,7 @@ class Outside:
 
     look_s: float | None = 0.02
     gap_s: float = 0.2
-    targets: dict[int, Standing] = field(default_factory=dict)
+    targets: dict[int, WakeUpState] = field(default_factory=dict)
     signals: Counter[str] = field(default_factory=Counter)
     closed: set[str] = field(default_factory=set)
     error: Exception | None = None
@@ -55,9 +55,9 @@ class Outside:
     wanted: set[str] = field(default_factory=set)
 
     def add(self, run_id: int, **more: Any) -> None:
-        self.targets[run_id] = replace(Standing(run_id, f"crawl/{run_id}", False, None), **more)
+        self.targets[run_id] = replace(WakeUpState(run_id, f"crawl/{run_id}", False, None), **more)
 
-    def wake_targets(self, run_ids: Sequence[int]) -> list[Standing]:
+    def wake_targets(self, run_ids: Sequence[int]) -> list[WakeUpState]:
         if self.error is not None:
             raise self.error
         self.asked.append(list(run_ids))

@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.names import run_number
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports import FileSource
 
-from .limits import BYTES_MAX, FILES_MAX, Limits, checked_key
+from .limits import BYTES_MAX, FILES_MAX, ArchiveLimits, checked_key
 
 #: The head of a manifest is written first; that of an archive of a hundred thousand files need not be read whole.
 _HEAD = 4096
@@ -39,7 +39,7 @@ class FolderArchive:
         if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
             raise InvalidRequest(f"LIFECYCLE_ARCHIVE__URL: {url!r} is not allowed; give file:///path/of/a/folder")
         self.root = Path(os.path.normpath(unquote(parts.path)))
-        self.limits = Limits(files_max, bytes_max)
+        self.limits = ArchiveLimits(files_max, bytes_max)
 
     def store(
         self,

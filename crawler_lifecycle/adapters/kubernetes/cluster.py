@@ -20,7 +20,7 @@ from typing import Protocol
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.client.objects import Job, Named, Pod
 from crawler_lifecycle.adapters.kubernetes.jobs.deletion import Deleting
-from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Keeping
+from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Finalizers
 from crawler_lifecycle.adapters.kubernetes.looks import explanations, proof_of_absence
 from crawler_lifecycle.adapters.kubernetes.looks.listing import (
     Key,
@@ -38,7 +38,7 @@ from crawler_lifecycle.adapters.kubernetes.looks.log_tails import Tails
 from crawler_lifecycle.adapters.kubernetes.looks.memory import MemoryNow
 from crawler_lifecycle.adapters.kubernetes.looks.namespace_identity import Here
 from crawler_lifecycle.adapters.kubernetes.looks.namespace_identity import here as place_here
-from crawler_lifecycle.adapters.kubernetes.looks.predicates import ended, main_of, newest
+from crawler_lifecycle.adapters.kubernetes.looks.predicates import crawler_container, ended, newest
 from crawler_lifecycle.adapters.kubernetes.looks.progress import last_progress
 from crawler_lifecycle.adapters.kubernetes.looks.reading import read_task
 from crawler_lifecycle.adapters.kubernetes.looks.run_records import task_records
@@ -83,7 +83,7 @@ class KubernetesCluster:
         self._clock = clock
         self._tails = Tails(api)
         self._deleting = Deleting(api)
-        self._keeping = Keeping(api, clock)
+        self._keeping = Finalizers(api, clock)
         self._memory = MemoryNow(api)
         self._asking = ThreadPoolExecutor(proof_of_absence.THREADS, thread_name_prefix="absence")
         self._lock = threading.Lock()
@@ -306,7 +306,7 @@ def _wordless(
 
 def _last_words(pod: Pod, tail: str | None) -> tuple[Counters, int | None]:
     """Counters and peak memory by the runner's summary, else by the newest progress in the log."""
-    main = main_of(pod)
+    main = crawler_container(pod)
     if main is not None and main.state.terminated is not None:
         summary = read_summary(main.state.terminated.message)
         if summary.counters != Counters():

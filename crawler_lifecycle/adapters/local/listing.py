@@ -37,7 +37,7 @@ class Listing:
         self.added, self.removed, self.names = names - self.names, self.names - names, names
 
 
-class Place:
+class TaskFolderKey:
     """Which of the observers of this machine we are: the lowest number that no other one holds by a lock.
 
     The kernel gives the number back when its holder dies, however that happens.

@@ -35,7 +35,7 @@ from . import folder as files
 from . import liveness_marks
 from .folder_reader import END_SECONDS, TaskFolder
 from .identity import Identity
-from .listing import Listing, Place, numbers_in, task_of
+from .listing import Listing, TaskFolderKey, numbers_in, task_of
 from .live_counters import counted
 
 logger = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class _Watch:
         for name in self._listings:
             (self._state / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         self._selector = selectors.DefaultSelector()
-        self._place = Place(self._state / "observers")
+        self._place = TaskFolderKey(self._state / "observers")
         self._past = self._catch_up()
         return self
 

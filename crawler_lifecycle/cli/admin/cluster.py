@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from crawler_lifecycle.cli import cluster_access, output
 from crawler_lifecycle.cli.admin.services import load_settings
-from crawler_lifecycle.cli.cluster_access import Place
+from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.output import Column, Document, clean, emit, moment, number, of, show_rows, span
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current
@@ -79,7 +79,7 @@ def release(
     session = current()
     if run is not None and everything:
         raise CommandFailed(Exit.USAGE, "--run and --all exclude each other", "--run has all pods of its run already")
-    place = Place(kubeconfig, context, namespace)
+    place = ClusterAccess(kubeconfig, context, namespace)
     api = cluster_access.connect(place.over(load_settings().cluster))
     try:
         rows = _listed(api, run, everything)
@@ -167,7 +167,7 @@ def _let_go(api: Api, row: _Row) -> None:
             return
 
 
-def _again(run: int | None, everything: bool, place: Place) -> str:
+def _again(run: int | None, everything: bool, place: ClusterAccess) -> str:
     """The same call once more, and in earnest."""
     words = ["crawlctl cluster release"]
     options = {"--namespace": place.namespace, "--kubeconfig": place.kubeconfig, "--context": place.context}

@@ -17,7 +17,7 @@ from crawler_lifecycle.cli.session import Session, current, long_ago
 
 if TYPE_CHECKING:
     from crawler_lifecycle.adapters.database import SqlRunStore
-    from crawler_lifecycle.domain.file_retention import KeptRun, Stand
+    from crawler_lifecycle.domain.file_retention import KeptRun, RetentionState
     from crawler_lifecycle.domain.run_ref import RunRef
     from crawler_lifecycle.ports import FilesPlace, RunStore
     from crawler_lifecycle.settings import Settings
@@ -123,7 +123,7 @@ class _Row:
     places: list[FilesPlace] = field(default_factory=list)
     ref: RunRef | None = None
     run: KeptRun | None = None
-    stand: Stand | None = None
+    stand: RetentionState | None = None
     why: str = ""
     removed: bool = False
     trouble: str | None = None
@@ -178,24 +178,24 @@ class _Tidying:
             yield from ((run.run_id, run) for run in self._store.kept_runs(run_ids[start : start + PAGE]))
 
     def _judge(self, row: _Row, known: Mapping[int, KeptRun]) -> None:
-        from crawler_lifecycle.domain.file_retention import Stand, stand_of
+        from crawler_lifecycle.domain.file_retention import RetentionState, stand_of
 
         if row.ref is None:
-            row.stand, row.why = Stand.UNKNOWN, "this is not the name of a run"
+            row.stand, row.why = RetentionState.UNKNOWN, "this is not the name of a run"
             return
         found = known.get(row.ref.run_id)
         if found is not None and not row.ref.owns(found.run_uid):
             # Of before the database was restored, or of another installation: not ours to give up.
-            row.stand, row.why = Stand.UNKNOWN, "the database has another run of this number"
+            row.stand, row.why = RetentionState.UNKNOWN, "the database has another run of this number"
             return
         row.run = found
         row.stand, row.why = stand_of(row.run, self._before, incomplete=self._incomplete)
 
     def remove(self, rows: Sequence[_Row], places: Sequence[FilesPlace]) -> list[str]:
         """Remove what is old; what an earlier call could not end, and why this one cannot either."""
-        from crawler_lifecycle.domain.file_retention import Stand
+        from crawler_lifecycle.domain.file_retention import RetentionState
 
-        due = [row for row in rows if row.stand is Stand.OLD]
+        due = [row for row in rows if row.stand is RetentionState.OLD]
         for count, row in enumerate(due, 1):
             self._remove(row, places)
             if count % TOLD_EVERY == 0 and count < len(due):
@@ -205,7 +205,7 @@ class _Tidying:
     def _remove(self, row: _Row, places: Sequence[FilesPlace]) -> None:
         """One run, in every place: what it left may have come to one of them since they were listed."""
         from crawler_lifecycle.domain.errors import ClusterUnavailable, NotDelivered, RowUnreadable, RunNotFound
-        from crawler_lifecycle.domain.file_retention import Stand
+        from crawler_lifecycle.domain.file_retention import RetentionState
 
         assert row.ref is not None  # what is unknown is not old
         run, run_id = row.ref, row.ref.run_id
@@ -216,7 +216,7 @@ class _Tidying:
 
         try:
             row.stand, attempt = self._store.give_up_files(run_id, self._before, put_aside, incomplete=self._incomplete)
-            if row.stand is not Stand.OLD:
+            if row.stand is not RetentionState.OLD:
                 row.why = "it changed in this moment"
                 return
             for place in places:
@@ -244,9 +244,9 @@ def _show(
     session: Session, rows: Sequence[_Row], troubles: Sequence[str], places: Sequence[FilesPlace], age_s: float
 ) -> None:
     """What is live, recent, or an empty folder is only counted for people: it is most of what there is."""
-    from crawler_lifecycle.domain.file_retention import Stand
+    from crawler_lifecycle.domain.file_retention import RetentionState
 
-    quiet = (Stand.LIVE, Stand.RECENT, Stand.REMOVED)
+    quiet = (RetentionState.LIVE, RetentionState.RECENT, RetentionState.REMOVED)
     documents = [row.document() for row in rows]
     shown = [row.document() for row in rows if row.stand not in quiet or row.trouble]
     document = {
@@ -261,16 +261,16 @@ def _show(
     emit(
         session,
         document,
-        names=[row.name for row in rows if row.stand is Stand.OLD],
+        names=[row.name for row in rows if row.stand is RetentionState.OLD],
         table=lambda: show_rows(session, shown, RUNS, empty=f"no run has left files for longer than {span(age_s)}"),
         rows=documents,
     )
 
 
 def _counts(rows: Sequence[_Row]) -> dict[str, int]:
-    from crawler_lifecycle.domain.file_retention import Stand
+    from crawler_lifecycle.domain.file_retention import RetentionState
 
-    return {str(stand): count for stand in Stand if (count := sum(row.stand is stand for row in rows))}
+    return {str(stand): count for stand in RetentionState if (count := sum(row.stand is stand for row in rows))}
 
 
 def _tell(session: Session, rows: Sequence[_Row], troubles: Sequence[str], *, yes: bool, again: str) -> None:

@@ -77,7 +77,7 @@ def check_tokens(context: Context) -> Sequence[Line]:
         return []
     try:
         entries = tokens.read(path)
-    except tokens.CallersError as error:
+    except tokens.TokenFileError as error:
         what, _, cure = str(error).rpartition("; ")
         return [Line("tokens", "bad", what or cure, cure if what else f"mend {path}")]
     now = datetime.now(UTC)

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 
 from crawler_lifecycle.cli.addresses import LOOPBACK
 from crawler_lifecycle.cli.admin.services import hide, keep_files_private, load_settings
-from crawler_lifecycle.cli.cluster_access import Place
+from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current
 from crawler_lifecycle.cli.stack import layout
@@ -63,7 +63,7 @@ def dev(
     begun = time.monotonic()
     keep_files_private()
     hide()
-    place = _place(cluster, Place(kubeconfig, context, namespace, image, address or LOOPBACK))
+    place = _place(cluster, ClusterAccess(kubeconfig, context, namespace, image, address or LOOPBACK))
     folder = None if site is None else _site_folder(site)
     _check_places(archive, events)
     _say_what_is_ignored({"--database": database, "--cluster": cluster, "--archive": archive, "--events": events})
@@ -125,7 +125,7 @@ def banner(stack: Stack, seconds: float) -> str:
     return "\n".join((*lines, f"ready in {seconds:.1f} s; next: crawlctl{gateway} {example}"))
 
 
-def _place(cluster: str, given: Place) -> Place | None:
+def _place(cluster: str, given: ClusterAccess) -> ClusterAccess | None:
     """The cluster of the options. Raises ``CommandFailed`` for options of a cluster that is not asked for."""
     if cluster == "kubernetes":
         if given.address == LOOPBACK:

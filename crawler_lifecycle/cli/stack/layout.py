@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from crawler_lifecycle.cli.addresses import LOOPBACK
-from crawler_lifecycle.cli.cluster_access import Place
+from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.stack import processes, temporal_server
 from crawler_lifecycle.cli.stack.supervise import Part
 
@@ -88,7 +88,7 @@ class Layout:
     """Where zips go instead of a folder of the state directory."""
     events: str | None = None
     """Where events go instead of a file there."""
-    kubernetes: Place | None = None
+    kubernetes: ClusterAccess | None = None
     """The cluster where crawls execute; ``None``: as processes of this machine."""
 
     def url(self, name: str) -> str:

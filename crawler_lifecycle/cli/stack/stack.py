@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from crawler_lifecycle.cli import cluster_access, dev_json
-from crawler_lifecycle.cli.cluster_access import Place
+from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.gateway import Gateway
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.process_identity import start_time
@@ -52,7 +52,7 @@ class Stack:
         database: str | None = None,
         crawlers: Path | None = None,
         site: Path | None = None,
-        kubernetes: Place | None = None,
+        kubernetes: ClusterAccess | None = None,
         demanded: Collection[str] = (),
         archive: str | None = None,
         events: str | None = None,

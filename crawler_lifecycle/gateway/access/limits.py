@@ -53,7 +53,7 @@ class _Bucket:
         return self._left + (now - self._at) * self._rate >= self._size
 
 
-class Limits:
+class RateLimits:
     """The counts of one gateway process. Used from its event loop alone, so nothing is locked.
 
     Without a quota, or for a caller without a name (an open gateway), only the totals of the process count.
@@ -124,7 +124,7 @@ class Limits:
 class Serving:
     """ASGI middleware behind the bodies: what is not complete yet takes no place, however slowly it comes."""
 
-    def __init__(self, app: ASGIApp, *, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, *, limits: RateLimits) -> None:
         self._app = app
         self._limits = limits
 

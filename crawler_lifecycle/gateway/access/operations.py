@@ -31,11 +31,8 @@ from crawler_lifecycle.web.origins import Check, own_page_only
 from crawler_lifecycle.web.problems import Problem
 from crawler_lifecycle.web.serving import bearer, unauthorised
 
-from .limits import Limits, Quota
-from .tokens import Caller, Callers, CallersError, Role, new_token
-
-__all__ = ["ACCESS", "Access", "Caller", "Callers", "CallersError", "Door", "Entrance", "Operations", "Role"]
-__all__ += ["caller_name", "check_own", "new_token", "signed"]
+from .limits import Quota, RateLimits
+from .tokens import Caller, Role, TokenFile
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +106,7 @@ _UNKNOWN = Access(Role.READ)
 class Entrance:
     """Whom a gateway lets in. Without ``callers`` it is open, and then ``check`` keeps foreign pages and hosts out."""
 
-    callers: Callers | None = None
+    callers: TokenFile | None = None
     task_key: bytes | None = None
     quota: Quota | None = None
     check: Check = own_page_only
@@ -159,7 +156,7 @@ def signed(body: T) -> T:
     return body.model_copy(update={"requested_by": name})
 
 
-class Door:
+class AuthenticationMiddleware:
     """ASGI middleware: finds out who calls, whether they may, and whether it is not too much.
 
     It stands in front of the body, so that strangers cannot make us receive one.
@@ -171,7 +168,7 @@ class Door:
         *,
         operations: Operations,
         entrance: Entrance,
-        limits: Limits,
+        limits: RateLimits,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:

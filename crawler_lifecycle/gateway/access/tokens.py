@@ -71,7 +71,7 @@ class Entry:
     expires: datetime | None
 
 
-class CallersError(Exception):
+class TokenFileError(Exception):
     """The file of tokens cannot be used; the text names the file, the place and the cure."""
 
 
@@ -91,11 +91,11 @@ def digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-class Callers:
+class TokenFile:
     """The tokens of a file, read again whenever it changes.
 
     A changed file that is broken changes nothing: the callers of before hold, the log says why, and ``problem`` does
-    too until the file is right again. Made by ``Callers.load``, which raises ``CallersError``.
+    too until the file is right again. Made by ``Callers.load``, which raises ``TokenFileError``.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -107,8 +107,8 @@ class Callers:
         self.problem: str | None = None
 
     @classmethod
-    def load(cls, path: Path) -> Callers:
-        """Read the file. Raises ``CallersError``."""
+    def load(cls, path: Path) -> TokenFile:
+        """Read the file. Raises ``TokenFileError``."""
         return cls(path)
 
     def find(self, token: str, now: datetime) -> tuple[Caller | None, bool]:
@@ -132,7 +132,7 @@ class Callers:
             if mark == self._mark and self.problem is None:
                 return
             entries = read(self._path)
-        except CallersError as error:
+        except TokenFileError as error:
             if self.problem is None:
                 logger.error("the tokens file was not taken, the callers of before hold: %s", error)
             self.problem = "the tokens file cannot be used; the callers of before hold, and the log says why"
@@ -147,7 +147,7 @@ def _mark(path: Path) -> tuple[int, int, int]:
     try:
         found = path.stat()
     except OSError as error:
-        raise CallersError(f"{path}: {error.strerror}; set LIFECYCLE_GATEWAY__TOKENS_FILE to a TOML file") from None
+        raise TokenFileError(f"{path}: {error.strerror}; set LIFECYCLE_GATEWAY__TOKENS_FILE to a TOML file") from None
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
@@ -155,22 +155,24 @@ def _mark(path: Path) -> tuple[int, int, int]:
 
 
 def read(path: Path) -> Sequence[Entry]:
-    """The tokens of a file. Raises ``CallersError`` that names file, line and cure."""
+    """The tokens of a file. Raises ``TokenFileError`` that names file, line and cure."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             raw = file.read(FILE_MAX + 1)
     except OSError as error:
-        raise CallersError(f"{path}: {error.strerror}; set LIFECYCLE_GATEWAY__TOKENS_FILE to a TOML file") from None
+        raise TokenFileError(f"{path}: {error.strerror}; set LIFECYCLE_GATEWAY__TOKENS_FILE to a TOML file") from None
     if mode & stat.S_IWOTH:
-        raise CallersError(f"{path}: everybody on this machine may write it and so let themselves in; chmod o-w {path}")
+        raise TokenFileError(
+            f"{path}: everybody on this machine may write it and so let themselves in; chmod o-w {path}"
+        )
     if len(raw) > FILE_MAX:
-        raise CallersError(f"{path}: more than {FILE_MAX} bytes; a token takes about 150")
+        raise TokenFileError(f"{path}: more than {FILE_MAX} bytes; a token takes about 150")
     try:
         text = raw.decode()
         document = tomllib.loads(text)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise CallersError(f"{path}: no valid TOML: {error}") from None
+        raise TokenFileError(f"{path}: no valid TOML: {error}") from None
     return _Reader(path, text).entries(document)
 
 
@@ -190,7 +192,7 @@ class _Reader:
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
             raise self._wrong(None, "token", "token must be a list of tables; write [[token]] above each")
         if not tables:
-            raise CallersError(f"{self._path}: holds no [[token]], so nobody could call; add one")
+            raise TokenFileError(f"{self._path}: holds no [[token]], so nobody could call; add one")
         found = [self._entry(n, table) for n, table in enumerate(tables)]
         seen: dict[str, int] = {}
         for n, entry in enumerate(found):
@@ -223,8 +225,8 @@ class _Reader:
             raise self._wrong(n, "expires", f"expires: {expires} is beyond the calendar; give a nearer time") from None
         return Entry(Caller(table["name"], role), table["sha256"].lower(), expires)
 
-    def _wrong(self, n: int | None, key: str, text: str) -> CallersError:
-        return CallersError(f"{self._path}{self._place(n, key)}: {text}")
+    def _wrong(self, n: int | None, key: str, text: str) -> TokenFileError:
+        return TokenFileError(f"{self._path}{self._place(n, key)}: {text}")
 
     def _place(self, n: int | None, key: str) -> str:
         """The line of a key, else of its table; tables that are written inline are only counted."""

@@ -23,7 +23,7 @@ from crawler_lifecycle.domain.names import export_workflow_id, workflow_id
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.ports import RunRow
 
-from .workflow_problems import Trouble
+from .workflow_problems import WorkflowProblem
 from .workflows import Workflows
 
 logger = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ class Blocked:
         self._trouble = trouble
 
 
-def in_words(trouble: Trouble) -> str:
+def in_words(trouble: WorkflowProblem) -> str:
     """One sentence: what fails since when, and the cure."""
     since = f"since {trouble.since:%Y-%m-%d %H:%M:%S} UTC"
     if trouble.what is None:

@@ -29,7 +29,7 @@ TROUBLED_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class WorkflowProblem:
     """Why an open workflow does not go on."""
 
     since: datetime
@@ -39,7 +39,7 @@ class Trouble:
     """Whether the workflow's code does not continue what an earlier build began."""
 
 
-async def trouble_of(client: Client, workflow_id: str) -> Trouble | None:
+async def problem_of(client: Client, workflow_id: str) -> WorkflowProblem | None:
     """Why this workflow does not go on; ``None`` when it does, or is not open. Raises ``RPCError``."""
     try:
         found = await client.get_workflow_handle(workflow_id).describe()
@@ -55,7 +55,7 @@ async def trouble_of(client: Client, workflow_id: str) -> Trouble | None:
     if step.attempt >= TRIES_MIN:
         return await _failing(client, found, scheduled)
     waits = step.state == PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_SCHEDULED
-    return Trouble(scheduled, None) if waits and datetime.now(UTC) - scheduled > UNTAKEN else None
+    return WorkflowProblem(scheduled, None) if waits and datetime.now(UTC) - scheduled > UNTAKEN else None
 
 
 async def troubled(client: Client) -> dict[str, str]:
@@ -71,7 +71,7 @@ async def troubled(client: Client) -> dict[str, str]:
     return found
 
 
-async def _failing(client: Client, found: WorkflowExecutionDescription, scheduled: datetime) -> Trouble:
+async def _failing(client: Client, found: WorkflowExecutionDescription, scheduled: datetime) -> WorkflowProblem:
     execution = WorkflowExecution(workflow_id=found.id, run_id=found.run_id)
     answer = await client.workflow_service.get_workflow_execution_history_reverse(
         GetWorkflowExecutionHistoryReverseRequest(
@@ -80,9 +80,9 @@ async def _failing(client: Client, found: WorkflowExecutionDescription, schedule
     )
     ends = _since_last_success(answer.history.events)
     if not ends:  # so much has happened meanwhile that the failure is pages away
-        return Trouble(scheduled, "see its history")
+        return WorkflowProblem(scheduled, "see its history")
     last = ends[0].workflow_task_failed_event_attributes
-    return Trouble(
+    return WorkflowProblem(
         ends[-1].event_time.ToDatetime(tzinfo=UTC),
         await _words(client, ends[0]),
         last.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR,

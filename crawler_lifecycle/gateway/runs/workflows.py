@@ -18,7 +18,7 @@ from crawler_lifecycle.temporal.client import Lifecycle
 from crawler_lifecycle.temporal.directory import chain_is_open
 from crawler_lifecycle.temporal.plugin import connect as connect_to_temporal
 
-from .workflow_problems import Trouble, trouble_of, troubled
+from .workflow_problems import WorkflowProblem, problem_of, troubled
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Workflows(Protocol):
         """Whether the workflow is open, and (when given) still the chain that began with ``first_run_id``."""
         ...
 
-    async def trouble(self, workflow_id: str) -> Trouble | None:
+    async def trouble(self, workflow_id: str) -> WorkflowProblem | None:
         """Why this workflow does not go on; ``None`` when it does, or is not open."""
         ...
 
@@ -118,8 +118,8 @@ class LateTemporal:
     async def is_open(self, workflow_id: str, first_run_id: str | None = None) -> bool:
         return await self._call(lambda client: chain_is_open(client, workflow_id, first_run_id))
 
-    async def trouble(self, workflow_id: str) -> Trouble | None:
-        return await self._call(lambda client: trouble_of(client, workflow_id))
+    async def trouble(self, workflow_id: str) -> WorkflowProblem | None:
+        return await self._call(lambda client: problem_of(client, workflow_id))
 
     async def troubled(self) -> dict[str, str]:
         return await self._call(troubled)

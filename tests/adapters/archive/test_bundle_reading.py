@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.adapters.archive.limits import Limits
+from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
 from crawler_lifecycle.adapters.archive.zip.packing import Pace, Packed, pack
 from crawler_lifecycle.adapters.kubernetes.files.sources import BundleFiles, NoFiles, VolumeFiles, task_files
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
@@ -46,7 +46,7 @@ def _tar(*members: tuple[tarfile.TarInfo, bytes], format: int = tarfile.GNU_FORM
 
 
 def _export(
-    packed: bytes, limits: Limits | None = None, step: int = MIB
+    packed: bytes, limits: ArchiveLimits | None = None, step: int = MIB
 ) -> tuple[zipfile.ZipFile, Packed, dict[str, str]]:
     """The zip of one bundle, what is said about it, and what was left out."""
 
@@ -56,7 +56,7 @@ def _export(
 
     target = io.BytesIO()
     source = FileSource("task-0", bundle=chunks)
-    done = pack(target, [source], {}, limits or Limits(), Pace(lambda *_: None))
+    done = pack(target, [source], {}, limits or ArchiveLimits(), Pace(lambda *_: None))
     opened = zipfile.ZipFile(target)
     assert opened.testzip() is None
     manifest = json.loads(opened.read("manifest.json"))
@@ -156,7 +156,7 @@ def _claiming(size: int, name: str = "bomb") -> bytes:
 
 @pytest.mark.parametrize("size", [2**33, 2**60])
 def test_a_claimed_size_costs_nothing_but_words(size: int) -> None:
-    opened, done, skipped = _export(gzip.compress(_claiming(size) + b"\0" * 4096), Limits(bytes_max=MIB))
+    opened, done, skipped = _export(gzip.compress(_claiming(size) + b"\0" * 4096), ArchiveLimits(bytes_max=MIB))
     assert _names(opened) == []
     assert skipped["task-0/bomb"] == f"over the limit of {MIB} bytes in all"
     assert done.note is not None
@@ -174,7 +174,7 @@ def test_a_bomb_is_read_no_further_than_the_limit_and_in_little_memory() -> None
     read: list[int] = []
     tracemalloc.start()
     done = pack(
-        io.BytesIO(), [FileSource("task-0", bundle=chunks)], {}, Limits(bytes_max=8 * MIB), Pace(lambda *_: None)
+        io.BytesIO(), [FileSource("task-0", bundle=chunks)], {}, ArchiveLimits(bytes_max=8 * MIB), Pace(lambda *_: None)
     )
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -190,7 +190,7 @@ def test_headers_of_any_size_are_not_kept_in_memory(kind: bytes) -> None:
     block = info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
     packed = gzip.compress(block + bytes(64 * MIB) + _tar(_member("after", b"after")))
     tracemalloc.start()
-    opened, _, skipped = _export(packed, Limits(bytes_max=256 * MIB))
+    opened, _, skipped = _export(packed, ArchiveLimits(bytes_max=256 * MIB))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 16 * MIB
@@ -200,7 +200,7 @@ def test_headers_of_any_size_are_not_kept_in_memory(kind: bytes) -> None:
 
 def test_more_names_than_the_limit_end_the_reading() -> None:
     tar = _tar(*(_member(f"f{n}", b"x") for n in range(40)))
-    limits = Limits(files_max=10)
+    limits = ArchiveLimits(files_max=10)
     opened, _, skipped = _export(gzip.compress(tar), limits)
     assert len(_names(opened)) == 10
     assert set(skipped.values()) == {"over the limit of 10 files"}
@@ -235,7 +235,7 @@ def test_a_link_in_the_place_of_a_folder_is_not_followed(tmp_path: Path) -> None
     (tmp_path / "tasks" / str(run_ref(7)) / "0" / "1" / "files").symlink_to(tmp_path / "secret")
     [source] = VolumeFiles(tmp_path).files(run_ref(7), TASKS)
     target = io.BytesIO()
-    done = pack(target, [source], {}, Limits(), Pace(lambda *_: None))
+    done = pack(target, [source], {}, ArchiveLimits(), Pace(lambda *_: None))
     assert zipfile.ZipFile(target).namelist() == ["manifest.json"]
     assert done.note is not None
 

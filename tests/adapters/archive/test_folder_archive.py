@@ -28,7 +28,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.adapters.archive import FolderArchive, limits
-from crawler_lifecycle.adapters.archive.limits import Limits
+from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
 from crawler_lifecycle.adapters.archive.zip import packing
 from crawler_lifecycle.adapters.archive.zip.names import Names, safe_component
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
@@ -257,11 +257,11 @@ def _open_below(folder: Path) -> list[str]:
 
 
 def test_many_skipped_things_do_not_make_a_large_manifest(archive: FolderArchive, folder: Path) -> None:
-    for n in range(Limits().skipped_named_max + 50):
+    for n in range(ArchiveLimits().skipped_named_max + 50):
         (folder / f"{n}").symlink_to("x")
     _, manifest = _read(archive, _store(archive, folder))
-    assert len(manifest["skipped"]) == Limits().skipped_named_max
-    assert manifest["skipped_count"] == Limits().skipped_named_max + 50
+    assert len(manifest["skipped"]) == ArchiveLimits().skipped_named_max
+    assert manifest["skipped_count"] == ArchiveLimits().skipped_named_max + 50
 
 
 def test_a_sparse_file_costs_no_memory(archive: FolderArchive, folder: Path) -> None:

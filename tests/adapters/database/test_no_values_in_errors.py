@@ -19,8 +19,7 @@ from temporalio.converter import PayloadConverter
 from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
 from crawler_lifecycle.adapters.database.engine import spoken
 from crawler_lifecycle.adapters.database.schema.tables import metadata, run_history
-from crawler_lifecycle.domain.audit import Finding as AuditFinding
-from crawler_lifecycle.domain.audit import FindingKind
+from crawler_lifecycle.domain.audit import AuditFinding, FindingKind
 from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable, StoreRefused, StoreUnavailable
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.domain.task import Counters, End, Phase

@@ -19,10 +19,10 @@ import sqlalchemy as sa
 
 from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
 from crawler_lifecycle.adapters.database.schema.tables import metadata, outbox_event, run_history, task_history
-from crawler_lifecycle.domain.audit import AuditReport, Finding, FindingKind
+from crawler_lifecycle.domain.audit import AuditFinding, AuditReport, FindingKind
 from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import NotInThisState
-from crawler_lifecycle.domain.file_retention import Stand
+from crawler_lifecycle.domain.file_retention import RetentionState
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus
@@ -264,7 +264,7 @@ def audits(store: RunStore, filled: Filled) -> None:
     store.existing_runs(range(1, 500))
     store.begin_run_ids_above(store.newest_run_id() + 1)
     adopted(store, filled)
-    found = [Finding(f"orphan/{n}", FindingKind.ORPHAN, "it executes", n) for n in range(200)]
+    found = [AuditFinding(f"orphan/{n}", FindingKind.ORPHAN, "it executes", n) for n in range(200)]
     store.note_findings(found)
     store.note_findings(found)
     store.note_repair("orphan/7", "ended")
@@ -287,9 +287,9 @@ def clearing(store: RunStore, filled: Filled) -> None:
     store.record_export(fence, "exported", None, None)
     store.begin_export(fence)
     before = filled.clock.forward(86_400)
-    assert store.give_up_files(old.run_id, before, lambda: None) == (Stand.OLD, old.attempt)
+    assert store.give_up_files(old.run_id, before, lambda: None) == (RetentionState.OLD, old.attempt)
     store.note_files_removed(old.run_id, old.attempt)
-    assert store.give_up_files(old.run_id, before, lambda: None) == (Stand.REMOVED, old.attempt)
+    assert store.give_up_files(old.run_id, before, lambda: None) == (RetentionState.REMOVED, old.attempt)
 
 
 LIVE = [status.value for status in RunStatus if not status.terminal]

@@ -12,7 +12,7 @@ import pymysql
 import pytest
 
 from crawler_lifecycle.adapters.database import SqlRunStore, open_pruner, open_store, upgrade
-from crawler_lifecycle.domain.audit import Finding, FindingKind
+from crawler_lifecycle.domain.audit import AuditFinding, FindingKind
 from crawler_lifecycle.domain.pruning import GOES, NEVER
 from crawler_lifecycle.ports import Details
 from tests.contracts.store.world import Clock, World
@@ -60,7 +60,7 @@ def _leave(store: SqlRunStore, clock: Clock, name: str) -> None:
     world.finish(fence, failed=[0])
     for event in store.events_after(0, 1000, fence.run_id):
         store.record_delivery(event.seq, "pusher", None)
-    store.note_findings([Finding(name, FindingKind.STILL_ALIVE, "it executes", fence.run_id)])
+    store.note_findings([AuditFinding(name, FindingKind.STILL_ALIVE, "it executes", fence.run_id)])
     store.note_repair(name, "ended")
     clock.forward(100 * 86_400)
 

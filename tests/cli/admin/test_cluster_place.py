@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from crawler_lifecycle.cli.cluster_access import Place
+from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.stack import dev, layout
 from crawler_lifecycle.cli.stack.stack import Stack
@@ -20,7 +20,7 @@ PORTS = {name: 10_000 + n for n, name in enumerate(layout.PORTS)}
 def test_what_is_not_given_is_left_to_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIFECYCLE_CLUSTER__NAMESPACE", "night")
     monkeypatch.setenv("LIFECYCLE_CLUSTER__CONTEXT", "ours")
-    place = Place(kubeconfig=Path("k"), context="other")
+    place = ClusterAccess(kubeconfig=Path("k"), context="other")
     assert place.environment() == {
         "LIFECYCLE_CLUSTER__KIND": "kubernetes",
         "LIFECYCLE_CLUSTER__KUBECONFIG": str(Path("k").absolute()),
@@ -33,12 +33,12 @@ def test_what_is_not_given_is_left_to_the_settings(monkeypatch: pytest.MonkeyPat
 def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIFECYCLE_CLUSTER__READ_S", "soon")
     with pytest.raises(CommandFailed, match="LIFECYCLE_CLUSTER__READ_S: 'soon' is not allowed") as caught:
-        Place().settings()
+        ClusterAccess().settings()
     assert caught.value.code is Exit.USAGE
 
 
 def test_parts_of_the_stack_get_the_cluster_and_pods_no_token_for_a_gateway_they_cannot_reach(tmp_path: Path) -> None:
-    place = Place(tmp_path / "kubeconfig", None, "night", "crawl.test/demo", "10.88.0.1")
+    place = ClusterAccess(tmp_path / "kubeconfig", None, "night", "crawl.test/demo", "10.88.0.1")
     plan = layout.Layout(tmp_path, PORTS, kubernetes=place)
     env = plan.environment(tmp_path / "crawlers.yaml")
     assert env["LIFECYCLE_CLUSTER__KIND"] == "kubernetes"
@@ -76,8 +76,8 @@ def test_examples_in_images_are_where_their_image_has_them(tmp_path: Path) -> No
 
 
 def test_examples_without_an_image_are_refused_before_anything_starts(tmp_path: Path) -> None:
-    stack = Stack(tmp_path / "state", kubernetes=Place(namespace="night"))
-    plan = layout.Layout(tmp_path, PORTS, kubernetes=Place(namespace="night"))
+    stack = Stack(tmp_path / "state", kubernetes=ClusterAccess(namespace="night"))
+    plan = layout.Layout(tmp_path, PORTS, kubernetes=ClusterAccess(namespace="night"))
     with pytest.raises(CommandFailed, match="the example crawlers need an image") as caught:
         stack._catalogues(plan)
     assert caught.value.code is Exit.USAGE
@@ -92,7 +92,7 @@ def test_options_for_pods_want_the_cluster_named(crawlctl: Crawlctl, option: str
 
 
 def test_the_banner_names_the_cluster(tmp_path: Path) -> None:
-    place = Place(context="night", namespace="crawls", image="crawl.test/demo")
+    place = ClusterAccess(context="night", namespace="crawls", image="crawl.test/demo")
     stack = Stack(tmp_path, kubernetes=place)
     stack._layout = layout.Layout(tmp_path, PORTS, kubernetes=place)
     assert "cluster    kubernetes, night, namespace crawls" in dev.banner(stack, 1.0).splitlines()

@@ -10,14 +10,14 @@ import pytest
 from sqlalchemy import text
 
 from crawler_lifecycle.adapters.database import SqlRunStore
-from crawler_lifecycle.domain.audit import AuditReport, Finding, FindingKind, Noted, Reported
+from crawler_lifecycle.domain.audit import AuditFinding, AuditReport, FindingKind, Noted, Reported
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STARTED, event_key
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Phase
 from tests.contracts.store.world import OTHER, OWNER, Clock, World, closed, request, seen
 
-ORPHAN = Finding("orphan/task/9/0/1/u", FindingKind.ORPHAN, "task 0 of run 9 executes", 9, evidence={"uid": "u"})
+ORPHAN = AuditFinding("orphan/task/9/0/1/u", FindingKind.ORPHAN, "task 0 of run 9 executes", 9, evidence={"uid": "u"})
 
 
 # --- reading
@@ -199,7 +199,7 @@ def test_a_repair_is_kept_and_what_comes_back_begins_anew(store: SqlRunStore, cl
 
 
 def test_evidence_that_was_written_down_is_nothing_new(store: SqlRunStore, clock: Clock) -> None:
-    late = Finding("late_evidence/task/1/SUCCEEDED", FindingKind.LATE_EVIDENCE, "it had ended", 1, 1, 1)
+    late = AuditFinding("late_evidence/task/1/SUCCEEDED", FindingKind.LATE_EVIDENCE, "it had ended", 1, 1, 1)
     store.note_findings([late])
     store.note_repair(late.subject, "written down")
     clock.forward(60)
@@ -208,7 +208,7 @@ def test_evidence_that_was_written_down_is_nothing_new(store: SqlRunStore, clock
 
 
 def test_what_is_not_seen_again_is_gone(store: SqlRunStore, clock: Clock) -> None:
-    other = Finding("no_row/workflow/x", FindingKind.NO_ROW, "w", 8)
+    other = AuditFinding("no_row/workflow/x", FindingKind.NO_ROW, "w", 8)
     store.note_findings([ORPHAN, other])
     audit = clock.forward(60)
     store.note_findings([other])

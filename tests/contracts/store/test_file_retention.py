@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable, Fenced, RunNotFound
-from crawler_lifecycle.domain.file_retention import Stand
+from crawler_lifecycle.domain.file_retention import RetentionState
 from crawler_lifecycle.domain.names import PROPERTY_FILES_REMOVED
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports import Fence, RunStore
@@ -29,7 +29,7 @@ def ended(world: World, *, exported: str | None = "exported", days: float = 20, 
     return fence
 
 
-def give_up(world: World, fence: Fence, calls: list[int] | None = None, **options: bool) -> Stand:
+def give_up(world: World, fence: Fence, calls: list[int] | None = None, **options: bool) -> RetentionState:
     before = world.clock.now - timedelta(days=14)
     stand, _ = world.store.give_up_files(fence.run_id, before, lambda: (calls or []).append(1), **options)
     return stand
@@ -50,31 +50,33 @@ def test_an_old_run_is_given_up_once_and_then_gone(world: World, exported: str) 
     fence = ended(world, exported=exported)
     (kept,) = world.store.kept_runs([fence.run_id, 10**9])
     assert (kept.crawler, kept.status, kept.export, kept.given_up) == ("services", "FAILED", exported, False)
-    assert [give_up(world, fence) for _ in range(2)] == [Stand.OLD, Stand.OLD], "what was begun is ended by the next"
+    assert [give_up(world, fence) for _ in range(2)] == [RetentionState.OLD, RetentionState.OLD], (
+        "what was begun is ended by the next"
+    )
     assert marks(world, fence) == [(1, "begun")]
     world.store.note_files_removed(fence.run_id, 1)
     assert marks(world, fence) == [(1, "done")]
-    assert give_up(world, fence) is Stand.REMOVED
+    assert give_up(world, fence) is RetentionState.REMOVED
     assert world.store.begin_export(fence) == 1
 
 
 @pytest.mark.parametrize(
     ("options", "stand"),
     [
-        ({"days": 13}, Stand.RECENT),
-        ({"exported": None}, Stand.NOT_EXPORTED),
-        ({"exported": "failed", "note": "no bucket"}, Stand.NOT_EXPORTED),
-        ({"note": "3 files were left out"}, Stand.INCOMPLETE),
+        ({"days": 13}, RetentionState.RECENT),
+        ({"exported": None}, RetentionState.NOT_EXPORTED),
+        ({"exported": "failed", "note": "no bucket"}, RetentionState.NOT_EXPORTED),
+        ({"note": "3 files were left out"}, RetentionState.INCOMPLETE),
     ],
 )
-def test_what_is_not_old_is_left_alone(world: World, options: dict[str, object], stand: Stand) -> None:
+def test_what_is_not_old_is_left_alone(world: World, options: dict[str, object], stand: RetentionState) -> None:
     fence = ended(world, **options)  # type: ignore[arg-type]
     calls: list[int] = [0]
     assert give_up(world, fence, calls) is stand
     assert calls == [0]
     assert marks(world, fence) == []
-    if stand is Stand.INCOMPLETE:
-        assert give_up(world, fence, calls, incomplete=True) is Stand.OLD
+    if stand is RetentionState.INCOMPLETE:
+        assert give_up(world, fence, calls, incomplete=True) is RetentionState.OLD
         assert calls == [0, 1]
 
 
@@ -82,33 +84,33 @@ def test_a_live_run_is_left_alone(world: World) -> None:
     fence = world.deployed()
     world.execute(fence)
     world.clock.forward(100 * DAY)
-    assert give_up(world, fence) is Stand.LIVE
+    assert give_up(world, fence) is RetentionState.LIVE
     with pytest.raises(RunNotFound):
         give_up(world, Fence(10**9, 1, "nobody", "-"))
 
 
 def test_a_resumed_run_is_live_again_and_old_again_later(world: World) -> None:
     first = ended(world)
-    assert give_up(world, first) is Stand.OLD
+    assert give_up(world, first) is RetentionState.OLD
     world.store.note_files_removed(first.run_id, 1)
     second = world.resume(first)
-    assert give_up(world, second) is Stand.LIVE
+    assert give_up(world, second) is RetentionState.LIVE
     world.deploy(second)
     world.execute(second)
     world.finish(second)
     assert world.store.begin_export(second) == 1, "what the first attempt left is gone"
     world.store.record_export(second, "exported", RESULT, None)
     world.clock.forward(20 * DAY)
-    assert give_up(world, second) is Stand.OLD
+    assert give_up(world, second) is RetentionState.OLD
     assert marks(world, second) == [(1, "done"), (2, "begun")]
 
 
 def test_an_export_that_began_keeps_the_files(world: World) -> None:
     fence = ended(world)
     assert world.store.begin_export(fence) == 0
-    assert give_up(world, fence) is Stand.RECENT
+    assert give_up(world, fence) is RetentionState.RECENT
     world.clock.forward(20 * DAY)
-    assert give_up(world, fence) is Stand.OLD
+    assert give_up(world, fence) is RetentionState.OLD
     with pytest.raises(Fenced):
         world.store.begin_export(Fence(fence.run_id, 1, "somebody-else", fence.run_uid))
 

@@ -18,7 +18,7 @@ from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.adapters.database import Pruner, SqlRunStore, open_pruner
 from crawler_lifecycle.adapters.database.schema.tables import metadata
 from crawler_lifecycle.adapters.database.writes import pruning as adapter
-from crawler_lifecycle.domain.audit import Finding, FindingKind
+from crawler_lifecycle.domain.audit import AuditFinding, FindingKind
 from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, EVENT_RUN_ENDED, event_key
@@ -209,11 +209,11 @@ def test_what_a_look_staged_and_nobody_applied_goes_with_its_run(
 def test_findings_that_were_closed_long_ago(world: World, store: SqlRunStore, pruner: Pruner) -> None:
     old, live = ended(world), world.deployed("live")
     found = [
-        Finding("task/old", FindingKind.STILL_ALIVE, "it executes", old.run_id),
-        Finding("task/live", FindingKind.STILL_ALIVE, "it executes", live.run_id),
-        Finding("orphan/1", FindingKind.ORPHAN, "it executes", None),
-        Finding("run/gone", FindingKind.NO_ROW, "no row", 10**9),
-        Finding("open", FindingKind.UNREADABLE, "a row", old.run_id),
+        AuditFinding("task/old", FindingKind.STILL_ALIVE, "it executes", old.run_id),
+        AuditFinding("task/live", FindingKind.STILL_ALIVE, "it executes", live.run_id),
+        AuditFinding("orphan/1", FindingKind.ORPHAN, "it executes", None),
+        AuditFinding("run/gone", FindingKind.NO_ROW, "no row", 10**9),
+        AuditFinding("open", FindingKind.UNREADABLE, "a row", old.run_id),
     ]
     store.note_findings(found)
     for one in found[:-1]:
@@ -233,7 +233,7 @@ def test_a_finding_that_is_removed_while_it_is_noted_is_noted_anew(
     world: World, store: SqlRunStore, pruner: Pruner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between its reading and its update the row went: then this is its first sight, and nothing is lost."""
-    one = Finding("orphan/1", FindingKind.ORPHAN, "it executes", None)
+    one = AuditFinding("orphan/1", FindingKind.ORPHAN, "it executes", None)
     store.note_findings([one])
     store.note_repair(one.subject, "ended")
     world.clock.forward(100 * DAY)

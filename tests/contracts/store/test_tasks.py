@@ -8,7 +8,7 @@ import pytest
 
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Change, Counters, End, Phase, TaskStatus
-from crawler_lifecycle.ports import Deployed, Details, Finding, Look
+from crawler_lifecycle.ports import Deployed, Details, Look, TaskFinding
 from tests.contracts.store.world import START, World, bad_end, good_end, seen
 
 UNTIL = START + timedelta(seconds=25)
@@ -351,7 +351,7 @@ def test_an_end_never_changes(world: World, after: TaskStatus) -> None:
     before = world.store.list_tasks(fence.run_id), world.store.transitions(fence.run_id)
     observation = seen(task, Phase.ENDED, START, end=good_end(START))
     for believed in (TaskStatus.RUNNING, TaskStatus.FAILED):
-        finding = Finding(Change(task.task_id, believed, after, START, "x", "y", "late"), observation)
+        finding = TaskFinding(Change(task.task_id, believed, after, START, "x", "y", "late"), observation)
         world.store.record_look(fence, Look(START, 0.1, [observation]), [finding], None, "look")
         world.store.apply_findings(fence, "look")
     assert (world.store.list_tasks(fence.run_id), world.store.transitions(fence.run_id)) == before
@@ -363,7 +363,7 @@ def test_a_status_that_another_program_wrote_is_not_overwritten(world: World) ->
     [task] = world.store.found_state(fence).tasks
     observation = seen(task, Phase.EXECUTING, START, uid=task.uid)
     wrong = Change(task.task_id, TaskStatus.QUEUED, TaskStatus.RUNNING, START)
-    world.store.record_look(fence, Look(START, 0.1, [observation]), [Finding(wrong, observation)], None, "look")
+    world.store.record_look(fence, Look(START, 0.1, [observation]), [TaskFinding(wrong, observation)], None, "look")
     assert world.store.apply_findings(fence, "look").by_status == {"PENDING": 1}
 
 

@@ -11,7 +11,7 @@ import pytest
 from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.database.writes.unit_of_work import Unit
 from crawler_lifecycle.domain.task import Change, Counters, End, Observation, Phase, TaskStatus
-from crawler_lifecycle.ports import Committed, CorrectionRow, Fence, Finding, Look
+from crawler_lifecycle.ports import Committed, CorrectionRow, Fence, Look, TaskFinding
 from tests.contracts.store.world import START, Clock, World, seen
 
 KILLED = End(exit_code=137, signal=9, reason="Error")
@@ -167,7 +167,9 @@ def staged(world: World, fence: Fence, observation: Observation, correction: str
     [task] = world.store.found_state(fence).tasks
     change = Change(task.task_id, task.status, TaskStatus.FAILED, when, "failed", "x", correction)
     look = Look(world.clock.now, 0.1, [observation])
-    world.store.record_look(fence, look, [Finding(change, observation)], world.clock.now + timedelta(minutes=5), "look")
+    world.store.record_look(
+        fence, look, [TaskFinding(change, observation)], world.clock.now + timedelta(minutes=5), "look"
+    )
 
 
 def test_lateness_survives_a_look_that_is_tried_again(world: World) -> None:
@@ -200,7 +202,7 @@ def test_another_finding_takes_nothing_over(world: World) -> None:
     observation = observed(world, fence, Phase.ENDED, uid="uid-1-0")
     change = Change(task.task_id, task.status, TaskStatus.SUCCEEDED, world.clock.now, "finished", "exit 0")
     look = Look(world.clock.now, 0.1, [observation])
-    world.store.record_look(fence, look, [Finding(change, observation)], None, "look")
+    world.store.record_look(fence, look, [TaskFinding(change, observation)], None, "look")
     world.store.apply_findings(fence, "look")
     assert world.store.corrections(fence.run_id) == []
 

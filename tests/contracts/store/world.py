@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, RunStatus, StopIntent, verdict
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, TaskState, TaskStatus, reconcile
-from crawler_lifecycle.ports import Deployed, Fence, Finding, Look, LookReport, Owner, RunRow, RunStore
+from crawler_lifecycle.ports import Deployed, Fence, Look, LookReport, Owner, RunRow, RunStore, TaskFinding
 
 START = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 OWNER = Owner("crawl/services/r1", "chain-1")
@@ -96,7 +96,7 @@ class World:
             task = tasks.get((observation.index, observation.attempt))
             change = task and reconcile(task, observation, state.stop, due_at=self.clock.now)
             if change:
-                findings.append(Finding(change, observation))
+                findings.append(TaskFinding(change, observation))
         look = Look(self.clock.now, 0.1, list(observations))
         return self.store.record_look(fence, look, findings, self.clock.now + timedelta(minutes=1), source)
 

@@ -15,8 +15,8 @@ import structlog
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.gateway.access.operations import ACCESS, Entrance, Operations, new_token, signed
-from crawler_lifecycle.gateway.access.tokens import FRESH_S, Callers, CallersError, Role, digest
+from crawler_lifecycle.gateway.access.operations import ACCESS, Entrance, Operations, signed
+from crawler_lifecycle.gateway.access.tokens import FRESH_S, Role, TokenFile, TokenFileError, digest, new_token
 from crawler_lifecycle.gateway.runs.requests import StopRun
 from crawler_lifecycle.gateway.serve import entrance_of
 from crawler_lifecycle.settings import GatewaySettings
@@ -41,7 +41,7 @@ class Keys:
             self.tokens[role], more = new_token(f"the-{role}", role)
             lines += more
         self.file.write_text(lines)
-        self.callers = Callers(self.file, clock=lambda: self.now)
+        self.callers = TokenFile(self.file, clock=lambda: self.now)
 
     def entrance(self, **more: Any) -> Entrance:
         return Entrance(**{"callers": self.callers, "task_key": KEY, "check": named_hosts(()), **more})
@@ -272,10 +272,10 @@ def test_new_tokens_are_let_in_by_their_lines(tmp_path: Path) -> None:
     assert token not in lines
     file = tmp_path / "tokens.toml"
     file.write_text(lines)
-    caller, expired = Callers.load(file).find(token, datetime.now(UTC))
+    caller, expired = TokenFile.load(file).find(token, datetime.now(UTC))
     assert caller is not None
     assert (caller.name, caller.role, expired) == ("portal", Role.OPERATE, False)
-    assert Callers.load(file).find(other, datetime.now(UTC))[0] is None
+    assert TokenFile.load(file).find(other, datetime.now(UTC))[0] is None
 
 
 @pytest.mark.parametrize(("name", "role"), [("", "read"), ('a"b', "read"), ("a\nb", "read"), ("ok", "root")])
@@ -312,24 +312,24 @@ def test_new_tokens_need_a_name_and_a_role_that_the_file_takes(name: str, role: 
 def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path, text: str, told: str) -> None:
     file = tmp_path / "tokens.toml"
     file.write_bytes(text.encode("latin-1"))
-    with pytest.raises(CallersError, match=told) as refused:
-        Callers.load(file)
+    with pytest.raises(TokenFileError, match=told) as refused:
+        TokenFile.load(file)
     assert str(file) in str(refused.value)
     assert "secret" not in str(refused.value).replace(str(file), "")
 
 
 def test_a_file_that_everybody_may_write_or_nobody_can_read_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "tokens.toml"
-    with pytest.raises(CallersError, match=r"No such file.*LIFECYCLE_GATEWAY__TOKENS_FILE"):
-        Callers.load(file)
-    with pytest.raises(CallersError, match="directory"):
-        Callers.load(tmp_path)
+    with pytest.raises(TokenFileError, match=r"No such file.*LIFECYCLE_GATEWAY__TOKENS_FILE"):
+        TokenFile.load(file)
+    with pytest.raises(TokenFileError, match="directory"):
+        TokenFile.load(tmp_path)
     file.write_text(GOOD)
     file.chmod(0o666)
-    with pytest.raises(CallersError, match="chmod o-w"):
-        Callers.load(file)
+    with pytest.raises(TokenFileError, match="chmod o-w"):
+        TokenFile.load(file)
     file.chmod(0o644)
-    Callers.load(file)
+    TokenFile.load(file)
 
 
 def test_a_token_stops_counting_when_it_expires(world: World, tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ def test_a_token_stops_counting_when_it_expires(world: World, tmp_path: Path) ->
     file = tmp_path / "tokens.toml"
     file.write_text(lines + f"expires = {ends.isoformat()}\n")
     headers = {"Authorization": f"Bearer {token}"}
-    with world.client(world.new_app(entrance=Entrance(Callers.load(file)))) as door:
+    with world.client(world.new_app(entrance=Entrance(TokenFile.load(file)))) as door:
         assert door.get("/v1/runs", headers=headers).status_code == 200
         world.clock.forward(3600)
         answer = door.get("/v1/runs", headers=headers)
@@ -489,5 +489,5 @@ def test_settings_become_an_entrance(keys: Keys) -> None:
 def test_an_end_beyond_the_calendar_is_named(tmp_path: Path, expires: str) -> None:
     file = tmp_path / "tokens.toml"
     file.write_text(new_token("portal", "read")[1] + f"expires = {expires}\n")
-    with pytest.raises(CallersError, match=r"line 5: expires: .* is beyond the calendar; give a nearer time"):
-        Callers.load(file)
+    with pytest.raises(TokenFileError, match=r"line 5: expires: .* is beyond the calendar; give a nearer time"):
+        TokenFile.load(file)

@@ -14,12 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.gateway import app as gateway_app
-from crawler_lifecycle.gateway.access.limits import REQUESTS_MAX, STREAMS_MAX, Limits, Quota
-from crawler_lifecycle.gateway.access.operations import ACCESS, CHECK_S, Door, Entrance, Operations, new_token
-from crawler_lifecycle.gateway.access.tokens import FRESH_S, Callers, Role
+from crawler_lifecycle.gateway.access.limits import REQUESTS_MAX, STREAMS_MAX, Quota, RateLimits
+from crawler_lifecycle.gateway.access.operations import (
+from crawler_lifecycle.gateway.access.tokens import new_token
+    ACCESS,
+    CHECK_S,
+    AuthenticationMiddleware,
+    Entrance,
+    Operations,
+    new_token,
+)
+from crawler_lifecycle.gateway.access.tokens import FRESH_S, Role, TokenFile
 from crawler_lifecycle.web.origins import named_hosts
 from crawler_lifecycle.web.problems import Problem
-from crawler_lifecycle.web.serving import Bodies
+from crawler_lifecycle.web.serving import BodyLimit
 from tests.gateway.gateway_world import World
 
 QUOTA = Quota(reads_per_s=2, writes_per_s=1, requests_at_once=3, streams_at_once=2)
@@ -39,11 +47,11 @@ def time() -> Time:
 
 
 @pytest.fixture
-def limits(time: Time) -> Limits:
-    return Limits(QUOTA, clock=time)
+def limits(time: Time) -> RateLimits:
+    return RateLimits(QUOTA, clock=time)
 
 
-def _refusal(limits: Limits, caller: str | None, writes: bool) -> Problem | None:
+def _refusal(limits: RateLimits, caller: str | None, writes: bool) -> Problem | None:
     try:
         limits.spend(caller, writes=writes)
     except Problem as problem:
@@ -51,7 +59,7 @@ def _refusal(limits: Limits, caller: str | None, writes: bool) -> Problem | None
     return None
 
 
-def _spent(limits: Limits, caller: str | None, writes: bool = False, most: int = 1000) -> int:
+def _spent(limits: RateLimits, caller: str | None, writes: bool = False, most: int = 1000) -> int:
     """How many requests go through until one is refused."""
     for n in range(most):
         refused = _refusal(limits, caller, writes)
@@ -65,7 +73,7 @@ def _spent(limits: Limits, caller: str | None, writes: bool = False, most: int =
 # --- the rate ---------------------------------------------------------------------------------------------------------
 
 
-def test_five_seconds_of_the_rate_may_come_at_once_and_then_the_rate_holds(limits: Limits, time: Time) -> None:
+def test_five_seconds_of_the_rate_may_come_at_once_and_then_the_rate_holds(limits: RateLimits, time: Time) -> None:
     assert _spent(limits, "a") == 10
     assert _spent(limits, "a") == 0
     time.now += 1
@@ -74,7 +82,7 @@ def test_five_seconds_of_the_rate_may_come_at_once_and_then_the_rate_holds(limit
     assert _spent(limits, "a") == 10
 
 
-def test_reads_writes_and_callers_are_counted_apart(limits: Limits) -> None:
+def test_reads_writes_and_callers_are_counted_apart(limits: RateLimits) -> None:
     assert _spent(limits, "a") == 10
     assert _spent(limits, "a", writes=True) == 5
     assert _spent(limits, "b") == 10
@@ -83,7 +91,7 @@ def test_reads_writes_and_callers_are_counted_apart(limits: Limits) -> None:
 @given(st.floats(0.01, 1000), st.lists(st.floats(0, 100), max_size=50))
 def test_no_caller_gets_more_than_its_rate_and_one_burst(rate: float, pauses: list[float]) -> None:
     time = Time()
-    limits = Limits(Quota(reads_per_s=rate), clock=time)
+    limits = RateLimits(Quota(reads_per_s=rate), clock=time)
     began, done = time.now, 0
     for pause in pauses:
         time.now += pause
@@ -94,7 +102,7 @@ def test_no_caller_gets_more_than_its_rate_and_one_burst(rate: float, pauses: li
 @given(st.floats(0.01, 1000))
 def test_who_waits_as_told_gets_through(rate: float) -> None:
     time = Time()
-    limits = Limits(Quota(writes_per_s=rate), clock=time)
+    limits = RateLimits(Quota(writes_per_s=rate), clock=time)
     _spent(limits, "a", writes=True, most=10_000)
     with pytest.raises(Problem) as refused:
         limits.spend("a", writes=True)
@@ -102,13 +110,13 @@ def test_who_waits_as_told_gets_through(rate: float) -> None:
     limits.spend("a", writes=True)
 
 
-def test_without_a_quota_or_a_name_nothing_is_counted(limits: Limits) -> None:
+def test_without_a_quota_or_a_name_nothing_is_counted(limits: RateLimits) -> None:
     assert _spent(limits, None) == 1000
-    assert _spent(Limits(None), "a") == 1000
+    assert _spent(RateLimits(None), "a") == 1000
 
 
 def test_callers_of_long_ago_are_forgotten(time: Time) -> None:
-    limits = Limits(QUOTA, clock=time)
+    limits = RateLimits(QUOTA, clock=time)
     for n in range(25_000):
         limits.spend(f"run {n}", writes=True)
         time.now += 0.001
@@ -130,7 +138,7 @@ def _filled(take: Callable[[], Any]) -> tuple[list[Any], Problem]:
         held.append(slot)
 
 
-def test_requests_and_streams_have_their_own_places(limits: Limits) -> None:
+def test_requests_and_streams_have_their_own_places(limits: RateLimits) -> None:
     for stream, most in ((False, 3), (True, 2)):
         held, refused = _filled(functools.partial(limits.slot, "a", stream=stream))
         assert len(held) == most
@@ -144,7 +152,7 @@ def test_requests_and_streams_have_their_own_places(limits: Limits) -> None:
 
 @pytest.mark.parametrize(("stream", "most"), [(False, REQUESTS_MAX), (True, STREAMS_MAX)])
 def test_the_process_has_a_total_even_when_it_is_open(stream: bool, most: int) -> None:
-    limits = Limits(None)
+    limits = RateLimits(None)
     held, refused = _filled(lambda: limits.serve(stream=stream))
     assert len(held) == most
     assert (refused.status, refused.code) == (503, "overloaded")
@@ -169,7 +177,7 @@ class Tight:
             lines += more
         file = folder / "tokens.toml"
         file.write_text(lines)
-        entrance = Entrance(Callers.load(file), None, quota, named_hosts(()))
+        entrance = Entrance(TokenFile.load(file), None, quota, named_hosts(()))
         self.app = world.new_app(entrance=entrance)
 
 
@@ -197,7 +205,7 @@ def test_the_next_request_over_the_rate_is_429_and_changes_nothing(world: World,
 def test_the_101st_start_at_once_is_refused_by_default(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway_app, "Limits", functools.partial(Limits, clock=lambda: 0.0))  # nothing flows back
+    monkeypatch.setattr(gateway_app, "Limits", functools.partial(RateLimits, clock=lambda: 0.0))  # nothing flows back
     tight = Tight(world, tmp_path, Quota(writes_per_s=20))
     with world.client(tight.app) as door:
         # A stop of no run is the cheapest command.
@@ -276,7 +284,7 @@ async def test_what_counts_as_a_stream(world: World, tmp_path: Path, path: str, 
     token, lines = new_token("viewer", "read")
     file = tmp_path / "tokens.toml"
     file.write_text(lines)
-    door, seen = _door(world, Entrance(Callers.load(file), check=named_hosts(()))), []
+    door, seen = _door(world, Entrance(TokenFile.load(file), check=named_hosts(()))), []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         seen.append((sum(door._limits._streams.values()), sum(door._limits._requests.values())))
@@ -288,11 +296,13 @@ async def test_what_counts_as_a_stream(world: World, tmp_path: Path, path: str, 
     assert not door._limits._requests
 
 
-def _door(world: World, entrance: Entrance, monotonic: Callable[[], float] = lambda: 0.0) -> Door:
+def _door(world: World, entrance: Entrance, monotonic: Callable[[], float] = lambda: 0.0) -> AuthenticationMiddleware:
     async def nothing(scope: Any, receive: Any, send: Any) -> None: ...
 
-    limits = Limits(QUOTA, clock=monotonic)
-    return Door(nothing, operations=Operations(world.app), entrance=entrance, limits=limits, monotonic=monotonic)
+    limits = RateLimits(QUOTA, clock=monotonic)
+    return AuthenticationMiddleware(
+        nothing, operations=Operations(world.app), entrance=entrance, limits=limits, monotonic=monotonic
+    )
 
 
 @pytest.mark.parametrize("begun", [True, False])
@@ -302,7 +312,7 @@ async def test_a_token_that_is_taken_back_ends_what_it_opened(world: World, tmp_
     _, others = new_token("other", "read")
     file = tmp_path / "tokens.toml"
     file.write_text(lines)
-    door = _door(world, Entrance(Callers(file), check=named_hosts(())))
+    door = _door(world, Entrance(TokenFile(file), check=named_hosts(())))
     ended = False
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -358,7 +368,7 @@ async def test_large_bodies_together_are_bounded_and_their_room_comes_back() -> 
         await go.wait()
 
     go = asyncio.Event()
-    bodies = Bodies(app, limit=lambda _: 100, held_max=250)
+    bodies = BodyLimit(app, limit=lambda _: 100, held_max=250)
 
     async def one() -> str:
         nonlocal refused
@@ -401,7 +411,7 @@ async def test_a_body_that_does_not_come_is_408_and_holds_nothing() -> None:
 
     async def send(message: Any) -> None: ...
 
-    bodies = Bodies(app, limit=lambda _: 100, timeout_s=0.05)
+    bodies = BodyLimit(app, limit=lambda _: 100, timeout_s=0.05)
     with pytest.raises(Problem) as refused:
         await bodies({"type": "http", "headers": []}, receive, send)
     assert (refused.value.status, refused.value.code) == (408, "too_slow")

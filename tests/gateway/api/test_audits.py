@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.domain.audit import AuditReport, Finding, FindingKind, Reported
+from crawler_lifecycle.domain.audit import AuditFinding, AuditReport, FindingKind, Reported
 from tests.gateway.gateway_world import World
 
 
@@ -61,8 +61,8 @@ def test_one_that_takes_longer_is_read_later(world: World, client: TestClient) -
 def test_what_is_open_is_listed(world: World, client: TestClient) -> None:
     assert client.get("/v1/audit").json() == {"report": None, "findings": []}
     world.store.note_findings([
-        Finding("orphan/9", FindingKind.ORPHAN, "task 0 of run 9 executes", 9, evidence={"uid": "u"}),
-        Finding("no_row/w", FindingKind.NO_ROW, "workflow 'w' works for run 8", 8, workflow_id="w"),
+        AuditFinding("orphan/9", FindingKind.ORPHAN, "task 0 of run 9 executes", 9, evidence={"uid": "u"}),
+        AuditFinding("no_row/w", FindingKind.NO_ROW, "workflow 'w' works for run 8", 8, workflow_id="w"),
     ])  # fmt: skip
     world.store.note_repair("no_row/w", "terminated")
     (found,) = client.get("/v1/audit").json()["findings"]

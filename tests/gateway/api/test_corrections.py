@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, RunStatus, StopIntent, Verdict
 from crawler_lifecycle.domain.task import Observation, Phase, reconcile
 from crawler_lifecycle.gateway.api import corrections
-from crawler_lifecycle.ports import Correction, Deployed, Fence, Finding, Look, Owner
+from crawler_lifecycle.ports import Correction, Deployed, Fence, Look, Owner, TaskFinding
 from tests.gateway.gateway_world import World
 
 OWNER = Owner("crawl/plain/k", "chain-1")
@@ -48,7 +48,7 @@ def look(world: World, fence: Fence, phase: Phase) -> None:
     seen = [Observation(t.index, t.attempt, phase, now, uid=t.uid, changed_at=now) for t in state.tasks if t.uid]
     tasks = {task.index: task for task in state.tasks}
     changes = [(reconcile(tasks[o.index], o, state.stop, due_at=now), o) for o in seen]
-    found = [Finding(change, o) for change, o in changes if change is not None]
+    found = [TaskFinding(change, o) for change, o in changes if change is not None]
     store.record_look(fence, Look(now, 0.1, seen), found, now + timedelta(minutes=1), "look")
     store.apply_findings(fence, "look")
 

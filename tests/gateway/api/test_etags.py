@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import ExportResult, StopIntent
 from crawler_lifecycle.domain.task import Change, Counters, Observation, Phase, TaskStatus
-from crawler_lifecycle.ports import Details, Finding, Look
+from crawler_lifecycle.ports import Details, Look, TaskFinding
 from tests.gateway.gateway_world import CRAWLERS, World
 
 
@@ -28,7 +28,7 @@ class Run:
         self.fence = world.fence(self.run_id)
         self.first = self.store.list_tasks(self.run_id)[0].task_id
 
-    def look(self, *findings: Finding) -> None:
+    def look(self, *findings: TaskFinding) -> None:
         now = self.world.clock()
         seen = [finding.observation for finding in findings]
         self.store.record_look(self.fence, Look(now, 0.1, seen), findings, now + timedelta(seconds=60), "look")
@@ -50,7 +50,7 @@ class Run:
     def task_lost(self) -> None:
         now = self.world.clock()
         change = Change(self.first, TaskStatus.PENDING, TaskStatus.LOST, now, "lost", "It vanished", "vanished")
-        self.look(Finding(change, Observation(0, 1, Phase.GONE, now)))
+        self.look(TaskFinding(change, Observation(0, 1, Phase.GONE, now)))
         self.store.apply_details(self.fence)
         self.store.apply_findings(self.fence, "look")
 

@@ -10,8 +10,8 @@ import pytest
 
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 from crawler_lifecycle.domain.audit import AuditReport
-from crawler_lifecycle.gateway.access.operations import ACCESS, Entrance, new_token
-from crawler_lifecycle.gateway.access.tokens import Callers
+from crawler_lifecycle.gateway.access.operations import ACCESS, Entrance
+from crawler_lifecycle.gateway.access.tokens import TokenFile, new_token
 from crawler_lifecycle.web.origins import named_hosts
 from tests.gateway.api.fuzzing import PHASES, Findings, fuzz
 from tests.gateway.gateway_world import World
@@ -26,7 +26,7 @@ class Served:
         world.scheduler.catalogue.crawlers = {crawler.name: crawler for crawler in YamlCatalogue(CRAWLERS).all()}
         self.token, lines = new_token("fuzzer", "operate")
         (folder / "tokens.toml").write_text(lines)
-        callers = Callers.load(folder / "tokens.toml")
+        callers = TokenFile.load(folder / "tokens.toml")
         self._app = world.new_app(entrance=Entrance(callers, b"k" * 32, None, named_hosts(())))
         # The event stream leaves: then who waits for a run (``wait=60``) is answered at once.
         self._app.state.leaving[0]()

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.gateway.access.limits import Quota
 from crawler_lifecycle.gateway.access.operations import Entrance
-from crawler_lifecycle.gateway.access.tokens import Callers, Role, new_token
+from crawler_lifecycle.gateway.access.tokens import Role, TokenFile, new_token
 from crawler_lifecycle.gateway.api import long_poll
 from crawler_lifecycle.gateway.streams import feed as feed_module
 from crawler_lifecycle.ports import Owner, RunRow
@@ -140,7 +140,7 @@ async def test_it_ends_with_its_token_and_takes_a_place_of_a_stream(world: World
     _, others = new_token("other", Role.READ)
     file = tmp_path / "tokens.toml"
     file.write_text(lines)
-    callers = Callers(file)
+    callers = TokenFile(file)
     world.app = world.new_app(entrance=Entrance(callers, None, Quota(streams_at_once=1), named_hosts(())))
     headers = {"Authorization": f"Bearer {token}"}
     async with (

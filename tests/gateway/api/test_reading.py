@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Change, Observation, Phase, TaskStatus
 from crawler_lifecycle.gateway.api.paging import id_before
-from crawler_lifecycle.ports import CorrectionRow, Details, Finding, Look
+from crawler_lifecycle.ports import CorrectionRow, Details, Look, TaskFinding
 from tests.gateway.gateway_world import World
 
 
@@ -133,7 +133,7 @@ def test_tasks_and_their_logs(world: World, client: TestClient) -> None:
 
     fence, now = world.fence(run_id), world.clock()
     change = Change(first, TaskStatus.PENDING, TaskStatus.LOST, now, "lost", "It vanished", "vanished")
-    finding = Finding(change, Observation(0, 1, Phase.GONE, now))
+    finding = TaskFinding(change, Observation(0, 1, Phase.GONE, now))
     world.store.record_look(fence, Look(now, 0.1, [finding.observation]), [finding], now, "look")
     world.store.save_details(fence, [Details(first, "<b>the end</b>\n")])
     world.store.apply_details(fence)

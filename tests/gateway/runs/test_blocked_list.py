@@ -16,11 +16,11 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.gateway.runs import blocked
 from crawler_lifecycle.gateway.runs.blocked import Blocked, in_words
-from crawler_lifecycle.gateway.runs.workflow_problems import Trouble
+from crawler_lifecycle.gateway.runs.workflow_problems import WorkflowProblem
 from tests.gateway.gateway_world import World
 
 SINCE = datetime(2026, 11, 20, 11, 58, tzinfo=UTC)
-BUG = Trouble(SINCE, "RuntimeError: boom")
+BUG = WorkflowProblem(SINCE, "RuntimeError: boom")
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def test_a_list_tells_why_a_look_is_overdue(world: World) -> None:
     """No worker takes its next step up, of which the server has no list."""
     with world.client(world.new_app(blocked_s=0.05)) as client:
         _, workflow_id = started(client)
-        world.workflows.troubles[workflow_id] = idle = Trouble(SINCE, None)
+        world.workflows.troubles[workflow_id] = idle = WorkflowProblem(SINCE, None)
         time.sleep(0.2)
         assert client.get("/v1/runs").json()["runs"][0]["blocked"] is None
         world.clock.forward(31)
@@ -142,10 +142,11 @@ def test_the_figure_is_no_number_before_anybody_asked() -> None:
 
 
 @pytest.mark.parametrize(("trouble", "words"), [
-    (Trouble(SINCE, None), "no worker has taken up its next step since 2026-11-20 11:58:00 UTC; start one"),
-    (Trouble(SINCE, "x" * 1000 + "y"), "x" * 300 + ";"),
-    (Trouble(SINCE, "two\nlines  and tabs\t."), ": two lines and tabs .;"),
-    (Trouble(SINCE, "no match", misfit=True), "what an earlier one began (no match); deploy the earlier build again"),
+    (WorkflowProblem(SINCE, None), "no worker has taken up its next step since 2026-11-20 11:58:00 UTC; start one"),
+    (WorkflowProblem(SINCE, "x" * 1000 + "y"), "x" * 300 + ";"),
+    (WorkflowProblem(SINCE, "two\nlines  and tabs\t."), ": two lines and tabs .;"),
+    (WorkflowProblem(SINCE, "no match", misfit=True),
+     "what an earlier one began (no match); deploy the earlier build again"),
 ])  # fmt: skip
-def test_the_sentence(trouble: Trouble, words: str) -> None:
+def test_the_sentence(trouble: WorkflowProblem, words: str) -> None:
     assert words in in_words(trouble)

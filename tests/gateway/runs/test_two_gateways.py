@@ -21,7 +21,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.adapters.database import open_store, upgrade
 from crawler_lifecycle.fakes.services import FakeCatalogue, FakeDeployer
-from crawler_lifecycle.gateway.access.operations import new_token
+from crawler_lifecycle.gateway.access.tokens import new_token
 from crawler_lifecycle.scheduler.app import create_app
 from crawler_lifecycle.web.listening import bind
 from tests.gateway.gateway_process import Gateway, environment, gateway

@@ -32,11 +32,11 @@ from crawler_lifecycle.ports import (
     Deployment,
     Details,
     Fence,
-    Finding,
     LogPart,
     Look,
     Owner,
     QueuedTask,
+    TaskFinding,
     TaskRef,
 )
 from tests.gateway.gateway_world import World
@@ -62,7 +62,7 @@ class Task:
 
     def became(self, before: TaskStatus, after: TaskStatus, tail: str | None = None) -> None:
         now = self.world.clock()
-        finding = Finding(
+        finding = TaskFinding(
             Change(self.task_id, before, after, now), Observation(0, 1, Phase.ENDED, now, name="n", uid="u")
         )
         self.store.record_look(self.fence, Look(now, 0.1, [finding.observation]), [finding], now, "look")

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.domain.run import RunStatus, Verdict
 from crawler_lifecycle.domain.task import Change, End, Observation, Phase, TaskStatus
 from crawler_lifecycle.gateway.streams.timeline import TEXT_MAX, _sentence
-from crawler_lifecycle.ports import Finding
+from crawler_lifecycle.ports import TaskFinding
 from tests.gateway.api.test_etags import Run
 from tests.gateway.gateway_world import World
 
@@ -49,7 +49,7 @@ def _play(world: World, client: TestClient, run: Run) -> None:
     now = world.clock()
     end = End(exit_code=137, signal=9, reason="OOMKilled", message="limit\x1b[31m 512Mi", finished_at=now)
     change = Change(second, TaskStatus.STOPPING, TaskStatus.CANCELLED, now, "cancelled", "Stopped", None)
-    run.look(Finding(change, Observation(1, 1, Phase.ENDED, now, end=end)))
+    run.look(TaskFinding(change, Observation(1, 1, Phase.ENDED, now, end=end)))
     world.clock.forward(90)
     run.store.apply_details(run.fence)
     run.store.apply_findings(run.fence, "look")

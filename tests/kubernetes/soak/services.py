@@ -33,7 +33,7 @@ from crawler_lifecycle.ports import RunStore
 from crawler_lifecycle.settings import ClusterSettings
 from crawler_lifecycle.temporal.client import Lifecycle
 from crawler_lifecycle.temporal.directory import TemporalDirectory
-from crawler_lifecycle.temporal.heartbeats import Beating
+from crawler_lifecycle.temporal.heartbeats import HeartbeatInterceptor
 from crawler_lifecycle.temporal.plugin import plugin
 from crawler_lifecycle.worker.finalizer_release import Releaser
 from crawler_lifecycle.worker.wake_ups import Waker
@@ -84,7 +84,7 @@ async def worker(place: Place, client: Client, api: Api, store: RunStore, over: 
                 activities=activities_of(role, parts),
                 activity_executor=stack.enter_context(ThreadPoolExecutor(THREADS)),
                 max_concurrent_activities=THREADS,
-                interceptors=[Beating([name for name, policy in POLICIES.items() if policy.beaten])],
+                interceptors=[HeartbeatInterceptor([name for name, policy in POLICIES.items() if policy.beaten])],
                 max_heartbeat_throttle_interval=timedelta(seconds=DEAD_S / 3),
             )
             await stack.enter_async_context(made)

@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from crawler_lifecycle.adapters.archive.limits import BYTES_MAX, FILES_MAX, Limits, checked_key
+from crawler_lifecycle.adapters.archive.limits import BYTES_MAX, FILES_MAX, ArchiveLimits, checked_key
 from crawler_lifecycle.adapters.archive.zip.manifest import check_owner
 from crawler_lifecycle.adapters.archive.zip.packing import CHUNK, Pace, Progress, pack
 from crawler_lifecycle.domain.errors import NotDelivered
@@ -49,7 +49,7 @@ class S3Archive:
         self, url: str, *, files_max: int = FILES_MAX, bytes_max: int = BYTES_MAX, quiet_s: float = QUIET_S
     ) -> None:
         self.bucket, self.prefix = parsed(url, SETTING)
-        self.limits = Limits(files_max, bytes_max)
+        self.limits = ArchiveLimits(files_max, bytes_max)
         self._quiet_s = quiet_s
         self._lock = threading.Lock()
         self._client: BaseClient | None = None
@@ -90,7 +90,7 @@ class S3Archive:
         sources: Sequence[FileSource],
         manifest: Mapping[str, object],
         pace: Pace,
-        limits: Limits,
+        limits: ArchiveLimits,
     ) -> ExportResult:
         from .leftovers import Leftovers, patiently
         from .upload import Upload, part_bytes

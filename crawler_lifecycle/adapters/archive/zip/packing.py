@@ -15,7 +15,7 @@ from typing import Any
 
 from isal import isal_zlib
 
-from crawler_lifecycle.adapters.archive.limits import Limits
+from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
 from crawler_lifecycle.ports import FileSource
 
 from .manifest import MANIFEST, ManifestFile
@@ -88,7 +88,7 @@ class Lacking:
 
 
 def pack(
-    target: Target, sources: Sequence[FileSource], manifest: Mapping[str, object], limits: Limits, pace: Pace
+    target: Target, sources: Sequence[FileSource], manifest: Mapping[str, object], limits: ArchiveLimits, pace: Pace
 ) -> Packed:
     """Write one zip of the sources, with its manifest as last member; its digest and size, and what it lacks.
 
@@ -123,7 +123,9 @@ def pack(
 class _Packer:
     """Writes members. Memory is constant for contents, and a little for each name."""
 
-    def __init__(self, archive: StreamedZip, limits: Limits, names: Names, notes: ManifestFile, pace: Pace) -> None:
+    def __init__(
+        self, archive: StreamedZip, limits: ArchiveLimits, names: Names, notes: ManifestFile, pace: Pace
+    ) -> None:
         self._archive = archive
         self._limits = limits
         self._names = names

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
-from crawler_lifecycle.adapters.archive.limits import Limits
+from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
 from crawler_lifecycle.ports import FilesMissing, FileSource
 
 from .names import Names, safe_component
@@ -37,7 +37,7 @@ class Unbundled:
     """Reads bundles. ``skip`` hears what is left out and why; ``beat`` that we live."""
 
     def __init__(
-        self, limits: Limits, names: Names, skip: Callable[[str, str], None], beat: Callable[[], None]
+        self, limits: ArchiveLimits, names: Names, skip: Callable[[str, str], None], beat: Callable[[], None]
     ) -> None:
         self._limits = limits
         self._names = names

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import IO
 
-from crawler_lifecycle.adapters.archive.limits import Limits
+from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
 from crawler_lifecycle.ports import FileSource
 from crawler_lifecycle.runner.held import Held, NotOurs
 
@@ -46,7 +46,7 @@ class Walk:
     """Walks folders in the order of their names. ``skip`` hears what is left out and why; ``beat`` that we live."""
 
     def __init__(
-        self, limits: Limits, names: Names, skip: Callable[[str, str], None], beat: Callable[[], None]
+        self, limits: ArchiveLimits, names: Names, skip: Callable[[str, str], None], beat: Callable[[], None]
     ) -> None:
         self._limits = limits
         self._names = names

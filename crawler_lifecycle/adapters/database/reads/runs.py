@@ -36,7 +36,7 @@ from crawler_lifecycle.adapters.database.writes.unit_of_work import StorePart, c
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.run import EndedTasks, RunRequest, RunStatus
 from crawler_lifecycle.domain.task import ACTIVE, TaskState, TaskStatus
-from crawler_lifecycle.domain.wake_ups import Standing
+from crawler_lifecycle.domain.wake_ups import WakeUpState
 from crawler_lifecycle.ports import Event, Resumption, RunRow, TaskCounts, TaskRow, TransitionRow
 
 from .run_lists import RunFilters, newest_runs
@@ -66,7 +66,7 @@ class ReaderPart(StorePart):
         rows = self._rows(select(run_history).where(run_history.c.run_id == run_id))
         return whole_run(rows[0]) if rows else None
 
-    def wake_targets(self, run_ids: Sequence[int]) -> list[Standing]:
+    def wake_targets(self, run_ids: Sequence[int]) -> list[WakeUpState]:
         """By the primary key, in the order of the ids."""
         r = run_history.c
         if not run_ids:
@@ -74,7 +74,7 @@ class ReaderPart(StorePart):
         query = select(r.run_id, r.owner_workflow_id, r.status, r.verified_at)
         rows = self._rows(query.where(r.run_id.in_(sorted(set(run_ids)))).order_by(r.run_id))
         return [
-            Standing(
+            WakeUpState(
                 row["run_id"],
                 row["owner_workflow_id"],
                 ended=RunStatus(row["status"]).terminal,

@@ -20,9 +20,9 @@ from crawler_lifecycle.ports import (
     CorrectionRow,
     Details,
     Event,
-    Finding,
     RunHandle,
     RunRow,
+    TaskFinding,
     TaskRow,
     TransitionRow,
     UnknownStatus,
@@ -35,7 +35,7 @@ from .tables import correction, outbox_event, run_history, status_transition, ta
 Row = Mapping[Any, Any]
 
 _REQUEST = TypeAdapter(RunRequest)
-_FINDING = TypeAdapter(Finding)
+_FINDING = TypeAdapter(TaskFinding)
 _DETAILS = TypeAdapter(Details)
 _OBSERVATION = TypeAdapter(Observation)
 _EVIDENCE_TEXT_MAX = 1000
@@ -100,13 +100,13 @@ def distinct_tags(tags: Sequence[str]) -> list[str]:
 # --- findings and evidence --------------------------------------------------------------------------------------
 
 
-def dump_finding(finding: Finding) -> Any:
+def dump_finding(finding: TaskFinding) -> Any:
     return _FINDING.dump_python(finding, mode="json", exclude_defaults=True)
 
 
-def load_finding(row: Row) -> Finding:
+def load_finding(row: Row) -> TaskFinding:
     """The finding of a staged row with ``task_id`` and ``finding``. Raises ``RowUnreadable``."""
-    found: Finding = _loaded(_FINDING, row, "finding")
+    found: TaskFinding = _loaded(_FINDING, row, "finding")
     return found
 
 

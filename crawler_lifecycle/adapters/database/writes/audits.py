@@ -25,7 +25,15 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     run_history,
     task_history,
 )
-from crawler_lifecycle.domain.audit import AuditReport, EndedRun, Finding, FindingKind, LiveRun, Noted, RecordedTask
+from crawler_lifecycle.domain.audit import (
+    AuditFinding,
+    AuditReport,
+    EndedRun,
+    FindingKind,
+    LiveRun,
+    Noted,
+    RecordedTask,
+)
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STARTED, EVENT_RUN_STOPPED, event_key
 from crawler_lifecycle.domain.overdue import OverdueLooks
 from crawler_lifecycle.domain.run import RunStatus
@@ -164,7 +172,7 @@ class AuditPart(StorePart):
 
     # --- findings -------------------------------------------------------------------------------------------------
 
-    def note_findings(self, findings: Sequence[Finding]) -> dict[str, Noted]:
+    def note_findings(self, findings: Sequence[AuditFinding]) -> dict[str, Noted]:
         """Keep what was found now; what is on record about each subject. Again: only the last sight moves."""
         for _ in range(_UPSERT_ROUNDS):
             try:
@@ -175,7 +183,7 @@ class AuditPart(StorePart):
         with self._db.writing() as conn:
             return {one.subject: self._note(conn, one) for one in findings}
 
-    def _note(self, conn: Connection, one: Finding) -> Noted:
+    def _note(self, conn: Connection, one: AuditFinding) -> Noted:
         a, now = audit_finding.c, self._clock()
         found = conn.execute(select(audit_finding).where(a.subject == one.subject)).mappings().one_or_none()
         told: dict[str, Any] = {"detail": storable(one.detail, 4000), "evidence": one.evidence, "last_seen": now}

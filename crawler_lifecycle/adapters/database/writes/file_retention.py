@@ -13,7 +13,7 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from crawler_lifecycle.adapters.database.schema.row_validation import salvaged
 from crawler_lifecycle.adapters.database.schema.tables import export_record, history_property, run_history
-from crawler_lifecycle.domain.file_retention import KeptRun, Stand, stand_of
+from crawler_lifecycle.domain.file_retention import KeptRun, RetentionState, stand_of
 from crawler_lifecycle.domain.names import PROPERTY_FILES_REMOVED
 from crawler_lifecycle.ports import Fence
 
@@ -47,13 +47,13 @@ class TidyPart(StorePart):
 
     def give_up_files(
         self, run_id: int, before: datetime, put_aside: Callable[[], None], *, incomplete: bool = False
-    ) -> tuple[Stand, int]:
+    ) -> tuple[RetentionState, int]:
         """When the run is ``Stand.OLD``: from now on its files are not read any more, and ``put_aside`` takes them out
         of the way of a resume. Where it stands, and the last attempt that is given up."""
         with self._unit(run_id) as unit:
             (run,) = _kept(unit.conn, [run_id])
             stand, _ = stand_of(run, before, incomplete=incomplete)
-            if stand is not Stand.OLD:
+            if stand is not RetentionState.OLD:
                 return stand, run.attempt
             if not run.given_up:
                 key = {"run_id": run_id, "attempt": run.attempt, "name": PROPERTY_FILES_REMOVED}

@@ -27,7 +27,7 @@ from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import Overtaken
 from crawler_lifecycle.domain.stall import Reading, quiet_time
 from crawler_lifecycle.domain.task import ALIVE, Counters, Observation, Phase, TaskStatus
-from crawler_lifecycle.ports import Details, Fence, Finding, FoundState, Look, LookReport, TaskCounts
+from crawler_lifecycle.ports import Details, Fence, FoundState, Look, LookReport, TaskCounts, TaskFinding
 
 from .bulk import CHUNK, Move, apply_staged, chunks, delete_rows, forget_staged, stage_moves, update_tasks
 from .bulk_insert import insert_rows
@@ -66,7 +66,7 @@ class LookPart(StorePart):
         self,
         fence: Fence,
         look: Look,
-        findings: Sequence[Finding],
+        findings: Sequence[TaskFinding],
         next_look_at: datetime | None,
         source: str,
         ordered_at: datetime | None = None,
@@ -125,7 +125,7 @@ class LookPart(StorePart):
             if not unit.status.terminal and not _is_overtaken(unit, ordered_at):
                 unit.update_run(look_error=error, look_error_since=unit.run["look_error_since"] or unit.now)
 
-    def staged(self, fence: Fence, after_index: int = -1, limit: int = CHUNK) -> list[Finding]:
+    def staged(self, fence: Fence, after_index: int = -1, limit: int = CHUNK) -> list[TaskFinding]:
         """The staged findings in order of the task's index. Raises ``Fenced``."""
         o = task_observation.c
         with self._db.reading() as conn:
@@ -372,11 +372,11 @@ def _detail(row: Row) -> dict[str, Any]:
     }
 
 
-def _foreign(finding: Finding) -> bool:
+def _foreign(finding: TaskFinding) -> bool:
     return finding.change.correction == "not_ours"
 
 
-def _move(finding: Finding, vouched_at: datetime | None) -> Move:
+def _move(finding: TaskFinding, vouched_at: datetime | None) -> Move:
     change, seen = finding.change, finding.observation
     ours = None if _foreign(finding) else seen
     end = ours.end if ours else None

@@ -177,12 +177,12 @@ class ContainerStatus(_Struct, frozen=True):
         return self.last_state_ or _NO_STATE
 
 
-class Limits(_Struct, frozen=True):
+class ContainerLimits(_Struct, frozen=True):
     memory: str | int | float | None = None
 
 
 class ResourceRequirements(_Struct, frozen=True):
-    limits: Limits | None = None
+    limits: ContainerLimits | None = None
 
 
 class Container(_Struct, frozen=True):

@@ -23,7 +23,7 @@ from crawler_lifecycle.adapters.kubernetes.client.errors import NotFound, Refuse
 from crawler_lifecycle.adapters.kubernetes.client.objects import Pod
 from crawler_lifecycle.adapters.kubernetes.looks.listing import is_of, key_of, list_pods, of_tasks
 from crawler_lifecycle.adapters.kubernetes.looks.log_tails import began, is_removed
-from crawler_lifecycle.adapters.kubernetes.looks.predicates import ended, main_of, newest, owner_of
+from crawler_lifecycle.adapters.kubernetes.looks.predicates import crawler_container, ended, newest, owner_of
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import LogPart, TaskRef
 
@@ -70,7 +70,7 @@ class PodLogs:
         pod = self._pod(run, task)
         if pod is None:
             return None
-        over, main = ended(pod), main_of(pod)
+        over, main = ended(pod), crawler_container(pod)
         if main is None or not began(main):
             return LogPart(b"", 0, True) if over else None
         try:

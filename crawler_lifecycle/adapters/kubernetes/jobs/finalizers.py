@@ -36,12 +36,12 @@ from crawler_lifecycle.adapters.kubernetes.looks.listing import (
 from crawler_lifecycle.adapters.kubernetes.looks.pod_waits import QUEUE_NAME
 from crawler_lifecycle.adapters.kubernetes.looks.predicates import (
     JOB_NAME,
+    deleted_before_scheduling,
     ended,
     ended_at,
     outlived,
     owner_of,
     taken_back,
-    unborn,
 )
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import KeptEnd, TaskRef
@@ -57,7 +57,7 @@ BESIDE = timedelta(seconds=60)
 RUNNING_S, RUNNING_SHARE = 30.0, 20.0
 
 
-class Keeping:
+class Finalizers:
     """The evidence that pods are kept for. Every method raises ``ApiError``."""
 
     def __init__(self, api: Api, clock: Callable[[], datetime]) -> None:
@@ -76,7 +76,7 @@ class Keeping:
         """
         found = []
         for pod in list_pods(self._api, labels.ours(), "status.phase!=Running"):
-            if self._is_kept(pod) and not (unborn(pod) and self._went_back(pod)):
+            if self._is_kept(pod) and not (deleted_before_scheduling(pod) and self._went_back(pod)):
                 found += _ends([pod])
         if time.monotonic() >= self._list_running_at:
             self._list_running()
@@ -153,6 +153,6 @@ def _ends(pods: Sequence[Pod]) -> list[KeptEnd]:
         key = key_of(pod.metadata) or key_by_name(pod)
         if key is not None:
             at = ended_at(pod)
-            ran = at is not None and not unborn(pod)
+            ran = at is not None and not deleted_before_scheduling(pod)
             found.append(KeptEnd(*key, owner_of(pod), run_uid_of(pod.metadata), ran, at))
     return found

@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.task import INIT_FAILED, POD_FAILED, START_FAILURE
 from crawler_lifecycle.ports import TaskRef
 
 from .outside_causes import Last, also_deleted, deleted_before, disruption, forgotten, too_late
-from .predicates import deadline_of, ended_at, main_of, real, sidecars, unborn, verdict
+from .predicates import crawler_container, deadline_of, deleted_before_scheduling, ended_at, real, sidecars, verdict
 from .termination_message import Summary, clean, read_summary
 
 #: Exit codes by which a runner says that it was told to stop.
@@ -26,7 +26,7 @@ _TOLD = (11, 13)
 
 def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
     """The evidence of an end, and what the crawler's last word says beside it."""
-    main = main_of(pod)
+    main = crawler_container(pod)
     done = main.state.terminated if main is not None else None
     summary = read_summary(done.message if done is not None else None)
     code, signal = _exit(pod, done, summary)
@@ -144,7 +144,7 @@ def _reason(last: Last, code: int | None, moved: tuple[str, str] | None) -> str 
         return own
     if code == 0 and pod.status.phase == "Failed" and not too_late(pod, last.at):
         return POD_FAILED
-    return said or own or (pod.status.phase if unborn(pod) is False else "Deleted")
+    return said or own or (pod.status.phase if deleted_before_scheduling(pod) is False else "Deleted")
 
 
 def _deadline_ended_it(last: Last) -> bool:

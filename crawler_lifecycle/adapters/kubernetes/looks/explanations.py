@@ -19,7 +19,7 @@ from crawler_lifecycle.ports import TaskRef
 
 from .namespace_identity import Here
 from .pod_waits import PULLS, pull_words
-from .predicates import ended, main_of
+from .predicates import crawler_container, ended
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def pod_is_wordless(pod: Pod, now: datetime) -> bool:
     """Whether a pod on its node is being prepared for long and says nothing more."""
     if ended(pod) or not pod.spec.node_name or not _older(pod.metadata.creation_timestamp, POD_S, now):
         return False
-    main = main_of(pod)
+    main = crawler_container(pod)
     waiting = main.state.waiting if main is not None else None
     if main is not None and waiting is None:
         return False

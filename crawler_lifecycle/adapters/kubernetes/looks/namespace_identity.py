@@ -55,7 +55,7 @@ def read_namespace(api: Api, name: str | None = None) -> Namespace:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NamespaceIdentity:
     """The namespace in which tasks live; what we had no right to read is ``None``."""
 
     name: str
@@ -73,7 +73,7 @@ class Place:
         return f"{self.name} (uid {self.uid or 'unknown'})"
 
     @classmethod
-    def read(cls, recorded: str) -> Place | None:
+    def read(cls, recorded: str) -> NamespaceIdentity | None:
         """What is on record; ``None`` for anything that is no namespace of Kubernetes."""
         name, *uids = recorded.split("/")
         if not name or len(uids) != 2:
@@ -82,13 +82,13 @@ class Place:
         return cls(name, uid, cluster)
 
 
-def here(api: Api) -> Place:
+def here(api: Api) -> NamespaceIdentity:
     """Where we put tasks and look for them. Raises ``ApiError``, but not for a missing right: the name is known."""
     try:
         uid = read_namespace(api).metadata.uid
     except Refused:
         uid = None
-    return Place(api.namespace, uid, _cluster(api))
+    return NamespaceIdentity(api.namespace, uid, _cluster(api))
 
 
 def _cluster(api: Api) -> str | None:
@@ -103,7 +103,7 @@ def same(api: Api, recorded: str) -> None:
 
     Raises ``ApiError`` too.
     """
-    theirs = Place.read(recorded)
+    theirs = NamespaceIdentity.read(recorded)
     if theirs is not None and theirs.name == api.namespace:
         try:
             uid = read_namespace(api).metadata.uid
@@ -116,7 +116,7 @@ def same(api: Api, recorded: str) -> None:
     whose = theirs.words if theirs is not None else recorded
     raise OtherPlace(
         f"the worker looks for its tasks in namespace {whose}, and this service creates them in "
-        f"{Place(api.namespace, uid).words}; set {_SETTINGS} of both alike"
+        f"{NamespaceIdentity(api.namespace, uid).words}; set {_SETTINGS} of both alike"
     )
 
 
@@ -148,7 +148,7 @@ class Here:
 
     def _is_ours(self, recorded: str) -> bool:
         """Whether the place is where we look; ``False`` when it is gone for certain."""
-        place = Place.read(recorded)
+        place = NamespaceIdentity.read(recorded)
         if place is None:
             raise ClusterUnavailable(
                 f"it was put onto another kind of cluster ({recorded}): set LIFECYCLE_CLUSTER__KIND back"
@@ -170,9 +170,11 @@ class Here:
             return False  # two namespaces of one name are never on one cluster at a time
         raise ClusterUnavailable(self._elsewhere(place, found, cluster))
 
-    def _elsewhere(self, place: Place, found: Namespace | None, cluster: str | None) -> str:
+    def _elsewhere(self, place: NamespaceIdentity, found: Namespace | None, cluster: str | None) -> str:
         name = self._api.namespace
-        looked = Place(name, found.metadata.uid).words if found is not None else f"{name}, which does not exist"
+        looked = (
+            NamespaceIdentity(name, found.metadata.uid).words if found is not None else f"{name}, which does not exist"
+        )
         if place.name == name:
             known = "of another cluster" if cluster is not None else "perhaps of another cluster"
             looked = f"{looked}, {known}"

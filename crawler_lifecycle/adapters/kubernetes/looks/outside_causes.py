@@ -14,7 +14,7 @@ from crawler_lifecycle.adapters.kubernetes.client.objects import Condition, Job,
 from crawler_lifecycle.domain.clocks import CLOCK_MARGIN, may_be_before, surely_before
 from crawler_lifecycle.ports import TaskRef
 
-from .predicates import asked_by_us, counted, deletion_asked, deletion_is_dated, never_began, unborn
+from .predicates import asked_by_us, counted, deleted_before_scheduling, deletion_asked, deletion_is_dated, never_began
 from .termination_message import clean
 
 #: A pod that carries on for this long after it was marked for disruption was spared: the cluster forgets such marks.
@@ -125,7 +125,7 @@ def deleted_before(pod: Pod, at: datetime | None, by_itself: bool) -> bool:
     asked = deletion_asked(pod)
     if asked is None:
         return False
-    if at is None or unborn(pod):
+    if at is None or deleted_before_scheduling(pod):
         return True
     if deletion_is_dated(pod):
         return surely_before(asked, at) if by_itself else may_be_before(asked, at)

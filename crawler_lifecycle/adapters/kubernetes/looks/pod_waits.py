@@ -15,7 +15,7 @@ from crawler_lifecycle.adapters.kubernetes.client.objects import ContainerStatus
 from crawler_lifecycle.ports import TaskRef
 
 from .outside_causes import STALE_AFTER, marked, moving, who_deleted
-from .predicates import asked_by_us, clock, deletion_asked, kept_until, main_of, sidecars, warning
+from .predicates import asked_by_us, clock, crawler_container, deletion_asked, kept_until, sidecars, warning
 from .termination_message import clean
 
 #: Seconds after which it is told that nobody has taken up a Job or a pod.
@@ -108,7 +108,7 @@ def pod_words(task: TaskRef, job: Job | None, pod: Pod, events: Sequence[Event] 
         # Of one that is no sidecar ``started`` says nothing: kubelets set it as soon as it runs.
         if status.state.running is not None and not (status.started and status.name in beside):
             return f"Init container {status.name} runs"
-    main = main_of(pod)
+    main = crawler_container(pod)
     words = _container(pod, main, events, now) if main is not None else None
     return words or _preparing(pod, events or ())
 
@@ -182,7 +182,7 @@ def _image(pod: Pod, name: str) -> str:
 def warning_words(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | None:
     """What a person should know about a pod that executes; ``None`` when all is well."""
     words = [_leaving(task, job, pod, now), _silent(pod, now), _marked(pod, now)]
-    main = main_of(pod)
+    main = crawler_container(pod)
     if pod.status.phase == "Unknown":
         words.append(_unknown(pod))
     if job is None:

@@ -32,7 +32,7 @@ def number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 
-def main_of(pod: Pod) -> ContainerStatus | None:
+def crawler_container(pod: Pod) -> ContainerStatus | None:
     """What the node says about the crawler's container."""
     return pod.container(labels.CONTAINER)
 
@@ -49,7 +49,7 @@ def real(at: datetime | None) -> datetime | None:
 
 def ended_at(pod: Pod) -> datetime | None:
     """When the crawler in it ended, as far as its node knows; a placeholder is no time."""
-    main = main_of(pod)
+    main = crawler_container(pod)
     terminated = main.state.terminated if main is not None else None
     return real(terminated.finished_at) if terminated is not None else None
 
@@ -60,13 +60,13 @@ def ended(pod: Pod) -> bool:
     The container's own word is the first; a pod in a final phase without one never ran it, or its node forgot it. A pod
     that was deleted before it had a node cannot get one any more (the API server refuses the binding).
     """
-    main = main_of(pod)
+    main = crawler_container(pod)
     if main is not None and main.state.terminated is not None:
         return True
-    return pod.status.phase in ("Succeeded", "Failed") or unborn(pod)
+    return pod.status.phase in ("Succeeded", "Failed") or deleted_before_scheduling(pod)
 
 
-def unborn(pod: Pod) -> bool:
+def deleted_before_scheduling(pod: Pod) -> bool:
     """Whether it was deleted before it had a node."""
     return pod.metadata.deletion_timestamp is not None and not pod.spec.node_name and not pod.status.container_statuses
 
@@ -79,7 +79,7 @@ def taken_back(job: Job | None, pod: Pod) -> bool:
     """
     if job is None or job.metadata.deletion_timestamp is not None or verdict(job, final=False) is not None:
         return False
-    return unborn(pod) and (bool(job.spec.suspend) or TRACKING not in pod.metadata.finalizers)
+    return deleted_before_scheduling(pod) and (bool(job.spec.suspend) or TRACKING not in pod.metadata.finalizers)
 
 
 def never_began(pod: Pod) -> bool:
@@ -96,7 +96,7 @@ def outlived(pod: Pod) -> bool:
 
 def executing(pod: Pod) -> bool:
     """Whether the crawler in it has begun and not ended."""
-    main = main_of(pod)
+    main = crawler_container(pod)
     if main is None or ended(pod):
         return False
     return main.state.running is not None or main.last_state.terminated is not None

@@ -17,7 +17,18 @@ from crawler_lifecycle.ports import TaskRef
 
 from .endings import end_of_job, end_of_pod
 from .pod_waits import job_words, pod_words, warning_words
-from .predicates import JOB_NAME, ended, executing, main_of, newest, owner_of, real, taken_back, unborn, verdict
+from .predicates import (
+    JOB_NAME,
+    crawler_container,
+    deleted_before_scheduling,
+    ended,
+    executing,
+    newest,
+    owner_of,
+    real,
+    taken_back,
+    verdict,
+)
 from .termination_message import Summary
 
 #: A Job that is being deleted for so long and has no pod will never have one again, even if its record stays.
@@ -168,11 +179,11 @@ class _Reading:
 
 def _ended_beside(pod: Pod, pods: Sequence[Pod]) -> str | None:
     """That the Job had more than this pod, which it has when it is suspended and resumed before we are done with it."""
-    others = [other for other in pods if other is not pod and ended(other) and not unborn(other)]
+    others = [other for other in pods if other is not pod and ended(other) and not deleted_before_scheduling(other)]
     last = newest(others)
     if last is None:
         return None
-    main = main_of(last)
+    main = crawler_container(last)
     done = main.state.terminated if main is not None else None
     how = f"exit {done.exit_code}" if done is not None else "exit code unknown"
     return (
@@ -188,7 +199,7 @@ def _joined(*words: str | None) -> str | None:
 
 def _started(pod: Pod) -> datetime | None:
     """When the crawler's container began; ``None`` when it never did."""
-    main = main_of(pod)
+    main = crawler_container(pod)
     if main is None:
         return None
     for state in (main.state, main.last_state):

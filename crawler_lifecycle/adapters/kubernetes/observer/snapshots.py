@@ -11,7 +11,14 @@ from datetime import datetime
 
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.objects import ContainerStatus, Job, ObjectMeta, Pod
-from crawler_lifecycle.adapters.kubernetes.looks.predicates import ended, executing, main_of, number, real, verdict
+from crawler_lifecycle.adapters.kubernetes.looks.predicates import (
+    crawler_container,
+    ended,
+    executing,
+    number,
+    real,
+    verdict,
+)
 
 from .changes import ENDING, OVER, PENDING, RUNNING, WAITING, Seen, seen
 
@@ -36,7 +43,7 @@ def pod_seen(pod: Pod) -> Seen | None:
     job = pod.metadata.controller_uid or ""
     if ended(pod):
         return seen(run_id, OVER, job=job)
-    crawler = main_of(pod)
+    crawler = crawler_container(pod)
     stage, marks = PENDING, []
     if executing(pod):
         stage = RUNNING
@@ -47,7 +54,7 @@ def pod_seen(pod: Pod) -> Seen | None:
 
 def since(pod: Pod) -> datetime | None:
     """Since when the crawler of a pod executes, by the clock of its node."""
-    crawler = main_of(pod)
+    crawler = crawler_container(pod)
     running = crawler.state.running if crawler is not None else None
     return real(running.started_at) if running is not None else None
 

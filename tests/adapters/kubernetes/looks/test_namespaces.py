@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.looks.namespace_identity import Place
+from crawler_lifecycle.adapters.kubernetes.looks.namespace_identity import NamespaceIdentity
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports import TaskRef
@@ -68,14 +68,16 @@ def test_the_place_is_the_namespace_and_its_cluster(world: World) -> None:
     assert len(f"{'n' * 63}/{uid_of(world, 'crawls')}/{uid_of(world, 'kube-system')}") <= 200
 
 
-@pytest.mark.parametrize("place", [Place("crawls"), Place("crawls", "u"), Place("a-b", "u", "c")])
-def test_a_place_is_read_as_it_was_recorded(place: Place) -> None:
-    assert Place.read(str(place)) == place
+@pytest.mark.parametrize(
+    "place", [NamespaceIdentity("crawls"), NamespaceIdentity("crawls", "u"), NamespaceIdentity("a-b", "u", "c")]
+)
+def test_a_place_is_read_as_it_was_recorded(place: NamespaceIdentity) -> None:
+    assert NamespaceIdentity.read(str(place)) == place
 
 
 @pytest.mark.parametrize("text", ["", "local", "a/b", "a/b/c/d", "/b/c"])
 def test_what_is_no_namespace_is_none(text: str) -> None:
-    assert Place.read(text) is None
+    assert NamespaceIdentity.read(text) is None
 
 
 @pytest.mark.parametrize(("stopping", "missed_s"), [(False, None), (False, 60.0), (True, None)])
