@@ -95,7 +95,7 @@ class TokenFile:
     """The tokens of a file, read again whenever it changes.
 
     A changed file that is broken changes nothing: the callers of before hold, the log says why, and ``problem`` does
-    too until the file is right again. Made by ``Callers.load``, which raises ``TokenFileError``.
+    too until the file is right again. Made by ``TokenFile.load``, which raises ``TokenFileError``.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -16,15 +16,13 @@ from hypothesis import strategies as st
 from crawler_lifecycle.gateway import app as gateway_app
 from crawler_lifecycle.gateway.access.limits import REQUESTS_MAX, STREAMS_MAX, Quota, RateLimits
 from crawler_lifecycle.gateway.access.operations import (
-from crawler_lifecycle.gateway.access.tokens import new_token
     ACCESS,
     CHECK_S,
     AuthenticationMiddleware,
     Entrance,
     Operations,
-    new_token,
 )
-from crawler_lifecycle.gateway.access.tokens import FRESH_S, Role, TokenFile
+from crawler_lifecycle.gateway.access.tokens import FRESH_S, Role, TokenFile, new_token
 from crawler_lifecycle.web.origins import named_hosts
 from crawler_lifecycle.web.problems import Problem
 from crawler_lifecycle.web.serving import BodyLimit
