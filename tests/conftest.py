@@ -11,6 +11,18 @@ from tests.support.examples import load_profile
 
 load_profile()
 
+#: Fixtures, and values of parameters, of tests that need such a server.
+SERVERS = {"mariadb", "mysql"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever needs a database server has the marker ``servers``."""
+    for item in items:
+        values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        named = {*getattr(item, "fixturenames", ()), *(value for value in values if isinstance(value, str))}
+        if named & SERVERS:
+            item.add_marker(pytest.mark.servers)
+
 
 @pytest.fixture(autouse=True)
 def process_as_it_was() -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""The workflow on MariaDB: some tests always, and all others too when ``LIFECYCLE_TEST_DATABASE`` is ``mariadb``."""
+"""The workflow on MariaDB: a few tests always, all others when ``LIFECYCLE_TEST_DATABASE`` is ``mariadb``."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ async def test_the_same(mariadb_lab: Lab, chosen: Callable[[Lab], Awaitable[None
     await chosen(mariadb_lab)
 
 
+@pytest.mark.servers
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_a_database_that_is_away_for_a_while_fails_no_run(unhurried: WorkflowEnvironment, tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def migrated(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlRun
 # --- the server dies ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.servers
 def test_a_server_that_is_killed_and_comes_back() -> None:
     """What was answered before is there after, what failed can be done again, and the store needs no restart."""
     # Every commit reaches the kernel, as it reaches the disk of a real server.
