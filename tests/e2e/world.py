@@ -40,7 +40,7 @@ QUICK: Row = {"poll_minutes": [0.02, 0.03], "limits": {"start_check_s": 0.3}}
 #: A crawl that only a stop ends within the time of a test: the site has 234 pages, which take 20 minutes.
 ENDLESS = {"max_pages": "100000", "delay": "5"}
 #: Far longer than anything takes that works; a wait that reaches it has failed.
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0
 
 
 def until(condition: Callable[[], T], what: str, seconds: float = PATIENCE_S) -> T:

@@ -70,7 +70,7 @@ def gateway(settings: dict[str, str], folder: Path) -> Iterator[Gateway]:
         # Into a file: a pipe that nobody reads would stop it.
         process = subprocess.Popen([sys.executable, "-c", CODE], env=settings, stderr=sink, cwd=folder)
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 150
         while not (found := re.search(r"listens on (http://[^\s\"]+)", log.read_text())):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < until, log.read_text()

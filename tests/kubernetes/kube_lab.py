@@ -150,7 +150,7 @@ class KubeLab:
         rows: list[TaskRow] = self.lab.store.list_tasks(run_id, superseded=superseded)
         return rows
 
-    async def until_task(self, status: str, index: int = 0, seconds: float = 60, run_id: int = 1) -> TaskRow:
+    async def until_task(self, status: str, index: int = 0, seconds: float = 150, run_id: int = 1) -> TaskRow:
         """Wait until the database has the task in this status."""
 
         def there() -> TaskRow | None:
@@ -160,7 +160,7 @@ class KubeLab:
         found: TaskRow = await self.lab.until(there, seconds)
         return found
 
-    async def until_said(self, words: str, seconds: float = 60, run_id: int = 1) -> str:
+    async def until_said(self, words: str, seconds: float = 150, run_id: int = 1) -> str:
         """Wait until the run or one of its tasks says these words."""
 
         def said() -> str | None:

@@ -136,14 +136,14 @@ def demo(kwok_cluster: Cluster) -> Iterator[Deployed_]:
     kubectl("apply", "--validate=strict", "-f", "-", cluster=kwok_cluster, stdin=text(found))
     made = Deployed_(kwok_cluster, found)
     accounts = f"/api/v1/namespaces/{CRAWLS}/serviceaccounts"
-    until(lambda: kwok_cluster.admin.find(f"{accounts}/crawl"), "the service account of crawls", 60)
+    until(lambda: kwok_cluster.admin.find(f"{accounts}/crawl"), "the service account of crawls", 150)
     quota = f"/api/v1/namespaces/{CRAWLS}/resourcequotas/crawls"
-    until(lambda: (kwok_cluster.admin.get(quota).get("status") or {}).get("used"), "the quota is counted", 60)
+    until(lambda: (kwok_cluster.admin.get(quota).get("status") or {}).get("used"), "the quota is counted", 150)
     yield made
     for api in made.clients.values():
         api.close()
     kubectl("delete", "namespace", CRAWLS, SERVICES, "--wait=false", cluster=kwok_cluster)
-    until(lambda: _released(kwok_cluster), "the namespaces are gone", 90, pause_s=0.5)
+    until(lambda: _released(kwok_cluster), "the namespaces are gone", 150, pause_s=0.5)
 
 
 def _released(cluster: Cluster) -> bool:
@@ -371,7 +371,7 @@ def test_no_account_reaches_beyond_the_namespace_of_the_crawls(demo: Deployed_) 
 # --- each one at its work ------------------------------------------------------------------------------------------
 
 
-def looked(demo: Deployed_, account: str, run_id: int, task: TaskRef, phase: Phase, seconds: float = 60) -> None:
+def looked(demo: Deployed_, account: str, run_id: int, task: TaskRef, phase: Phase, seconds: float = 150) -> None:
     """Wait until looks of this account see the task so."""
     cluster = KubernetesCluster(demo.api(account))
     until(
@@ -399,13 +399,13 @@ def test_a_life_with_each_components_own_rights(demo: Deployed_) -> None:
         "the Job is gone",
         60,
     )
-    until(lambda: demo.cluster.admin.find(f"/api/v1/namespaces/{CRAWLS}/secrets/{name}") is None, "and its Secret", 60)
+    until(lambda: demo.cluster.admin.find(f"/api/v1/namespaces/{CRAWLS}/secrets/{name}") is None, "and its Secret", 150)
 
 
 def test_force_and_audit_with_their_own_rights(demo: Deployed_) -> None:
     run_id, (first, second) = demo.task(tasks=2, KWOK_STOP_AFTER="4s")
     audit = KubernetesCluster(demo.api("worker-audit"))
-    until(lambda: len(audit.inventory(run_id=run_id)) == 2, "both in the inventory", 60)
+    until(lambda: len(audit.inventory(run_id=run_id)) == 2, "both in the inventory", 150)
     looked(demo, "worker-cluster", run_id, ref(first, run_id), Phase.EXECUTING)
     audit.stop(run_ref(run_id), ref(second, run_id))
     KubernetesCluster(demo.api("worker-control")).kill(run_ref(run_id), ref(first, run_id))
@@ -422,9 +422,9 @@ def test_the_observer_with_its_own_rights(demo: Deployed_) -> None:
     thread = threading.Thread(target=observer.watch, args=(lambda run_id, at: seen.add(run_id), over))
     thread.start()
     try:
-        until(lambda: observer.health().up, "it sees", 60)
+        until(lambda: observer.health().up, "it sees", 150)
         run_id, _ = demo.task(KWOK_RUN_FOR="200ms")
-        until(lambda: run_id in seen, "it notices", 60)
+        until(lambda: run_id in seen, "it notices", 150)
     finally:
         over.set()
         thread.join(60)
@@ -487,7 +487,7 @@ def test_rights_that_are_removed_are_no_observation(demo: Deployed_, running: tu
     demo.cluster.admin.delete(binding, {})
     try:
         said = "needs permission to list"
-        until(lambda: said in _trouble(cluster, run_id, one), "a look is refused", 60)
+        until(lambda: said in _trouble(cluster, run_id, one), "a look is refused", 150)
     finally:
         kubectl("apply", "-k", str(DEPLOY / "base/crawls"), cluster=demo.cluster)
         kubectl("apply", "-f", "-", cluster=demo.cluster, stdin=text(demo.overlay))
@@ -551,7 +551,7 @@ def test_a_namespace_that_waits_for_our_finalizer_goes_after_a_release(kwok_clus
     assert [pod["released"] for pod in json.loads(told.stdout)["pods"]] == [None] * 3
     done = crawlctl(kwok_cluster, "cluster", "release", "--namespace", namespace, "--yes", "-o", "json")
     assert json.loads(done.stdout)["released"] == 3
-    until(lambda: kwok_cluster.admin.find(f"/api/v1/namespaces/{namespace}") is None, "the namespace is gone", 60)
+    until(lambda: kwok_cluster.admin.find(f"/api/v1/namespaces/{namespace}") is None, "the namespace is gone", 150)
 
 
 def test_a_cluster_is_refused_or_used_before_anything_is_started(kwok_cluster: Cluster, tmp_path: Path) -> None:

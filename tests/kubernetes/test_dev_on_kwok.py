@@ -29,16 +29,16 @@ def test_a_run_from_start_to_stop_and_a_doctor_without_complaints(kwok_cluster: 
     try:
         with Gateway(str(stack.addresses["gateway"]), timeout_s=60) as gateway:
             run_id = int(gateway.start({"crawler": "plain", **QUICK}, "once")["run_id"])
-            until(lambda: gateway.run(run_id)["status"] == "PROCESSING", "the run executes", 60)
+            until(lambda: gateway.run(run_id)["status"] == "PROCESSING", "the run executes", 150)
             pods = f"/api/v1/namespaces/{namespace}/pods?labelSelector={labels.RUN}%3D{run_id}"
             (pod,) = kwok_cluster.admin.get(pods)["items"]
             assert pod["spec"]["containers"][0]["image"] == "crawl.test/crawlers:1"
             assert "CRAWL_TOKEN" not in json.dumps(pod), "the gateway on our loopback cannot be reached from there"
             checked = _doctor(tmp_path)
             gateway.stop(run_id, reason="seen enough")
-            until(lambda: gateway.run(run_id)["status"] == "FAILED", "the run was stopped", 60)
+            until(lambda: gateway.run(run_id)["status"] == "FAILED", "the run was stopped", 150)
             assert gateway.run(run_id)["outcome"] == "cancelled"
-            until(lambda: kwok_cluster.admin.get(pods)["items"] == [], "the pod is let go of, and gone", 60)
+            until(lambda: kwok_cluster.admin.get(pods)["items"] == [], "the pod is let go of, and gone", 150)
     finally:
         left = stack.stop(kill_crawls=True)
     assert left == 0

@@ -495,9 +495,9 @@ def _forgotten(world: World, forget: Callable[[], None], restart: Callable[[], N
             return None  # it is being started
         return None
 
-    seen = until(expired, 60)
+    seen = until(expired, 150)
     restart()  # a watch is served from memory, which goes back to the start of the server, however old that is
-    return seen, until(too_old, 60)
+    return seen, until(too_old, 150)
 
 
 def _restart(busy: threading.Event, writer: threading.Thread, cluster: Cluster) -> None:

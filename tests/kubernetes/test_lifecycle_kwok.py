@@ -194,4 +194,4 @@ async def test_a_namespace_deleted_under_a_run(kube: KubeLab) -> None:
     assert (result.status, result.outcome) == ("FAILED", "interrupted")
     assert [t.exit_code for t in kube.tasks()] == [11]
     path = f"/api/v1/namespaces/{kube.namespace}"
-    await kube.lab.until(lambda: kube.cluster.admin.find(path) is None, 60)
+    await kube.lab.until(lambda: kube.cluster.admin.find(path) is None, 150)

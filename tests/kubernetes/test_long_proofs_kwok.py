@@ -165,7 +165,7 @@ class World:
         """Not called lost by one look, stoppable meanwhile, and then the truth."""
         missed, stopped = self.is_missed, self.is_missed_and_stopped
         await stopped.stop()
-        await self.kube.lab.until(lambda: missed.says("not on the cluster any more"), 60)
+        await self.kube.lab.until(lambda: missed.says("not on the cluster any more"), 150)
         assert (missed.status, missed.kinds) == ("RUNNING", [])
         assert await stopped.ended() == ("FAILED", "cancelled", {"CANCELLED": 1})
         assert await missed.ended() == ("FAILED", "lost", {"LOST": 1})
@@ -239,7 +239,7 @@ class World:
         finally:
             beating.cancel()
         words = f"Node {self.node} has not answered since"
-        await self.kube.lab.until(lambda: left.says(words) and stopped.says(words), 60)
+        await self.kube.lab.until(lambda: left.says(words) and stopped.says(words), 150)
         assert (left.status, left.kinds) == ("RUNNING", [])
         await stopped.stop()
         await self.kube.lab.until(lambda: stopped.says("The pod is shutting down") and stopped.says(words))

@@ -79,7 +79,7 @@ class Place:
         return [event["message"] for event in found]
 
 
-def eventually(found: Callable[[], Any], seconds: float = 60.0) -> Any:
+def eventually(found: Callable[[], Any], seconds: float = 150) -> Any:
     until = time.monotonic() + seconds
     while not (answer := found()):
         assert time.monotonic() < until, f"it did not come within {seconds:g} s"

@@ -51,7 +51,7 @@ class Installation:
         """One that was put here and executes."""
         place = self.cluster.place()
         task = TaskRef(100, 0, 1, self.deploy(place).uid, place=place)
-        until(lambda: self.see(task).phase is Phase.EXECUTING, "the task executes", 60)
+        until(lambda: self.see(task).phase is Phase.EXECUTING, "the task executes", 150)
         return task
 
     def see(self, task: TaskRef) -> Observation:
@@ -94,9 +94,9 @@ def test_a_task_lives_where_it_was_put(day: Installation, night: Installation) -
 def test_a_namespace_that_is_made_anew_has_none_of_its_old_tasks(day: Installation, kwok_cluster: Cluster) -> None:
     task, path = day.task(), f"/api/v1/namespaces/{day.namespace}"
     kwok_cluster.admin.delete(path, {})
-    until(lambda: day.see(task).phase is Phase.ENDED, "its pod has ended, and is held", 60)
-    until(lambda: [held_pods.let_go(day.api, pod) for pod in held_pods.held(day.api)] == [], "nothing is held", 60)
-    until(lambda: kwok_cluster.admin.find(path) is None, "the namespace is gone", 60)
+    until(lambda: day.see(task).phase is Phase.ENDED, "its pod has ended, and is held", 150)
+    until(lambda: [held_pods.let_go(day.api, pod) for pod in held_pods.held(day.api)] == [], "nothing is held", 150)
+    until(lambda: kwok_cluster.admin.find(path) is None, "the namespace is gone", 150)
     assert day.see(task).phase is Phase.GONE, "with its namespace, on the same cluster"
     kwok_cluster.admin.post("/api/v1/namespaces", {"metadata": {"name": day.namespace}})
     seen = day.see(task)

@@ -86,7 +86,7 @@ async def test_rights_removed_in_mid_run(
         await late.signal("stop", {"request_id": "s2"})
         assert (await kube.lab.ended(late)).tasks == {"CANCELLED": 1}
         assert kube.lab.corrections(1) == kube.lab.corrections(2) == []
-        await kube.lab.until(lambda: (kube.jobs(), kube.pods()) == ([], []), 60)
+        await kube.lab.until(lambda: (kube.jobs(), kube.pods()) == ([], []), 150)
 
 
 @pytest.mark.parametrize("watched", [True, False], ids=["observed", "unobserved"])
@@ -117,7 +117,7 @@ async def test_parts_of_the_control_plane_are_killed_and_hang(
             stopped = await kube.lab.ended(endless, 60)
             assert (stopped.outcome, stopped.tasks) == ("cancelled", {"CANCELLED": 1})
             assert [task.exit_code for task in kube.tasks(2)] == [11]
-            await kube.lab.until(lambda: not kube.api_kept(), 60)
+            await kube.lab.until(lambda: not kube.api_kept(), 150)
 
 
 async def finished(kube: KubeLab, handle: Any) -> RunResult:

@@ -77,7 +77,7 @@ class World:
         return re.sub(r"-[a-z0-9]{5}(?=\b)", "-XXXXX", words)
 
 
-def until(ask: Callable[[], Any], seconds: float = 60.0) -> Any:
+def until(ask: Callable[[], Any], seconds: float = 150) -> Any:
     """What ``ask`` answers as soon as that is something."""
     end = time.monotonic() + seconds
     while not (found := ask()):

@@ -29,7 +29,7 @@ main.main(sys.argv[1:])
 _BLOCKED = sum(1 << (number - 1) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD))
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 150) -> None:
     """Poll until the condition holds; fail after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not condition():

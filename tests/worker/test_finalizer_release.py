@@ -134,7 +134,7 @@ def test_one_run_that_cannot_be_let_go_holds_up_no_other() -> None:
     assert helper.turn() == (1, 0)
 
 
-async def until(condition: Callable[[], object], seconds: float = 60) -> None:
+async def until(condition: Callable[[], object], seconds: float = 150) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"it did not come within {seconds:g} s"

@@ -98,7 +98,7 @@ async def running(
         await until(lambda: observer.ended)
 
 
-async def until(condition: Callable[[], object], seconds: float = 60) -> None:
+async def until(condition: Callable[[], object], seconds: float = 150) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"it did not come within {seconds:g} s"

@@ -67,7 +67,7 @@ class WorkerProcess:
         except OSError:
             return 0, {}
 
-    def until(self, condition: Callable[[int, dict[str, Any]], object], seconds: float = 60) -> dict[str, Any]:
+    def until(self, condition: Callable[[int, dict[str, Any]], object], seconds: float = 150) -> dict[str, Any]:
         """Poll readiness until it fits."""
         deadline = time.monotonic() + seconds
         while True:
@@ -189,11 +189,11 @@ def test_health_can_be_asked_over_ipv6_where_there_is_one(start: Callable[..., W
         assert code == 1
         assert "LIFECYCLE_WORKER__HEALTH_" in said
         return
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 150
     while True:
         with contextlib.suppress(OSError), socket.create_connection(("::1", worker.port), timeout=30):
             break
-        assert time.monotonic() < deadline, "its probe did not come within 60 s"
+        assert time.monotonic() < deadline, "its probe did not come within 150 s"
         time.sleep(0.05)
     assert worker.end()[0] == 0
 
@@ -295,12 +295,12 @@ async def test_a_process_that_only_observes_is_ready_while_it_sees(
 def _replaced(state: Path, away: Path) -> None:
     """A file takes the folder's place. The observer may make the folder anew in between; then that one goes, too."""
     state.rename(away)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 150
     while True:
         try:
             return state.touch(exist_ok=False)
         except FileExistsError:
-            assert time.monotonic() < deadline, "a free place did not come within 60 s"
+            assert time.monotonic() < deadline, "a free place did not come within 150 s"
             shutil.rmtree(state, ignore_errors=True)
 
 

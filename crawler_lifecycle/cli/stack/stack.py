@@ -21,7 +21,7 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.process_identity import start_time
 from crawler_lifecycle.cli.stack import processes, temporal_server
 from crawler_lifecycle.cli.stack.layout import Layout, choose_ports, examples_dir, write_crawlers, write_site_crawler
-from crawler_lifecycle.cli.stack.supervise import Part, PartFailed, Supervisor
+from crawler_lifecycle.cli.stack.supervise import READY_S, Part, PartFailed, Supervisor
 
 #: The order of leaving: nobody loses the part it still needs to end in order.
 LEAVING = (("worker",), ("gateway", "scheduler", "site"), ("temporal",))
@@ -168,7 +168,7 @@ class Stack:
         """Send a signal to a part; it is restarted as after any other death. Its process id."""
         return self._supervisor.kill(name, number)
 
-    def wait_healthy(self, name: str | None = None, timeout_s: float = 60.0) -> None:
+    def wait_healthy(self, name: str | None = None, timeout_s: float = READY_S) -> None:
         """Return when this part (or every one) is ready. Raises ``PartFailed``."""
         self._supervisor.wait_healthy(None if name is None else (name,), timeout_s)
 

@@ -25,6 +25,8 @@ LONGEST_DELAY_S = 10.0
 PROVED_S = 30.0
 #: How often parts are asked for a sign of life, and for how long one that was healthy may give none, in seconds.
 ASK_S, SILENT_S = 5.0, 60.0
+#: Seconds in which a part answers for the first time, on any machine. One that cannot start ends before that.
+READY_S = 180.0
 #: A part that ends so often before it was healthy once will not become healthy by another try.
 FAILED_STARTS = 3
 
@@ -140,7 +142,7 @@ class Supervisor:
         """How often this part was started."""
         return len(self._kept[name].starts)
 
-    def wait_healthy(self, names: Iterable[str] | None = None, timeout_s: float = 60.0) -> None:
+    def wait_healthy(self, names: Iterable[str] | None = None, timeout_s: float = READY_S) -> None:
         """Return when all of these parts (all when not given) answer as healthy. Raises ``PartFailed``."""
         until = time.monotonic() + timeout_s
         missing = [self._kept[name] for name in (self._kept if names is None else names)]

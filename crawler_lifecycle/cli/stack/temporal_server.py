@@ -16,7 +16,7 @@ from pathlib import Path
 from crawler_lifecycle.cli.addresses import LOOPBACK
 from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.cli.stack.health import answers
-from crawler_lifecycle.cli.stack.supervise import PartFailed
+from crawler_lifecycle.cli.stack.supervise import READY_S, PartFailed
 from crawler_lifecycle.domain.names import SEARCH_ATTRIBUTES
 
 NAMESPACE = "default"
@@ -151,7 +151,7 @@ def _build(file: Path, env: Mapping[str, str], log: Path) -> None:
     draft.unlink()
 
 
-def _wait(process: subprocess.Popen[bytes], address: str, log: Path, timeout_s: float = 60.0) -> None:
+def _wait(process: subprocess.Popen[bytes], address: str, log: Path, timeout_s: float = READY_S) -> None:
     until = time.monotonic() + timeout_s
     while not answers(address):
         if process.poll() is not None or time.monotonic() > until:

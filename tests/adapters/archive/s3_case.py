@@ -42,7 +42,7 @@ def proved(archive: S3Archive, bucket: Bucket, folder: Path, result: ExportResul
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for something that will come."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 150
     while not condition():
-        assert time.monotonic() < end, "it did not come, not within 60 s"
+        assert time.monotonic() < end, "it did not come, not within 150 s"
         time.sleep(0.05)

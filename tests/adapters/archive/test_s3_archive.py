@@ -120,12 +120,13 @@ _CHILD = """
 import sys, time
 from pathlib import Path
 from crawler_lifecycle.adapters.archive.s3.archive import S3Archive
-from crawler_lifecycle.adapters.archive import packing, s3_upload
+from crawler_lifecycle.adapters.archive.s3 import upload
+from crawler_lifecycle.adapters.archive.zip import packing
 from crawler_lifecycle.ports import FileSource
 
 part = int(sys.argv[4])
-s3_upload.part_bytes = lambda _: part
-send, put, sent, arrived = s3_upload.Upload._send_full, s3_upload.Upload._put_part, [], []
+upload.part_bytes = lambda _: part
+send, put, sent, arrived = upload.Upload._send_full, upload.Upload._put_part, [], []
 
 def sending(self):
     send(self)
@@ -136,7 +137,7 @@ def putting(self, *args):
     arrived.append(1)
     return answer
 
-s3_upload.Upload._send_full, s3_upload.Upload._put_part = sending, putting
+upload.Upload._send_full, upload.Upload._put_part = sending, putting
 packing.BEAT_S = 0
 
 def progress(files, size):

@@ -81,7 +81,7 @@ open(files + "/ready", "w").close()
 """
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 150) -> None:
     """Poll until the condition holds; fail after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -140,9 +140,9 @@ class Bench:
         return self.cluster.look(run_ref(RUN), [self.ref(index)]).observations[0]
 
     def until(self, phase: Phase, index: int = 0) -> Observation:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 150
         while (seen := self.look(index)).phase is not phase:
-            assert time.monotonic() < deadline, f"not within 60 s: {seen}"
+            assert time.monotonic() < deadline, f"not within 150 s: {seen}"
             time.sleep(0.01)
         return seen
 

@@ -141,13 +141,12 @@ def _told(pid: int, name: str) -> bytes:
 def test_whoever_deployed_it(bench: Bench) -> None:
     """The process that deployed dies at once; the crawl goes on and its end is known."""
     script = (
-        "import sys, os; sys.path[:0] = [sys.argv[1], sys.argv[2]]\n"
-        "from pathlib import Path; from local_bench import Bench\n"
-        "Bench(Path(sys.argv[3])).deploy(sys.argv[4]); os.kill(os.getpid(), 9)\n"
+        "import sys, os; sys.path[:0] = [sys.argv[1]]\n"
+        "from pathlib import Path; from tests.adapters.local.local_bench import Bench\n"
+        "Bench(Path(sys.argv[2])).deploy(sys.argv[3]); os.kill(os.getpid(), 9)\n"
     )
-    here = os.path.dirname(__file__)
-    root = os.path.dirname(os.path.dirname(here))
-    done = subprocess.run([sys.executable, "-c", script, root, here, str(bench.state.parent), COUNTING], check=False)
+    root = str(Path(__file__).parents[3])
+    done = subprocess.run([sys.executable, "-c", script, root, str(bench.state.parent), COUNTING], check=False)
     assert done.returncode == -9
     bench.until(Phase.EXECUTING)
     go(bench)

@@ -128,13 +128,13 @@ def pair(
 
 
 def _until_ready(running: Gateway) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 150
     while True:
         with httpx.Client(timeout=60) as http:
             ready = http.get(f"{running.url}/readyz")
         if ready.status_code == 200:
             return
-        assert time.monotonic() < until, f"not within 60 s: {ready.text}"
+        assert time.monotonic() < until, f"not within 150 s: {ready.text}"
         time.sleep(0.05)
 
 

@@ -179,7 +179,7 @@ class Namespace:
         return found["exitCode"], json.loads(found["message"])
 
 
-def _until(found: Callable[[], Any], seconds: float = 90) -> Any:
+def _until(found: Callable[[], Any], seconds: float = 150) -> Any:
     end = time.monotonic() + seconds
     while not (answer := found()):
         assert time.monotonic() < end, f"it did not come within {seconds:g} s"
@@ -342,7 +342,7 @@ def _tidied(volume: Path) -> None:
 import os, sys
 from pathlib import Path
 from crawler_lifecycle.adapters.kubernetes.files.volume import VolumePlace
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 os.setgroups([]); os.setgid(1000); os.setuid(1000)
 place, run = VolumePlace(Path(sys.argv[1])), RunRef(7, sys.argv[2])
 assert place.runs() == {str(run)}

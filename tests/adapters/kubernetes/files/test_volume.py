@@ -252,7 +252,7 @@ import os, sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from crawler_lifecycle.adapters.kubernetes.files.volume import VolumePlace
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 os.setgroups([]); os.setgid(1000); os.setuid(1000)
 place = VolumePlace(Path(sys.argv[1]))
 place.put_aside(RunRef(7, {run_ref(7).uid!r}))
