@@ -17,12 +17,13 @@ _S3 = (
     "boto3.session",
     "boto3.s3.inject",
     "boto3.s3.transfer",
-    f"{_ADAPTERS}.archive.bundles_place",
-    f"{_ADAPTERS}.archive.s3",
-    f"{_ADAPTERS}.archive.s3_upload",
+    f"{_ADAPTERS}.archive.bundles.location",
+    f"{_ADAPTERS}.archive.s3.archive",
+    f"{_ADAPTERS}.archive.s3.upload",
 )
 _KUBERNETES = tuple(
-    f"{_ADAPTERS}.kubernetes.{name}" for name in ("api", "cluster", "errors", "holding", "place", "rights")
+    f"{_ADAPTERS}.kubernetes.{name}"
+    for name in ("client.connection", "client.errors", "cluster", "jobs.held_pods", "looks.namespace_identity", "rbac")
 )
 
 

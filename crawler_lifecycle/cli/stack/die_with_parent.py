@@ -1,4 +1,4 @@
-"""Run a command that dies with its parent: ``python -I -S leash.py PARENT_PID COMMAND [ARGUMENT…]``.
+"""Run a command that dies with its parent: ``python -I -S die_with_parent.py PARENT_PID COMMAND [ARGUMENT…]``.
 
 ``crawlctl dev`` starts its parts this way: nobody can end them in order when ``dev`` itself is killed with SIGKILL, and
 an orphaned gateway on port 8500 would puzzle whoever starts the next one. Only for parts, never for crawls: those

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import resource
@@ -20,7 +21,7 @@ import yaml
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse, ListWorkersResponse
 
 from crawler_lifecycle.adapters.database import engine, head_version, upgrade
-from crawler_lifecycle.cli.doctor import clock, database, machine, queues, report, services, sources, temporal
+from crawler_lifecycle.cli.doctor import clock, database, loading, machine, queues, report, services, sources, temporal
 from crawler_lifecycle.cli.doctor.line import Line
 from crawler_lifecycle.cli.doctor.report import Check, Context
 from crawler_lifecycle.domain import names
@@ -249,6 +250,10 @@ def test_packages_are_loaded_before_the_threads_of_checks_begin(
         "temporalio",
     }
     assert not ours & set(done.stdout.split())
+
+
+def test_what_is_loaded_before_the_checks_exists() -> None:
+    assert [name for name in (*loading._S3, *loading._KUBERNETES) if importlib.util.find_spec(name) is None] == []
 
 
 def test_a_folder_without_a_stack(doctor: Any, tmp_path: Path) -> None:
