@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-deps test-servers test-e2e test-all kube-binaries test-kubernetes test-kubernetes-37 soak fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi bench clean
+.PHONY: help env run run-kubernetes dev test test-deps test-servers test-e2e test-all kube-binaries test-kubernetes test-kubernetes-37 soak fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture bench clean
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -21,6 +21,7 @@ help:
 	@echo "make soak       a random plan against the whole stack (MINUTES=10 SEED=1): is anything untrue on record then?"
 	@echo "make fuzz       new random examples for every property (SEED=1 for the same again); what it finds becomes a fixed one"
 	@echo "make bench      the figures, each beside its baseline"
+	@echo "make picture    docs/watch.svg, the picture in the README, taken during a real run"
 	@echo "make wheel      dist/*.whl; make image builds the container image from it (docker or podman)"
 	@echo "make lock       renew the lock files; make lock-check tells whether they fit pyproject.toml"
 
@@ -152,6 +153,10 @@ crawler-image:
 # What clients are generated from, and the page of error codes; a test compares both with the code.
 openapi: env
 	@$(PY) -m crawler_lifecycle.gateway.openapi_file docs
+
+# The picture in the README, taken during a real run.
+picture: $(RUNS)
+	@$(PY) -m examples.picture docs/watch.svg
 
 bench: env
 	@$(PY) -m benchmarks
