@@ -17,7 +17,7 @@ from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.client.errors import Conflict, NotFound
 from crawler_lifecycle.adapters.kubernetes.client.objects import Job, Pod, decode_job
 from crawler_lifecycle.adapters.kubernetes.looks.listing import is_of, job_is_over, key_of, name_of, pods_of_jobs
-from crawler_lifecycle.adapters.kubernetes.looks.namespace_identity import Here
+from crawler_lifecycle.adapters.kubernetes.looks.namespace_identity import CurrentNamespace
 from crawler_lifecycle.adapters.kubernetes.looks.predicates import ended
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import TaskRef
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 KILL_GRACE_S = 1
 
 
-class Deleting:
+class Deletion:
     """Asks tasks to end. What is gone is no error.
 
     Every method raises ``ApiError``, and ``ClusterUnavailable`` for a task that may live where we do not look.
@@ -78,7 +78,7 @@ class Deleting:
     def _check_place(self, task: TaskRef, pods: Sequence[Pod]) -> None:
         """A task of which nothing is here must not live elsewhere: this stop would be lost. Raises like a look."""
         if not pods:
-            Here(self._api).left_for_good([task.place])
+            CurrentNamespace(self._api).gone_for_good([task.place])
 
     def _job(self, run: RunRef, task: TaskRef) -> Job | None:
         """The task's own Job; ``None`` when it is gone, or another object is under its name."""

@@ -97,7 +97,7 @@ class KubernetesDeployer:
         when the caller would look for them in another namespace than ours; then nothing is created.
         """
         if deployment.place is not None:
-            namespace_identity.same(self._api, deployment.place)
+            namespace_identity.require_same(self._api, deployment.place)
         if len(deployment.tasks) == 1:
             # Not behind the pages of other runs.
             return [self._deploy(deployment, crawler, deployment.tasks[0])]

@@ -1,4 +1,4 @@
-"""Words for what neither a Job nor its pods say themselves: events, and the state of the namespace.
+"""Events and the state of the namespace: words for what neither a Job nor its pods say themselves.
 
 All of it is read beside a look, bounded, and never a reason for a look to fail.
 """
@@ -15,9 +15,9 @@ from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError
 from crawler_lifecycle.adapters.kubernetes.client.objects import Event, Job, Pod
 from crawler_lifecycle.domain.task import Observation, Phase
-from crawler_lifecycle.ports import TaskRef
 
-from .namespace_identity import Here
+from .listing import TaskObjects
+from .namespace_identity import CurrentNamespace
 from .pod_waits import PULLS, pull_words
 from .predicates import crawler_container, ended
 
@@ -69,12 +69,17 @@ class Events:
         return found if found or self.unread.isdisjoint(asked) else None
 
 
-def events_for(api: Api, wordless: Sequence[tuple[str, Job | Pod]]) -> Events:
-    """All events about these objects, as far as they can be read in ``EVENTS_S`` for each kind."""
+def read_events(api: Api, of: Sequence[TaskObjects], now: datetime) -> Events:
+    """All events about those that wait and do not say for what, as far as ``EVENTS_S`` for each kind allow."""
     found: dict[str, list[Event]] = {}
     unread: set[str] = set()
+    own = [one for one in of if one.has_job]
+    wordless = {
+        "Job": {one.job.metadata.uid for one in own if one.job and not one.pods and job_is_wordless(one.job, now)},
+        "Pod": {pod.metadata.uid for one in own for pod in one.pods if pod_is_wordless(pod, now)},
+    }
     for kind, selects in _SELECTS.items():
-        uids = {one.metadata.uid for its_kind, one in wordless if its_kind == kind}
+        uids = wordless[kind]
         selectors = [f"involvedObject.uid={uid}" for uid in sorted(uids)]
 
         def keep(event: Event, uids: Collection[str] = uids) -> None:
@@ -90,19 +95,15 @@ def events_for(api: Api, wordless: Sequence[tuple[str, Job | Pod]]) -> Events:
     return Events(found, frozenset(unread))
 
 
-def namespace(
-    here: Here, name: str, tasks: Sequence[TaskRef], seen: list[Observation], pods: Sequence[Sequence[Pod]]
+def with_namespace(
+    namespace: CurrentNamespace, found: Sequence[TaskObjects], seen: list[Observation]
 ) -> list[Observation]:
     """The observations with what is the matter with the namespace, asked only where something disappears unasked.
 
     A list of a namespace that does not exist is empty and no error.
     """
-    concerned = [
-        place
-        for place, (task, one) in enumerate(zip(tasks, seen, strict=True))
-        if task.uid is not None and _disappears(one, pods[place])
-    ]
-    words = _state(here, name) if concerned else None
+    concerned = [place for place, (its, one) in enumerate(zip(found, seen, strict=True)) if _disappears(its, one)]
+    words = _state(namespace) if concerned else None
     if words is None:
         return seen
     for place in concerned:
@@ -111,16 +112,19 @@ def namespace(
     return seen
 
 
-def _disappears(seen: Observation, pods: Sequence[Pod]) -> bool:
+def _disappears(found: TaskObjects, seen: Observation) -> bool:
+    if found.task.uid is None:
+        return False
     if seen.phase in (Phase.ABSENT, Phase.GONE):
         return True
-    return seen.phase is not Phase.ENDED and any(pod.metadata.deletion_timestamp is not None for pod in pods)
+    return seen.phase is not Phase.ENDED and any(pod.metadata.deletion_timestamp is not None for pod in found.pods)
 
 
-def _state(here: Here, name: str) -> str | None:
+def _state(namespace: CurrentNamespace) -> str | None:
     """What is the matter with the namespace; ``None`` when nothing is, or it cannot be told."""
+    name = namespace.name
     try:
-        found = here.namespace()
+        found = namespace.read()
     except ApiError as error:
         logger.info("the state of namespace %s is not read: %s", name, error)
         return None

@@ -17,7 +17,7 @@ from crawler_lifecycle.adapters.kubernetes.client.objects import Job, JobStatus,
 H = TypeVar("H", bound=Hashable)
 
 
-class Sharing:
+class Interner:
     """What the objects of one reading have in common. Forget it with the reading; not thread-safe."""
 
     def __init__(self) -> None:

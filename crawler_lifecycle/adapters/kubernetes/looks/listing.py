@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import TaskRef
 
-from .interning import Sharing
+from .interning import Interner
 from .predicates import CONTROLLER_UID, JOB_NAME, number, owner_of, verdict
 
 #: Values in one selector: an address has to stay below some kilobytes.
@@ -40,16 +40,47 @@ class Objects:
         """The pods of the Job with this uid, whether it is still there or not."""
         return self.pods.get(uid, []) if uid else []
 
+    def of(self, run_id: int, task: TaskRef) -> TaskObjects:
+        """What these lists have of the task."""
+        return TaskObjects(task, self.jobs.get(name_of(run_id, task)), self.pods_of(task.uid))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskObjects:
+    """What there is of one task."""
+
+    task: TaskRef
+    job: Job | None
+    """Under the task's name; perhaps somebody else's."""
+    pods: list[Pod]
+    """Of the task's own Job, also when that is gone."""
+    namespace_gone: bool = False
+    """Whether the namespace that the task was put into is gone for certain."""
+
+    @property
+    def has_job(self) -> bool:
+        """Whether the Job is the task's own."""
+        return self.job is not None and self.task.uid is not None and self.job.metadata.uid == self.task.uid
+
+    @property
+    def seen(self) -> bool:
+        """Whether anything of the task's own is there."""
+        return self.has_job or bool(self.pods)
+
+    def uids(self) -> list[str]:
+        """The uids of all these objects."""
+        return [one.metadata.uid for one in ([self.job] if self.job else []) + self.pods]
+
 
 def read_objects(api: Api, selector: str, names: Collection[str] | None = None) -> Objects:
     """Everything under the selector: two complete lists, and what they lack of the pods of these Jobs (or of all).
 
     Raises ``ApiError``.
     """
-    sharing = Sharing()
-    listed = api.listing(api.jobs_path(), Job, labels=selector, keep=sharing.job).items
+    interner = Interner()
+    listed = api.listing(api.jobs_path(), Job, labels=selector, keep=interner.job).items
     jobs = {job.metadata.name: job for job in listed}
-    pods = by_owner(api.listing(api.pods_path(), Pod, labels=selector, keep=sharing.pod).items)
+    pods = by_owner(api.listing(api.pods_path(), Pod, labels=selector, keep=interner.pod).items)
     wanted = [job for name, job in jobs.items() if names is None or name in names]
     bare = [job.metadata.uid for job in wanted if job.metadata.uid not in pods and _had_pods(job)]
     return Objects(jobs, pods | pods_of_jobs(api, bare))
@@ -88,7 +119,7 @@ def pods_of_tasks(api: Api, run: RunRef, tasks: Sequence[TaskRef]) -> dict[TaskR
 
 def list_pods(api: Api, selector: str, fields: str | None = None) -> list[Pod]:
     """All pods under the selectors. Raises ``ApiError``."""
-    return api.listing(api.pods_path(), Pod, labels=selector, fields=fields, keep=Sharing().pod).items
+    return api.listing(api.pods_path(), Pod, labels=selector, fields=fields, keep=Interner().pod).items
 
 
 def by_owner(pods: Iterable[Pod]) -> dict[str, list[Pod]]:

@@ -1,4 +1,4 @@
-"""The ends of what pods print, read beside a look and never as a part of it: a log that cannot be read says nothing.
+"""Log tails: the ends of what pods print, read beside a look. A log that cannot be read says nothing.
 
 The API gives lines from the end (``tailLines``) and bytes from a beginning (``limitBytes``), and never bytes from the
 end. So a number of lines is asked for, with a limit above which a log of very long lines is cut.
@@ -11,7 +11,7 @@ import random
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
@@ -21,7 +21,7 @@ from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError
 from crawler_lifecycle.adapters.kubernetes.client.objects import ContainerStatus, Pod
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES
 
-from .progress import last_progress
+from .progress import Progress, last_progress
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-class Tails:
+class LogTails:
     """Reads logs in a few threads of its own. Thread-safe."""
 
     def __init__(self, api: Api) -> None:
@@ -60,7 +60,17 @@ class Tails:
         self._next: OrderedDict[int, int] = OrderedDict()
         self._trouble: str | None = None
 
-    def rotate(self, run_id: int, indexes: Sequence[int]) -> list[int]:
+    def progress(self, run_id: int, pods: Mapping[int, Pod]) -> dict[int, Progress]:
+        """What crawlers have counted, by the index of their task, of those whose turn it is and whose log tells it.
+
+        ``pods``: those of the run that execute. Takes ``LOOK_S`` seconds at most.
+        """
+        turn = self._rotate(run_id, list(pods))
+        tails = self._all(self._counted, [pods[index] for index in turn], LOOK_S)
+        found = {index: last_progress(tail) for index, tail in zip(turn, tails, strict=True) if tail}
+        return {index: progress for index, progress in found.items() if progress is not None}
+
+    def _rotate(self, run_id: int, indexes: Sequence[int]) -> list[int]:
         """The tasks whose turn it is, of those that execute: all of them in turn, however many there are.
 
         A process that does not know where the rotation stands begins anywhere, so that nobody is left out for ever.
@@ -81,15 +91,12 @@ class Tails:
                 self._next.popitem(last=False)
         return turn
 
-    def of_looks(self, pods: Sequence[Pod]) -> list[bytes | None]:
-        """The last lines of each, progress among them if it is near; ``None`` where none could be read (in time)."""
-        return self._all(self._counted, pods, LOOK_S)
-
     def to_keep(self, pods: Sequence[Pod]) -> list[str | None]:
         """The end of each log, at most 16 KiB of text; ``None`` where there is none, or it could not be read."""
         return self._all(self._kept, pods, KEPT_S + KEPT_EACH_S * len(pods))
 
     def _counted(self, pod: Pod) -> bytes | None:
+        """The last lines, progress among them if it is near; ``None`` where none could be read."""
         tail = self._last(pod, LOOK_LINES, LOOK_BYTES)
         if tail is None or last_progress(tail) is not None or tail.count(b"\n") < LOOK_LINES:
             return tail

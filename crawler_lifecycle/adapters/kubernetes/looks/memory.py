@@ -48,7 +48,7 @@ class _List(msgspec.Struct):
 _LIST = msgspec.json.Decoder(_List)
 
 
-class MemoryNow:
+class MemoryMetrics:
     """What running pods use. Never an error: it is debugging information. Thread-safe."""
 
     def __init__(self, api: Api) -> None:

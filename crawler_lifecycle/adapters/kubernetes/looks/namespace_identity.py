@@ -1,4 +1,4 @@
-"""Which namespace we look into, and whether what is not there may live in another one.
+"""Namespace identity: which namespace we look into, and whether what is not there may live in another one.
 
 Every list of a namespace that is not the task's own is empty and no error. So the namespace goes on record with the
 task before its Job is asked for, by its uid, which no two namespaces of any clusters share; and what is missing counts
@@ -82,7 +82,7 @@ class NamespaceIdentity:
         return cls(name, uid, cluster)
 
 
-def here(api: Api) -> NamespaceIdentity:
+def read_identity(api: Api) -> NamespaceIdentity:
     """Where we put tasks and look for them. Raises ``ApiError``, but not for a missing right: the name is known."""
     try:
         uid = read_namespace(api).metadata.uid
@@ -98,7 +98,7 @@ def _cluster(api: Api) -> str | None:
         return None
 
 
-def same(api: Api, recorded: str) -> None:
+def require_same(api: Api, recorded: str) -> None:
     """Raise ``OtherPlace`` when whoever asks looks into another namespace than ours, as far as can be told.
 
     Raises ``ApiError`` too.
@@ -120,25 +120,29 @@ def same(api: Api, recorded: str) -> None:
     )
 
 
-class Here:
+class CurrentNamespace:
     """The namespace we look into, read once: at the first question that needs it."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._read = False
+        self._is_read = False
         self._found: Namespace | None = None
 
-    def namespace(self) -> Namespace | None:
+    @property
+    def name(self) -> str:
+        return self._api.namespace
+
+    def read(self) -> Namespace | None:
         """The namespace as it is now; ``None`` when there is none. Raises ``ApiError``."""
-        if not self._read:
+        if not self._is_read:
             try:
                 self._found = read_namespace(self._api)
             except NotFound:
                 self._found = None
-            self._read = True
+            self._is_read = True
         return self._found
 
-    def left_for_good(self, recorded: Collection[str | None]) -> set[str]:
+    def gone_for_good(self, recorded: Collection[str | None]) -> set[str]:
         """Of these places those that are gone for certain; in the others what is missing here is missing there.
 
         ``None`` is a task without a place on record, about which nothing can be said. Raises ``ClusterUnavailable``
@@ -154,7 +158,7 @@ class Here:
                 f"it was put onto another kind of cluster ({recorded}): set LIFECYCLE_CLUSTER__KIND back"
             )
         try:
-            found = self.namespace()
+            found = self.read()
         except Refused as error:
             raise ClusterUnavailable(
                 f"what is missing in namespace {self._api.namespace} cannot be proved to be gone, because we may not "

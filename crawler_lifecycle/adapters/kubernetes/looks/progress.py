@@ -8,11 +8,11 @@ not a number that can be counted is left out.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from crawler_lifecycle.domain import bounds
-from crawler_lifecycle.domain.task import Counters
+from crawler_lifecycle.domain.task import Counters, Observation
 
 _MARK = b'{"crawl_progress": {'
 
@@ -40,6 +40,19 @@ def last_progress(log: bytes) -> Progress | None:
             return _progress(said)
         end = begin
     return None
+
+
+def with_progress(seen: Observation, progress: Progress) -> Observation:
+    """The observation with what its crawler has counted so far."""
+    later = seen.attempt > 1  # a first attempt has nothing to resume
+    return replace(
+        seen,
+        counters=progress.counters,
+        progress_at=progress.at,
+        quiet=progress.quiet,
+        resumed=progress.resumed if later else None,
+        resume_note=progress.resume_note if later else None,
+    )
 
 
 def _body(line: bytes) -> dict[str, object] | None:

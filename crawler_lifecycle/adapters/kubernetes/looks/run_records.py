@@ -1,4 +1,4 @@
-"""What the Jobs of a run say about it, for a database that lost its rows."""
+"""Records of runs on the cluster itself: what our Jobs and pods say, for a database that lost its rows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.client.errors import NotFound
 from crawler_lifecycle.adapters.kubernetes.client.objects import Named
+from crawler_lifecycle.domain.names import run_number
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import TaskRecord
 
 from .listing import key_of
-from .namespace_identity import here
+from .namespace_identity import read_identity
 
 
 def task_records(api: Api, run: RunRef) -> list[TaskRecord]:
@@ -24,9 +25,20 @@ def task_records(api: Api, run: RunRef) -> list[TaskRecord]:
         key = key_of(one.metadata)
         if key is not None:
             latest[key[1]] = max(latest.get(key[1], (0, "")), (key[2], one.metadata.name))
-    place = str(here(api)) if latest else None
+    place = str(read_identity(api)) if latest else None
     found = (_record(api, name, place) for _, (_, name) in sorted(latest.items()))
     return [one for one in found if one is not None]
+
+
+def highest_run(api: Api, above: int) -> int:
+    """The highest number of a run on the labels of our Jobs and pods, settled ones too. Raises ``ApiError``."""
+    for path in (api.jobs_path(), api.pods_path()):
+        above = max([above, *api.listing(path, Named, labels=labels.ours(settled=None), keep=_run).items])
+    return above
+
+
+def _run(one: Named) -> int:
+    return run_number(one.metadata.labels.get(labels.RUN, ""))
 
 
 def _record(api: Api, name: str, place: str | None) -> TaskRecord | None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from crawler_lifecycle.adapters.kubernetes.looks.interning import Sharing
+from crawler_lifecycle.adapters.kubernetes.looks.interning import Interner
 from tests.support.kubernetes_conditions import RECORDED, load
 
 
 def test_every_recorded_condition_says_the_same_when_its_parts_are_shared() -> None:
-    sharing = Sharing()
+    interner = Interner()
     paths = sorted(RECORDED.glob("*.json"))
     assert len(paths) > 100
     for path in paths:
         plain, shared = load(path), load(path)
-        job = sharing.job(shared.job) if shared.job is not None else None
-        pods = [sharing.pod(pod) for pod in shared.pods]
+        job = interner.job(shared.job) if shared.job is not None else None
+        pods = [interner.pod(pod) for pod in shared.pods]
         for one, other in zip((job, *pods), (plain.job, *plain.pods), strict=True):
             if one is None or other is None:
                 assert one is other, path.name
@@ -29,8 +29,8 @@ def test_every_recorded_condition_says_the_same_when_its_parts_are_shared() -> N
 
 
 def test_what_two_pods_have_in_common_is_there_once() -> None:
-    sharing = Sharing()
-    first, second = (sharing.pod(load(RECORDED / "closespider.json").pods[0]) for _ in range(2))
+    interner = Interner()
+    first, second = (interner.pod(load(RECORDED / "closespider.json").pods[0]) for _ in range(2))
     for name in first.metadata.labels:
         assert first.metadata.labels[name] is second.metadata.labels[name]
     for one, other in zip(first.status.conditions, second.status.conditions, strict=True):
