@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from temporalio import activity
-
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.audit import AuditActivities
 from crawler_lifecycle.activities.cancellation import CancellationActivities
@@ -17,6 +15,7 @@ from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.activities.deployment import DeploymentActivities
 from crawler_lifecycle.activities.initiation import InitiationActivities
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
+from crawler_lifecycle.activities.shared import activities_in
 from crawler_lifecycle.adapters.archive import open_archive, open_bundles
 from crawler_lifecycle.adapters.catalogue import EmptyCatalogue, YamlCatalogue
 from crawler_lifecycle.adapters.database import open_store
@@ -335,14 +334,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
         CompletionActivities(p.store, p.cluster, p.sink, p.archive, p.catalogue, p.notifier),
         build_audit(p),
     )
-    found: dict[str, Callable[..., Any]] = {}
-    for owner in owners:
-        for attribute in vars(type(owner)):
-            method = getattr(owner, attribute)
-            definition = activity._Definition.from_callable(method) if callable(method) else None
-            if definition is not None and definition.name is not None:
-                found[definition.name] = method
-    return found
+    return {name: method for owner in owners for name, method in activities_in(owner).items()}
 
 
 def activities_of(role: str, parts: Parts) -> list[Callable[..., Any]]:

@@ -60,10 +60,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "pusher": ("adapters/pusher.py",),
     "urllib3": ("adapters/kubernetes",),
     "fastapi": ("gateway", "scheduler", "web"),
-    "temporalio": (
-        *("activities", "workflows", "temporal", "worker", "compose.py", "observability/tracing.py"),
-        *("gateway/runs", "cli"),
-    ),
+    "temporalio": ("activities", "workflows", "temporal", "worker"),
 }
 
 

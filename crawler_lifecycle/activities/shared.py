@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from temporalio import activity
 from temporalio.exceptions import CancelledError, FailureError
@@ -24,6 +25,17 @@ Clock = Callable[[], datetime]
 def utc_now() -> datetime:
     """Now, aware, in UTC."""
     return datetime.now(UTC)
+
+
+def activities_in(owner: object) -> dict[str, Callable[..., Any]]:
+    """The activities among an object's methods, by their names."""
+    found: dict[str, Callable[..., Any]] = {}
+    for attribute in vars(type(owner)):
+        method = getattr(owner, attribute)
+        definition = activity._Definition.from_callable(method) if callable(method) else None
+        if definition is not None and definition.name is not None:
+            found[definition.name] = method
+    return found
 
 
 def ordered_at() -> datetime | None:

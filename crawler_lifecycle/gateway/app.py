@@ -34,10 +34,10 @@ from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
 from crawler_lifecycle.gateway.runs.sweep import Sweep
-from crawler_lifecycle.gateway.runs.workflows import Workflows
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.logs import LogReader
 from crawler_lifecycle.ports import FileArchive, LiveFiles, RunStore, SchedulerClient, TaskBundles, TaskLogs
+from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import install
 from crawler_lifecycle.web.serving import BodyLimit, Guard
 

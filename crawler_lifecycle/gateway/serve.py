@@ -14,10 +14,11 @@ from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.gateway.access.limits import Quota
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.access.tokens import TokenFile, TokenFileError
-from crawler_lifecycle.gateway.runs.workflows import LateTemporal
-from crawler_lifecycle.observability import logs, tracing
+from crawler_lifecycle.observability import logs
 from crawler_lifecycle.settings import GatewaySettings, Settings
 from crawler_lifecycle.task_tokens import KEY_MIN
+from crawler_lifecycle.temporal import tracing
+from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.codec import codec_of
 from crawler_lifecycle.temporal.plugin import connect
 from crawler_lifecycle.web.listening import Unservable, bind, run
@@ -64,10 +65,11 @@ def serve(settings: Settings) -> int:
         min(settings.scheduler.timeout_s, SCHEDULER_TIMEOUT_S),
         token=token.get_secret_value() if token else None,
     )
-    temporal = LateTemporal(functools.partial(connect, plugins=traces.plugins, codec=codec))
+    workflows = Workflows()
+    connecting = functools.partial(connect, plugins=traces.plugins, codec=codec)
     app = create_app(
         store,
-        temporal,
+        workflows,
         scheduler,
         entrance=entrance,
         archive=archive,
@@ -76,7 +78,7 @@ def serve(settings: Settings) -> int:
         bundles=bundles,
         sweep_s=listen.sweep_s,
         catalogue_s=CATALOGUE_S,
-        background=[temporal.keep_connecting],
+        background=[functools.partial(workflows.keep_connecting, connecting)],
     )
     try:
         return run("gateway", app, bound)

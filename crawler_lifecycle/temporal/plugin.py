@@ -46,10 +46,6 @@ PASSED_THROUGH = (
 #: The dev server of the embedded default; used when neither environment nor a profile names an address.
 DEFAULT_ADDRESS = "127.0.0.1:7233"
 
-#: How often a worker tells the server that it lives, seconds: by this, and not by its polls, others know when it died.
-BEAT_S = 2.0
-
-
 #: Bytes of a failure with its causes. The server keeps the failure of a try up to 4,096 bytes; of a larger one it keeps
 #: "Failure exceeds size limit." and forgets the type (measured). Encryption, which comes after us, adds some hundred.
 FAILURE_BYTES = 3_000
@@ -244,6 +240,14 @@ def logging_of_core() -> LoggingConfig:
 def default_runtime() -> Runtime:
     """The runtime of processes that bring none of their own; made once, because each has threads."""
     return Runtime(telemetry=TelemetryConfig(logging=logging_of_core()))
+
+
+def configured_address() -> str | None:
+    """``HOST:PORT`` of the server that the environment or a profile names, if one does.
+
+    Raises whatever the SDK raises when these settings cannot be read.
+    """
+    return ClientConfig.load_client_connect_config().get("target_host")
 
 
 async def connect(

@@ -44,20 +44,19 @@ from crawler_lifecycle.compose import (
     workflows_of,
 )
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
-from crawler_lifecycle.observability import logs, tracing
+from crawler_lifecycle.observability import logs
 from crawler_lifecycle.observability.metrics import build
 from crawler_lifecycle.ports import Observer, ObserverHealth, RunStore
 from crawler_lifecycle.settings import AuditSettings, Settings, WorkerSettings
-from crawler_lifecycle.temporal.client import Lifecycle
+from crawler_lifecycle.temporal import tracing
+from crawler_lifecycle.temporal.audit_schedule import keep_audit_schedule
+from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.codec import codec_of
-from crawler_lifecycle.temporal.directory import (
-    TemporalDirectory,
-    keep_audit_schedule,
-    register_search_attributes,
-    registration_command,
-)
+from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.temporal.heartbeats import HeartbeatInterceptor
-from crawler_lifecycle.temporal.plugin import BEAT_S, connect, logging_of_core
+from crawler_lifecycle.temporal.plugin import connect, logging_of_core
+from crawler_lifecycle.temporal.search_attributes import register_search_attributes, registration_command
+from crawler_lifecycle.temporal.task_queues import BEAT_S
 from crawler_lifecycle.web.origins import Gate, programs_only
 from crawler_lifecycle.worker.finalizer_release import Releaser
 from crawler_lifecycle.worker.live_counters import Counting
@@ -229,7 +228,7 @@ async def _registered(client: Client) -> dict[str, str]:
 
 async def _connected(
     store: RunStore,
-    directory: TemporalDirectory,
+    workflows: Workflows,
     health: Health,
     over: asyncio.Event,
     connecting: Callable[[], Awaitable[Client]],
@@ -237,12 +236,12 @@ async def _connected(
     """Connect and check until everything is there; ``None`` when asked to leave before that."""
     while not over.is_set():
         missing: dict[str, str] = {}
-        if directory.client is None:
+        if workflows.client is None:
             try:
-                directory.client = await connecting()
+                workflows.client = await connecting()
             except (RuntimeError, RPCError, OSError) as error:
                 missing["temporal"] = f"no Temporal server answers ({error}); start one or set TEMPORAL_ADDRESS"
-        client = directory.client
+        client = workflows.client
         if client is not None:
             missing |= await _registered(client)
         missing |= await _without_database(store)
@@ -381,13 +380,14 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         meters.outside(runtime.metric_meter)
         stack.callback(meters.outside, None)
         codec = codec_of(settings.payloads.keys)
-        directory = TemporalDirectory(asyncio.get_running_loop())
+        workflows = Workflows()
+        directory = TemporalDirectory(asyncio.get_running_loop(), workflows)
         queued = [role for role in health.roles if role != OBSERVER]
         parts = {role: build_parts(settings, directory, role) for role in queued}
         observer = _observer_of(settings, health.roles)
         store = next(iter(parts.values())).store if parts else build_store(settings)
         connecting = functools.partial(connect, runtime=runtime, plugins=traces.plugins, codec=codec)
-        client = await _connected(store, directory, health, over, connecting)
+        client = await _connected(store, workflows, health, over, connecting)
         if client is None:
             return
         if queued:
@@ -404,7 +404,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         only: Callable[[], dict[str, str]] = dict
         if observer is not None:
             near = parts["cluster"].store if "cluster" in parts else store
-            waker = Waker(observer, near, Lifecycle(client).look_now, _WakeMeters(runtime))
+            waker = Waker(observer, near, workflows.look_now, _WakeMeters(runtime))
             health.wake_ups = waker.state
             only = only if queued else functools.partial(_sight, waker)
             await stack.enter_async_context(_beside(waker, over))
@@ -419,7 +419,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         if "audit" in health.roles:
             await _keep_schedule(client, settings.audit)
             take_over = functools.partial(build_audit(parts["audit"]).take_over, repair=settings.audit.repair)
-            overdue = Overdue(parts["audit"].store, take_over, Lifecycle(client).look_now)
+            overdue = Overdue(parts["audit"].store, take_over, workflows.look_now)
             health.overdue = overdue.state
             await stack.enter_async_context(_beside(overdue, over))
         health.missing = only()

@@ -18,10 +18,10 @@ CODE = """
 import os, sys
 from crawler_lifecycle.gateway import app
 from crawler_lifecycle.gateway.serve import serve
-from crawler_lifecycle.gateway.runs.workflows import LateTemporal
+from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.settings import Settings
 app.READY_TIMEOUT_S = 60.0
-LateTemporal.__init__.__kwdefaults__["timeout_s"] = 60.0
+Workflows.__init__.__kwdefaults__["timeout_s"] = 60.0
 code = serve(Settings.load())
 sys.stderr.flush()
 os._exit(code)

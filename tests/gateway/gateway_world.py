@@ -27,8 +27,8 @@ from crawler_lifecycle.gateway.app import create_app
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.sweep import Sweep
-from crawler_lifecycle.gateway.runs.workflow_problems import WorkflowProblem
 from crawler_lifecycle.ports import Deployed, Fence, Owner, RunHandle
+from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
 
 BASE = "http://127.0.0.1:8500"
 
@@ -110,11 +110,11 @@ class FakeWorkflows:
         found = self.open.get(workflow_id)
         return found is not None and first_run_id in (None, found)
 
-    async def trouble(self, workflow_id: str) -> WorkflowProblem | None:
+    async def problem(self, workflow_id: str) -> WorkflowProblem | None:
         await self._reach()
         return self.troubles.get(workflow_id)
 
-    async def troubled(self) -> dict[str, str]:
+    async def problems(self) -> dict[str, str]:
         await self._reach()
         return dict(self.listed)
 

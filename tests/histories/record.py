@@ -40,7 +40,7 @@ from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunResul
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from crawler_lifecycle.ports import Deployment, Event, Fence, Look, QueuedTask, TaskRef
-from crawler_lifecycle.temporal.client import Lifecycle
+from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 from tests.support.lab import CRAWLERS, Lab, laboratory
 from tests.support.run_refs import run_ref
@@ -161,7 +161,7 @@ async def exported(lab: Lab) -> WorkflowHandle[Any, Any]:
     lab.cluster.folders[1, 0] = lab.folder
     await _to_its_end(lab, {"crawler": "books"})
     row = lab.store.get_run(1)
-    workflow_id = await Lifecycle(lab.client).export_again(Fence(1, 1, row.owner_run_id, row.run_uid))
+    workflow_id = await Workflows(lab.client).export_again(Fence(1, 1, row.owner_run_id, row.run_uid))
     first = (await lab.client.get_workflow_handle(workflow_id).describe()).run_id
     handle = lab.client.get_workflow_handle(workflow_id, run_id=first, first_execution_run_id=first)
     await handle.result()

@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentRefused, SchedulerUnavailable
 from crawler_lifecycle.ports import Deployed, Deployment, RunRow, TaskRow
 from crawler_lifecycle.settings import ClusterSettings
-from crawler_lifecycle.temporal.client import Lifecycle
+from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.worker.finalizer_release import Releaser
 from crawler_lifecycle.worker.wake_ups import Waker
 from tests.kubernetes.cluster.admin import AdminError
@@ -208,7 +208,7 @@ async def kube_laboratory(
         helpers = [asyncio.create_task(releaser.run(over))]
         observer = KubernetesObserver(own) if watched else None
         if observer is not None:
-            waker = Waker(observer, lab.store, Lifecycle(client).look_now)
+            waker = Waker(observer, lab.store, Workflows(client).look_now)
             helpers.append(asyncio.create_task(waker.run(over)))
         await stack.enter_async_context(lab.working())
         try:

@@ -30,6 +30,7 @@ from crawler_lifecycle.domain.ladder import LATE_TOLERANCE_SECONDS
 from crawler_lifecycle.domain.run import ExportResult, RunResult, RunSnapshot
 from crawler_lifecycle.fakes.cluster import FakeCluster
 from crawler_lifecycle.ports import CorrectionRow, Deployed, Deployment, Event, FileSource
+from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.databases import fresh_database
@@ -295,7 +296,7 @@ async def _laboratory(
     cluster = FakeCluster(clock=clock)
     outside, catalogue = Outside(), DictCatalogue(CRAWLERS)
     scheduler = DirectScheduler(cluster, catalogue)
-    directory = TemporalDirectory(asyncio.get_running_loop(), client)
+    directory = TemporalDirectory(asyncio.get_running_loop(), Workflows(client))
     parts = Parts(store, cluster, catalogue, scheduler, outside, outside, outside, directory)
     lab = Lab(client, parts, cluster, scheduler, outside, folder)
     try:

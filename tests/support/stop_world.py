@@ -28,8 +28,7 @@ from crawler_lifecycle.fakes.cluster import Behaviour
 from crawler_lifecycle.gateway.runs.commands import Commands, begin_request, own_workflow_id
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import StopRun
-from crawler_lifecycle.gateway.runs.workflows import LateTemporal
-from crawler_lifecycle.temporal.client import Lifecycle
+from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows.state import TOO_LATE
 from tests.support.lab import Lab, start_workers, workflow_clock
 from tests.support.stop_table import Cell
@@ -288,7 +287,7 @@ class World:
         request = RunRequest(crawler="books")
         row, _ = await asyncio.to_thread(self.store.reserve_run, request, trial.cell.id)
         self.began(trial, row.run_id)
-        await Lifecycle(self.lab.client).start(begin_request(row), own_workflow_id(row))
+        await Workflows(self.lab.client).start(begin_request(row), own_workflow_id(row))
         handle = self.lab.client.get_workflow_handle(own_workflow_id(row), result_type=RunResult)
         trial.handle = dataclasses.replace(handle) if dataclasses.is_dataclass(handle) else handle
         self._by_workflow[own_workflow_id(row)] = trial
@@ -392,10 +391,8 @@ class World:
 
     async def _stop_through_gateway(self, trial: Trial) -> None:
         """``POST …/stop`` in a gateway that shares the database with the dead workers."""
-        temporal = LateTemporal(self._connected)
-        await temporal.keep_connecting()
         trial.dead = False
-        commands = Commands(self.lab.parts.store, temporal, Crawlers(self.lab.scheduler))
+        commands = Commands(self.lab.parts.store, Workflows(self.lab.client), Crawlers(self.lab.scheduler))
         body = StopRun(request_id="g", requested_by="ada")
         if trial.cell.refused:
             try:
@@ -409,9 +406,6 @@ class World:
         if outcome.row.status != wanted:
             trial.problems.append(f"the gateway answered {outcome.row.status}, not {wanted}")
         trial.down = trial.cell.state in DOWN
-
-    async def _connected(self) -> Any:
-        return self.lab.client
 
     # --- the end
 

@@ -13,8 +13,8 @@ from typing import Any
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import _workflow
 
-from crawler_lifecycle.temporal.directory import register_search_attributes
 from crawler_lifecycle.temporal.plugin import plugin
+from crawler_lifecycle.temporal.search_attributes import register_search_attributes
 
 #: The dev server reads its queues 20 times a second unless told otherwise; the rest is what virtual time needs.
 DYNAMIC = {

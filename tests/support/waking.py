@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from crawler_lifecycle.fakes.observer import FakeObserver
 from crawler_lifecycle.ports import Observer, ObserverHealth
-from crawler_lifecycle.temporal.client import Lifecycle
+from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.worker.wake_ups import Waker
 from tests.support.lab import Lab
 
@@ -68,7 +68,7 @@ async def waking(lab: Lab, mode: str) -> AsyncIterator[list[Waker]]:
     assert mode in MODES
     count = {"off": 0, "duplicated": 2}.get(mode, 1)
     observers: list[Observer] = [Unruly(FakeObserver(lab.cluster), mode) for _ in range(count)]
-    wakers = [Waker(observer, lab.store, Lifecycle(lab.client).look_now) for observer in observers]
+    wakers = [Waker(observer, lab.store, Workflows(lab.client).look_now) for observer in observers]
     over = asyncio.Event()
     tasks = [asyncio.create_task(waker.run(over)) for waker in wakers]
     try:

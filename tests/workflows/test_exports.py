@@ -9,7 +9,7 @@ import pytest
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run import RunSnapshot
 from crawler_lifecycle.ports import Fence
-from crawler_lifecycle.temporal.client import Lifecycle
+from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows.exports import ExportReport
 from tests.support.lab import Lab
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def again(lab: Lab, fence: Fence, **what: bool) -> ExportReport:
-    workflow_id = await Lifecycle(lab.client).export_again(fence, **what)
+    workflow_id = await Workflows(lab.client).export_again(fence, **what)
     first = (await lab.client.get_workflow_handle(workflow_id).describe()).run_id
     handle: Any = lab.client.get_workflow_handle(
         workflow_id, run_id=first, first_execution_run_id=first, result_type=ExportReport

@@ -18,7 +18,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import AuditReport
 from crawler_lifecycle.fakes.cluster import Behaviour
 from crawler_lifecycle.ports import Fence
-from crawler_lifecycle.temporal.client import Lifecycle
+from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.interceptors import LINES_MAX
 from crawler_lifecycle.workflows import leaving
 from crawler_lifecycle.workflows.exports import ExportReport
@@ -196,7 +196,7 @@ async def _audit(lab: Lab) -> Handle:
 
 async def _export(lab: Lab) -> Handle:
     row = lab.store.get_run(1)
-    workflow_id = await Lifecycle(lab.client).export_again(Fence(1, 1, row.owner_run_id, row.run_uid))
+    workflow_id = await Workflows(lab.client).export_again(Fence(1, 1, row.owner_run_id, row.run_uid))
     first = (await lab.client.get_workflow_handle(workflow_id).describe()).run_id
     return lab.client.get_workflow_handle(workflow_id, first_execution_run_id=first, result_type=ExportReport)
 

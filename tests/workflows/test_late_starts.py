@@ -14,18 +14,18 @@ from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.fakes.cluster import KILLED, Behaviour
 from crawler_lifecycle.gateway.runs.commands import Commands, own_workflow_id
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
-from crawler_lifecycle.gateway.runs.workflows import LateTemporal
 from crawler_lifecycle.ports import RunRow
+from crawler_lifecycle.temporal.client import Workflows
 from tests.support.lab import Lab, workflow_clock
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-class Slow(LateTemporal):
+class Slow(Workflows):
     """A connection on which a start is under way until it is let through."""
 
     def __init__(self, lab: Lab) -> None:
-        super().__init__(lambda: _connected(lab))
+        super().__init__(lab.client)
         self.under_way, self.let_through = asyncio.Event(), asyncio.Event()
 
     async def start(self, request: RunRequest, workflow_id: str, **how: Any) -> str:
@@ -34,22 +34,16 @@ class Slow(LateTemporal):
         return await super().start(request, workflow_id, **how)
 
 
-async def _connected(lab: Lab) -> Any:
-    return lab.client
-
-
-async def commands(lab: Lab, temporal: LateTemporal | None = None) -> Commands:
-    temporal = temporal or LateTemporal(lambda: _connected(lab))
-    await temporal.keep_connecting()
-    return Commands(lab.store, temporal, Crawlers(lab.scheduler))
+def commands(lab: Lab, workflows: Workflows | None = None) -> Commands:
+    return Commands(lab.store, workflows or Workflows(lab.client), Crawlers(lab.scheduler))
 
 
 async def two_starts(lab: Lab, row: RunRow) -> RunResult:
     """Both gateways decide to start the workflow; one does and its run ends, and then the other one's start comes."""
     slow = Slow(lab)
-    other = asyncio.create_task((await commands(lab, slow)).take_over(row))
+    other = asyncio.create_task(commands(lab, slow).take_over(row))
     await slow.under_way.wait()
-    await (await commands(lab)).take_over(row)
+    await commands(lab).take_over(row)
     handle = lab.client.get_workflow_handle(own_workflow_id(row), result_type=RunResult)
     result: RunResult = await asyncio.wait_for(handle.result(), 60)
     slow.let_through.set()

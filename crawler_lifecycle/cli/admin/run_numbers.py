@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from temporalio.client import Client
-from temporalio.envconfig import ClientConfig
-
 from crawler_lifecycle.compose import build_numbers
 from crawler_lifecycle.domain.errors import TemporalUnavailable
-from crawler_lifecycle.temporal.directory import TemporalDirectory
-from crawler_lifecycle.temporal.plugin import connect
+from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.temporal.plugin import configured_address, connect
 
 if TYPE_CHECKING:
     from crawler_lifecycle.ports import KnowsRuns
@@ -25,7 +21,7 @@ LIMIT_S = 20.0
 _TRY_S = 0.1
 
 
-class Workflows:
+class WorkflowNumbers:
     """``KnowsRuns`` by the Temporal server of the environment, with a connection of its own for one question."""
 
     def __init__(self, patience_s: float = LIMIT_S) -> None:
@@ -35,31 +31,25 @@ class Workflows:
         """See the port. Raises ``TemporalUnavailable``, also where nothing names a server."""
         if not named():
             raise TemporalUnavailable("TEMPORAL_ADDRESS is not set")
-        loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=loop.run_forever, name="numbers of workflows", daemon=True)
-        thread.start()
-        try:
-            connecting = asyncio.run_coroutine_threadsafe(_connected(self._patience_s), loop)
-            return TemporalDirectory(loop, connecting.result()).highest_run(above)
-        finally:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
+        return asyncio.run(self._highest_run(above))
+
+    async def _highest_run(self, above: int) -> int:
+        return await (await _connected(self._patience_s)).highest_run(above)
 
 
 def named() -> bool:
     """Whether the environment or a profile says where Temporal is."""
     try:
-        return bool(ClientConfig.load_client_connect_config().get("target_host"))
+        return bool(configured_address())
     except Exception:  # told by whoever connects
         return True
 
 
-async def _connected(patience_s: float) -> Client:
+async def _connected(patience_s: float) -> Workflows:
     until = time.monotonic() + patience_s
     while True:
         try:
-            return await asyncio.wait_for(connect(), max(_TRY_S, until - time.monotonic()))
+            return Workflows(await asyncio.wait_for(connect(), max(_TRY_S, until - time.monotonic())))
         except Exception as error:
             if time.monotonic() + _TRY_S > until:
                 raise TemporalUnavailable(f"no Temporal server answers: {error}") from error
@@ -68,4 +58,4 @@ async def _connected(patience_s: float) -> Client:
 
 def sources(settings: Settings, patience_s: float = LIMIT_S) -> Mapping[str, KnowsRuns]:
     """Everything that these settings name. Raises ``InvalidRequest``."""
-    return build_numbers(settings, Workflows(patience_s), ("cluster", "export"))
+    return build_numbers(settings, WorkflowNumbers(patience_s), ("cluster", "export"))

@@ -40,21 +40,8 @@ def _serves(address: SplitResult, timeout_s: float) -> bool:
         socket.create_connection((address.hostname or "", address.port or 0), timeout_s).close()
     except OSError:
         return False
+    from crawler_lifecycle.temporal.server import serves  # slow to load, and needed here alone
+
     # A thread of its own: the caller may have an event loop already.
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, _asked(address, timeout_s)).result()
-
-
-async def _asked(address: SplitResult, timeout_s: float) -> bool:
-    from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest  # slow to load, and needed here alone
-    from temporalio.client import Client
-    from temporalio.service import RPCError
-
-    namespace = address.path.strip("/")
-    try:
-        async with asyncio.timeout(timeout_s):
-            client = await Client.connect(address.netloc, namespace=namespace)
-            await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=namespace))
-    except (RPCError, RuntimeError, TimeoutError):
-        return False
-    return True
+        return thread.submit(asyncio.run, serves(address.netloc, address.path.strip("/"), timeout_s)).result()

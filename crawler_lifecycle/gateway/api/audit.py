@@ -8,8 +8,8 @@ from fastapi import Depends, FastAPI, Query, Response
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.errors import TemporalUnavailable
-from crawler_lifecycle.gateway.runs.workflows import Workflows
 from crawler_lifecycle.ports import RunStore
+from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import JsonBody, Problem, unavailable
 
 from .answers import Audit, AuditAnswer, AuditBody, AuditState

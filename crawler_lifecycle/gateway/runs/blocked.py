@@ -22,9 +22,8 @@ from crawler_lifecycle.domain.errors import LifecycleError, TemporalUnavailable
 from crawler_lifecycle.domain.names import export_workflow_id, workflow_id
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.ports import RunRow
-
-from .workflow_problems import WorkflowProblem
-from .workflows import Workflows
+from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +70,7 @@ class Blocked:
     async def once(self) -> None:
         """One query, and an explanation of what it found."""
         try:
-            self._known = await self._workflows.troubled()
+            self._known = await self._workflows.problems()
         except TemporalUnavailable as error:
             # Neither "none" nor the number of before would be true.
             self._metrics.blocked.set(math.nan)
@@ -116,7 +115,7 @@ class Blocked:
             return None
         try:
             async with asyncio.timeout(PATIENCE_S):
-                found = await self._workflows.trouble(name)
+                found = await self._workflows.problem(name)
         except (TimeoutError, TemporalUnavailable):
             self._silent_until = time.monotonic() + self._every_s  # one reader waits in vain, not each of them
             return None

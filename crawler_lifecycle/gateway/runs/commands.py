@@ -24,11 +24,11 @@ from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, Stop
 from crawler_lifecycle.gateway.access.operations import caller_name, check_own
 from crawler_lifecycle.gateway.runs.requests import texts
 from crawler_lifecycle.ports import RunRow, RunStore
+from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import Problem, unavailable
 
 from .crawlers import Crawlers
 from .requests import AddedTasks, AddTasksBody, ResumeRun, StartRun, StopRun
-from .workflows import Workflows
 
 logger = logging.getLogger(__name__)
 

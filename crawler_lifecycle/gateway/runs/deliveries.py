@@ -12,11 +12,11 @@ from starlette.concurrency import run_in_threadpool
 from crawler_lifecycle.domain.errors import NotDelivered, RunNotFound, TemporalUnavailable
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, event_key
 from crawler_lifecycle.ports import Fence, FileArchive, RunRow, RunStore
+from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import Problem, unavailable
 
 from .commands import Outcome
 from .requests import ResendExport
-from .workflows import Workflows
 
 
 @dataclass(frozen=True, slots=True)

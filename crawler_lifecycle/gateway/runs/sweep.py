@@ -16,9 +16,9 @@ from starlette.concurrency import run_in_threadpool
 from crawler_lifecycle.domain.errors import LifecycleError, TemporalUnavailable
 from crawler_lifecycle.domain.run import StopRequest
 from crawler_lifecycle.ports import RunRow, RunStore
+from crawler_lifecycle.temporal.client import Workflows
 
 from .commands import Commands, workflow_ids
-from .workflows import Workflows
 
 logger = logging.getLogger(__name__)
 

@@ -28,6 +28,9 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.gateway.access.tokens import new_token
 from crawler_lifecycle.observability.redaction import Redactor
 from crawler_lifecycle.settings import Settings
+from crawler_lifecycle.temporal import task_queues
+from crawler_lifecycle.temporal.server import Server
+from crawler_lifecycle.temporal.task_queues import Poller, Queue, Version
 from tests.cli.cli_support import GATEWAY, Crawlctl, Result
 from tests.cli.cli_world import Served, serve
 from tests.support.mariadb import MariaDb, mariadb
@@ -362,38 +365,38 @@ def test_ports(served: Served, closed_port: Callable[[], int]) -> None:
 
 
 def test_search_attributes() -> None:
-    fine = {name: 2 if kind == "Keyword" else 3 for name, kind in names.SEARCH_ATTRIBUTES.items()}
+    fine = dict(names.SEARCH_ATTRIBUTES)
     assert temporal.attributes_problem(fine, "command") is None
     missing = temporal.attributes_problem({k: v for k, v in fine.items() if k != "CrawlFlow"}, "command")
     assert missing is not None
     assert "CrawlFlow" in missing.text
     assert "--fix" in str(missing.cure)
-    wrong = temporal.attributes_problem(fine | {"CrawlRunId": 2}, "command")
+    wrong = temporal.attributes_problem(fine | {"CrawlRunId": "Keyword"}, "command")
     assert wrong is not None
     assert "CrawlRunId is Keyword, needed is Int" in wrong.text
 
 
-def _pollers(alive: int, version: queues.Version = None) -> list[queues.Poller]:
-    return [queues.Poller(version, 1.0, True)] * alive
+def _pollers(alive: int, version: Version = None) -> list[Poller]:
+    return [Poller(version, 1.0, True)] * alive
 
 
 @pytest.mark.parametrize(
     ("pollers", "backlog", "age", "level"), [(0, 0, 0, "bad"), (2, 5, 3, "ok"), (2, 5, 90, "warn")]
 )
 def test_task_queues(pollers: int, backlog: int, age: float, level: str) -> None:
-    line = queues.queue_line(queues.Queue(names.QUEUE_CONTROL, "activities", _pollers(pollers), backlog, age))
+    line = queues.queue_line(Queue(names.QUEUE_CONTROL, "activities", _pollers(pollers), backlog, age))
     assert line.level == level
     assert level == "ok" or "crawlctl worker control" in str(line.cure)
 
 
 def test_a_worker_that_died_is_no_poller() -> None:
-    dead = queues.Poller(None, 9.2, False)
-    line = queues.queue_line(queues.Queue(names.QUEUE_CONTROL, "activities", [dead, queues.Poller(None, 70.0, False)]))
+    dead = Poller(None, 9.2, False)
+    line = queues.queue_line(Queue(names.QUEUE_CONTROL, "activities", [dead, Poller(None, 70.0, False)]))
     assert (line.level, line.text) == (
         "bad",
         f"nobody polls {names.QUEUE_CONTROL} (activities): last seen 9 s ago",
     )
-    line = queues.queue_line(queues.Queue(names.QUEUE_CONTROL, "activities", [dead, *_pollers(1)]))
+    line = queues.queue_line(Queue(names.QUEUE_CONTROL, "activities", [dead, *_pollers(1)]))
     assert line.level == "ok"
     assert "1 polling; another one was last seen 9 s ago" in line.text
 
@@ -414,9 +417,13 @@ OLD, NEW = ("crawls", "1a"), ("crawls", "2b")
     ],
 )
 def test_pollers_that_get_no_work_are_no_workers(
-    pollers: list[queues.Poller], current: queues.Version, ramping: queues.Version, level: str, cure: str | None
+    pollers: list[Poller],
+    current: Version,
+    ramping: Version,
+    level: str,
+    cure: str | None,
 ) -> None:
-    line = queues.queue_line(queues.Queue(names.QUEUE_MAIN, "workflows", pollers, current=current, ramping=ramping))
+    line = queues.queue_line(Queue(names.QUEUE_MAIN, "workflows", pollers, current=current, ramping=ramping))
     assert line.level == level
     assert (line.cure is None) == (cure is None)
     assert cure is None or cure in str(line.cure)
@@ -453,8 +460,8 @@ class Listed:
 async def test_a_worker_lives_by_its_heartbeats_whatever_its_clock_says(
     behind_s: float, beats: bool, levels: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queues, "BEAT_S", 0.01)
-    lines = await queues.check_queues(Listed(behind_s, beats=beats), 5.0, "a cure")  # type: ignore[arg-type]
+    monkeypatch.setattr(task_queues, "BEAT_S", 0.01)
+    lines = await queues.check_queues(Server(Listed(behind_s, beats=beats), 5.0), "a cure")  # type: ignore[arg-type]
     assert {line.level for line in lines if line.check == "workers"} == levels
     assert len(lines) >= 6
 

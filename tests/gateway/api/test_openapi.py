@@ -187,9 +187,9 @@ def _used() -> Iterator[tuple[str, int | None, str]]:
 
 
 def _errors() -> Iterator[type[LifecycleError]]:
-    import crawler_lifecycle.temporal.client  # declares one of them
+    import crawler_lifecycle.temporal.errors  # declares one of them
 
-    assert crawler_lifecycle.temporal.client
+    assert crawler_lifecycle.temporal.errors
     found = [LifecycleError]
     while found:
         error = found.pop()

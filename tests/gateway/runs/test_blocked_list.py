@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fastapi.testclient import TestClient
@@ -16,8 +16,9 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.gateway.runs import blocked
 from crawler_lifecycle.gateway.runs.blocked import Blocked, in_words
-from crawler_lifecycle.gateway.runs.workflow_problems import WorkflowProblem
+from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
 from tests.gateway.gateway_world import World
+from tests.support.answering import Answering, leaves
 
 SINCE = datetime(2026, 11, 20, 11, 58, tzinfo=UTC)
 BUG = WorkflowProblem(SINCE, "RuntimeError: boom")
@@ -127,7 +128,7 @@ async def test_reading_waits_for_temporal_once_and_not_each_time(world: World, m
 
     with world.client() as client:
         run_id, _ = started(client)
-    monkeypatch.setattr(world.workflows, "trouble", hang)
+    monkeypatch.setattr(world.workflows, "problem", hang)
     row = world.store.get_run(run_id)
     assert row is not None
     known = Blocked(world.workflows, Metrics(), every_s=3600)
@@ -150,3 +151,17 @@ def test_the_figure_is_no_number_before_anybody_asked() -> None:
 ])  # fmt: skip
 def test_the_sentence(trouble: WorkflowProblem, words: str) -> None:
     assert words in in_words(trouble)
+
+
+async def test_a_gateway_leaves_also_in_the_moment_in_which_a_blocked_run_is_explained() -> None:
+    answering = Answering()
+
+    class Troubled:
+        async def problems(self) -> dict[str, str]:
+            return {"crawl/plain/k": "its next step fails"}
+
+        async def problem(self, _: str) -> None:
+            await answering()
+
+    blocked = Blocked(cast(Any, Troubled()), Metrics(), every_s=3600)
+    await leaves(asyncio.create_task(blocked.run()), answering)

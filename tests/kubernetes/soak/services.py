@@ -31,7 +31,7 @@ from crawler_lifecycle.compose import ROLES, Parts, activities_of, workflows_of
 from crawler_lifecycle.domain.audit import AuditRules
 from crawler_lifecycle.ports import RunStore
 from crawler_lifecycle.settings import ClusterSettings
-from crawler_lifecycle.temporal.client import Lifecycle
+from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.temporal.heartbeats import HeartbeatInterceptor
 from crawler_lifecycle.temporal.plugin import plugin
@@ -73,7 +73,7 @@ async def worker(place: Place, client: Client, api: Api, store: RunStore, over: 
     settings = ClusterSettings(kind="kubernetes", namespace=place.namespace, service_account=place.service_account)
     scheduler = KubeScheduler(KubernetesDeployer(api, settings), dict(CRAWLERS))
     outside, catalogue = Outside(), DictCatalogue(dict(CRAWLERS))
-    directory = TemporalDirectory(asyncio.get_running_loop(), client)
+    directory = TemporalDirectory(asyncio.get_running_loop(), Workflows(client))
     parts = Parts(store, cluster, catalogue, scheduler, outside, outside, outside, directory, RULES)
     async with AsyncExitStack() as stack:
         for role, queue in ROLES.items():
@@ -102,7 +102,7 @@ async def serve(place: Place, kind: str) -> None:
     if kind == "worker":
         await worker(place, client, api, store, over)
     else:
-        await Waker(KubernetesObserver(api), store, Lifecycle(client).look_now).run(over)
+        await Waker(KubernetesObserver(api), store, Workflows(client).look_now).run(over)
 
 
 if __name__ == "__main__":

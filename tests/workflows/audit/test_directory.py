@@ -18,7 +18,9 @@ from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import Fence, Owner
-from crawler_lifecycle.temporal.directory import TemporalDirectory, keep_audit_schedule
+from crawler_lifecycle.temporal.audit_schedule import keep_audit_schedule
+from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.temporal.directory import TemporalDirectory
 from tests.support.lab import Lab
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -112,7 +114,7 @@ async def test_what_is_begun_twice_is_one_workflow(idle_lab: Lab) -> None:
 
 
 async def test_an_unreachable_server_is_no_answer() -> None:
-    directory = TemporalDirectory(asyncio.get_running_loop())
+    directory = TemporalDirectory(asyncio.get_running_loop(), Workflows())
     with pytest.raises(TemporalUnavailable, match="not connected"):
         await asyncio.to_thread(directory.state, "any")
 
@@ -127,14 +129,14 @@ async def test_the_highest_number_is_found_by_counting(idle_lab: Lab, highest: i
         handles.append(await lab.start({"crawler": "books"}, search_attributes=attributes))
     await handles[1].terminate("it is over")
     asked = 0
-    count = directory._any_run_above
+    count = directory.workflows._any_run_above
 
-    def counted(number: int) -> bool:
+    async def counted(number: int) -> bool:
         nonlocal asked
         asked += 1
-        return count(number)
+        return await count(number)
 
-    directory._any_run_above = counted
+    directory.workflows._any_run_above = counted
 
     def found() -> bool:
         return directory.highest_run(base) == base + highest

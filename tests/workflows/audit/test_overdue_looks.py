@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.overdue import OVERDUE_S
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.ports import Owner
-from crawler_lifecycle.temporal.client import Lifecycle
+from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.worker.overdue_looks import AGAIN_S, Overdue
 from tests.support.lab import Lab
@@ -45,7 +45,7 @@ def searcher(lab: Lab, clock: Callable[[], datetime] | None = None) -> Overdue:
     clock = clock or Later(LATE_S)
     audit = build_audit(lab.parts)
     audit.clock = clock
-    return Overdue(lab.store, audit.take_over, Lifecycle(lab.client).look_now, clock=clock)
+    return Overdue(lab.store, audit.take_over, Workflows(lab.client).look_now, clock=clock)
 
 
 async def executing(lab: Lab, **more: Any) -> WorkflowHandle[Any, Any]:
@@ -58,7 +58,7 @@ async def executing(lab: Lab, **more: Any) -> WorkflowHandle[Any, Any]:
 
 async def ended(lab: Lab) -> None:
     lab.cluster.end_now(1, 0, end=FINISHED)
-    await Lifecycle(lab.client).look_now(lab.store.get_run(1).owner_workflow_id)
+    await Workflows(lab.client).look_now(lab.store.get_run(1).owner_workflow_id)
     await lab.until(lambda: lab.store.get_run(1).status == "COMPLETED")
 
 
@@ -170,7 +170,7 @@ async def test_what_is_taken_over_in_vain_is_tried_ever_more_rarely(idle_lab: La
 async def test_an_outage_of_temporal_is_waited_out_and_told(idle_lab: Lab) -> None:
     lab = idle_lab
     lab.store.reserve_run(RunRequest(crawler="books"), "outage")
-    lab.parts.directory = TemporalDirectory(asyncio.get_running_loop())
+    lab.parts.directory = TemporalDirectory(asyncio.get_running_loop(), Workflows())
     one = searcher(lab, Later(OVERDUE_S + 5))
     with pytest.raises(TemporalUnavailable):
         await one.turn()

@@ -12,10 +12,8 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
 from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError, RPCStatusCode
 
 from crawler_lifecycle.domain.names import QUEUE_MAIN
-from crawler_lifecycle.temporal.directory import OPEN
 
 #: From this try on a workflow's step is not only slow: a worker that dies with it costs one try, and that is normal.
 TRIES_MIN = 3
@@ -24,8 +22,8 @@ UNTAKEN = timedelta(seconds=30)
 #: Events read backwards to find what failed.
 _EVENTS = 200
 #: Workflows whose next step failed several times in a row; the server keeps the list (1.30 and later).
-_TROUBLED = f"TemporalReportedProblems IS NOT NULL AND ExecutionStatus = 'Running' AND TaskQueue = '{QUEUE_MAIN}'"
-TROUBLED_MAX = 1000
+_WITH_PROBLEMS = f"TemporalReportedProblems IS NOT NULL AND ExecutionStatus = 'Running' AND TaskQueue = '{QUEUE_MAIN}'"
+PROBLEMS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +37,10 @@ class WorkflowProblem:
     """Whether the workflow's code does not continue what an earlier build began."""
 
 
-async def problem_of(client: Client, workflow_id: str) -> WorkflowProblem | None:
-    """Why this workflow does not go on; ``None`` when it does, or is not open. Raises ``RPCError``."""
-    try:
-        found = await client.get_workflow_handle(workflow_id).describe()
-    except RPCError as error:
-        if error.status == RPCStatusCode.NOT_FOUND:
-            return None
-        raise
+async def problem_of(client: Client, found: WorkflowExecutionDescription) -> WorkflowProblem | None:
+    """Why this open workflow does not go on; ``None`` when it does. Raises ``RPCError``."""
     raw = found.raw_description
-    if raw.workflow_execution_info.status not in OPEN or not raw.HasField("pending_workflow_task"):
+    if not raw.HasField("pending_workflow_task"):
         return None
     step = raw.pending_workflow_task
     scheduled = step.scheduled_time.ToDatetime(tzinfo=UTC)
@@ -58,13 +50,13 @@ async def problem_of(client: Client, workflow_id: str) -> WorkflowProblem | None
     return WorkflowProblem(scheduled, None) if waits and datetime.now(UTC) - scheduled > UNTAKEN else None
 
 
-async def troubled(client: Client) -> dict[str, str]:
+async def problems(client: Client) -> dict[str, str]:
     """The open workflows whose next step fails again and again, with the server's words for it. Raises ``RPCError``.
 
-    At most ``TROUBLED_MAX``. A server of before 1.30 has no such list and refuses the query.
+    At most ``PROBLEMS_MAX``. A server of before 1.30 has no such list and refuses the query.
     """
     found = {}
-    async for row in client.list_workflows(_TROUBLED, page_size=TROUBLED_MAX, limit=TROUBLED_MAX):
+    async for row in client.list_workflows(_WITH_PROBLEMS, page_size=PROBLEMS_MAX, limit=PROBLEMS_MAX):
         words = row.search_attributes.get("TemporalReportedProblems", [])
         causes = [str(word).partition("cause=")[2].removeprefix("WorkflowTaskFailedCause") for word in words]
         found[row.id] = ", ".join(filter(None, causes))
