@@ -13,7 +13,7 @@ help:
 	@echo "make dev        keep the same stack up (Ctrl-C ends it)"
 	@echo "make test       ruff, mypy, pytest on SQLite and fakes, and one whole stack; says in words what it had to skip"
 	@echo "make test-servers  what needs a database server (MariaDB, MySQL)"
-	@echo "make test-e2e   the other stacks of real processes that prove what the README promises"
+	@echo "make test-e2e   services, crawls and whole stacks as real processes: what the README promises"
 	@echo "make test-deps  install what some tests need from Debian (root): MariaDB, curl, jq, unzip, runc, CNI plugins"
 	@echo "make test-all   everything, whole matrices and the Kubernetes included; tells where the time went"
 	@echo "make test-kubernetes-37  what we ask of the Kubernetes API, on the client's next major release; it may lag"
@@ -60,6 +60,7 @@ test-servers: env
 	@$(PY) -m pytest -q -m "servers and not slow and not soak" $(TOGETHER)
 
 test-e2e: env
+	@$(PY) -m pytest -q -m "processes and not servers and not slow and not soak" $(TOGETHER)
 	@$(PY) -m pytest -q -m "not slow and not soak" tests/e2e tests/dev --ignore $(STACK)
 
 lint: env image-lint

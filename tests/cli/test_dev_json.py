@@ -36,7 +36,7 @@ def seen() -> Iterator[tuple[str, list[dict[str, str]]]]:
             """Nobody reads it."""
 
     with HTTPServer(("127.0.0.1", 0), Listener) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}", heads
         server.shutdown()

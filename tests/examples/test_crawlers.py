@@ -21,6 +21,8 @@ import yaml
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from tests.examples.demo_site import ROOT, RunningSite
 
+pytestmark = pytest.mark.processes
+
 PROJECT = ROOT / "examples" / "crawlers"
 OPERATIONS = {"sqs": 23, "dax": 21, "polly": 13, "glacier": 33}
 

@@ -15,6 +15,8 @@ import pytest
 from crawler_lifecycle.gateway.access.tokens import new_token
 from tests.gateway.gateway_process import environment, gateway, refused
 
+pytestmark = pytest.mark.processes
+
 MIB = 1024 * 1024
 
 

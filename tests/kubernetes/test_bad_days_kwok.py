@@ -24,7 +24,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 DEAF = scripted(stop_after="3600s")
 
 
-@pytest_asyncio.fixture(loop_scope="session", params=[True, False], ids=["observed", "unobserved"])
+@pytest_asyncio.fixture(
+    loop_scope="session", params=[True, pytest.param(False, marks=pytest.mark.slow)], ids=["observed", "unobserved"]
+)
 async def kube(
     request: pytest.FixtureRequest, server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path
 ) -> AsyncIterator[KubeLab]:

@@ -20,6 +20,8 @@ from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.places import CGROUPS, Places, base
 from tests.kubernetes.cluster.processes import ClusterFailed, Part, until
 
+pytestmark = pytest.mark.slow
+
 UP = [sys.executable, "-m", "tests.kubernetes.cluster", "up"]
 POD = {
     "containers": [{"name": "crawler", "image": images.PYTHON, "imagePullPolicy": "Never"}],

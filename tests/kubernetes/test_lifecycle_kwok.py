@@ -24,7 +24,9 @@ QUICKLY = scripted(run_for="1s", message=FINISHED)
 ENDLESS = scripted(stop_code="11", message=SHUTDOWN)
 
 
-@pytest_asyncio.fixture(loop_scope="session", params=[True, False], ids=["observed", "unobserved"])
+@pytest_asyncio.fixture(
+    loop_scope="session", params=[True, pytest.param(False, marks=pytest.mark.slow)], ids=["observed", "unobserved"]
+)
 async def kube(
     request: pytest.FixtureRequest, server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path
 ) -> AsyncIterator[KubeLab]:

@@ -33,7 +33,7 @@ from tests.kubernetes.kube_lab import KubeLab, kube_laboratory
 from tests.kubernetes.test_lifecycle_kwok import ENDLESS, QUICKLY, request
 from tests.support.temporal import temporal_server
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 
 #: Graces that have passed as soon as something is seen.
 AT_ONCE = AuditRules(grace_s=0, orphan_grace_s=0, start_grace_s=0, resend_s=0)

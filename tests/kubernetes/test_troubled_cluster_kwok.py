@@ -57,7 +57,7 @@ class Rights:
         self._admin.delete(f"{self._path}/rolebindings/ours", {})
 
 
-@pytest.mark.parametrize("watched", [True, False], ids=["observed", "unobserved"])
+@pytest.mark.parametrize("watched", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["observed", "unobserved"])
 async def test_rights_removed_in_mid_run(
     server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path, watched: bool
 ) -> None:
@@ -89,7 +89,7 @@ async def test_rights_removed_in_mid_run(
         await kube.lab.until(lambda: (kube.jobs(), kube.pods()) == ([], []), 150)
 
 
-@pytest.mark.parametrize("watched", [True, False], ids=["observed", "unobserved"])
+@pytest.mark.parametrize("watched", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["observed", "unobserved"])
 async def test_parts_of_the_control_plane_are_killed_and_hang(
     server: WorkflowEnvironment, kube_binaries: None, tmp_path: Path, watched: bool
 ) -> None:

@@ -28,7 +28,7 @@ from crawler_lifecycle.temporal.plugin import plugin
 from tests.observability.watched_world import ROOT, VALUES, Collector, Watched, until
 from tests.support.temporal import temporal_server
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.processes]
 
 HEADER = "canary-of-a-caller-9"
 SECRET = [*VALUES, HEADER]

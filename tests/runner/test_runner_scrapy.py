@@ -16,6 +16,8 @@ from crawler_lifecycle.runner.verdict import BEFORE_START
 from tests.runner.runner_bench import wait_until
 from tests.runner.scrapy_project import ScrapyBench
 
+pytestmark = pytest.mark.processes
+
 #: More pages than the slow spider can ask for while a test lasts.
 ENDLESS = "2000"
 

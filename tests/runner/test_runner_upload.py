@@ -291,7 +291,7 @@ def test_a_lost_answer_is_asked_for_again_and_nothing_is_there_twice(bench: Runn
         Fault("damage", "PutObject"),
         Fault("status", "PutObject", status=403, code="RequestExpired"),
     ]
-    assert bench.python("", **way.environment()) == 0
+    assert bench.python("", eager=True, **way.environment()) == 0
     assert _uploaded(bench.summary())["uploaded"] is True
     assert way.contents() == content
     assert way.keys() == ["bundle.json", "part-00000", "part-00001", "part-00002"][: len(way.keys())]
@@ -303,7 +303,7 @@ def test_spoiled_at_random_it_is_whole_in_the_end_or_says_that_it_is_not(
 ) -> None:
     content = _fill(bench.files, 2)
     way.proxy.seeded(seed, 0.4, ("slow_down", "reset", "drop_answer", "internal", "damage"))
-    assert bench.python("", **way.environment()) == 0
+    assert bench.python("", eager=True, **way.environment()) == 0
     way.proxy.calm()
     if _uploaded(bench.summary())["uploaded"]:
         assert way.contents() == content

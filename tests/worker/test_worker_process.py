@@ -99,6 +99,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., WorkerProcess]]:
         worker.end(signal.SIGKILL)
 
 
+@pytest.mark.processes
 def test_without_temporal_it_waits_and_says_so(start: Callable[..., WorkerProcess]) -> None:
     worker = start()
     missing = worker.until(lambda status, body: status == 503 and "no Temporal" in str(body))["missing"]
@@ -108,6 +109,7 @@ def test_without_temporal_it_waits_and_says_so(start: Callable[..., WorkerProces
     assert "not ready: temporal" in said
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("role", sorted(ROLES))
 def test_only_roles_that_ask_the_cluster_need_a_way_to_it(
     start: Callable[..., WorkerProcess], tmp_path: Path, role: str
@@ -123,6 +125,7 @@ def test_only_roles_that_ask_the_cluster_need_a_way_to_it(
     assert worker.end()[0] == 0
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("settings", "words"), [
     ({"LIFECYCLE_DATABASE__URL": "oracle://u:secret@h/x"}, ["LIFECYCLE_DATABASE__URL", "oracle"]),
     ({"LIFECYCLE_CLUSTER__KIND": "swarm"}, ["LIFECYCLE_CLUSTER__KIND", "'swarm'"]),
@@ -140,6 +143,7 @@ def test_a_wrong_setting_is_named_with_its_value(
     assert "Traceback" not in said
 
 
+@pytest.mark.processes
 def test_a_taken_health_port_is_named(start: Callable[..., WorkerProcess]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -153,6 +157,7 @@ def test_a_taken_health_port_is_named(start: Callable[..., WorkerProcess]) -> No
     assert "Traceback" not in said
 
 
+@pytest.mark.processes
 def test_a_taken_metrics_port_is_named(start: Callable[..., WorkerProcess]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -166,6 +171,7 @@ def test_a_taken_metrics_port_is_named(start: Callable[..., WorkerProcess]) -> N
     assert "Traceback" not in said
 
 
+@pytest.mark.processes
 def test_traces_without_the_extra_are_an_error_at_the_start(
     start: Callable[..., WorkerProcess], tmp_path: Path
 ) -> None:
@@ -182,6 +188,7 @@ def test_traces_without_the_extra_are_an_error_at_the_start(
     assert "Traceback" not in said
 
 
+@pytest.mark.processes
 def test_health_can_be_asked_over_ipv6_where_there_is_one(start: Callable[..., WorkerProcess]) -> None:
     worker = start(LIFECYCLE_WORKER__HEALTH_HOST="::1")
     if not _has_ipv6():
@@ -246,6 +253,7 @@ async def test_every_activity_is_served_where_the_policies_send_it(server: Workf
         assert all(name in served[policy.queue] for name, policy in POLICIES.items())
 
 
+@pytest.mark.processes
 @pytest.mark.asyncio(loop_scope="session")
 async def test_it_registers_what_is_missing_names_an_old_schema_and_leaves_in_order(
     server: WorkflowEnvironment, start: Callable[..., WorkerProcess], tmp_path: Path
@@ -268,6 +276,7 @@ async def test_it_registers_what_is_missing_names_an_old_schema_and_leaves_in_or
     assert "Traceback" not in said
 
 
+@pytest.mark.processes
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_process_that_only_observes_is_ready_while_it_sees(
     server: WorkflowEnvironment, start: Callable[..., WorkerProcess], tmp_path: Path
@@ -304,6 +313,7 @@ def _replaced(state: Path, away: Path) -> None:
             shutil.rmtree(state, ignore_errors=True)
 
 
+@pytest.mark.processes
 @pytest.mark.asyncio(loop_scope="session")
 async def test_while_it_serves_readiness_says_what_the_database_has_become(
     server: WorkflowEnvironment, start: Callable[..., WorkerProcess], tmp_path: Path

@@ -14,6 +14,8 @@ import pytest
 
 from crawler_lifecycle.adapters.database import head_version
 
+pytestmark = pytest.mark.processes
+
 
 def db(url: str, *words: str) -> subprocess.CompletedProcess[str]:
     """``crawlctl db …`` on this database."""

@@ -31,7 +31,7 @@ from tests.support.temporal import temporal_server
 
 __all__ = ["mariadb"]
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.processes]
 
 BODY = {"crawler": "plain", "args": {"page": "1"}}
 

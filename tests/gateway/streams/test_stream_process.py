@@ -6,9 +6,12 @@ import signal
 from pathlib import Path
 
 import httpx
+import pytest
 
 from crawler_lifecycle.adapters.database import upgrade
 from tests.gateway.gateway_process import environment, gateway
+
+pytestmark = pytest.mark.processes
 
 
 def test_readers_do_not_keep_the_gateway_from_leaving(tmp_path: Path) -> None:
