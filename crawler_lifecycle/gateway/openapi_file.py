@@ -1,4 +1,4 @@
-"""Writes the gateway's OpenAPI document and the page of its problem codes."""
+"""``python -m crawler_lifecycle.gateway.openapi_file docs``: writes ``openapi.json`` and ``problems.md`` there."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The gateway's OpenAPI document: who may call what, which problems to expect, examples; and how it is written.
-
-``python -m crawler_lifecycle.gateway.api.openapi docs`` writes ``openapi.json`` and ``problems.md`` into that folder.
-"""
+"""The gateway's OpenAPI document: roles, possible problems, examples."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.gateway import openapi_file
 from crawler_lifecycle.gateway.access.operations import ACCESS
 from crawler_lifecycle.gateway.api import openapi
 from crawler_lifecycle.web.problem_codes import CODES, render
@@ -32,7 +33,7 @@ CURE = "run `make openapi` and commit what it writes"
 
 @pytest.fixture(scope="module")
 def document() -> Any:
-    return json.loads(openapi.text())
+    return json.loads(openapi_file.text())
 
 
 def _operations(document: Any) -> list[tuple[str, str, Any]]:
@@ -43,8 +44,8 @@ def _operations(document: Any) -> list[tuple[str, str, Any]]:
 
 
 def test_the_committed_document_is_the_one_that_is_served(client: TestClient) -> None:
-    assert (DOCS / "openapi.json").read_text() == openapi.text(), CURE
-    assert client.get("/openapi.json").json() == json.loads(openapi.text())
+    assert (DOCS / "openapi.json").read_text() == openapi_file.text(), CURE
+    assert client.get("/openapi.json").json() == json.loads(openapi_file.text())
 
 
 def test_the_page_of_problems_is_made_from_the_table() -> None:
@@ -52,11 +53,11 @@ def test_the_page_of_problems_is_made_from_the_table() -> None:
 
 
 def test_the_command_writes_both_and_the_same_bytes_each_time(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "crawler_lifecycle.gateway.api.openapi", str(tmp_path)]
+    command = [sys.executable, "-m", "crawler_lifecycle.gateway.openapi_file", str(tmp_path)]
     subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True)
-    assert (tmp_path / "openapi.json").read_text() == openapi.text()
+    assert (tmp_path / "openapi.json").read_text() == openapi_file.text()
     assert (tmp_path / "problems.md").read_text() == render()
-    assert openapi.main(str(tmp_path / "missing")) == 1
+    assert openapi_file.main(str(tmp_path / "missing")) == 1
 
 
 # --- what it says -----------------------------------------------------------------------------------------------------
