@@ -1,4 +1,4 @@
-"""All settings as one tree, read once by entry points and passed on as values.
+"""All settings as one tree: entry points read it once and pass values on.
 
 Sources, later ones win: defaults, the TOML file named by ``LIFECYCLE_CONFIG``, environment variables with the prefix
 ``LIFECYCLE_`` and ``__`` between levels (``LIFECYCLE_DATABASE__URL``). Temporal keeps its own (``TEMPORAL_*``).

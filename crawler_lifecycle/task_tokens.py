@@ -1,4 +1,4 @@
-"""The tokens by which a crawler adds tasks to its own run and reads its stop, and a runner uploads its task's files.
+"""Tokens of a task: its crawler adds tasks and reads the stop of its own run, its runner uploads files.
 
 Each does that and nothing else. ``task.<run>.<mac>`` and ``files.<run>.<index>.<attempt>.<mac>``, where a run is named
 by number and uid (``RunRef``), so that no other run that ever gets the number is opened: the mac is

@@ -1,4 +1,4 @@
-"""Taking up again what executes and no row knows, as after a restore of the database."""
+"""Adoption: takes up runs and tasks that execute but have no row, for example after a restore of the database."""
 
 from __future__ import annotations
 

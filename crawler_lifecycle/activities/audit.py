@@ -1,4 +1,4 @@
-"""The audit: what database, cluster and Temporal say about the same runs, compared in pages and put right.
+"""Activities of the audit: compare database, cluster and Temporal in pages, and repair what differs.
 
 Everything here runs on a task queue of its own, with threads and connections of its own: an audit that hangs, or has a
 million rows to compare, never holds up a run. Each activity compares one page of one source, keeps what it found, and

@@ -1,4 +1,4 @@
-"""How an audit ends tasks that nobody owns, and what a repair is."""
+"""How an audit ends tasks that no run owns, and how it repairs a run."""
 
 from __future__ import annotations
 

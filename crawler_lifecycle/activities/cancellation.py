@@ -1,4 +1,4 @@
-"""Stopping: from the wish to the proof. Everything here runs on the control queue."""
+"""Activities of a stop, from the request to the proof. All of them run on the control queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage 4, completion: the verdict, the signal for the export, and the archive of supporting files."""
+"""Stage 4, completion: the verdict, the export signal, and the archive of supporting files."""
 
 from __future__ import annotations
 

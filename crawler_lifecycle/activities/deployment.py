@@ -1,4 +1,4 @@
-"""Stage 2, deployment: tasks go to the scheduler service, and the main task is watched until it has started."""
+"""Stage 2, deployment: offers tasks to the scheduler service and waits until the main task has started."""
 
 from __future__ import annotations
 

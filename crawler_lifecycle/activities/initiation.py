@@ -1,4 +1,4 @@
-"""Stage 1, initiation: the run records itself and says who owns it."""
+"""Stage 1, initiation: records the run and the workflow that owns it."""
 
 from __future__ import annotations
 

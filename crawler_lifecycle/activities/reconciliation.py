@@ -1,4 +1,4 @@
-"""Stage 3, reconciliation: look at the cluster, compare, write down what is true.
+"""Stage 3, reconciliation: looks at the cluster, compares, and records what is true.
 
 A look's findings are staged in the database between the activities of one round, so that nothing large travels
 through Temporal and each activity can be repeated alone.

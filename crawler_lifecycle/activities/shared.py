@@ -1,4 +1,4 @@
-"""What several stages share: wire formats of activities, heartbeats, and the two ways of delivering an event."""
+"""What several stages share: wire formats of activities, heartbeats, and the delivery of events."""
 
 from __future__ import annotations
 

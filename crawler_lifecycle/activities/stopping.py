@@ -1,4 +1,4 @@
-"""Asking the tasks of a run to end: as many as there are, page by page, with the progress on record."""
+"""Asks the tasks of a run to end, page by page; heartbeats carry the progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of an audit: what database, cluster and Temporal say about the same runs, and what to do where they differ.
+"""Rules of the audit: what may differ between database, cluster and Temporal, and what is done about it.
 
 Everything here is pure. An audit reads facts, judges each of them alone (so their order means nothing), keeps what it
 found with the moment it first saw it, and repairs a finding once its grace is over: whoever is just about to put

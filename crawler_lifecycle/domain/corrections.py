@@ -1,4 +1,4 @@
-"""The ledger of truth: what kinds of corrections there are, and for how long a recorded status was untrue.
+"""Corrections: their kinds, and for how long a recorded status was untrue.
 
 A **correction** is a recorded status that turned out to be untrue. A normal end that the next due look finds is none:
 that is lag, and each transition tells its own. The look that was due decides which of the two it is, also over an

@@ -1,4 +1,4 @@
-"""Which runs have outlived their files: what may be removed of them, and what is kept and why.
+"""Retention of files: which runs are old enough, what of them may be removed, what stays and why.
 
 Files are given up for good, so everything that is not known counts as a reason to keep them.
 """

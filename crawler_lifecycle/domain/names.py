@@ -1,4 +1,4 @@
-"""Every name that somebody outside may type, store or search for, in one place.
+"""Every name that people outside may type, store or search for.
 
 Changing one of these is a change of contract: schedulers start the workflow type, operators send the signals, saved
 views in the Temporal UI use the search attributes, reports join on the names of cluster objects.

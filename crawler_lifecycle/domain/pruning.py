@@ -1,4 +1,4 @@
-"""What may leave the database: which rows of runs that ended long ago are no evidence of anything, and what stays.
+"""Pruning of the database: which rows of runs that ended long ago may go, and which stay and why.
 
 A row that is not known to be of no more use stays.
 """

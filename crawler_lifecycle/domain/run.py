@@ -1,4 +1,4 @@
-"""A run: its request, its statuses, what is told about it, and the verdict over its tasks.
+"""A run: its request, its statuses, its events, and the verdict from its tasks.
 
 The dataclasses here are wire formats: they travel as JSON through Temporal, HTTP and the database. Unknown fields are
 refused (``extra: forbid``, read by pydantic at the edges; this module itself needs only the standard library).

@@ -1,4 +1,4 @@
-"""Which run is meant: its number and its uid."""
+"""The identity of a run: its number and its uid."""
 
 from __future__ import annotations
 

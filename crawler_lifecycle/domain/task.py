@@ -1,4 +1,4 @@
-"""A task: its statuses, what one look says about it, and the table that turns an end into status, outcome and cause."""
+"""A task: its statuses, observations of it, and the table from an end to status, outcome and cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A value that nobody could decode, and why."""
+"""A value that could not be decoded, and why."""
 
 from __future__ import annotations
 

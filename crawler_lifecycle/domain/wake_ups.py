@@ -1,4 +1,4 @@
-"""When a run is woken for a change that somebody noticed: at most one wake-up outstanding for each run.
+"""When a noticed change wakes a run: at most one wake-up is outstanding for each run.
 
 A wake-up is outstanding from its signal until a look is on record that observed at or after the change it was sent
 for, or until ``PATIENCE_S`` have passed. What changes meanwhile is remembered as one newest moment and leads to at most

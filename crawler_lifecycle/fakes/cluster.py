@@ -1,4 +1,4 @@
-"""A cluster in memory with a clock of one's own, for tests that must not wait and must not start processes."""
+"""A cluster in memory, with a clock that tests move."""
 
 from __future__ import annotations
 

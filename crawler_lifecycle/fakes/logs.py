@@ -1,4 +1,4 @@
-"""What tasks print, in memory."""
+"""Logs of tasks, in memory."""
 
 from __future__ import annotations
 

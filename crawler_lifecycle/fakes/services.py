@@ -1,4 +1,4 @@
-"""The outside services in memory, for tests: scheduler service, workflow directory, notifier, sink, archive, catalogue.
+"""Outside services in memory: scheduler service, workflow directory, notifier, sink, archive, catalogue.
 
 Each behaves like its adapter (``tests/contracts/services`` runs the same tests over both) and can be told to fail.
 """

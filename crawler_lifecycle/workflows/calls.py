@@ -1,4 +1,4 @@
-"""Calling activities from a workflow so that a stop never waits behind one of them."""
+"""Calls of activities from a workflow, such that a stop never waits behind one of them."""
 
 from __future__ import annotations
 

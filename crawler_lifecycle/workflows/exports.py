@@ -1,4 +1,4 @@
-"""``RunExportWorkflow``: sends again what an ended run has to deliver.
+"""``RunExportWorkflow``: delivers an ended run's event and archive again.
 
 A run's own workflow gives up after 24 hours and may be closed for months when somebody asks for the archive again. The
 activities, their keys and their records are the same, so a delivery that had succeeded is only repeated.

@@ -1,4 +1,4 @@
-"""What a run's workflow remembers, as one value that travels over continue-as-new."""
+"""The state of a run's workflow, as one value that travels over continue-as-new."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts that several steps of a run share: one look and what follows, asking tasks to end, telling the world."""
+"""Steps that several stages share: one look and what follows, asking tasks to end, sending events."""
 
 from __future__ import annotations
 
