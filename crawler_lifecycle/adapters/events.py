@@ -1,4 +1,4 @@
-"""Where events go in the embedded default: a file of JSON lines, and the outbox table itself."""
+"""The event sink of the embedded default (a file of JSON lines), and the notifier that only uses the outbox."""
 
 from __future__ import annotations
 

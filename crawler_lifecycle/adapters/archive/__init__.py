@@ -1,7 +1,7 @@
 """Archives of supporting files: one zip for each attempt of a run, in a folder or in an S3 bucket.
 
-One packer (``packing``) serves both, so that the same files give the same bytes wherever they go. The folders that go
-in are written by crawlers and are therefore hostile input (``walk``, ``naming``).
+One packer (``zip.packing``) serves both, so that the same files give the same bytes wherever they go. The folders are
+written by crawlers and are therefore hostile input (``zip.walk``, ``zip.names``).
 """
 
 from __future__ import annotations

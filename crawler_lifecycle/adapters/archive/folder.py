@@ -1,4 +1,4 @@
-"""Archives in a folder: a zip appears under its name when it is complete, or not at all."""
+"""Archives in a folder: a zip appears under its name only when it is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one archive may hold, and what a key may look like."""
+"""Limits of one archive, and the form of its key."""
 
 from __future__ import annotations
 

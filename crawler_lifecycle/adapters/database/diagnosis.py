@@ -1,4 +1,4 @@
-"""What an operator must know about a database: which server it is, its schema, its settings, its clock."""
+"""What an operator must know about a database: its server, schema, settings and clock."""
 
 from __future__ import annotations
 

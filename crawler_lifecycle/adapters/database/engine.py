@@ -1,4 +1,4 @@
-"""Connections: how each database is opened, what a transaction is, and which failures mean "not now".
+"""Connections: how each database is opened, what a transaction is, and which failures are temporary.
 
 One path for both databases; the differences are all here: SQLite gets its pragmas and ``BEGIN IMMEDIATE`` for writers
 (a writer that upgrades a read lock cannot wait, it fails), MySQL and MariaDB get READ COMMITTED, strict mode and

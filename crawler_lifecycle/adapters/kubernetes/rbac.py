@@ -1,4 +1,4 @@
-"""What each of our components may do on the cluster, and asking the API server whether that is so.
+"""RBAC: what each component may do on the cluster, and the question to the API server whether it may.
 
 ``roles.yaml`` and ``cluster-id.yaml`` in ``deploy/base/crawls`` grant exactly this, and a test compares them. Whoever
 adds a call to this package adds its right here and there.

@@ -1,4 +1,4 @@
-"""The local cluster: what runs, what waits, how it ended, and how to stop it. See design section 5.11 in docs.
+"""The local cluster as the port ``Cluster``: looks, and stops (docs/crawlers.md).
 
 No daemon and no memory: everything is read from the task folders and /proc at each call, so any number of processes
 may use one state folder at the same time, and any of them may die at any moment.

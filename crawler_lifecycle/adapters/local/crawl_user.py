@@ -1,4 +1,4 @@
-"""The user that crawlers of the local cluster execute as, where it is not our own."""
+"""The user that local crawlers execute as, where it is not our own."""
 
 from __future__ import annotations
 

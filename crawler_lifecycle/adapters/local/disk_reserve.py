@@ -1,4 +1,4 @@
-"""Room on the disk for the end of a task, taken before it starts: a crawler that fills the disk hides no end.
+"""Disk space reserved for the end of a task, so that a full disk hides no end.
 
 Standard library only: the supervisor loads it.
 """

@@ -1,4 +1,4 @@
-"""What a task's folder and /proc say together: one observation, whoever of the three processes was killed.
+"""Reads a task's folder and /proc and makes one observation of them.
 
 Nothing here writes. A file that holds something else than we wrote is set aside: its trouble is told in the
 observation's reason (or the end's message) and its contents are not believed.

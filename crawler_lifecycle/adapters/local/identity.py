@@ -1,4 +1,4 @@
-"""Who a process is: its number *and* the moment it started, in this boot of the machine.
+"""Identity of a process: its number *and* its start time, in this boot of the machine.
 
 A process id alone is reused sooner or later; together with the start time in clock ticks (field 22 of
 ``/proc/<pid>/stat``) and the boot id it names one process for ever. Standard library only and light on imports:

@@ -1,4 +1,4 @@
-"""Everything that waits or executes on the local cluster, whoever it belongs to.
+"""Inventory: everything that waits or executes on the local cluster, whoever it belongs to.
 
 Two sources, because each can be missing: the folders of tasks without an end, and the processes whose environment names
 a folder of ours. A process that outlived its recorded end, or whose folder was taken away, is in the second alone.

@@ -1,4 +1,4 @@
-"""Starting tasks on the local cluster: the spec, the place in the queue, the supervisor."""
+"""Starts tasks on the local cluster: the spec, the place in the queue, the supervisor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What observers read off the disk: folders of marks, the tree of tasks, and which of them they are."""
+"""Directory listings of the observer: liveness marks, the tree of tasks, and what they name."""
 
 from __future__ import annotations
 

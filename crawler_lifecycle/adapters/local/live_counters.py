@@ -1,4 +1,4 @@
-"""What local crawlers have counted so far: the statistics files of the tasks that live, one small read each."""
+"""Live counters of local crawlers: the statistics files of tasks that live, one small read each."""
 
 from __future__ import annotations
 

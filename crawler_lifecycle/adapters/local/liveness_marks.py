@@ -1,4 +1,4 @@
-"""Marks of the tasks that live, so that whoever watches need not read the folders of two weeks.
+"""Liveness marks: one file for each task that lives, so that observers need not read all old folders.
 
 A mark is an empty file named like the task on the cluster. It lies in ``live/`` from before the supervisor starts until
 the end is on file, then for a while in ``ended/``: a task that came and went between two readings is seen there. Marks

@@ -1,4 +1,4 @@
-"""What tasks of the local cluster print: the file ``log`` in a task's folder.
+"""Logs of local tasks: the file ``log`` in a task's folder.
 
 The crawler owns that folder and may put anything there under any name. Nothing below our own state folder is followed
 that could lead elsewhere, and only a regular file is read.

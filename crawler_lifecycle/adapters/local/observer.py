@@ -1,4 +1,4 @@
-"""Notices at once what happens to local tasks: starts, ends, killed supervisors, crawlers and folders taken away.
+"""The observer of local tasks: it reports starts, ends, killed supervisors and removed folders at once.
 
 Two things are watched, both cheap however many runs there ever were. The marks in ``live/``, ``waiting/`` and
 ``ended/`` are listed when their folder's time changed, every ``SCAN_S``. And each supervisor is held by a file

@@ -1,4 +1,4 @@
-"""What a process of ours asks the kernel for itself. Linux; standard library only, because the supervisor loads it."""
+"""Calls to the kernel for our own process. Linux; standard library only, because the supervisor loads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting in order: file locks as slots and turnstile, and signals that only ever wake a sleeper.
+"""The slot queue: file locks as slots, a turnstile that keeps the order, and signals that wake a sleeper.
 
 Standard library only and light on imports: the supervisor loads it.
 """

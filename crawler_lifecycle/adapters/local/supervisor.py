@@ -1,4 +1,4 @@
-"""The supervisor of one local task: a small detached process that outlives every other process of ours.
+"""The supervisor of one local task: a small detached process that outlives all our other processes.
 
 It waits for a slot, writes down who the crawler is before the crawler executes, passes a stop on once, enforces the
 memory limit and the grace after a stop, reaps, and writes the end. All it knows it reads from the task's folder, so

@@ -1,4 +1,4 @@
-"""Supporting files of tasks of the local cluster, also while they execute.
+"""Supporting files of local tasks, also while they execute.
 
 The crawler owns the folder and may change it at any moment: it is held and read by ``runner/held.py``.
 """

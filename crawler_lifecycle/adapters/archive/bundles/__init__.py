@@ -1,1 +1,1 @@
-"""Bundles: the supporting files that pods uploaded themselves."""
+"""Bundles: supporting files that pods uploaded themselves."""

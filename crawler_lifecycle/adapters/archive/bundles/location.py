@@ -1,4 +1,4 @@
-"""The place of bundles itself: whether we may use it, and clearing it of runs that are over and exported."""
+"""The location of bundles in object storage: the check that we may use it, and the removal of old bundles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bundles: what tasks in pods put into object storage, and how it is read for an archive.
+"""Reads the bundles that tasks in pods uploaded, for an archive.
 
 A bundle is a ``tar.gz`` cut into objects, and an end that lists them:
 

@@ -1,1 +1,1 @@
-"""Archives in S3: parts of a multipart upload, what a failure means, and what is left over."""
+"""Archives in S3: multipart uploads, errors, and leftovers."""

@@ -1,4 +1,4 @@
-"""Archives in an S3 bucket: streamed while they are packed, whole or not there at all.
+"""Archives in an S3 bucket: streamed while they are packed; complete or absent.
 
 ``AWS_*`` variables, profiles and roles are read by boto3 itself, ``AWS_ENDPOINT_URL`` included. Retries are Temporal's;
 only a single call is repeated here twice, or one lost part in a thousand would mean to start again.

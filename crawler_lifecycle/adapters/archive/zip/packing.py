@@ -1,4 +1,4 @@
-"""The zip itself, written once from its beginning to its end, to a file or straight into an upload.
+"""Packs a zip in one pass, into a file or an upload.
 
 The same files give the same bytes: members come in the order of their names, and times and modes are constants.
 """

@@ -1,4 +1,4 @@
-"""A zip that is written from its beginning to its end, to something that cannot seek."""
+"""A zip writer for outputs that cannot seek."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The regular files of a bundle (``tar.gz``) that a task uploaded, one after the other, and nothing else.
+"""Reads the regular files of a bundle (``tar.gz``) that a task uploaded, one after the other.
 
 A bundle comes from a crawler's pod and is therefore hostile. Nothing is unpacked to a disk: each file is handed on
 while the stream is read, so that links, absolute names and devices lead nowhere, and memory stays the same whatever

@@ -1,4 +1,4 @@
-"""The regular files below a folder that a crawler wrote, opened, and nothing else.
+"""Walks a folder that a crawler wrote and opens its regular files, and nothing else.
 
 Nothing outside of the folder may get in, and nothing inside of it may stop us. Every step goes through a directory's
 file descriptor without following links, and nothing is opened before it was seen to be a file or a folder.

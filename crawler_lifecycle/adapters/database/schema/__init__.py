@@ -1,1 +1,1 @@
-"""The tables, and what their rows mean."""
+"""The tables, and how their rows become values."""

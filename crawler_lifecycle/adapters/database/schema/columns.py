@@ -1,4 +1,4 @@
-"""Types of columns: values as every database takes them, and gives them back."""
+"""Column types: values as every database takes them and gives them back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that another hand wrote: what cannot be is noticed here, told with its cure, and never written over.
+"""Row validation: impossible values that somebody wrote by hand are reported with a cure and never overwritten.
 
 Every rule is one that our own writers keep. Writers and readers of one row raise ``RowUnreadable``; lists go on, with
 the row marked, because one bad row must not hide all others.

@@ -1,4 +1,4 @@
-"""Between rows and the values of the ports."""
+"""From rows to the values of the ports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One connection to the Kubernetes API for a whole process: bytes in, bytes out, and an error for anything else.
+"""One connection to the Kubernetes API for a whole process: bytes, or an error for anything else.
 
 Every call has a limit for connecting, for silence, and for the whole of its answer. Nothing is tried again here, with
 three exceptions that are no retries of a call that may have worked: a 401 is answered once with credentials read anew,

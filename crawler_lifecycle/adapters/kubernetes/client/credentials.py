@@ -1,4 +1,4 @@
-"""Where the Kubernetes API is, who we are there, and the connections to it.
+"""Address and credentials of the Kubernetes API, and the connection pool.
 
 Addresses, certificates and credentials come from the official client's loaders, so that every kubeconfig works that
 works elsewhere; requests go over that client's own connection pools. Proxies are used only where the kubeconfig names

@@ -1,4 +1,4 @@
-"""A limit on the whole of a call, however its answer drips, and a way to end a stream from another thread.
+"""Deadlines: a limit on the whole of a call, and the end of a stream from another thread.
 
 The read timeout of a socket counts from byte to byte: a server that sends one byte every few seconds holds a caller
 for ever. So connections tell which socket a call uses, and one thread cuts the sockets of calls that are overdue.

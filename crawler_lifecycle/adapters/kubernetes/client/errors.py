@@ -1,4 +1,4 @@
-"""What the Kubernetes API did in place of an answer: errors with the server's own words, and words for people.
+"""Errors of the Kubernetes API: the server's own message, and words for people.
 
 Every one of them is a ``ClusterUnavailable``: whoever does not know better learns nothing and changes nothing.
 """

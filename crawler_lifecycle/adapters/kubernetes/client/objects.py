@@ -1,4 +1,4 @@
-"""The few fields of Jobs, pods and events that anybody here reads, decoded from JSON without the other three hundred.
+"""Jobs, pods and events, decoded from JSON: only the few fields that are read.
 
 Unknown fields are passed over, ``null`` counts as missing (Go writes empty slices that way). What identity rests on is
 required: an object without name and uid, or a list without items, is no answer. All times are aware, in UTC.

@@ -1,4 +1,4 @@
-"""One request to the Kubernetes API, and what came of it: bytes, or an error that says what was asked and what broke.
+"""One HTTP request to the Kubernetes API: bytes, or an error that says what was asked and what failed.
 
 Nothing is tried again, with one exception: a 401 is answered once with credentials that were read anew.
 """

@@ -1,4 +1,4 @@
-"""A watch: one line of JSON a change, until the server ends it. What goes wrong in it is an error, never an end."""
+"""A watch: one line of JSON for each change until the server ends it. A failure is an error and never an end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a task's files lie: in its pod, and on the shared volume.
+"""Paths of a task's files, in its pod and on the shared volume.
 
 Files of runs that ended are found by these rules, and pods that were created by an earlier version go on with theirs:
 a changed path loses what lies under the former one.

@@ -1,4 +1,4 @@
-"""What tasks print in pods: the log of the crawler's container, as its node keeps it.
+"""Logs of tasks in pods: the output of the crawler's container, as its node keeps it.
 
 Places are bytes from the beginning of what the node still has. The API cannot begin at a byte, only at a second
 (``sinceTime``), and end after some bytes (``limitBytes``). So every reading asks for the time of each line; of each log

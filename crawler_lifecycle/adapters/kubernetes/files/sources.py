@@ -1,4 +1,4 @@
-"""Where the supporting files of tasks that ran in pods are found: on a shared volume, or in object storage."""
+"""Sources of the supporting files of pods: the shared volume, or object storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shared volume as a whole: which runs left folders on it, and removing them.
+"""The shared volume: which runs left folders on it, and their removal.
 
 A run's folders are moved aside in one step each, below ``trash``, and removed there: a resume that comes meanwhile
 finds nothing, and never half of something. The kubelet makes the folders above those of a task, with the rights of the

@@ -1,1 +1,1 @@
-"""What changed: two watches, however many runs there are."""
+"""The observer: two watches, whatever the number of runs."""

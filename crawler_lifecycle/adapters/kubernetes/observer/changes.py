@@ -1,4 +1,4 @@
-"""What an observer remembers of pods and Jobs, and for which runs a difference is worth a look.
+"""Which differences between two snapshots of a pod or Job are worth a look at its run.
 
 Of each object a few words are kept and never the object: 10,000 pods take some megabytes. Told are starts, ends,
 disappearances, deletions, and that something waits for a reason or for long; never counters, heartbeats, or what comes

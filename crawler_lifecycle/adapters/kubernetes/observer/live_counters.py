@@ -1,4 +1,4 @@
-"""What crawlers in pods have counted so far: the last lines of the logs of some of them, again and again in turn.
+"""Live counters of crawlers in pods: the last lines of their logs, some pods at a time, in turn.
 
 A log costs the API server and the node of its pod a request each, so there are limits: so many logs in one turn, a few
 at a time, a few kilobytes of each, and an end of the turn after which what has not come is left for the next one.

@@ -1,4 +1,4 @@
-"""Notices within a moment what happens to our pods and Jobs, with two watches however many runs there are.
+"""The observer of pods and Jobs: it reports changes at once, from two watches.
 
 Each of the two is a ``Reflector`` in a thread of its own. Both feed one ``Changes``, which knows for which runs a
 difference is worth a look. Nothing here is evidence: what is told leads to a look, and the look decides. Any number of

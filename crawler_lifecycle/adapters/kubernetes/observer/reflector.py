@@ -1,4 +1,4 @@
-"""One kind of object, listed and then watched for as long as somebody wants: how client-go does it, in our words.
+"""A reflector as in client-go: lists one kind of object, then watches it.
 
 A list counts only when it is complete, and then as a whole: what is remembered and not on it is gone. A watch goes on
 from where the list or the watch before it ended in order. One that broke off, fell silent, or whose place the server

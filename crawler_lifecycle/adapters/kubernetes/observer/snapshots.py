@@ -1,4 +1,4 @@
-"""A pod or Job, told in the few words by which an observer knows whether it changed.
+"""Snapshots: the few fields of a pod or Job by which a change is noticed.
 
 What these words leave out changes nothing that a person or a look would be early for: counters, heartbeats, addresses,
 and everything that follows after the pod's own end.
