@@ -1,4 +1,4 @@
-"""The gateway's application: what its routes share, its background tasks, and its health."""
+"""The gateway's application: shared objects, background tasks, health."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opaque page tokens: a kind and places, which nobody outside needs to understand."""
+"""Opaque page tokens: a kind and positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The entry of the gateway: settings to a listening process."""
+"""The entry point of the gateway: from settings to a listening process."""
 
 from __future__ import annotations
 

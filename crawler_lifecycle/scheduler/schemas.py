@@ -1,4 +1,4 @@
-"""The wire format of the scheduler service, and how a call becomes a deployment."""
+"""Bodies of the scheduler service's API, and how a call becomes a deployment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The entry of the scheduler service: settings to a listening process."""
+"""The entry point of the scheduler service: from settings to a listening process."""
 
 from __future__ import annotations
 

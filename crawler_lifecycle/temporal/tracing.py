@@ -1,4 +1,4 @@
-"""Traces through OpenTelemetry: optional (extra ``otel``), off unless an endpoint is set, nothing is imported when off.
+"""Traces through OpenTelemetry: optional (extra ``otel``), and off unless an endpoint is set.
 
 The endpoint and everything else follow OpenTelemetry's own variables (``OTEL_EXPORTER_OTLP_ENDPOINT``,
 ``OTEL_EXPORTER_OTLP_HEADERS``, ``OTEL_SERVICE_NAME``, ``OTEL_RESOURCE_ATTRIBUTES``, ``OTEL_TRACES_SAMPLER`` …).

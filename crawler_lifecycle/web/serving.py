@@ -1,4 +1,4 @@
-"""What stands in front of every HTTP service of ours: checks of heads, limits of bodies, and no tracebacks."""
+"""Middleware in front of every HTTP service: checks of heads, limits of bodies, and no tracebacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much one caller may ask for: a rate for reads and one for writes, and so many requests and streams at once."""
+"""Limits of one caller: a rate for reads, a rate for writes, and how many requests and streams at once."""
 
 from __future__ import annotations
 

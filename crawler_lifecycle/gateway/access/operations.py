@@ -1,4 +1,4 @@
-"""Who may do what: one table of operations and roles, and the door that every request passes.
+"""One table of operations and roles, and the authentication middleware.
 
 Nothing is allowed that the table does not name: an app with a route that has no entry cannot be made.
 """

@@ -1,4 +1,4 @@
-"""Who may call: the file of tokens, and the crawlers' own tokens.
+"""Tokens: the file of callers, and the tokens of tasks.
 
 The file holds hashes only. A token has 256 random bits, so its plain SHA-256 cannot be turned back, and a file that
 others can read gives nothing away; a file that others can write would let them in, and is refused.

@@ -1,4 +1,4 @@
-"""Bodies and answers of the gateway. Answers repeat the words of docs/lifecycle.md and of the database's columns."""
+"""Bodies of answers. Their words are those of docs/lifecycle.md and of the database's columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Audits over HTTP: having one made, and what they found."""
+"""Routes of audits: start one, and read what it found."""
 
 from __future__ import annotations
 

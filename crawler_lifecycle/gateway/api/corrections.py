@@ -1,4 +1,4 @@
-"""The ledger in one line: for how long recorded statuses were untrue, and how often. Also as figures."""
+"""The route of the summary of corrections, and the same as metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that a client need not receive again: validators (RFC 9110, section 8.8.3) and 304.
+"""ETags: validators (RFC 9110, section 8.8.3) and 304.
 
 The validator is made of everything the answer would say, except how long ago something was: that changes with every
 tick of the clock and can be told from the times beside it. So whatever changes in the database changes the validator,

@@ -1,4 +1,4 @@
-"""The event stream's route."""
+"""The route of the event stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routes of supporting files of tasks that can be read where they lie, also while the tasks execute."""
+"""Routes of supporting files of tasks, also while the tasks execute."""
 
 from __future__ import annotations
 

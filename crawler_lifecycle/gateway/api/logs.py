@@ -1,4 +1,4 @@
-"""The route of what tasks print."""
+"""The route of a task's log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``GET /v1/runs/{run_id}?wait=``: an answer that comes when there is something to tell.
+"""``GET /v1/runs/{run_id}?wait=``: long polling, an answer when something has changed.
 
 The place in the outbox is taken before the run is read, so a change that lands between the two is seen at once. What
 changes without an event (a counter, a deadline that passes) is seen when the run is read again after ``REREAD_S``.

@@ -1,4 +1,4 @@
-"""Pages: opaque tokens, and the parameters that lists take."""
+"""Pages: tokens, and the query parameters of lists."""
 
 from __future__ import annotations
 

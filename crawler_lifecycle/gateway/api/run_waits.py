@@ -1,4 +1,4 @@
-"""What a run waits for, out of its row and, where one run is asked for, its tasks and deliveries."""
+"""What a run waits for, from its row, its tasks and its deliveries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes that only read runs. Plain functions are run in threads by FastAPI: the store blocks."""
+"""Routes that read runs. They are plain functions, so FastAPI runs them in threads: the store blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leave for tasks in pods to put their supporting files into object storage, one object at a time."""
+"""The route that signs uploads of supporting files from pods, one object at a time."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the gateway does to runs."""
+"""Commands on runs, and what they need of Temporal."""

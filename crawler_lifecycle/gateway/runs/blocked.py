@@ -1,4 +1,4 @@
-"""Runs whose workflow does not go on: found by one query for all of them, explained for whoever looks at one.
+"""Runs whose workflow is blocked: found by one query for all, explained for one.
 
 Those whose look is overdue are asked about as well: no list of the server's tells that no worker takes a step up.
 

@@ -1,4 +1,4 @@
-"""What the gateway does to runs: start, stop, resume, look.
+"""Commands on runs: start, stop, resume, look.
 
 The order is always the same: first the database, then Temporal. What is in the database has been accepted and is
 carried out even if this process dies in the next moment, because the sweep (``sweep.py``) finds it.

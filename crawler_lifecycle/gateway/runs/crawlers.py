@@ -1,4 +1,4 @@
-"""The crawlers that can be started, as the scheduler service knows them."""
+"""The crawlers that can be started, as the scheduler service lists them."""
 
 from __future__ import annotations
 

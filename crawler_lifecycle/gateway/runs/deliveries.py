@@ -1,4 +1,4 @@
-"""What an ended run delivers, over HTTP: sending it again, and handing out the archive."""
+"""Deliveries of an ended run: send them again, download the archive."""
 
 from __future__ import annotations
 

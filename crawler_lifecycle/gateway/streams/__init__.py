@@ -1,1 +1,1 @@
-"""What is followed: events, logs, timelines."""
+"""Streams: events, logs, timelines."""

@@ -1,4 +1,4 @@
-"""The feed: one reader of the outbox for any number of readers of the event stream.
+"""The feed: one reader of the outbox for all readers of the event stream.
 
 Readers have no queues. The feed keeps the newest events once, encoded, and each reader keeps only its place: the number
 of the last event it was given. Whoever falls behind what is kept is fed from the database until it has caught up, so

@@ -1,4 +1,4 @@
-"""What tasks print, for people: the log itself where the cluster is at hand, else the end of it that was kept."""
+"""Logs of tasks: from the cluster where it can be asked, else the end of the log that was kept."""
 
 from __future__ import annotations
 

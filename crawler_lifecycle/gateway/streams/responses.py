@@ -1,4 +1,4 @@
-"""Answers that go on for long: what a client that stops reading may cost, and how such an answer ends."""
+"""Long responses: limits for clients that stop reading, and how such a response ends."""
 
 from __future__ import annotations
 

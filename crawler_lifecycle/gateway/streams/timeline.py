@@ -1,4 +1,4 @@
-"""The timeline of a run: everything that happened to it, one entry each, with a sentence for people.
+"""The timeline of a run: one entry for each thing that happened, with a sentence for people.
 
 Five tables tell it. Two of them may be long (transitions, corrections) and are read in pages by their numbers; the
 others have a handful of rows for an attempt. A page merges them by time, and its token keeps a place in each.
