@@ -1,4 +1,4 @@
-"""Which Kubernetes cluster a command means, and a connection to it whose failures name a cure."""
+"""Which Kubernetes cluster a command means, and a connection to it whose errors name a cure."""
 
 from __future__ import annotations
 

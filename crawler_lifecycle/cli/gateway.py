@@ -1,4 +1,4 @@
-"""The gateway's HTTP API, as commands use it."""
+"""The client of the gateway's HTTP API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an answer that is no success means for a command: its exit code, why, and what to do next."""
+"""HTTP errors: exit code, cause and next step for each answer that is no success."""
 
 from __future__ import annotations
 

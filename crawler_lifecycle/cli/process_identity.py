@@ -1,4 +1,4 @@
-"""Which process is meant: its number, and when it started."""
+"""Identity of a process: its number and its start time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The crawler's supporting files as one ``tar.gz``, made while it is sent, in parts of bounded size.
+"""Packs the crawler's supporting files into one ``tar.gz`` while it is sent, in parts of bounded size.
 
 Nothing is written to a disk (the root may be read-only), and memory is one part. What is no regular file goes in by its
 name alone, so that whoever makes an archive of it can say that it was there. Folders are held (``held.py``), so that

@@ -1,4 +1,4 @@
-"""Files in a folder that a crawler may change at any moment: nothing outside of it is touched, nothing in it stops us.
+"""Files in a folder that a crawler may change at any moment, held by descriptors: nothing outside is touched.
 
 The folder is opened once and held by its descriptor; everything in it is opened by its bare name, relative to that
 descriptor. No link is followed, at no level below the root; only regular files are read, without waiting for them; and

@@ -1,4 +1,4 @@
-"""``crawlctl audit``: have database, cluster and Temporal compared."""
+"""``crawlctl audit``: compares database, cluster and Temporal."""
 
 from __future__ import annotations
 

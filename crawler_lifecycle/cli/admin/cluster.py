@@ -1,4 +1,4 @@
-"""``crawlctl cluster``: what an administrator does on the Kubernetes cluster when none of our services is up."""
+"""``crawlctl cluster``: for an administrator of the Kubernetes cluster when none of our services is up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``crawlctl cluster tidy``: remove the files of runs that ended and were exported long ago."""
+"""``crawlctl cluster tidy``: removes the files of runs that ended and were exported long ago."""
 
 from __future__ import annotations
 

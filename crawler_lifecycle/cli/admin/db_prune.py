@@ -1,4 +1,4 @@
-"""``crawlctl db prune``: remove from the database what runs that ended long ago left and nobody needs."""
+"""``crawlctl db prune``: removes rows of runs that ended long ago, as far as nobody needs them."""
 
 from __future__ import annotations
 

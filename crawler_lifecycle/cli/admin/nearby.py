@@ -1,4 +1,4 @@
-"""Services that are started by hand in the folder of a ``crawlctl dev``: they join its stack, and say so, or refuse.
+"""Services that are started by hand beside a ``crawlctl dev``: they join its stack, or refuse and say why.
 
 Without this, a second gateway would serve a database of its own beside the one that everybody looks at.
 """

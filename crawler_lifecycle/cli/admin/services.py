@@ -1,4 +1,4 @@
-"""Verbs that run a service of ours in the foreground, and those of the database."""
+"""Verbs that run a service in the foreground, and verbs of the database."""
 
 from __future__ import annotations
 

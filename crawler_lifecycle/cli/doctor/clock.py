@@ -1,4 +1,4 @@
-"""One's own clock against that of somebody else."""
+"""Compares our clock with that of another machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Kubernetes cluster: reachable, ours to work in, with room, and nothing of ours left behind."""
+"""Checks of the Kubernetes cluster: reachable, usable, with room, and nothing of ours left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What crawls find on their Kubernetes namespace: room, what their pods refer to, and what was left behind."""
+"""Checks of the Kubernetes namespace: quota, objects that pods refer to, leftovers."""
 
 from __future__ import annotations
 

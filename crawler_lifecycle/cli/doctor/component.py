@@ -1,4 +1,4 @@
-"""Which component of ours we are, when the doctor runs in its pod: what only others use is out of its reach there."""
+"""Which component we are when the doctor runs in its pod: other components' checks are skipped there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The database: reachable, at our schema's version, and set up so that nothing is lost."""
+"""Checks of the database: reachable, at our schema's version, and set up so that nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where supporting files of pods go: the bucket that they upload to, the volume that they share with us."""
+"""Checks of where supporting files of pods go: the bucket, the shared volume."""
 
 from __future__ import annotations
 

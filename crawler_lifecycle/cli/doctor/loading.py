@@ -1,4 +1,4 @@
-"""Load what checks use before their threads begin.
+"""Imports what checks use before their threads begin.
 
 Threads that import the same packages at once wait for each other: the time of each check would go by, and where two
 wait for one another Python hands out a module that is half loaded.

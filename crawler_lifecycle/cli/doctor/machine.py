@@ -1,4 +1,4 @@
-"""This machine: versions, limits of the process, room on disks, and who has our ports."""
+"""Checks of this machine: versions, limits of the process, disk space, and who holds our ports."""
 
 from __future__ import annotations
 

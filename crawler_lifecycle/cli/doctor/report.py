@@ -1,4 +1,4 @@
-"""What a check finds, and how checks are run: at the same time, each bounded, none able to hide another."""
+"""Runs checks: at the same time, each with a time limit, none able to hide another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether anything outside of the database bears numbers of runs that the database does not know."""
+"""Checks whether anything outside of the database has run ids that the database does not know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The services and stores beside Temporal and the database."""
+"""Checks of catalogue, scheduler service, gateway, archive, events and pushes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every setting in force and where it came from, and variables that look like settings and are none."""
+"""Every setting in force and its source, and variables that look like settings and are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``crawlctl export``: what left the house for a run, sending it again, and fetching the archive."""
+"""``crawlctl export``: shows what was delivered of a run, sends it again, downloads the archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``crawlctl files`` and ``crawlctl items``: what the tasks of a run left, from where they lie or from its archive."""
+"""``crawlctl files`` and ``crawlctl items``: what the tasks of a run left, live or from its archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command that waited tells about a run, and with which exit code."""
+"""What a command that waited says about a run, and its exit code."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ RunId = Annotated[int, Parameter(help="the run's id")]
 Limit = Annotated[int, Parameter(help="at most so many")]
 KIND = Literal[
     "killed", "vanished", "not_ours", "still_alive", "never_existed", "late", "late_evidence", "repair"
-]  # domain/ledger.py
+]  # domain/corrections.py
 Stage = Literal["initiation", "deployment", "reconciliation", "completion"]
 
 #: Tasks and corrections on the one screen of ``describe``.

@@ -1,4 +1,4 @@
-"""The states of runs, as commands show them."""
+"""Statuses of runs, as commands show them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tables show of runs, tasks, changes, corrections, crawlers, exports and deliveries."""
+"""Columns of all tables: runs, tasks, timeline, corrections, crawlers, exports and deliveries."""
 
 from __future__ import annotations
 

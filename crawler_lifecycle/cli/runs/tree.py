@@ -1,4 +1,4 @@
-"""A run as a tree on a terminal: what it is, its four stages, and the tasks inside of them."""
+"""A run as a tree on a terminal: its four stages, and the tasks inside of them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The embedded default: everything on this machine."""
+"""The embedded default: the whole stack on this machine."""

@@ -1,4 +1,4 @@
-"""``crawlctl dev``: everything on this machine until Ctrl-C."""
+"""``crawlctl dev``: runs the whole stack on this machine until Ctrl-C."""
 
 from __future__ import annotations
 

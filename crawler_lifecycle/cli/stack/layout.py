@@ -1,4 +1,4 @@
-"""What the embedded stack consists of: folders, ports, addresses, the parts and their environment."""
+"""The layout of the embedded stack: folders, ports, addresses, the parts and their environment."""
 
 from __future__ import annotations
 

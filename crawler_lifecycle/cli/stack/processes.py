@@ -41,17 +41,17 @@ def end_process(pid: int, started: int | None, grace_s: float) -> None:
 def spawn(
     command: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a part on a leash (see ``leash``), its output appended to ``log``.
+    """Start a part that dies with us (see ``die_with_parent``). Its output is appended to ``log``.
 
     It gets a session of its own, because Ctrl-C must reach only us: we end the parts in order. The kernel ties the
-    leash to the *thread* that calls this, which therefore has to live as long as the part.
+    part to the *thread* that calls this, which therefore has to live as long as the part.
     """
-    leashed = [sys.executable, "-I", "-S", str(DIE_WITH_PARENT), str(os.getpid()), *command]
+    command_line = [sys.executable, "-I", "-S", str(DIE_WITH_PARENT), str(os.getpid()), *command]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         _began[log] = (*_began.get(log, ())[-1:], output.seek(0, os.SEEK_END))
         return subprocess.Popen(
-            leashed,
+            command_line,
             env=dict(env),
             cwd=cwd,
             stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""The embedded default as one object: the real Temporal server, database, services, worker and demonstration site."""
+"""The embedded stack: the real Temporal server, database, services, worker and demonstration site."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OPEN_STATUSES = ("INITIALIZING", "PROCESSING", "STOPPING")
 class Stack:
     """Everything in child processes below one state directory.
 
-    ``site`` is a folder of pages to serve instead of the demonstration site (checked before, see ``cli.site``);
+    ``site`` is a folder of pages to serve instead of the demonstration site (checked before, see ``site.check``);
     ``kubernetes`` is the cluster where crawls execute, instead of processes of this machine; ``demanded`` are ports of
     ``layout.ON_DEMAND`` to open; ``say`` gets one line for people per event; a part that does not answer for
     ``silent_s`` is replaced. Crawls are no children of ours: they outlive the stack, and the next one over the same

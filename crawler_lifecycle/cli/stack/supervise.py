@@ -1,4 +1,4 @@
-"""Keeps a set of long-running processes alive: spawn, wait for health, restart with back-off, end in order.
+"""Supervises long-running processes: start, wait for health, restart with back-off, end in order.
 
 Level, not edge, as everywhere in this project: one thread compares what is wanted with what lives, twenty times a
 second, and is the only one that starts processes.

@@ -1,4 +1,4 @@
-"""The Temporal dev server of the embedded default: its command, and its database file."""
+"""The Temporal dev server of the embedded stack: its command and its database file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``Retry-After``: a server that says when to come again is left alone until then, within bounds."""
+"""``Retry-After``: waits as long as a server asks for, within bounds."""
 
 from __future__ import annotations
 
