@@ -1,1 +1,1 @@
-"""How we speak with Temporal, and nothing else."""
+"""The connection to Temporal: client, plugin, converters, interceptors."""

@@ -1,4 +1,4 @@
-"""Payloads that only we can read: AES-GCM around what goes into Temporal's histories. Off until keys are set.
+"""Payload codec: encrypts what goes into Temporal's histories with AES-GCM. Off until keys are set.
 
 The format is that of Temporal's own samples (``binary/encrypted``, ``encryption-key-id``, nonce before ciphertext), so
 that a codec server made from those shows payloads in Temporal's UI, given the same key.

@@ -1,4 +1,4 @@
-"""Payloads that cannot be read cost whoever sent them, and nobody else.
+"""Tolerant payload converter: a payload that cannot be read becomes a value that says why, and fails no workflow.
 
 The SDK decodes before any code of ours runs, and an exception there fails the whole workflow task, again and again: one
 signal in an encoding that we do not know would hold a run up for ever, and heartbeat details of a foreign worker would

@@ -1,4 +1,4 @@
-"""Signs of life for short activities, so that a worker that dies in one of them is noticed before its try is over.
+"""Interceptor that sends heartbeats for short activities, so that the death of their worker is noticed early.
 
 Looks, deployments and stops beat from inside of their own calls. A database step ends by the database's own time
 limits, which are long; its worker's death should not have to wait for them.

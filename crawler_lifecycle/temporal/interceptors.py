@@ -1,4 +1,4 @@
-"""What stands around every activity and workflow of a worker: whose lines these are, and what is counted.
+"""Interceptors of activities and workflows: they bind log fields and count what happens.
 
 Log fields are bound before the code runs, so that every line that it or a library writes carries run, attempt, task,
 workflow, activity, try and task queue. Nothing here changes what an activity or workflow does.

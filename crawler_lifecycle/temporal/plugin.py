@@ -1,4 +1,4 @@
-"""How we speak with Temporal: one connection, and one plugin that client, worker and replayer share.
+"""The client's connection, and the plugin that client, worker and replayer share: converters, sandbox, interceptors.
 
 Sharing the plugin is the point: a replayer with another converter or sandbox than the worker proves nothing.
 """

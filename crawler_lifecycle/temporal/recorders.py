@@ -1,4 +1,4 @@
-"""What the answers of activities tell: counted, and said in a line where a person would want to know."""
+"""Metrics and log lines about finished activities, made from their answers."""
 
 from __future__ import annotations
 

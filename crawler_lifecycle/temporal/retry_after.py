@@ -1,4 +1,4 @@
-"""A failed try waits as long as the other side asked for, between what its own policy says now and says at most.
+"""Interceptor for retry-after: a failed try waits as long as the other side asked, within its retry policy.
 
 Whoever is asked knows best when to come back ("Retry-After"). Adapters put that into ``LifecycleError.retry_after_s``;
 here it becomes Temporal's delay of the next try. What is short by that wish is not taken at its word: an overloaded

@@ -1,4 +1,4 @@
-"""Who polls a task queue: workers that live, and that belong to the version to which Temporal gives work.
+"""Pollers of task queues: which workers live, and whether Temporal gives work to their version.
 
 A poll stays on the server's list for minutes after its worker was killed. So a worker is believed to live by its
 heartbeat, which our workers send every two seconds; one that sends none (another SDK) by its last poll.

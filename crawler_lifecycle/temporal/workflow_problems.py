@@ -1,4 +1,4 @@
-"""Why a workflow does not go on, as its server tells: what its next step fails with, or that nobody takes it up."""
+"""Problems of workflows, as the server tells them: a step that fails again and again, or that no worker takes."""
 
 from __future__ import annotations
 

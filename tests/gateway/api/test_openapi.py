@@ -20,7 +20,7 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.gateway import openapi_file
 from crawler_lifecycle.gateway.access.operations import ACCESS
-from crawler_lifecycle.gateway.api import openapi
+from crawler_lifecycle.gateway.api.openapi import EXAMPLES
 from crawler_lifecycle.web.problem_codes import CODES, render
 from crawler_lifecycle.web.problems import of_error, snake
 from tests.gateway.gateway_world import World
@@ -121,7 +121,7 @@ def test_every_body_has_examples_and_they_fit(document: Any) -> None:
             for example in content["examples"].values():
                 _validator(document, content["schema"]).validate(example["value"])
             seen.add(operation["operationId"])
-    assert seen == set(openapi.EXAMPLES)
+    assert seen == set(EXAMPLES)
     for response in document["components"]["responses"].values():
         content = response["content"]["application/problem+json"]
         _validator(document, content["schema"]).validate(content["example"])
@@ -131,7 +131,7 @@ def test_the_examples_start_runs_of_the_example_crawlers(world: World, client: T
     from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 
     world.scheduler.catalogue.crawlers = {c.name: c for c in YamlCatalogue(ROOT / "examples" / "crawlers.yaml").all()}
-    for example in openapi.EXAMPLES["startRun"].values():
+    for example in EXAMPLES["startRun"].values():
         answer = client.post("/v1/runs", json=example["value"])
         assert answer.status_code == 202, answer.text
 
