@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,6 +14,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import CancelledError, FailureError
 
+from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.errors import LifecycleError, NotDelivered, RowUnreadable, StoreRefused
 from crawler_lifecycle.domain.names import event_key
 from crawler_lifecycle.ports import Event, Fence, RunStore, TaskCounts
@@ -116,12 +118,9 @@ def beating(every_s: float = 3.0) -> Iterator[None]:
     """
     over = threading.Event()
     context = contextvars.copy_context()
-
-    def beat() -> None:
-        while not over.wait(every_s):
-            context.run(_beat)
-
-    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    loop = Loop("the heartbeat of an activity", every_s, first_s=every_s)
+    work = functools.partial(loop.run_in_thread, lambda: context.run(_beat), over)
+    thread = threading.Thread(target=work, name="heartbeat", daemon=True)
     thread.start()
     try:
         yield

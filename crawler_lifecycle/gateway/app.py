@@ -12,6 +12,7 @@ from typing import Any
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request, Response
 
+from crawler_lifecycle.background import Beside
 from crawler_lifecycle.domain.audit import LiveRun
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.overdue import overdue_before
@@ -89,15 +90,14 @@ def create_app(
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         reader.open()
-        running = [asyncio.create_task(task()) for task in tasks]
-        try:
-            yield
-        finally:
-            for leave in leaving:
-                leave()
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+        async with Beside() as beside:
+            for task in tasks:
+                beside.start(task())
+            try:
+                yield
+            finally:
+                for leave in leaving:
+                    leave()
 
     leaving = [feed.close, reader.close]
     app = FastAPI(

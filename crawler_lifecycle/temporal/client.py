@@ -24,6 +24,7 @@ from temporalio.client import (
 from temporalio.common import Priority, SearchAttributeKey, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError, RPCStatusCode
 
+from crawler_lifecycle.background import DONE, Loop
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.adoption import WorkflowRecord
 from crawler_lifecycle.domain.audit import AuditReport, OpenWorkflow, Unknown, WorkflowState
@@ -40,6 +41,8 @@ log = logging.getLogger(__name__)
 
 #: An audit that is still not over after that is given up; the next one finds the same.
 AUDIT_LIFE = timedelta(hours=2)
+#: Seconds between two tries to connect: after the first one, and the most of them.
+RETRY_S = (0.2, 5.0)
 
 #: Workflows in these states may still act.
 _OPEN = (
@@ -62,30 +65,29 @@ class Workflows:
     def __init__(self, client: Client | None = None, *, timeout_s: float = 10.0) -> None:
         self.client = client
         self._timeout_s = timeout_s
-        self._trouble = "not connected yet"
+        self._connecting = Loop("connecting to Temporal", RETRY_S[1], retry_s=RETRY_S)
 
     async def keep_connecting(self, connect: Callable[[], Awaitable[Client]]) -> None:
         """Try until there is a connection; for a background task."""
-        delay = 0.2
-        while self.client is None:
+
+        async def turn() -> float:
             try:
                 async with asyncio.timeout(self._timeout_s):  # not ``wait_for``: see ``answering``
                     self.client = await connect()
             except Exception as error:
                 # Whatever it is (refused, TLS, a wrong profile), the cure is outside; readiness tells it.
-                trouble = str(error) or type(error).__name__
-                if trouble != self._trouble:
-                    log.warning("Temporal cannot be reached, trying again: %s", trouble)
-                self._trouble = trouble
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, 5.0)
-        log.info("connected to Temporal")
+                raise TemporalUnavailable(str(error) or type(error).__name__) from error
+            log.info("connected to Temporal")
+            return DONE
+
+        await self._connecting.run(turn)
 
     @asynccontextmanager
     async def _asking(self) -> AsyncIterator[Client]:
         """The connection, for one question. Raises ``TemporalUnavailable`` for anything but an answer."""
         if self.client is None:
-            raise TemporalUnavailable(f"Temporal cannot be reached: {self._trouble}")
+            trouble = self._connecting.failures.problem or "not connected yet"
+            raise TemporalUnavailable(f"Temporal cannot be reached: {trouble}")
         async with answering(self._timeout_s):
             yield self.client
 

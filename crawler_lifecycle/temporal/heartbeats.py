@@ -6,13 +6,13 @@ limits, which are long; its worker's death should not have to wait for them.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection
-from contextlib import suppress
 from typing import Any
 
 from temporalio import activity
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
+
+from crawler_lifecycle.background import Beside, Loop
 
 
 class HeartbeatInterceptor(Interceptor):
@@ -34,16 +34,11 @@ class _Beating(ActivityInboundInterceptor):
         info = activity.info()
         if info.heartbeat_timeout is None or info.activity_type not in self._names:
             return await super().execute_activity(input)
-        beats = asyncio.create_task(_beat(info.heartbeat_timeout.total_seconds() / 3))
-        try:
+        every_s = info.heartbeat_timeout.total_seconds() / 3
+        async with Beside() as beside:
+            beside.start(Loop("the heartbeat of an activity", every_s, first_s=every_s).run(_beat))
             return await super().execute_activity(input)
-        finally:
-            beats.cancel()
-            with suppress(asyncio.CancelledError):
-                await beats
 
 
-async def _beat(every_s: float) -> None:
-    while True:
-        await asyncio.sleep(every_s)
-        activity.heartbeat()
+async def _beat() -> None:
+    activity.heartbeat()

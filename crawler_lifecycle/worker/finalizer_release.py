@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
+from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.audit import RecordedTask
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.task import TERMINAL
@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two turns that found something, and at most between two that found nothing.
 TURN_S, IDLE_S = 3.0, 15.0
-#: Seconds after an error; doubled with each further one, up to the second figure.
-TROUBLE_S, TROUBLE_MAX_S = 5.0, 60.0
+#: Seconds after an error, and the most of them.
+RETRY_S = (5.0, 60.0)
 #: Ends that one turn lets go of. The others have their turn at once afterwards.
 PAGE = 500
 #: An end that was recorded without evidence, while the cluster has some: an audit compares the two within this time.
@@ -78,8 +78,10 @@ class Releaser:
         self._keeper = keeper
         self._store = store
         self._clock = clock
-        self._turn_s = turn_s
-        self._trouble: str | None = None
+        self._turn_s = self._pause = turn_s
+        self._loop = Loop(
+            "the release of ended tasks", turn_s, meanwhile="the cluster keeps them until then", retry_s=RETRY_S
+        )
         self._kept = self._unknown = 0
         self._last: float | None = None
         self.counts: Counter[str] = Counter()
@@ -87,25 +89,22 @@ class Releaser:
     def state(self) -> Mapping[str, object]:
         """How it stands, for a probe: what the cluster keeps, and what of that no row knows."""
         ago = None if self._last is None else round(time.monotonic() - self._last, 1)
-        return {"kept": self._kept, "unknown": self._unknown, "problem": self._trouble, "last_s": ago, **self.counts}
+        return {
+            "kept": self._kept,
+            "unknown": self._unknown,
+            "problem": self._loop.failures.problem,
+            "last_s": ago,
+            **self.counts,
+        }
 
-    async def run(self, over: asyncio.Event) -> None:
-        """Until ``over`` is set. Raises nothing."""
-        wait = self._turn_s
-        while not over.is_set():
-            try:
-                released, left = await asyncio.to_thread(self.turn)
-            except Exception as error:  # a helper may never end the worker that it runs in
-                self._ail(error)
-                wait = min(max(wait * 2, TROUBLE_S), TROUBLE_MAX_S)
-            else:
-                self._well()
-                wait = 0.0 if left else self._turn_s if released else min(max(wait, self._turn_s) * 1.5, IDLE_S)
-            jitter = wait * random.uniform(0.8, 1.2)  # noqa: S311 - so that many workers do not ask at once
-            try:
-                await asyncio.wait_for(over.wait(), jitter)
-            except TimeoutError:
-                continue
+    async def run(self) -> None:
+        """Until it is cancelled. Raises nothing."""
+        await self._loop.run(self._next)
+
+    async def _next(self) -> float:
+        released, left = await asyncio.to_thread(self.turn)
+        self._pause = self._turn_s if released else min(self._pause * 1.5, IDLE_S)
+        return 0.0 if left else self._pause
 
     def turn(self) -> tuple[int, int]:
         """Let go of what is on record: how many ends, and how many more could go. Raises ``LifecycleError``."""
@@ -137,16 +136,3 @@ class Releaser:
                 *(len(ends), index, run_id, attempt),
             )
         self._unknown = len(ends)
-
-    def _ail(self, error: Exception) -> None:
-        """Say it once, not at every turn."""
-        text = str(error)
-        if text != self._trouble:
-            trace = None if isinstance(error, LifecycleError) else error
-            log.warning("ended tasks are kept on the cluster: %s; tried again", error, exc_info=trace)
-        self._trouble = text
-
-    def _well(self) -> None:
-        if self._trouble is not None:
-            log.info("ended tasks are let go of again")
-        self._trouble = None

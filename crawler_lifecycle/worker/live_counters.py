@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
-from crawler_lifecycle.domain.errors import LifecycleError, RunNotFound
+from crawler_lifecycle.background import Loop
+from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.ports import Counted, Observer, RunStore
-
-log = logging.getLogger(__name__)
 
 #: Seconds between two turns: with the time that they take, a counter is on record within 5 s.
 TURN_S = 2.0
@@ -46,33 +44,28 @@ class Counting:
     ) -> None:
         self._observer = observer
         self._store = store
-        self._turn_s = turn_s
         self._clock = clock
         self._written: dict[_Key, tuple[Counters, float]] = {}
-        self._trouble: str | None = None
         self._raised = 0
+        self._loop = Loop("counting between looks", turn_s, meanwhile="the looks that are due count as well")
 
     def state(self) -> Mapping[str, object]:
         """How it stands, for a probe."""
-        return {"tasks": len(self._written), "raised": self._raised, "problem": self._trouble}
+        return {"tasks": len(self._written), "raised": self._raised, "problem": self._loop.failures.problem}
 
-    async def run(self, over: asyncio.Event) -> None:
-        """Count until ``over`` is set. Raises nothing."""
-        while not over.is_set():
-            await asyncio.to_thread(self.turn)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(over.wait(), self._turn_s)
+    async def run(self) -> None:
+        """Count until it is cancelled. Raises nothing."""
+        await self._loop.run(lambda: asyncio.to_thread(self.turn))
 
     def turn(self) -> None:
-        """Read, and write what is another reading than the one that was written last."""
+        """Read, and write what is another reading than the one that was written last.
+
+        Raises what reading raised, or the last error of writing: the counters of the other runs are written by then.
+        """
         health = self._observer.health()
         if not health.up or health.place:
             return
-        try:
-            read = self._observer.counted()
-        except Exception as error:  # it may never end the worker that it runs in
-            self._ail("counters cannot be read", error)
-            return
+        read = self._observer.counted()
         now, news = self._clock(), defaultdict[RunRef, list[Counted]](list)
         for one in read:
             known = self._written.get(_key(one))
@@ -80,33 +73,24 @@ class Counting:
                 self._written[_key(one)] = (one.counters, now)
             else:
                 news[one.run].append(one)
-        wrote = [self._write(run, counted, now) for run, counted in news.items()]
-        if all(wrote) and self._trouble is not None:
-            log.info("counters are read and written again")
-            self._trouble = None
+        error: Exception | None = None
+        for run, counted in news.items():
+            try:
+                self._write(run, counted, now)
+            except Exception as refused:  # raised below
+                error = refused
         self._written = {key: kept for key, kept in self._written.items() if now - kept[1] < FORGET_S}
+        if error is not None:
+            raise error
 
-    def _write(self, run: RunRef, counted: Sequence[Counted], now: float) -> bool:
+    def _write(self, run: RunRef, counted: Sequence[Counted], now: float) -> None:
         for start in range(0, len(counted), PAGE):
             page = counted[start : start + PAGE]
-            try:
+            with contextlib.suppress(
+                RunNotFound
+            ):  # of a database that was restored or is another one: audits tell of it
                 self._raised += self._store.record_counts(run, page)
-            except RunNotFound:
-                pass  # of a database that was restored or is another one: audits tell of it
-            except Exception as error:  # as above
-                self._ail(f"counters of run {run.run_id} cannot be written", error)
-                return False
             self._written |= {_key(one): (one.counters, now) for one in page}
-        return True
-
-    def _ail(self, what: str, error: Exception) -> None:
-        """Say it once, not at every turn."""
-        kind = type(error).__name__
-        if kind == self._trouble:
-            return
-        self._trouble = kind
-        trace = None if isinstance(error, LifecycleError | OSError) else error
-        log.warning("%s (%s); the looks that are due count as well", what, error, exc_info=trace)
 
 
 def _key(one: Counted) -> _Key:

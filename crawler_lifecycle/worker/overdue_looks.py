@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
+from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.audit import LiveRun, Reported
-from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.overdue import SEARCH_S, overdue_before
 from crawler_lifecycle.ports import RunStore
 
@@ -52,32 +51,23 @@ class Overdue:
         self._take_over = take_over
         self._wake = wake
         self._clock = clock
-        self._every_s = every_s
         self._after: tuple[datetime, int] | None = None
         self._told: dict[int, datetime | None] = {}
         self._tried: dict[int, tuple[datetime, float]] = {}
-        self._trouble: str | None = None
         self._overdue = 0
+        self._loop = Loop("the search for overdue looks", every_s)
         self.counts: Counter[str] = Counter()
 
     def state(self) -> Mapping[str, object]:
         """For a probe: how many looks were overdue at the last turn, and what was done since the start."""
-        return {"overdue": self._overdue, "problem": self._trouble, **self.counts}
+        return {"overdue": self._overdue, "problem": self._loop.failures.problem, **self.counts}
 
-    async def run(self, over: asyncio.Event) -> None:
-        """Until ``over`` is set. Raises nothing."""
-        while not over.is_set():
-            try:
-                await self.turn()
-            except Exception as error:  # a helper may never end the worker that it runs in
-                self._ail(error)
-            else:
-                self._well()
-            pause = self._every_s * random.uniform(0.8, 1.0)  # noqa: S311 - so that many workers do not ask at once
-            try:
-                await asyncio.wait_for(over.wait(), pause)
-            except TimeoutError:
-                continue
+    async def run(self) -> None:
+        """Until it is cancelled. Raises nothing."""
+        await self._loop.run(self._next)
+
+    async def _next(self) -> None:
+        await self.turn()
 
     async def turn(self) -> int:
         """See to one page of what is overdue; how many runs. Raises ``LifecycleError``."""
@@ -108,16 +98,3 @@ class Overdue:
             log.warning("the look of run %d that was due at %s has not come; woken", run.run_id, run.due_at)
             await self._wake(run.owner_workflow_id)
             self.counts[WOKEN] += 1
-
-    def _ail(self, error: Exception) -> None:
-        """Say it once, not at every turn."""
-        text = str(error)
-        if text != self._trouble:
-            trace = None if isinstance(error, LifecycleError) else error
-            log.warning("overdue looks cannot be seen to: %s; tried again", error, exc_info=trace)
-        self._trouble = text
-
-    def _well(self) -> None:
-        if self._trouble is not None:
-            log.info("overdue looks can be seen to again")
-        self._trouble = None

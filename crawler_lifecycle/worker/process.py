@@ -11,10 +11,11 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any, TypeVar
 
 import uvicorn
 from starlette.applications import Starlette
@@ -30,6 +31,7 @@ from temporalio.worker import Worker, WorkerDeploymentConfig
 
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.meters import INSTRUMENTS
+from crawler_lifecycle.background import Beside, Loop
 from crawler_lifecycle.compose import (
     OBSERVER,
     ROLES,
@@ -67,6 +69,8 @@ from crawler_lifecycle.worker.watchdog import MORE_S, Watchdog
 from crawler_lifecycle.workflows.policies import DEAD_S, POLICIES
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 EXIT_ERROR, EXIT_UNREACHABLE = 1, 8
 #: How often a worker that cannot start yet tries again, seconds.
@@ -230,11 +234,10 @@ async def _connected(
     store: RunStore,
     workflows: Workflows,
     health: Health,
-    over: asyncio.Event,
     connecting: Callable[[], Awaitable[Client]],
-) -> Client | None:
-    """Connect and check until everything is there; ``None`` when asked to leave before that."""
-    while not over.is_set():
+) -> Client:
+    """Connect and check until everything is there. Raises ``LifecycleError`` for what no waiting mends."""
+    while True:  # not a loop in the background: such an error has to end the worker
         missing: dict[str, str] = {}
         if workflows.client is None:
             try:
@@ -251,9 +254,7 @@ async def _connected(
             if health.missing.get(what) != text:
                 log.warning("not ready: %s: %s", what, text)
         health.missing = missing
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(over.wait(), RETRY_S)
-    return None
+        await asyncio.sleep(RETRY_S)
 
 
 class _WakeMeters:
@@ -286,15 +287,16 @@ def _observer_of(settings: Settings, roles: Sequence[str]) -> Observer | None:
     return observer
 
 
-@contextlib.asynccontextmanager
-async def _beside(helper: Waker | Counting | Releaser | Numbers | Overdue, over: asyncio.Event) -> AsyncIterator[None]:
-    """A helper at work for as long as this is open and ``over`` is not set."""
-    task = asyncio.create_task(helper.run(over))
-    try:
-        yield
-    finally:
-        over.set()
-        await task
+async def _unless(over: asyncio.Event, work: Coroutine[Any, Any, T], within_s: float | None = None) -> T | None:
+    """What ``work`` returns or raises; ``None`` when ``over`` is set or the time is up before that, which ends it."""
+    working, leaving = asyncio.create_task(work), asyncio.create_task(over.wait())
+    await asyncio.wait((working, leaving), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+    leaving.cancel()
+    if working.done():
+        return working.result()
+    working.cancel()
+    await asyncio.wait((working,))
+    return None
 
 
 def _sight(waker: Waker) -> dict[str, str]:
@@ -307,16 +309,17 @@ async def _stay_truthful(
     client: Client,
     store: RunStore,
     health: Health,
-    over: asyncio.Event,
     registered: Callable[[], Awaitable[dict[str, str]]],
     also: Callable[[], dict[str, str]] = dict,
 ) -> None:
-    """Until ``over``: readiness says what the worker cannot do without and does not have at present.
+    """Until it is cancelled: readiness says what the worker cannot do without and does not have at present.
 
     ``registered`` makes sure that Temporal knows what workflows need.
     """
     checked = time.monotonic()
-    while not over.is_set():
+
+    async def check() -> float:
+        nonlocal checked
         missing = await _without_database(store) | also()
         try:
             await client.service_client.check_health(timeout=timedelta(seconds=CHECK_S))
@@ -330,8 +333,9 @@ async def _stay_truthful(
             if missing.get(what) != health.missing.get(what):
                 log.warning("%s: %s", what, missing.get(what, "is there again"))
         health.missing = missing
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(over.wait(), CHECK_S if not missing else RETRY_S)
+        return CHECK_S if not missing else RETRY_S
+
+    await Loop("the check of what this worker needs", CHECK_S).run(check)
 
 
 async def _keep_schedule(client: Client, settings: AuditSettings) -> None:
@@ -387,15 +391,15 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         observer = _observer_of(settings, health.roles)
         store = next(iter(parts.values())).store if parts else build_store(settings)
         connecting = functools.partial(connect, runtime=runtime, plugins=traces.plugins, codec=codec)
-        client = await _connected(store, workflows, health, over, connecting)
+        client = await _unless(over, _connected(store, workflows, health, connecting))
         if client is None:
             return
+        beside = await stack.enter_async_context(Beside())
         if queued:
             numbers = Numbers(store, build_numbers(settings, directory, queued))
             health.numbers = numbers.state
-            await stack.enter_async_context(_beside(numbers, over))
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(numbers.first.wait(), FIRST_S)
+            beside.start(numbers.run())
+            await _unless(over, numbers.first.wait(), FIRST_S)
         workers = []
         for role in queued:
             threads = stack.enter_context(ThreadPoolExecutor(settings.worker.threads, thread_name_prefix=role))
@@ -407,21 +411,21 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
             waker = Waker(observer, near, workflows.look_now, _WakeMeters(runtime))
             health.wake_ups = waker.state
             only = only if queued else functools.partial(_sight, waker)
-            await stack.enter_async_context(_beside(waker, over))
+            beside.start(waker.run())
             counting = Counting(observer, near)
             health.counting = counting.state
-            await stack.enter_async_context(_beside(counting, over))
+            beside.start(counting.run())
         keeper = build_keeper(parts["cluster"].cluster) if "cluster" in parts else None
         if keeper is not None:
             releaser = Releaser(keeper, parts["cluster"].store)
             health.releases = releaser.state
-            await stack.enter_async_context(_beside(releaser, over))
+            beside.start(releaser.run())
         if "audit" in health.roles:
             await _keep_schedule(client, settings.audit)
             take_over = functools.partial(build_audit(parts["audit"]).take_over, repair=settings.audit.repair)
             overdue = Overdue(parts["audit"].store, take_over, workflows.look_now)
             health.overdue = overdue.state
-            await stack.enter_async_context(_beside(overdue, over))
+            beside.start(overdue.run())
         health.missing = only()
         log.info("worker ready, roles %s, version %s", ", ".join(health.roles), health.version or "none")
 
@@ -431,7 +435,8 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
                     await keep_audit_schedule(client, settings.audit.every_s, settings.audit.repair, only_missing=True)
             return await _registered(client)
 
-        await _stay_truthful(client, store, health, over, registered, only)
+        await _unless(over, _stay_truthful(client, store, health, registered, only))
+        beside.leave()
         health.missing = {"worker": "is leaving"}
         log.info("worker leaves; running activities get %s s", settings.worker.grace_s)
         # All at once: one after the other, the last would still take work while the first waits, and the grace adds up.

@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from crawler_lifecycle.background import DONE, Loop
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.ports import KnowsRuns, RunStore
 
@@ -94,8 +95,13 @@ class Numbers:
     def __init__(self, store: RunStore, sources: Mapping[str, KnowsRuns], again_s: float = AGAIN_S) -> None:
         self._store = store
         self._left = dict(sources)
-        self._again_s = again_s
         self._troubles: dict[str, str] = {}
+        self._loop = Loop(
+            "asking what bears numbers of runs",
+            again_s,
+            meanwhile="new runs may get a number that is taken",
+            retry_s=(again_s, again_s),
+        )
         self.first = asyncio.Event()
         """Set when every source was asked once."""
 
@@ -103,32 +109,24 @@ class Numbers:
         """How it stands, for a probe: which sources have not answered yet, and why."""
         return {"complete": not self._left, "unanswered": {name: self._troubles.get(name) for name in self._left}}
 
-    async def run(self, over: asyncio.Event) -> None:
-        """Until every source has answered, or ``over`` is set. Raises nothing."""
-        while not over.is_set():
-            asked = asyncio.create_task(asyncio.to_thread(self._turn))
-            ended = asyncio.create_task(over.wait())
-            await asyncio.wait((asked, ended), return_when=asyncio.FIRST_COMPLETED)
-            ended.cancel()
+    async def run(self) -> None:
+        """Until every source has answered, or it is cancelled. Raises nothing."""
+        await self._loop.run(self._next)
+
+    async def _next(self) -> float:
+        try:
+            await asyncio.to_thread(self._turn)
+        finally:
             self.first.set()
-            if not self._left:
-                return
-            try:
-                await asyncio.wait_for(over.wait(), self._again_s)
-            except TimeoutError:
-                continue
+        return DONE
 
     def _turn(self) -> None:
+        """Raises ``LifecycleError`` while a source has not answered."""
         try:
             known = bring_forward(self._store, self._left)
         except LifecycleError as error:
             known = Known(troubles=dict.fromkeys(self._left, f"the database: {error}"))
-        for name, text in known.troubles.items():
-            if self._troubles.get(name) != text:
-                log.warning(
-                    "numbers of runs that %s may still bear are not known, so new runs may get them again: %s; asked "
-                    "again every %g s",
-                    *(name, text, self._again_s),
-                )
         self._troubles = known.troubles
         self._left = {name: source for name, source in self._left.items() if name in known.troubles}
+        if self._left:
+            raise LifecycleError("; ".join(f"{name}: {text}" for name, text in known.troubles.items()))

@@ -9,19 +9,17 @@ Whatever fails here costs time and never the truth: a run that is not woken is l
 from __future__ import annotations
 
 import asyncio
-import logging
+import contextlib
 import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
-from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.background import Failures, Loop
 from crawler_lifecycle.domain.wake_ups import Wake, Wakes
 from crawler_lifecycle.ports import Observer, ObserverHealth, RunStore
-
-log = logging.getLogger(__name__)
 
 #: Seconds that an observer leaves to each one that was there before it. A look is on record by then, as a rule.
 STAGGER_S = 0.5
@@ -29,6 +27,8 @@ STAGGER_S = 0.5
 SIGNALS_AT_ONCE = 20
 #: Seconds between two readings of the observer's health.
 HEALTH_S = 1.0
+#: Seconds after an error of ours, and the most of them.
+RETRY_S = (1.0, 30.0)
 
 #: What is counted, as the label ``what``: changes that were noticed; those of them that were joined with an earlier one
 #: or that a look had seen already; signals that were taken; tries that failed.
@@ -69,7 +69,7 @@ class Waker:
         self._lock = threading.Lock()
         self._noticed: dict[int, datetime] = {}
         self._notices = 0
-        self._trouble: str | None = None
+        self._failures = Failures("waking runs", "they are looked at when that is due")
         self.counts: Counter[str] = Counter()
 
     def health(self) -> ObserverHealth:
@@ -81,8 +81,8 @@ class Waker:
         health = self.health()
         return {"observer": "up" if health.up else f"down: {health.problem}", "tasks": health.watched, **self.counts}
 
-    async def run(self, over: asyncio.Event) -> None:
-        """Observe and wake until ``over`` is set. Raises nothing."""
+    async def run(self) -> None:
+        """Observe and wake until it is cancelled. Raises nothing."""
         ended, loop = threading.Event(), asyncio.get_running_loop()
 
         def changed(run_id: int, at: datetime) -> None:
@@ -91,13 +91,9 @@ class Waker:
 
         thread = threading.Thread(target=self._observer.watch, args=(changed, ended), name="observer", daemon=True)
         thread.start()
-        leaving = asyncio.create_task(over.wait())
         try:
-            while not over.is_set():
-                await self._wait(leaving)
-                await self._turn()
+            await Loop("taking in what the observer notices", 0.0, retry_s=RETRY_S).run(self._turn)
         finally:
-            leaving.cancel()
             ended.set()
             await asyncio.to_thread(thread.join, 5.0)
             self._tell_health()
@@ -111,14 +107,11 @@ class Waker:
             self._notices += 1
         return first
 
-    async def _wait(self, leaving: asyncio.Task[Any]) -> None:
-        """Until something was noticed or is due, and at most for ``HEALTH_S``."""
-        seconds = min(max(self._wakes.next_at() - self._clock(), 0.0), HEALTH_S)
-        bell: asyncio.Task[Any] = asyncio.create_task(self._bell.wait())
-        await asyncio.wait([bell, leaving], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        bell.cancel()
-
     async def _turn(self) -> None:
+        """Wait until something was noticed or is due, and at most for ``HEALTH_S``; then see to it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(max(self._wakes.next_at() - self._clock(), 0.0), HEALTH_S)):
+                await self._bell.wait()
         self._bell.clear()
         with self._lock:
             noticed, self._noticed = self._noticed, {}
@@ -136,40 +129,33 @@ class Waker:
         try:
             standings = await asyncio.to_thread(self._store.wake_targets, due)
             wakes = self._wakes.decide(due, standings, self._clock())
-        except Exception as error:  # an accelerator may never end the worker that it runs in
-            self._ail("the runs to wake cannot be read", error)
+        except Exception as error:  # each run has a back-off of its own
+            self._failures.failed(error)
             for run_id in due:
                 self._failed(run_id)
             return
-        await asyncio.gather(*(self._send(wake) for wake in wakes))
+        refused = [found for found in await asyncio.gather(*(self._send(wake) for wake in wakes)) if found is not None]
+        for why in refused:
+            self._failures.failed(why)
+        if wakes and not refused:
+            self._failures.worked()
 
-    async def _send(self, wake: Wake) -> None:
+    async def _send(self, wake: Wake) -> Exception | None:
+        """What prevented it; ``None`` when the workflow was asked."""
         try:
             async with self._at_once:
                 heard = await self._wake(wake.workflow_id)
-        except Exception as error:  # as above
-            self._ail(f"run {wake.run_id} cannot be woken", error)
+        except Exception as error:
             self._failed(wake.run_id)
-            return
-        if self._trouble is not None:
-            log.info("runs can be woken again")
-            self._trouble = None
+            return error
         self._wakes.sent(wake, self._clock(), heard=heard)
         if heard:
             self._count(SENT, 1)
+        return None
 
     def _failed(self, run_id: int) -> None:
         self._wakes.failed(run_id, self._clock())
         self._count(FAILED, 1)
-
-    def _ail(self, what: str, error: Exception) -> None:
-        """Say it once, not for every run."""
-        kind = type(error).__name__
-        if kind == self._trouble:
-            return
-        self._trouble = kind
-        trace = None if isinstance(error, LifecycleError) else error
-        log.warning("%s (%s); it is looked at when that is due", what, error, exc_info=trace)
 
     def _count(self, what: str, by: int) -> None:
         self.counts[what] += by

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
+from crawler_lifecycle.background import Beside
 from crawler_lifecycle.domain.audit import AuditRules
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentRefused, SchedulerUnavailable
@@ -204,16 +204,11 @@ async def kube_laboratory(
         lab.parts.cluster, lab.parts.scheduler = kubernetes, scheduler
         lab.parts.audit = audit or lab.parts.audit
         releaser = Releaser(kubernetes, lab.store, turn_s=0.5)
-        over = asyncio.Event()
-        helpers = [asyncio.create_task(releaser.run(over))]
+        beside = await stack.enter_async_context(Beside())
+        beside.start(releaser.run())
         observer = KubernetesObserver(own) if watched else None
         if observer is not None:
             waker = Waker(observer, lab.store, Workflows(client).look_now)
-            helpers.append(asyncio.create_task(waker.run(over)))
+            beside.start(waker.run())
         await stack.enter_async_context(lab.working())
-        try:
-            yield KubeLab(lab, cluster, namespace, own, scheduler, releaser, observer)
-        finally:
-            over.set()
-            with suppress(asyncio.CancelledError):
-                await asyncio.gather(*helpers)
+        yield KubeLab(lab, cluster, namespace, own, scheduler, releaser, observer)

@@ -144,17 +144,16 @@ async def until(condition: Callable[[], object], seconds: float = 150) -> None:
 async def test_it_goes_on_after_trouble_and_says_it_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finalizer_release, "TROUBLE_S", 0.01)
-    monkeypatch.setattr(finalizer_release, "TROUBLE_MAX_S", 0.02)
+    monkeypatch.setattr(finalizer_release, "RETRY_S", (0.01, 0.02))
     monkeypatch.setattr(finalizer_release, "IDLE_S", 0.02)
-    keeper, over = Keeper([end()], broken={0}), asyncio.Event()
+    keeper = Keeper([end()], broken={0})
     helper = releaser(keeper, [row()])
     with caplog.at_level(logging.INFO):
-        task = asyncio.create_task(helper.run(over))
+        task = asyncio.create_task(helper.run())
         await until(lambda: helper.state()["problem"] == "down" and keeper.asked >= 3)
         keeper.broken.clear()
         await until(lambda: not keeper.ends and helper.state()["problem"] is None)
-        over.set()
-        await task
-    assert caplog.text.count("ended tasks are kept on the cluster: down") == 1
-    assert caplog.text.count("let go of again") == 1
+        task.cancel()
+        await asyncio.wait([task])
+    assert caplog.text.count("the release of ended tasks failed and is tried again") == 1
+    assert caplog.text.count("the release of ended tasks works again") == 1

@@ -86,15 +86,14 @@ async def running(
     observer: Script, outside: Outside, clock: Callable[[], float] = time.monotonic
 ) -> AsyncIterator[tuple[Waker, Tell]]:
     waker = Waker(observer, outside, outside.wake, clock=clock)  # type: ignore[arg-type]
-    over = asyncio.Event()
-    task = asyncio.create_task(waker.run(over))
+    task = asyncio.create_task(waker.run())
     try:
         await until(lambda: observer.tell)
         assert observer.tell is not None
         yield waker, observer.tell
     finally:
-        over.set()
-        await asyncio.wait_for(task, 60)
+        task.cancel()
+        await asyncio.wait([task], timeout=60)
         await until(lambda: observer.ended)
 
 

@@ -26,6 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import Counted, ObserverHealth, TaskRef
@@ -52,7 +53,8 @@ STALE_S = 60.0
 CATCH_UP_S = 3600.0
 #: Folders of runs that are read at a time while catching up, so that nothing new waits behind them.
 CATCH_UP_RUNS = 20
-RETRY_S, RETRY_MAX_S = 0.5, 10.0
+#: Seconds until the watch begins anew after an error, and the most of them.
+RETRY_S = (0.5, 10.0)
 #: The end's file gets its name a moment after its time.
 SLACK_S = 1.0
 #: No task's fault: the watch begins anew once there is room again.
@@ -77,30 +79,28 @@ class LocalObserver:
 
     def watch(self, changed: Changed, over: threading.Event) -> None:
         """Watch until ``over`` is set; see the port."""
-        wait = RETRY_S
+        session: _Watch | None = None
+        held = contextlib.ExitStack()
+
+        def turn() -> None:
+            nonlocal session
+            try:
+                if session is None:
+                    session = held.enter_context(_Watch(self._state, changed))
+                session.turn()
+            except Exception as error:
+                session = None
+                self._health = ObserverHealth(False, f"the local cluster cannot be watched: {error}")
+                held.close()
+                raise
+            self._health = ObserverHealth(True, None, session.watched, session.place)
+
+        loop = Loop("watching the local cluster", 0.0, meanwhile="the looks that are due find changes", retry_s=RETRY_S)
         try:
-            while not over.is_set():
-                try:
-                    with _Watch(self._state, changed) as session:
-                        while not over.is_set():
-                            session.turn()
-                            self._health, wait = ObserverHealth(True, None, session.watched, session.place), RETRY_S
-                except OSError as error:
-                    self._ail(f"the local cluster cannot be watched: {error}")
-                except Exception as error:  # looks find everything later; a flaw here must not end the watch for good
-                    logger.exception("the observer failed and begins again")
-                    self._ail(f"it failed: {type(error).__name__}: {error}")
-                else:
-                    break
-                over.wait(wait)
-                wait = min(wait * 2, RETRY_MAX_S)
+            with held:
+                loop.run_in_thread(turn, over)
         finally:
             self._health = ObserverHealth(False, "it does not watch")
-
-    def _ail(self, problem: str) -> None:
-        if self._health.problem != problem:
-            logger.warning("%s; changes are found by the looks that are due", problem)
-        self._health = ObserverHealth(False, problem)
 
 
 @dataclass(slots=True, eq=False)

@@ -9,7 +9,6 @@ the run shows nothing new, which must not look like "all is well".
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 
 from starlette.concurrency import run_in_threadpool
 
+from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.audit import LiveRun
 from crawler_lifecycle.domain.errors import LifecycleError, TemporalUnavailable
 from crawler_lifecycle.domain.names import export_workflow_id, workflow_id
@@ -24,8 +24,6 @@ from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.ports import RunRow
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
-
-logger = logging.getLogger(__name__)
 
 #: Seconds for which an explanation holds, and how long a reader waits for one; reading a run must not hang on Temporal.
 FRESH_S, PATIENCE_S = 3.0, 1.0
@@ -59,28 +57,20 @@ class Blocked:
         self._late: set[str] = set()
         self._kept: dict[str, _Kept] = {}
         self._silent_until = 0.0
-        self._trouble: str | None = None
+        self._loop = Loop("the search for runs that cannot go on", every_s)
 
     async def run(self) -> None:
-        """Keep the list until cancelled."""
-        while True:
-            await self.once()
-            await asyncio.sleep(self._every_s)
+        """Keep the list until it is cancelled. Raises nothing."""
+        await self._loop.run(self.once)
 
     async def once(self) -> None:
-        """One query, and an explanation of what it found."""
+        """One query, and an explanation of what it found. Raises ``TemporalUnavailable``."""
         try:
             self._known = await self._workflows.problems()
-        except TemporalUnavailable as error:
+        except Exception:
             # Neither "none" nor the number of before would be true.
             self._metrics.blocked.set(math.nan)
-            self._note(str(error))
-            return
-        except Exception:
-            self._metrics.blocked.set(math.nan)
-            logger.exception("blocked runs cannot be listed; the next try comes in %g s", self._every_s)
-            return
-        self._note(None)
+            raise
         self._metrics.blocked.set(len(self._known))
         try:
             runs = await run_in_threadpool(self._overdue, EXPLAINED_MAX)
@@ -124,14 +114,6 @@ class Blocked:
             self._kept.clear()
         self._kept[name] = _Kept(time.monotonic(), text)
         return text
-
-    def _note(self, trouble: str | None) -> None:
-        """Log a trouble when it begins and when it is over, not in every round."""
-        if trouble is not None and self._trouble is None:
-            logger.warning("blocked runs cannot be listed, trying again every %g s: %s", self._every_s, trouble)
-        elif trouble is None and self._trouble is not None:
-            logger.info("blocked runs can be listed again")
-        self._trouble = trouble
 
 
 def in_words(trouble: WorkflowProblem) -> str:

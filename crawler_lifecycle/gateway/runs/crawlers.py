@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Mapping
 
 from starlette.concurrency import run_in_threadpool
 
+from crawler_lifecycle.background import Failures, Loop
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import SchedulerUnavailable
 from crawler_lifecycle.ports import SchedulerClient
 from crawler_lifecycle.web.problems import FieldError, Problem
-
-logger = logging.getLogger(__name__)
 
 FRESH_S = 5.0
 #: For so long a failure is the answer to those who waited for the same call, too.
@@ -37,6 +35,7 @@ class Crawlers:
         self._known: Mapping[str, CrawlerDefinition] = {}
         self._read_at: float | None = None
         self._failure: tuple[float, SchedulerUnavailable] | None = None
+        self._failures = Failures("reading the catalogue", "what was read last holds", clock=clock)
         # Waiting happens here, in coroutines: a scheduler service that hangs must not use up the threads.
         self._reading = asyncio.Lock()
 
@@ -57,12 +56,12 @@ class Crawlers:
         try:
             found = await run_in_threadpool(self._scheduler.crawlers)
         except SchedulerUnavailable as error:
-            if self._failure is None:
-                logger.warning("the catalogue cannot be read, what was read last holds: %s", error)
+            self._failures.failed(error)
             self._failure = (self._clock(), error)
             return
         self._known = {crawler.name: crawler for crawler in found}
         self._read_at, self._failure = self._clock(), None
+        self._failures.worked()
 
     @property
     def age_s(self) -> float | None:
@@ -81,10 +80,12 @@ class Crawlers:
 
     async def keep_reading(self, every_s: float) -> None:
         """Read now and then, for as long as this is not cancelled, so that there is something to go by."""
-        while True:
-            with contextlib.suppress(SchedulerUnavailable):  # told when it is needed
+
+        async def read() -> None:
+            with contextlib.suppress(SchedulerUnavailable):  # logged where it is read
                 await self.all()
-            await asyncio.sleep(every_s)
+
+        await Loop("reading the catalogue now and then", every_s).run(read)
 
     async def get(self, name: str) -> CrawlerDefinition:
         """The crawler of this name. Raises ``Problem`` 422 with the known ones, or ``SchedulerUnavailable``."""

@@ -6,14 +6,14 @@ what was accepted. Several gateways may sweep at once: starts find the open work
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from starlette.concurrency import run_in_threadpool
 
-from crawler_lifecycle.domain.errors import LifecycleError, TemporalUnavailable
+from crawler_lifecycle.background import Loop
+from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.run import StopRequest
 from crawler_lifecycle.ports import RunRow, RunStore
 from crawler_lifecycle.temporal.client import Workflows
@@ -29,7 +29,7 @@ RETRY_MAX = timedelta(minutes=10)
 
 
 class Sweep:
-    """One round with ``once``, rounds for ever with ``run``. Errors are logged and end a round, never the sweep."""
+    """One round with ``once``, rounds for ever with ``run``."""
 
     def __init__(
         self,
@@ -46,32 +46,25 @@ class Sweep:
         self._every_s = every_s
         self._clock = clock
         self._tried: dict[tuple[str, int], tuple[datetime, timedelta]] = {}
-        self._trouble: str | None = None
+        self._loop = Loop("the sweep for accepted work", every_s)
 
     async def run(self) -> None:
-        """Sweep until cancelled."""
-        while True:
-            await self.once()
-            await asyncio.sleep(self._every_s)
+        """Sweep until it is cancelled. Raises nothing."""
+        await self._loop.run(self._next)
+
+    async def _next(self) -> None:
+        await self.once()
 
     async def once(self) -> int:
-        """One round; how many runs it started or told."""
-        mended = 0
-        try:
-            due = self._clock() - GRACE
-            unowned = await run_in_threadpool(self._store.unowned_runs, due)
-            unheard = await run_in_threadpool(self._store.unheard_stops, due)
-            self._forget({("start", r.run_id) for r in unowned} | {("stop", r.run_id) for r in unheard})
-            for row in unowned:
-                mended += await self._mend("start", row)
-            for row in unheard:
-                mended += await self._mend("stop", row)
-        except LifecycleError as error:
-            self._note(str(error))
-        except Exception:
-            logger.exception("the sweep failed; the next one comes in %g s", self._every_s)
-        else:
-            self._note(None)
+        """One round; how many runs it started or told. Raises ``LifecycleError``."""
+        mended, due = 0, self._clock() - GRACE
+        unowned = await run_in_threadpool(self._store.unowned_runs, due)
+        unheard = await run_in_threadpool(self._store.unheard_stops, due)
+        self._forget({("start", r.run_id) for r in unowned} | {("stop", r.run_id) for r in unheard})
+        for row in unowned:
+            mended += await self._mend("start", row)
+        for row in unheard:
+            mended += await self._mend("stop", row)
         return mended
 
     async def _mend(self, what: str, row: RunRow) -> int:
@@ -124,15 +117,6 @@ class Sweep:
 
     def _forget(self, found: set[tuple[str, int]]) -> None:
         self._tried = {key: value for key, value in self._tried.items() if key in found}
-
-    def _note(self, trouble: str | None) -> None:
-        """Log a trouble when it begins and when it is over, not in every round."""
-        if trouble != self._trouble:
-            if trouble is not None:
-                logger.warning("the sweep could not finish, it tries again every %g s: %s", self._every_s, trouble)
-            elif self._trouble is not None:
-                logger.info("the sweep works again")
-        self._trouble = trouble
 
 
 def _text(value: object) -> str | None:

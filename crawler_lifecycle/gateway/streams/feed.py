@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import bisect
 import contextlib
-import logging
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,12 +21,11 @@ from anyio import CapacityLimiter, to_thread
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from pydantic_core import to_json
 
+from crawler_lifecycle.background import DONE, Loop
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.pruning import pruned_through
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.ports import Event, RunStore
-
-logger = logging.getLogger(__name__)
 
 #: Pause between two readings of the outbox while somebody listens, in seconds: after news, and when there was none.
 BUSY_S, IDLE_S = 0.1, 0.25
@@ -111,6 +109,7 @@ class Feed:
         self._wanted = asyncio.Event()
         self._news = asyncio.Event()
         self._closed = False
+        self._pause = IDLE_S
         self._build = _build()
         #: Number of the newest event that was read; ``None`` until the database has answered once.
         self._head: int | None = None
@@ -283,33 +282,20 @@ class Feed:
         self._closed, self._wanted = False, asyncio.Event()
         if self._readers:
             self._wanted.set()
-        while not self._closed:
-            await self._wanted.wait()
-            await self._read_while_wanted()
+        self._forget()
+        await Loop("the reading of the outbox", IDLE_S, retry_s=(2 * IDLE_S, TROUBLE_S)).run(self._turn)
 
-    async def _read_while_wanted(self) -> None:
-        self._forget()
-        trouble: str | None = None
-        pause = IDLE_S
-        while self._readers and not self._closed:
-            try:
-                full = await self._read()
-                pause = 0.0 if full else BUSY_S if self._fresh else min(pause + 0.05, IDLE_S)
-                if trouble is not None:
-                    logger.info("the event stream reads the outbox again")
-                trouble = None
-            except Exception as error:
-                if str(error) != trouble:
-                    # Anything but an outage is a bug; even then the streams stay, and so does the next attempt.
-                    logger.warning(
-                        "the event stream cannot read the outbox, trying again: %s",
-                        error,
-                        exc_info=None if isinstance(error, StoreUnavailable) else error,
-                    )
-                trouble = str(error)
-                pause = min(max(pause, IDLE_S) * 2, TROUBLE_S)
-            await asyncio.sleep(pause)
-        self._forget()
+    async def _turn(self) -> float:
+        """One reading, as soon as there is a reader; the seconds to the next one."""
+        if not self._readers:
+            self._forget()
+            await self._wanted.wait()
+        if self._closed:
+            self._forget()
+            return DONE
+        full = await self._read()
+        self._pause = BUSY_S if self._fresh else min(self._pause + 0.05, IDLE_S)
+        return 0.0 if full else self._pause
 
     async def _read(self) -> bool:
         """One page of news; whether there may be more at once."""
@@ -344,7 +330,7 @@ class Feed:
 
     def _forget(self) -> None:
         self._head = None
-        self._fresh = False
+        self._fresh, self._pause = False, IDLE_S
         self._ring, self._ring_bytes, self._since = [], 0, 0
         self._given.clear()
 

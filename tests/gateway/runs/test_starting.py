@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.arguments import Argument, ArgumentType
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, with_limits
-from crawler_lifecycle.domain.errors import SchedulerUnavailable
+from crawler_lifecycle.domain.errors import SchedulerUnavailable, TemporalUnavailable
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.gateway.runs.commands import Commands, Outcome
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
@@ -251,7 +251,8 @@ def test_temporal_down_keeps_the_run_and_the_sweep_starts_it(world: World, clien
     assert "is recorded and starts as soon as" in problem["detail"]
     sweep = world.sweep()
     world.clock.forward(11)
-    assert asyncio.run(sweep.once()) == 0
+    with pytest.raises(TemporalUnavailable):
+        asyncio.run(sweep.once())
     world.workflows.down = False
     assert asyncio.run(sweep.once()) == 1
     assert [w for w, _ in world.workflows.started] == ["crawl/plain/k"]

@@ -27,6 +27,7 @@ from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
+from crawler_lifecycle.background import Beside
 from crawler_lifecycle.compose import ROLES, Parts, activities_of, workflows_of
 from crawler_lifecycle.domain.audit import AuditRules
 from crawler_lifecycle.ports import RunStore
@@ -88,7 +89,9 @@ async def worker(place: Place, client: Client, api: Api, store: RunStore, over: 
                 max_heartbeat_throttle_interval=timedelta(seconds=DEAD_S / 3),
             )
             await stack.enter_async_context(made)
-        await Releaser(cluster, store, turn_s=0.5).run(over)
+        beside = await stack.enter_async_context(Beside())
+        beside.start(Releaser(cluster, store, turn_s=0.5).run())
+        await over.wait()
 
 
 async def serve(place: Place, kind: str) -> None:
@@ -102,7 +105,9 @@ async def serve(place: Place, kind: str) -> None:
     if kind == "worker":
         await worker(place, client, api, store, over)
     else:
-        await Waker(KubernetesObserver(api), store, Workflows(client).look_now).run(over)
+        async with Beside() as beside:
+            beside.start(Waker(KubernetesObserver(api), store, Workflows(client).look_now).run())
+            await over.wait()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import pytest
 from temporalio.client import WorkflowHandle
 
 from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.background import Beside
 from crawler_lifecycle.compose import build_audit
 from crawler_lifecycle.domain.audit import AuditRules
 from crawler_lifecycle.domain.errors import TemporalUnavailable
@@ -174,12 +175,8 @@ async def test_an_outage_of_temporal_is_waited_out_and_told(idle_lab: Lab) -> No
     one = searcher(lab, Later(OVERDUE_S + 5))
     with pytest.raises(TemporalUnavailable):
         await one.turn()
-    over = asyncio.Event()
-    one._every_s = 0.05
-    running = asyncio.create_task(one.run(over))
-    await lab.until(lambda: "not connected" in str(one.state()["problem"]))
-    lab.parts.directory.client = lab.client
-    await lab.until(lambda: one.counts["taken_over"] == 1)
-    over.set()
-    await running
-    assert one.state()["problem"] is None
+    async with Beside() as beside:
+        beside.start(one.run())
+        await lab.until(lambda: "not connected" in str(one.state()["problem"]))
+        lab.parts.directory.client = lab.client
+        await lab.until(lambda: one.counts["taken_over"] == 1 and one.state()["problem"] is None)

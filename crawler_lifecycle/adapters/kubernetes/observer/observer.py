@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.objects import Job, Pod
+from crawler_lifecycle.background import Loop
 from crawler_lifecycle.ports import Counted, ObserverHealth
 
 from .changes import LONG_S, RUNNING, Changes, Seen
@@ -89,17 +90,19 @@ class _Session:
         ]
         for thread in threads:
             thread.start()
-        while not over.wait(CHECK_S):
-            for reflector in self._reflectors:
-                reflector.check()
-            self.tell(lambda changes, now: changes.slow(now))
-            with self._lock:
-                self._watched = self._changes.watched
+        Loop("the check for silence and long waits", CHECK_S, first_s=CHECK_S).run_in_thread(self._check, over)
         for reflector in self._reflectors:
             reflector.leave()
         until = time.monotonic() + LEAVE_S
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
+
+    def _check(self) -> None:
+        for reflector in self._reflectors:
+            reflector.check()
+        self.tell(lambda changes, now: changes.slow(now))
+        with self._lock:
+            self._watched = self._changes.watched
 
     def health(self) -> ObserverHealth:
         problem = next((r.problem for r in self._reflectors if r.problem is not None), None)

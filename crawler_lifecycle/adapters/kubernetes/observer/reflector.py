@@ -140,6 +140,8 @@ class Reflector(Generic[T]):
 
     def run(self, over: threading.Event) -> None:
         """Until ``over`` is set (call ``leave`` then). Raises nothing."""
+        # Not a ``Loop``: a turn lasts for minutes and is well long before it ends, the server may ask for a pause, and
+        # what failed decides where the next turn begins.
         while not over.is_set():
             try:
                 pause = self._turn(over)
