@@ -85,7 +85,7 @@ class Schema:
 def schema_of(connection: Connection) -> Schema:
     """The schema of the database."""
     found = Schema(MigrationContext.configure(connection).get_current_revision())
-    # Every version from 0003 on tells; only of those that we do not know we have to ask.
+    # Every version tells; only of those that we do not know we have to ask.
     if not found.newer or not inspect(connection).has_table(schema_compatibility.name):
         return found
     return Schema(found.version, connection.scalar(select(schema_compatibility.c.works_from)))
@@ -145,7 +145,7 @@ def _tell_works_from(connection: Connection) -> None:
     """Write down which builds this schema still serves: what the strictest of its migrations says (``WORKS_FROM``)."""
     versions = known_versions()
     scripts = ScriptDirectory.from_config(_config()).walk_revisions()
-    told = [getattr(script.module, "WORKS_FROM", versions[0]) for script in scripts]
+    told = [script.module.WORKS_FROM for script in scripts]
     connection.execute(update(schema_compatibility).values(works_from=max(told, key=versions.index)))
 
 

@@ -225,7 +225,7 @@ def run_handle(run: Row) -> RunHandle:
         multi=run["multi"],
         resumed=run["claim_resumed"],
         rerun=run["claim_rerun"],
-        repair=bool(run["claim_repair"]),
+        repair=run["claim_repair"],
         stop=stop_of(run),
     )
 

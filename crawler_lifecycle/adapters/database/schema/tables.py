@@ -72,7 +72,7 @@ run_history = Table(
     # How the owner came by this attempt, so that its second claim is answered like its first.
     Column("claim_resumed", Boolean, nullable=False),
     Column("claim_rerun", Boolean, nullable=False),
-    Column("claim_repair", Boolean),
+    Column("claim_repair", Boolean, nullable=False),
     # When this attempt was accepted; null for the first one, which was when the run was created.
     Column("attempt_at", UtcTime),
     # The last attempt whose ended tasks were queued again.

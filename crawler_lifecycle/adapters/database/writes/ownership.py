@@ -291,6 +291,7 @@ def new_run(request: RunRequest, request_id: str, now: datetime) -> dict[str, An
         "attempt": 1,
         "claim_resumed": False,
         "claim_rerun": False,
+        "claim_repair": False,
         "requeued_attempt": 1,
         "request": stored_request(request, request_id),
         "requested_by": request.requested_by,
