@@ -92,7 +92,7 @@ class CloseAudit:
     report: AuditReport
     complete: list[FindingKind] = field(default_factory=list)
     noted_from: datetime | None = None
-    """The earliest ``noted_at`` of a page; ``None`` where a workflow of an earlier build asks."""
+    """The earliest ``noted_at`` of a page; ``None`` when no page noted anything."""
 
 
 @dataclass

@@ -83,7 +83,7 @@ class Sync:
     fence: Fence
     source: str = "look"
     observed_at: datetime | None = None
-    """Of the look whose findings are meant; ``None`` where a workflow of an earlier build asks."""
+    """Of the look whose findings are meant; ``None``: of whichever was the last."""
 
 
 def ref_of(task: TaskState) -> TaskRef:

@@ -3,8 +3,8 @@
 Two things are watched, both cheap however many runs there ever were. The marks in ``live/``, ``waiting/`` and
 ``ended/`` are listed when their folder's time changed, every ``SCAN_S``. And each supervisor is held by a file
 descriptor of its process (the crawler's, where the supervisor is dead), which the kernel makes readable the moment it
-ends. The tree of all tasks is read once, at the beginning: for what ended while nobody watched, and for tasks that an
-older build deployed without a mark.
+ends. The tree of all tasks is read once, at the beginning: for what ended while nobody watched, and for tasks whose
+mark is missing.
 
 Nothing here is evidence. What is told leads to a look, and the look decides.
 """

@@ -12,15 +12,8 @@ __all__ = ["ageless", "waiting_clause", "waiting_words"]
 
 
 def waiting_words(run: Mapping[str, Any]) -> str:
-    """The gateway's sentence; empty when the run waits for nothing but its next look.
-
-    A gateway of an earlier version has none; then the words of the row are told, unless the run has ended.
-    """
-    if "waiting" in run:
-        return clean(run["waiting"])
-    if run.get("status") in ("COMPLETED", "FAILED"):
-        return ""
-    return clean(run.get("look_error") or run.get("waiting_for")).removeprefix("waiting: ")
+    """The gateway's sentence; empty when the run waits for nothing but its next look."""
+    return clean(run.get("waiting"))
 
 
 def waiting_clause(run: Mapping[str, Any]) -> str:

@@ -100,12 +100,6 @@ def test_what_a_run_waits_for_reads_as_a_sentence(gateway: respx.MockRouter, cra
     assert out.count("503") == 1, "told once"
 
 
-def test_a_gateway_of_an_earlier_version_is_understood(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
-    old = {name: value for name, value in RUN.items() if not name.startswith(("waiting", "look_error"))}
-    _run_page(gateway, old | {"waiting_for": "waiting: 4 of 4 slots in use", "look_error": None})
-    assert re.search(r"^waiting +4 of 4 slots in use$", crawlctl("describe", "7").out, re.M)
-
-
 def test_an_end_may_wait_for_its_delivery(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     _run_page(gateway, COMPLETED | {"waiting": "the supporting files are not archived yet: disk full"})
     assert "the supporting files are not archived yet: disk full" in crawlctl("describe", "7").out
