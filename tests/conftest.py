@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.examples import load_profile
+from tests.support.servers import SERVERS, mariadb
+
+__all__ = ["mariadb"]
 
 load_profile()
-
-#: Fixtures, and values of parameters, of tests that need such a server.
-SERVERS = {"mariadb", "mysql"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         values = item.callspec.params.values() if hasattr(item, "callspec") else ()
         named = {*getattr(item, "fixturenames", ()), *(value for value in values if isinstance(value, str))}
-        if named & SERVERS:
+        if named & set(SERVERS):
             item.add_marker(pytest.mark.servers)
 
 

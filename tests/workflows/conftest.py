@@ -9,10 +9,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.activities.shared import utc_now
 from tests.support.lab import Lab, laboratory
-from tests.support.mariadb import mariadb
 from tests.support.temporal import temporal_server
-
-__all__ = ["mariadb"]
 
 HERE = Path(__file__).parent
 

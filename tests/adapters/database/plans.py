@@ -12,6 +12,8 @@ import sqlalchemy as sa
 
 PAGE = 1000
 """Rows that may be scanned or sorted: what a page of a list reads, and no more."""
+MANY = 10**9
+"""Rows where nobody knows how many."""
 SMALL = ("outbox_counter", "alembic_version")
 """Tables of one row."""
 
@@ -61,6 +63,10 @@ def _of_mysql(conn: sa.Connection, statement: str, parameters: Any) -> list[Faul
     return [Fault(kind, table, rows, statement) for kind, table, rows in _walk(plan) if rows > PAGE]
 
 
+_ROWS = "rows_examined_per_scan"
+"""What MySQL calls the rows that MariaDB calls ``rows``."""
+
+
 def _walk(node: object, around: str | None = None) -> Iterator[tuple[str, str, int]]:
     """Full scans with the rows that are expected, and sorts and temporary tables with the rows that go into them."""
     if isinstance(node, list):
@@ -68,9 +74,12 @@ def _walk(node: object, around: str | None = None) -> Iterator[tuple[str, str, i
             yield from _walk(one, around)
     if not isinstance(node, dict):
         return
+    # MySQL says so beside the tables, MariaDB puts them inside. A subquery's own result is none: it ends with its page.
+    if "query_block" not in node:
+        around = "temporary" if node.get("using_temporary_table") else "sort" if node.get("using_filesort") else around
     for name, value in node.items():
         if name == "table" and isinstance(value, dict):
-            table, rows = str(value.get("table_name", "?")), int(value.get("rows") or 0)
+            table, rows = str(value.get("table_name", "?")), int(value.get(_ROWS) or value.get("rows") or 0)
             if value.get("access_type") in ("ALL", "index"):
                 yield "scan", table, rows
             if around is not None:
@@ -84,7 +93,7 @@ def _walk(node: object, around: str | None = None) -> Iterator[tuple[str, str, i
 
 
 def _of_sqlite(conn: sa.Connection, statement: str, parameters: Any) -> list[Fault]:
-    """SQLite tells no numbers, so every scan counts as one of very many rows; what is sorted is seen on MariaDB."""
+    """SQLite tells no numbers, so every scan counts as one of very many rows; what is sorted is seen on the others."""
     if statement.startswith("INSERT") and "SELECT" not in statement:
         return []
     cursor = conn.connection.cursor()
@@ -94,4 +103,4 @@ def _of_sqlite(conn: sa.Connection, statement: str, parameters: Any) -> list[Fau
         cursor.close()
     # Names that begin with "page" are of subqueries that end with their page.
     scanned = [words[1] for words in steps if words[0] == "SCAN" and not words[1].startswith("page")]
-    return [Fault("scan", table, PAGE + 1, statement) for table in scanned]
+    return [Fault("scan", table, MANY, statement) for table in scanned]

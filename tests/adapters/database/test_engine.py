@@ -20,6 +20,7 @@ from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports import Fence, Owner
 from tests.support.databases import wait_patiently
 from tests.support.mariadb import MariaDb
+from tests.support.sql_server import SqlServer
 
 SECRET = "s3cr@t:/x"
 
@@ -187,15 +188,16 @@ def test_sqlite_with_eight_writers(sqlite_url: str, monkeypatch: pytest.MonkeyPa
     store.close()
 
 
-# --- MariaDB ----------------------------------------------------------------------------------------------------
+# --- servers ----------------------------------------------------------------------------------------------------
 
 
-def test_mariadb_is_set_up(mariadb: MariaDb) -> None:
-    with mariadb.database() as url:
+def test_a_connection_is_set_up(server: SqlServer) -> None:
+    with server.database() as url:
         database = Database(open_engine(parse_url(url), pool_size=1))
         with database.reading() as connection:
+            isolation = "tx_isolation" if isinstance(server, MariaDb) else "transaction_isolation"
             row = connection.exec_driver_sql(
-                "SELECT @@tx_isolation, @@sql_mode, @@character_set_connection, @@innodb_lock_wait_timeout"
+                f"SELECT @@{isolation}, @@sql_mode, @@character_set_connection, @@innodb_lock_wait_timeout"
             ).one()
         database.close()
     assert row[0] == "READ-COMMITTED"
@@ -203,20 +205,20 @@ def test_mariadb_is_set_up(mariadb: MariaDb) -> None:
     assert row[2:] == ("utf8mb4", 8)
 
 
-def test_mariadb_that_ends_our_connections(mariadb: MariaDb) -> None:
-    with mariadb.database() as url:
+def test_a_server_that_ends_our_connections(server: SqlServer) -> None:
+    with server.database() as url:
         upgrade(url)
         store = open_store(url, pool_size=1)
         store.ping()
         mine = "SELECT id FROM information_schema.processlist WHERE db LIKE 'test%'"
-        for (number,) in mariadb.execute(mine):
-            mariadb.execute(f"KILL {number}")
+        for (number,) in server.execute(mine):
+            server.execute(f"KILL {number}")
         store.ping()
 
         def lose() -> None:
             with store._db.writing() as connection:
-                for (number,) in mariadb.execute(mine):
-                    mariadb.execute(f"KILL {number}")
+                for (number,) in server.execute(mine):
+                    server.execute(f"KILL {number}")
                 connection.execute(sa.text("SELECT 1"))
 
         with pytest.raises(StoreUnavailable, match=r"Lost connection|gone away"):
@@ -230,30 +232,29 @@ def _connection_id(store: SqlRunStore) -> object:
         return connection.exec_driver_sql("SELECT CONNECTION_ID()").scalar()
 
 
-def test_mariadb_that_became_read_only(mariadb: MariaDb) -> None:
-    with mariadb.database() as url:
+def test_a_server_that_became_read_only(server: SqlServer) -> None:
+    with server.database() as url:
         upgrade(url)
-        mariadb.execute("CREATE OR REPLACE USER worker@'127.0.0.1'")
-        mariadb.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON *.* TO worker@'127.0.0.1'")
+        server.execute("DROP USER IF EXISTS worker@'127.0.0.1'")
+        server.execute("CREATE USER worker@'127.0.0.1'")
+        server.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON *.* TO worker@'127.0.0.1'")
         store = open_store(url.replace("root@", "worker@"), pool_size=1)
         store.ping()
         held = _connection_id(store)
-        mariadb.execute("SET GLOBAL read_only = 1")
+        server.execute("SET GLOBAL read_only = 1")
         try:
             with pytest.raises(StoreUnavailable, match="read-only"):
                 store.reserve_run(RunRequest(crawler="a"), "r1")
         finally:
-            mariadb.execute("SET GLOBAL read_only = 0")
+            server.execute("SET GLOBAL read_only = 0")
         assert _connection_id(store) != held
         assert store.reserve_run(RunRequest(crawler="a"), "r1")[1]
         store.close()
 
 
-def test_mariadb_deadlocks_and_lock_waits_are_told_as_not_now(
-    mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deadlocks_and_lock_waits_are_told_as_not_now(server: SqlServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "LOCK_WAIT_S", 1)
-    with mariadb.database() as url:
+    with server.database() as url:
         upgrade(url)
         store = open_store(url, pool_size=2)
         row, _ = store.reserve_run(RunRequest(crawler="a"), "r1")

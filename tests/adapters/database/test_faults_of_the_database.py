@@ -26,12 +26,13 @@ from tests.adapters.local.local_bench import wait_until
 from tests.contracts.store.world import START, Clock, World, good_end, seen
 from tests.support.databases import wait_patiently
 from tests.support.disks import small_disk
-from tests.support.mariadb import MariaDb, running_mariadb
+from tests.support.servers import SERVERS, running_server
+from tests.support.sql_server import SqlServer
 
 
 @pytest.fixture
 def migrated(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlRunStore]:
-    """A store on SQLite or MariaDB."""
+    """A store on any database."""
     wait_patiently(monkeypatch)
     upgrade(empty_url)
     store = open_store(empty_url, clock=Clock())
@@ -42,11 +43,11 @@ def migrated(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlRun
 # --- the server dies ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.servers
-def test_a_server_that_is_killed_and_comes_back() -> None:
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_server_that_is_killed_and_comes_back(kind: str) -> None:
     """What was answered before is there after, what failed can be done again, and the store needs no restart."""
     # Every commit reaches the kernel, as it reaches the disk of a real server.
-    with running_mariadb("--innodb-flush-log-at-trx-commit=2") as server, server.database() as url:
+    with running_server(kind, "--innodb-flush-log-at-trx-commit=2") as server, server.database() as url:
         upgrade(url)
         store = open_store(url)
         world = World(store, Clock())
@@ -118,10 +119,10 @@ class Proxy:
             one.close()
 
 
-def test_a_server_that_no_longer_answers_is_given_up(mariadb: MariaDb) -> None:
-    with mariadb.database() as url:
+def test_a_server_that_no_longer_answers_is_given_up(server: SqlServer) -> None:
+    with server.database() as url:
         upgrade(url)
-        proxy = Proxy(mariadb.port)
+        proxy = Proxy(server.port)
         through = parse_url(url).set(port=proxy.port)
         engine = open_engine(through, pool_size=1, answer_timeout_s=60)
         limits: list[float] = []
@@ -149,8 +150,8 @@ def test_a_server_that_no_longer_answers_is_given_up(mariadb: MariaDb) -> None:
         proxy.close()
 
 
-def test_connections_that_the_server_closed_for_being_idle(mariadb: MariaDb) -> None:
-    with mariadb.database() as url:
+def test_connections_that_the_server_closed_for_being_idle(server: SqlServer) -> None:
+    with server.database() as url:
         upgrade(url)
         store = open_store(url, pool_size=1)
         world = World(store, Clock())
@@ -162,7 +163,7 @@ def test_connections_that_the_server_closed_for_being_idle(mariadb: MariaDb) -> 
             cursor.execute("SET SESSION wait_timeout = 1")  # of this connection only: the next one may take its time
         raw.close()
         ours = f"SELECT COUNT(*) FROM information_schema.processlist WHERE id = {number}"
-        wait_until(lambda: mariadb.execute(ours) == ((0,),))
+        wait_until(lambda: server.execute(ours) == ((0,),))
         store.note_waiting(fence, "quota")
         assert world.row(fence).waiting_for == "quota"
         store.close()
@@ -172,16 +173,16 @@ def test_connections_that_the_server_closed_for_being_idle(mariadb: MariaDb) -> 
 
 
 def test_the_victim_of_a_deadlock_is_told_not_now_and_its_retry_works(
-    mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
+    server: SqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another program takes the same locks in the other order. It has written more, so we are the victim."""
     wait_patiently(monkeypatch)
-    with mariadb.database() as url:
+    with server.database() as url:
         upgrade(url)
         store = open_store(url)
         world = World(store, Clock())
         fence = world.run()
-        other = mariadb.connect(url.rpartition("/")[2])
+        other = server.connect(url.rpartition("/")[2])
         failed: list[Exception] = []
 
         def tell() -> None:
@@ -197,7 +198,7 @@ def test_the_victim_of_a_deadlock_is_told_not_now_and_its_retry_works(
             cursor.execute(f"INSERT INTO history_property (run_id, attempt, name, value) VALUES {rows}")
             teller = threading.Thread(target=tell)
             teller.start()
-            _until_somebody_waits(mariadb)
+            _until_somebody_waits(server)
             cursor.execute("SELECT * FROM outbox_counter, run_history FOR UPDATE")
             cursor.execute("COMMIT")
         teller.join()
@@ -210,9 +211,9 @@ def test_the_victim_of_a_deadlock_is_told_not_now_and_its_retry_works(
         store.close()
 
 
-def _until_somebody_waits(mariadb: MariaDb) -> None:
+def _until_somebody_waits(server: SqlServer) -> None:
     query = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
-    wait_until(lambda: mariadb.execute(query) != ((0,),))
+    wait_until(lambda: server.execute(query) != ((0,),))
 
 
 # --- others write -------------------------------------------------------------------------------------------------
@@ -235,9 +236,9 @@ def test_a_status_that_another_program_wrote_is_never_overwritten_blindly(migrat
     assert world.end(fence).outcome == "partial"
 
 
-def test_what_is_told_of_a_change_is_what_is_changed(mariadb: MariaDb) -> None:
+def test_what_is_told_of_a_change_is_what_is_changed(server: SqlServer) -> None:
     """A transition is written before its status changes, so no other program may come between the two."""
-    with mariadb.database() as url:
+    with server.database() as url:
         upgrade(url)
         store = open_store(url, clock=Clock())
         world = World(store, Clock())
@@ -245,7 +246,7 @@ def test_what_is_told_of_a_change_is_what_is_changed(mariadb: MariaDb) -> None:
         tasks = store.found_state(fence).tasks
         world.stage(fence, [seen(t, Phase.GONE, START) for t in tasks])
         waited: list[str] = []
-        other = mariadb.connect(url.rpartition("/")[2])
+        other = server.connect(url.rpartition("/")[2])
 
         def meddle(_c: object, _cursor: object, statement: str, *_: object) -> None:
             if statement.startswith("UPDATE task_finding"):

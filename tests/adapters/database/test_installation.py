@@ -12,9 +12,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from tests.support.mariadb import MariaDb, mariadb
-
-__all__ = ["mariadb"]
+from tests.support.sql_server import SqlServer
 
 DOCS = Path(__file__).parents[3] / "docs"
 SECTION = "## An installation by hand"
@@ -34,18 +32,18 @@ def here(statement: str) -> str:
 
 
 @pytest.fixture
-def installed(mariadb: MariaDb) -> Iterator[MariaDb]:
+def installed(server: SqlServer) -> Iterator[SqlServer]:
     try:
         for statement in block("deployment.md", SECTION, "sql"):
-            mariadb.execute(here(statement))
-        yield mariadb
+            server.execute(here(statement))
+        yield server
     finally:
-        mariadb.execute("DROP DATABASE IF EXISTS lifecycle")
+        server.execute("DROP DATABASE IF EXISTS lifecycle")
         for user in ("owner", "services"):
-            mariadb.execute(f"DROP USER IF EXISTS {user}@'127.0.0.1'")
+            server.execute(f"DROP USER IF EXISTS {user}@'127.0.0.1'")
 
 
-def test_owner_and_services_have_what_they_need_and_no_more(installed: MariaDb) -> None:
+def test_owner_and_services_have_what_they_need_and_no_more(installed: SqlServer) -> None:
     typed = block("deployment.md", SECTION, "bash")
     addresses = [shlex.split(line)[-1] for line in typed]
 

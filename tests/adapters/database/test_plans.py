@@ -39,7 +39,7 @@ from tests.support.filling import (
     fill_runs,
     fill_tasks,
 )
-from tests.support.mariadb import MariaDb
+from tests.support.servers import DATABASES, empty_database
 
 pytestmark = pytest.mark.timeout(1800)  # the module's databases are filled in the time of its first test
 RUNS, EACH, LARGE = 20_000, 5, 10_000
@@ -104,25 +104,15 @@ def _fill(url: str) -> Filled:
     return Filled(store, clock, Fence(handle.run_id, handle.attempt, OWNER.first_run_id, handle.run_uid))
 
 
-@pytest.fixture(scope="module", params=["sqlite", "mariadb"])
+@pytest.fixture(scope="module", params=DATABASES)
 def explained(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Plans, set[str]]]:
     """The plans of everything that the lives below send, and the methods they called."""
-    with pytest.MonkeyPatch.context() as patch:
+    file = tmp_path_factory.mktemp("plans") / "state.db"
+    with pytest.MonkeyPatch.context() as patch, empty_database(request.param, file) as url:
         wait_patiently(patch)
-        yield from _explained(request, tmp_path_factory)
-
-
-def _explained(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Plans, set[str]]]:
-    if request.param == "mariadb":
-        server: MariaDb = request.getfixturevalue("mariadb")
-        with server.database() as url:
-            yield _explain(url)
-        return
-    yield _explain(f"sqlite:///{tmp_path_factory.mktemp('plans') / 'state.db'}")
+        yield _explain(url)
 
 
 def _explain(url: str) -> tuple[Plans, set[str]]:

@@ -17,9 +17,11 @@ from crawler_lifecycle.adapters.database.schema.tables import metadata, task_log
 from crawler_lifecycle.domain.pruning import Stays
 from tests.adapters.database.plans import Plans
 from tests.support.filling import FILLED_FROM, analyze, fill_events, fill_records, fill_runs, fill_tasks
-from tests.support.mariadb import MariaDb
+from tests.support.servers import DATABASES, empty_database
 
 RUNS, EACH = 2_000, 3
+#: Rows of three chunks.
+SMALL_TABLE = 3 * 500
 #: Half of the runs ended before then; they ended one a minute.
 BEFORE = FILLED_FROM + timedelta(minutes=RUNS // 2)
 
@@ -84,18 +86,15 @@ def _explain_table(pruner: Pruner, table: str, done: Explained) -> None:
         place = chunk.next
 
 
-@pytest.fixture(scope="module", params=["sqlite", "mariadb"])
+@pytest.fixture(scope="module", params=DATABASES)
 def explained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explained]:
-    if request.param == "mariadb":
-        server: MariaDb = request.getfixturevalue("mariadb")
-        with server.database() as url:
-            yield _explain(url)
-        return
-    yield _explain(f"sqlite:///{tmp_path_factory.mktemp('pruning') / 'state.db'}")
+    with empty_database(request.param, tmp_path_factory.mktemp("pruning") / "state.db") as url:
+        yield _explain(url)
 
 
 def test_nothing_reads_or_sorts_everything(explained: Explained) -> None:
-    faults = explained.plans.faults
+    # MySQL reads a table whose rows go by the third at once, whatever index a DELETE names: then it is small.
+    faults = {key: fault for key, fault in explained.plans.faults.items() if fault.rows > SMALL_TABLE}
     assert [f"{key}: {fault}" for key, fault in faults.items() if key[0] != "control"] == []
     assert len(explained.plans.statements) > 15
 

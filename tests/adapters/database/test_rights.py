@@ -19,9 +19,7 @@ from crawler_lifecycle.domain.run import ExportResult, RunStatus
 from crawler_lifecycle.domain.task import End, Phase
 from crawler_lifecycle.ports import Correction
 from tests.contracts.store.world import Clock, World, seen
-from tests.support.mariadb import MariaDb, mariadb
-
-__all__ = ["mariadb"]
+from tests.support.sql_server import SqlServer
 
 PASSWORD = "canary-of-the-rights"
 
@@ -34,27 +32,27 @@ def grants() -> list[str]:
 
 
 @contextmanager
-def database(mariadb: MariaDb, name: str) -> Iterator[str]:
+def database(server: SqlServer, name: str) -> Iterator[str]:
     """A database of this name. Not one called ``test_…``: in those MariaDB lets everybody do everything."""
-    mariadb.execute(f"CREATE DATABASE {name}")
+    server.execute(f"CREATE DATABASE {name}")
     try:
-        yield f"mysql+pymysql://services:{PASSWORD}@127.0.0.1:{mariadb.port}/{name}"
+        yield f"mysql+pymysql://services:{PASSWORD}@127.0.0.1:{server.port}/{name}"
     finally:
-        mariadb.execute(f"DROP DATABASE {name}")
+        server.execute(f"DROP DATABASE {name}")
 
 
 @pytest.fixture(scope="module")
-def limited(mariadb: MariaDb) -> Iterator[str]:
+def limited(server: SqlServer) -> Iterator[str]:
     """The URL of a migrated database for a user with the rights that docs/security.md names."""
-    mariadb.execute(f"CREATE USER services@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'")
+    server.execute(f"CREATE USER services@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'")
     try:
-        with database(mariadb, "rights") as url:
-            upgrade(mariadb.url_of("rights"))
+        with database(server, "rights") as url:
+            upgrade(server.url_of("rights"))
             for grant in grants():
-                mariadb.execute(grant.replace("lifecycle.", "rights.").replace("'%'", "'127.0.0.1'"))
+                server.execute(grant.replace("lifecycle.", "rights.").replace("'%'", "'127.0.0.1'"))
             yield url
     finally:
-        mariadb.execute("DROP USER services@'127.0.0.1'")
+        server.execute("DROP USER services@'127.0.0.1'")
 
 
 def test_a_whole_life_needs_no_more(limited: str) -> None:
@@ -109,9 +107,9 @@ def test_an_upgrade_that_has_nothing_to_do_needs_no_more(limited: str) -> None:
     "INSERT INTO correction (id) VALUES (1) ON DUPLICATE KEY UPDATE lag_ms = 0",
     "UPDATE schema_compatibility SET works_from = '0001'", "DELETE FROM alembic_version",
 ])  # fmt: skip
-def test_what_the_ledger_says_cannot_be_changed(limited: str, mariadb: MariaDb, statement: str) -> None:
+def test_what_the_ledger_says_cannot_be_changed(limited: str, server: SqlServer, statement: str) -> None:
     connection = pymysql.connect(
-        host="127.0.0.1", port=mariadb.port, user="services", password=PASSWORD, database=limited.rpartition("/")[2]
+        host="127.0.0.1", port=server.port, user="services", password=PASSWORD, database=limited.rpartition("/")[2]
     )
     with connection, connection.cursor() as cursor, pytest.raises(pymysql.err.MySQLError, match="denied"):
         cursor.execute(statement)
@@ -125,19 +123,19 @@ def test_every_table_is_granted_or_kept_on_purpose() -> None:
 
 @pytest.mark.parametrize("statement", [
     "DROP TABLE run_history", "ALTER TABLE run_history DROP COLUMN cause", "CREATE TABLE mine (id INT)",
-    "TRUNCATE status_transition", "GRANT ALL ON *.* TO services@'127.0.0.1'", "SELECT * FROM mysql.global_priv",
+    "TRUNCATE status_transition", "GRANT ALL ON *.* TO services@'127.0.0.1'", "SELECT * FROM mysql.user",
 ])  # fmt: skip
-def test_more_is_refused(limited: str, mariadb: MariaDb, statement: str) -> None:
+def test_more_is_refused(limited: str, server: SqlServer, statement: str) -> None:
     connection = pymysql.connect(
-        host="127.0.0.1", port=mariadb.port, user="services", password=PASSWORD, database=limited.rpartition("/")[2]
+        host="127.0.0.1", port=server.port, user="services", password=PASSWORD, database=limited.rpartition("/")[2]
     )
     with connection, connection.cursor() as cursor, pytest.raises(pymysql.err.MySQLError, match="denied"):
         cursor.execute(statement)
 
 
-def test_an_upgrade_without_the_right_says_so_and_not_the_password(limited: str, mariadb: MariaDb) -> None:
+def test_an_upgrade_without_the_right_says_so_and_not_the_password(limited: str, server: SqlServer) -> None:
     assert limited
-    with database(mariadb, "rights_empty") as url, pytest.raises(Exception, match="denied") as caught:
+    with database(server, "rights_empty") as url, pytest.raises(Exception, match="denied") as caught:
         upgrade(url)
     assert PASSWORD not in str(caught.value)
 

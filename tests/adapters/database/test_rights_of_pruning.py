@@ -16,9 +16,7 @@ from crawler_lifecycle.domain.audit import AuditFinding, FindingKind
 from crawler_lifecycle.domain.pruning import GOES, NEVER
 from crawler_lifecycle.ports import Details
 from tests.contracts.store.world import Clock, World
-from tests.support.mariadb import MariaDb, mariadb
-
-__all__ = ["mariadb"]
+from tests.support.sql_server import SqlServer
 
 PAGE = (Path(__file__).parents[3] / "docs" / "security.md").read_text(encoding="utf-8")
 #: Not one called ``test_…``: in those MariaDB lets everybody do everything.
@@ -31,24 +29,24 @@ def grants(user: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def address(mariadb: MariaDb) -> Iterator[str]:
+def address(server: SqlServer) -> Iterator[str]:
     """The URL of a migrated database for either user, whose name is put in."""
-    mariadb.execute(f"CREATE DATABASE {DATABASE}")
+    server.execute(f"CREATE DATABASE {DATABASE}")
     users = ("services", "pruning")
     try:
-        upgrade(mariadb.url_of(DATABASE))
+        upgrade(server.url_of(DATABASE))
         for user in users:
             assert grants(user), user
             # Two modules of tests share the server, and one of them has a user of this name, too.
-            mariadb.execute(f"CREATE USER {user}_p@'127.0.0.1'")
+            server.execute(f"CREATE USER {user}_p@'127.0.0.1'")
             for grant in grants(user):
                 own = grant.replace("lifecycle.", f"{DATABASE}.").replace(f"{user}@'%'", f"{user}_p@'127.0.0.1'")
-                mariadb.execute(own)
-        yield f"mysql+pymysql://USER_p@127.0.0.1:{mariadb.port}/{DATABASE}"
+                server.execute(own)
+        yield f"mysql+pymysql://USER_p@127.0.0.1:{server.port}/{DATABASE}"
     finally:
-        mariadb.execute(f"DROP DATABASE {DATABASE}")
+        server.execute(f"DROP DATABASE {DATABASE}")
         for user in users:
-            mariadb.execute(f"DROP USER IF EXISTS {user}_p@'127.0.0.1'")
+            server.execute(f"DROP USER IF EXISTS {user}_p@'127.0.0.1'")
 
 
 def _leave(store: SqlRunStore, clock: Clock, name: str) -> None:
@@ -66,10 +64,10 @@ def _leave(store: SqlRunStore, clock: Clock, name: str) -> None:
 
 
 @pytest.mark.parametrize("user", ["services", "pruning"])
-def test_a_pruning_needs_no_more(address: str, mariadb: MariaDb, user: str) -> None:
+def test_a_pruning_needs_no_more(address: str, server: SqlServer, user: str) -> None:
     clock, removed = Clock(), set[str]()
     with (
-        closing(open_store(mariadb.url_of(DATABASE), clock=clock)) as store,
+        closing(open_store(server.url_of(DATABASE), clock=clock)) as store,
         closing(open_pruner(address.replace("USER", user), clock=clock)) as pruner,
     ):
         for n in range(2):
@@ -80,7 +78,7 @@ def test_a_pruning_needs_no_more(address: str, mariadb: MariaDb, user: str) -> N
             "task_finding": f"(task_id, run_id, believed, terminal, evidence) VALUES (1, {run.run_id}, 'x', 1, '{{}}')",
         }
         for table, row in staged.items():
-            mariadb.execute(f"INSERT INTO {DATABASE}.{table} {row}")
+            server.execute(f"INSERT INTO {DATABASE}.{table} {row}")
         before = clock.now - timedelta(days=90)
         for table in pruner.tables:
             chunk = pruner.look(table, before)
@@ -102,9 +100,9 @@ def test_a_pruning_needs_no_more(address: str, mariadb: MariaDb, user: str) -> N
         "TRUNCATE outbox_event",
     ],
 )
-def test_more_it_cannot(address: str, mariadb: MariaDb, statement: str) -> None:
+def test_more_it_cannot(address: str, server: SqlServer, statement: str) -> None:
     assert address
-    connection = pymysql.connect(host="127.0.0.1", port=mariadb.port, user="pruning_p", database=DATABASE)
+    connection = pymysql.connect(host="127.0.0.1", port=server.port, user="pruning_p", database=DATABASE)
     with connection, connection.cursor() as cursor, pytest.raises(pymysql.err.MySQLError, match="denied"):
         cursor.execute(statement)
 

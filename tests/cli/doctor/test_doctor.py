@@ -33,9 +33,7 @@ from crawler_lifecycle.temporal.server import Server
 from crawler_lifecycle.temporal.task_queues import Poller, Queue, Version
 from tests.cli.cli_support import GATEWAY, Crawlctl, Result
 from tests.cli.cli_world import Served, serve
-from tests.support.mariadb import MariaDb, mariadb
-
-__all__ = ["mariadb"]
+from tests.support.mariadb import MariaDb
 
 ROOT = Path(__file__).parents[3]
 SECRET = "correct-horse-battery"

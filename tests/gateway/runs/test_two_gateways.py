@@ -26,10 +26,8 @@ from crawler_lifecycle.scheduler.app import create_app
 from crawler_lifecycle.web.listening import bind
 from tests.gateway.gateway_process import Gateway, environment, gateway
 from tests.gateway.gateway_world import CRAWLERS
-from tests.support.mariadb import MariaDb, mariadb
+from tests.support.mariadb import MariaDb
 from tests.support.temporal import temporal_server
-
-__all__ = ["mariadb"]
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.processes]
 
