@@ -32,7 +32,7 @@ from . import cgroup, liveness_marks
 from . import folder as files
 from .crawl_user import RunAs, let_pass
 from .folder_reader import TaskFolder
-from .identity import Identity, Stat, boot_id, kill_all
+from .identity import Identity, Stat, boot_id, kill_all, still_alive
 from .inventory import highest_run, inventory
 from .launch import Launcher, default_python
 from .records import task_records
@@ -163,9 +163,23 @@ class LocalCluster:
         try:
             self._check_readable()
             seen = [self._observe(run, task, now) for task in tasks]
+            self._look_again_at_forged_ends(run, tasks, seen, now)
         except OSError as error:
             raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
         return Look(now, time.monotonic() - began, seen)
+
+    def _look_again_at_forged_ends(
+        self, run: RunRef, tasks: Sequence[TaskRef], seen: list[Observation], now: datetime
+    ) -> None:
+        """A crawler may write an end and dead processes into its files: an end counts when no process of it lives.
+
+        All processes are read once for all tasks, and after the ends: what lives now has not ended before.
+        """
+        folders = {place: self._folder(run, tasks[place]) for place, one in enumerate(seen) if one.phase is Phase.ENDED}
+        alive = still_alive({str(one.path): one.marks() for one in folders.values()}) if folders else ()
+        for place, folder in folders.items():
+            if str(folder.path) in alive:
+                seen[place] = self._observe(run, tasks[place], now, doubted=True)
 
     def details(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
         """Log tail (at most 16 KiB), counters, peak memory; tasks about which nothing can be read are left out."""
@@ -403,11 +417,11 @@ class LocalCluster:
 
     # --- inside
 
-    def _folder(self, run: RunRef, task: TaskRef) -> TaskFolder:
-        return TaskFolder(self._launcher.folder(run.run_id, task.index, task.attempt), run, task)
+    def _folder(self, run: RunRef, task: TaskRef, *, doubted: bool = False) -> TaskFolder:
+        return TaskFolder(self._launcher.folder(run.run_id, task.index, task.attempt), run, task, doubted=doubted)
 
-    def _observe(self, run: RunRef, task: TaskRef, now: datetime) -> Observation:
-        folder = self._folder(run, task)
+    def _observe(self, run: RunRef, task: TaskRef, now: datetime, *, doubted: bool = False) -> Observation:
+        folder = self._folder(run, task, doubted=doubted)
         folder.settle_group()
         seen = folder.observe(now, self._node)
         # The other phases held at some time since the look began; an end was read only now, after it happened.

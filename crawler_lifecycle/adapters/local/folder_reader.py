@@ -38,8 +38,10 @@ ONLY_SUMMARY = "; this is the runner's own summary"
 class TaskFolder:
     """One task's folder at the moment of a look."""
 
-    def __init__(self, path: Path, run: RunRef, task: TaskRef) -> None:
+    def __init__(self, path: Path, run: RunRef, task: TaskRef, *, doubted: bool = False) -> None:
+        """``doubted``: the files that name its processes may be forged; an end counts only where none is found."""
         self.path = path
+        self._doubted = doubted
         self._run = run
         self._task = task
         self._held: Held | None = None
@@ -107,7 +109,7 @@ class TaskFolder:
         leader = self.identity(files.PROCESS)
         if leader is not None and leader.alive():
             return False
-        if self.supervisor_alive():
+        if self.supervisor_alive() or self._doubted:
             return not self.processes(leader)
         # Who they were may be hidden by garbage: then nothing that is named like them may run.
         hidden = (leader is None and self.has(files.PROCESS)) or self.identity(files.SUPERVISOR) is None

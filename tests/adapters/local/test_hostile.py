@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.adapters.archive import FolderArchive
+from crawler_lifecycle.adapters.local import cluster, folder_reader, identity
 from crawler_lifecycle.adapters.local.logs import LocalLogs
 from crawler_lifecycle.adapters.local.observer import LocalObserver
 from crawler_lifecycle.domain.task import Phase
@@ -151,6 +152,65 @@ def test_an_end_that_the_crawler_wrote_is_set_aside(bench: Bench) -> None:
     assert seen.end.finish_reason == "shutdown"
     assert json.loads((bench.folder() / "end.json").read_text())["exit_code"] == 11
     assert json.loads((bench.folder() / "end.json.forged").read_text()) == LIES["end.json"]
+
+
+#: Names dead processes and an end in its files, while it executes.
+FORGER = """
+import json, os
+home = os.path.dirname(os.environ["CRAWL_FILES_DIR"])
+dead = json.load(open(home + "/process.json")) | {"pid": 2**22 - 3, "start": 1}
+for name, data in [
+    ("supervisor.json", dead),
+    ("process.json", dead),
+    ("summary.json", {"finish_reason": "finished", "exit": 0}),
+    ("end.json", {"exit_code": 0, "reason": "Completed"}),
+]:
+    with open(home + "/forged.tmp", "w") as file:
+        json.dump(data, file)
+    os.rename(home + "/forged.tmp", home + "/" + name)
+"""
+#: Executes itself anew without an environment: only its runner still says whose it is.
+UNMARKED = """
+import sys
+ready = os.environ["CRAWL_FILES_DIR"] + "/ready"
+wait = "import sys, time; open(sys.argv[1], 'w').close(); time.sleep(300)"
+os.execve(sys.executable, ["hidden", "-I", "-S", "-c", wait, ready], {})
+"""
+
+
+@pytest.mark.parametrize("code", [FORGER + POLITE, FORGER + UNMARKED], ids=["marked", "unmarked"])
+def test_an_end_with_dead_processes_counts_only_when_nothing_executes(bench: Bench, code: str) -> None:
+    bench.start(code)
+    bench.deploy("pass", range(1, 2))
+    bench.until_on_file(1)
+    forger = known(bench)
+    seen = bench.cluster.look(run_ref(RUN), [forger, bench.ref(1)]).observations
+    assert [one.phase for one in seen] == [Phase.EXECUTING, Phase.ENDED]
+    assert seen[0].end is None
+    bench.cluster.kill(run_ref(RUN), forger)
+    wait_until(lambda: bench.running() == [])
+    assert bench.cluster.look(run_ref(RUN), [forger]).observations[0].phase is Phase.ENDED
+
+
+def test_all_tasks_of_a_look_share_one_reading_of_the_processes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.deploy("pass", range(3))
+    for index in range(3):
+        bench.until_on_file(index)
+    asked: list[int] = []
+    really = identity.still_alive
+
+    def counted(tasks: dict[str, list[bytes]]) -> set[str]:
+        asked.append(len(tasks))
+        return really(tasks)
+
+    refs = [bench.ref(index) for index in range(3)]
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster, "still_alive", counted)
+        for alone in ("members", "named"):
+            patch.setattr(folder_reader, alone, None)
+        seen = bench.cluster.look(run_ref(RUN), refs).observations
+    assert {one.phase for one in seen} == {Phase.ENDED}
+    assert asked == [3]
 
 
 def test_what_a_folder_was_replaced_with_is_in_no_archive(bench: Bench, tmp_path: Path) -> None:
