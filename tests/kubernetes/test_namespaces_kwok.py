@@ -95,7 +95,11 @@ def test_a_namespace_that_is_made_anew_has_none_of_its_old_tasks(day: Installati
     task, path = day.task(), f"/api/v1/namespaces/{day.namespace}"
     kwok_cluster.admin.delete(path, {})
     until(lambda: day.see(task).phase is Phase.ENDED, "its pod has ended, and is held", 150)
-    until(lambda: [held_pods.let_go(day.api, pod) for pod in held_pods.held(day.api)] == [], "nothing is held", 150)
+    until(
+        lambda: [held_pods.remove_finalizer(day.api, pod) for pod in held_pods.list_held(day.api)] == [],
+        "nothing is held",
+        150,
+    )
     until(lambda: kwok_cluster.admin.find(path) is None, "the namespace is gone", 150)
     assert day.see(task).phase is Phase.GONE, "with its namespace, on the same cluster"
     kwok_cluster.admin.post("/api/v1/namespaces", {"metadata": {"name": day.namespace}})

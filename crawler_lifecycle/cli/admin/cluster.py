@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from crawler_lifecycle.adapters.kubernetes.client.connection import Api
-    from crawler_lifecycle.adapters.kubernetes.jobs.held_pods import Held
+    from crawler_lifecycle.adapters.kubernetes.jobs.held_pods import HeldPod
 
 #: Patches at once, and how often a pod is tried when the server asks us to wait.
 THREADS, TRIES = 8, 5
@@ -106,7 +106,7 @@ def release(
 class _Row:
     """A pod and what became of it."""
 
-    def __init__(self, pod: Held) -> None:
+    def __init__(self, pod: HeldPod) -> None:
         self.pod = pod
         self.released: bool | None = None
         self.trouble: str | None = None
@@ -134,7 +134,7 @@ def _listed(api: Api, run: int | None, everything: bool) -> list[_Row]:
     from crawler_lifecycle.domain.errors import ClusterUnavailable
 
     try:
-        found = held_pods.held(api, run_id=run)
+        found = held_pods.list_held(api, run_id=run)
     except ClusterUnavailable as error:
         raise cluster_access.failed(error) from None
     return [_Row(pod) for pod in found if run is not None or everything or pod.waits]
@@ -155,7 +155,7 @@ def _let_go(api: Api, row: _Row) -> None:
 
     for left in reversed(range(TRIES)):
         try:
-            row.released = held_pods.let_go(api, row.pod)
+            row.released = held_pods.remove_finalizer(api, row.pod)
         except ClusterUnavailable as error:
             row.trouble, row.status = str(error), error.status if isinstance(error, ApiError) else None
             if left == 0 or row.status in (400, 401, 403, 422):

@@ -209,12 +209,12 @@ def left_over(api: Api) -> list[Line]:
     from crawler_lifecycle.adapters.kubernetes.jobs import held_pods
 
     try:
-        found = held_pods.held(api)
+        found = held_pods.list_held(api)
     except Refused:
         return []  # told as a right that is missing
     except ClusterUnavailable as error:
         return [Line("finalizers", "bad", str(error), ASK_AGAIN)]
-    old = held_pods.waiting_long(found, datetime.now(UTC), LEFT_OVER_S)
+    old = held_pods.waiting_longer_than(found, datetime.now(UTC), LEFT_OVER_S)
     if not old:
         return [
             Line(

@@ -11,7 +11,7 @@ from pathlib import Path
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from crawler_lifecycle.adapters.kubernetes.jobs.held_pods import held, let_go
+from crawler_lifecycle.adapters.kubernetes.jobs.held_pods import list_held, remove_finalizer
 from crawler_lifecycle.ports import RunRow
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.soak.judge import Case, cases, evidence, judge_pods, judge_run, judge_task
@@ -132,8 +132,8 @@ async def _released(here: World, verdict: Verdict) -> None:
     await here.until(lambda: not _held(here), 15)
     for run_id, text in _held(here):
         verdict.violations.append(f"run id {run_id}: {text}\n" + "\n".join(here.recorder.trail(f"crawl-{run_id}-")))
-    for pod in await asyncio.to_thread(held, here.rights.api):
-        await asyncio.to_thread(let_go, here.rights.api, pod)
+    for pod in await asyncio.to_thread(list_held, here.rights.api):
+        await asyncio.to_thread(remove_finalizer, here.rights.api, pod)
     left = [p["metadata"]["name"] for p in here.pods() if FINALIZER in p["metadata"].get("finalizers", [])]
     if left:
         verdict.violations.append(f"our finalizer holds {left} after release")

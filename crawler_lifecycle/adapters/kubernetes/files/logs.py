@@ -23,7 +23,7 @@ from crawler_lifecycle.adapters.kubernetes.client.errors import NotFound, Refuse
 from crawler_lifecycle.adapters.kubernetes.client.objects import Pod
 from crawler_lifecycle.adapters.kubernetes.looks.listing import is_of, key_of, list_pods, of_tasks
 from crawler_lifecycle.adapters.kubernetes.looks.log_tails import began, is_removed
-from crawler_lifecycle.adapters.kubernetes.looks.predicates import crawler_container, ended, newest, owner_of
+from crawler_lifecycle.adapters.kubernetes.looks.predicates import crawler_container, deciding_pod, ended, owner_of
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import LogPart, TaskRef
 
@@ -83,7 +83,7 @@ class PodLogs:
     def _pod(self, run: RunRef, task: TaskRef) -> Pod | None:
         key = (run.run_id, task.index, task.attempt)
         pods = list_pods(self._api, of_tasks(run.run_id, [task], settled=None))
-        return newest(p for p in pods if key_of(p.metadata) == key and is_of(run, task, owner_of(p), p.metadata))
+        return deciding_pod(p for p in pods if key_of(p.metadata) == key and is_of(run, task, owner_of(p), p.metadata))
 
     def _part(self, pod: Pod, after: int | None, limit: int, over: bool) -> LogPart:
         if after is None:

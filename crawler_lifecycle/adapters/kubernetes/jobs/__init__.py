@@ -1,1 +1,1 @@
-"""Jobs: made, stopped, and let go of."""
+"""Jobs: making them, deleting them, and removing our finalizer from their pods."""

@@ -1,4 +1,4 @@
-"""Stopping and killing: deletions with the uid as a precondition, each of which may be repeated.
+"""Deletion of Jobs and pods to stop and kill tasks: by uid, and each may be repeated.
 
 A Job is deleted in the foreground: it makes no new pods, its pods get one SIGTERM and their own grace, and it is gone
 when the last of them is. A Job that has ended is left alone, so that a stop which came too late changes nothing.

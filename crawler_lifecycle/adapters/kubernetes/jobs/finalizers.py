@@ -1,4 +1,4 @@
-"""What our finalizer keeps, and letting go of it once the end is on record.
+"""Finalizers: which ended pods carry ours, and removing it once their end is on record.
 
 Two changes for each task: its Job is marked as settled, then each of its pods is marked and freed in one patch. What is
 settled leaves the selector of the looks. In this order, what a crash leaves half done is still found by its pod.
@@ -39,14 +39,14 @@ from crawler_lifecycle.adapters.kubernetes.looks.predicates import (
     deleted_before_scheduling,
     ended,
     ended_at,
-    outlived,
     owner_of,
-    taken_back,
+    sidecar_still_runs,
+    suspended_before_scheduling,
 )
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import KeptEnd, TaskRef
 
-from .held_pods import freeing
+from .held_pods import removal_patch
 
 logger = logging.getLogger(__name__)
 
@@ -101,9 +101,9 @@ class Finalizers:
             job = decode_job(self._api.get(self._api.jobs_path(name))) if name else None
         except NotFound:
             return False
-        if job is None or job.metadata.uid != owner_of(pod) or not taken_back(job, pod):
+        if job is None or job.metadata.uid != owner_of(pod) or not suspended_before_scheduling(job, pod):
             return False
-        self._patch(self._api.pods_path(pod.metadata.name), freeing(pod.metadata.uid))
+        self._patch(self._api.pods_path(pod.metadata.name), removal_patch(pod.metadata.uid))
         return True
 
     def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
@@ -125,7 +125,7 @@ class Finalizers:
             if job is not None and job.spec.suspend and not job_is_over(job):
                 self._finish(name, uid)
         for pod in pods:
-            patch = freeing(pod.metadata.uid, end=outlived(pod), labels=mark)
+            patch = removal_patch(pod.metadata.uid, end=sidecar_still_runs(pod), labels=mark)
             self._patch(self._api.pods_path(pod.metadata.name), patch)
 
     def _patch(self, path: str, body: dict[str, object]) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Pods that our finalizer holds, and letting go of them without any of our services.
+"""Pods that carry our finalizer, and removing it without any of our services.
 
 Usually the worker takes the finalizer away once an end is committed. This is for an administrator when that will not
 happen any more: the services are gone, the namespace shall go, or their right to patch pods went first.
@@ -14,11 +14,11 @@ from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.client.errors import Conflict, NotFound
 from crawler_lifecycle.adapters.kubernetes.client.objects import Pod
-from crawler_lifecycle.adapters.kubernetes.looks.predicates import ended, ended_at, number, outlived
+from crawler_lifecycle.adapters.kubernetes.looks.predicates import ended, ended_at, number, sidecar_still_runs
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldPod:
     """A pod with our finalizer."""
 
     name: str
@@ -46,7 +46,7 @@ class Held:
         return self.ended_at or self.deleted_at
 
 
-def held(api: Api, *, run_id: int | None = None) -> list[Held]:
+def list_held(api: Api, *, run_id: int | None = None) -> list[HeldPod]:
     """Every pod of the namespace that has our finalizer, in the order of run, task and attempt.
 
     Without ``run_id`` no label is asked for: a pod whose labels somebody took away is held all the same. Raises
@@ -61,9 +61,9 @@ def _is_held(pod: Pod) -> bool:
     return labels.FINALIZER in pod.metadata.finalizers
 
 
-def _held(pod: Pod) -> Held:
+def _held(pod: Pod) -> HeldPod:
     meta = pod.metadata
-    return Held(
+    return HeldPod(
         name=meta.name,
         uid=meta.uid,
         run_id=number(meta.labels.get(labels.RUN)),
@@ -74,24 +74,24 @@ def _held(pod: Pod) -> Held:
         ended_at=ended_at(pod),
         deleted_at=meta.deletion_timestamp,
         over=ended(pod),
-        outlived=outlived(pod),
+        outlived=sidecar_still_runs(pod),
     )
 
 
-def let_go(api: Api, pod: Held) -> bool:
+def remove_finalizer(api: Api, pod: HeldPod) -> bool:
     """Take our finalizer from this pod and leave those of others; whether it was still there. What outlived its crawler
     is ended.
 
     Another pod under the name is left alone. Raises ``ApiError``.
     """
     try:
-        api.patch(api.pods_path(pod.name), freeing(pod.uid, end=pod.outlived), kind="strategic")
+        api.patch(api.pods_path(pod.name), removal_patch(pod.uid, end=pod.outlived), kind="strategic")
     except (NotFound, Conflict):
         return False
     return True
 
 
-def freeing(uid: str, *, end: bool = False, **metadata: object) -> dict[str, object]:
+def removal_patch(uid: str, *, end: bool = False, **metadata: object) -> dict[str, object]:
     """The strategic patch by which our finalizer leaves the pod with this uid, and those of others stay.
 
     ``end``: and by which its node ends it, with its own grace. Unlike a deletion that leaves its record and log.
@@ -100,7 +100,7 @@ def freeing(uid: str, *, end: bool = False, **metadata: object) -> dict[str, obj
     return {"metadata": meta, **({"spec": {"activeDeadlineSeconds": 1}} if end else {})}
 
 
-def waiting_long(pods: Sequence[Held], now: datetime, longer_than_s: float) -> list[Held]:
+def waiting_longer_than(pods: Sequence[HeldPod], now: datetime, longer_than_s: float) -> list[HeldPod]:
     """Those that wait for longer than this: somebody should have let go of them."""
     return [
         pod

@@ -1,4 +1,4 @@
-"""Our texts of processors and memory as Kubernetes quantities: what a task may use, and what is reserved for it."""
+"""Kubernetes quantities: the limits and requests of a task, from our texts of processors and memory."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What runs, what waits and what ended, read from complete lists."""
+"""Looks: what runs, what waits and what ended, read from complete lists."""

@@ -13,7 +13,7 @@ from crawler_lifecycle.ports import Details, TaskRef
 from .listing import of_tasks, pods_of_tasks
 from .log_tails import LogTails
 from .memory import MemoryMetrics
-from .predicates import crawler_container, ended, newest
+from .predicates import crawler_container, deciding_pod, ended
 from .progress import last_progress
 from .termination_message import read_summary
 
@@ -34,7 +34,7 @@ class DetailReader:
         if not tasks:
             return []
         pods = pods_of_tasks(self._api, run, tasks)
-        found = [(task, pod) for task in tasks if (pod := newest(pods[task])) is not None]
+        found = [(task, pod) for task in tasks if (pod := deciding_pod(pods[task])) is not None]
         memory = self._memory.of(of_tasks(run.run_id, tasks), [pod.metadata.name for _, pod in found if not ended(pod)])
         tails = self._tails.to_keep([pod for _, pod in found])
         told = []

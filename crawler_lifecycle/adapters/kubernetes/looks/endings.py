@@ -1,4 +1,4 @@
-"""From an ended pod, or an ended Job without one, to the evidence that ``domain.task.read_end`` judges.
+"""Endings: the evidence of an ended pod, or of an ended Job without one, for ``domain.task.read_end``.
 
 A container's exit alone does not tell who ended it: preemption, drain, eviction and a person's ``kubectl delete`` all
 look like exit 137, 143 or whatever the crawler makes of SIGTERM, 0 included. ``outside`` tells who else did.
@@ -16,8 +16,16 @@ from crawler_lifecycle.domain.clocks import may_be_before
 from crawler_lifecycle.domain.task import INIT_FAILED, POD_FAILED, START_FAILURES, End, own_exit
 from crawler_lifecycle.ports import TaskRef
 
-from .outside_causes import Last, also_deleted, deleted_before, disruption, forgotten, too_late
-from .predicates import crawler_container, deadline_of, deleted_before_scheduling, ended_at, real, sidecars, verdict
+from .outside_causes import PodEnd, also_deleted, deleted_before, disruption, given_up_after_end, lost_container
+from .predicates import (
+    crawler_container,
+    deadline_of,
+    deleted_before_scheduling,
+    ended_at,
+    known_time,
+    sidecars,
+    verdict,
+)
 from .termination_message import Summary, clean, read_summary
 
 #: Exit codes by which a runner says that it was told to stop.
@@ -31,7 +39,7 @@ def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
     summary = read_summary(done.message if done is not None else None)
     code, signal = _exit(pod, done, summary)
     by_itself = _by_itself(code, signal, summary)
-    last = Last(task, job, pod, done, ended_at(pod), by_itself, by_itself and summary.told is False)
+    last = PodEnd(task, job, pod, done, ended_at(pod), by_itself, by_itself and summary.told is False)
     moved = disruption(last)
     reason = _reason(last, code, moved)
     end = End(
@@ -61,7 +69,8 @@ def end_of_job(job: Job, found: Condition) -> End:
         exit_code=0 if complete else None,
         reason="Completed" if complete else found.reason,
         message=clean(found.message) if found.reason == "DeadlineExceeded" else gone,
-        finished_at=real(job.status.completion_time if complete else None) or real(found.last_transition_time),
+        finished_at=known_time(job.status.completion_time if complete else None)
+        or known_time(found.last_transition_time),
         runner=had_runner(job, None),
     )
 
@@ -85,7 +94,7 @@ def _exit(pod: Pod, done: Terminated | None, summary: Summary) -> tuple[int | No
     """Exit code and signal. Kubernetes rarely names the signal: 128 + N is how a shell and a runtime tell it."""
     if done is None and pod.status.phase == "Succeeded":
         return 0, None  # that phase is the cluster's word for the exit 0 of every container
-    if done is None or forgotten(done):
+    if done is None or lost_container(done):
         return None, None
     code, signal = bounds.exit_code(done.exit_code), bounds.exit_signal(done.signal) or summary.signal
     if signal is None and code is not None and 128 < code <= 128 + 64 and done.reason not in START_FAILURES:
@@ -113,10 +122,12 @@ def _finished(pod: Pod, own: datetime | None, job: Job | None) -> datetime | Non
     times = [c.last_transition_time for c in found if c is not None]
     over = verdict(job)
     times += [pod.metadata.deletion_timestamp, over.last_transition_time if over is not None else None]
-    return max((at for time in times if (at := real(time)) is not None), default=real(pod.status.start_time))
+    return max(
+        (at for time in times if (at := known_time(time)) is not None), default=known_time(pod.status.start_time)
+    )
 
 
-def _stopped(last: Last, code: int | None, summary: Summary) -> bool | None:
+def _stopped(last: PodEnd, code: int | None, summary: Summary) -> bool | None:
     """Whether it ended as what is told to stop does, after a deletion that was ours; ``None`` where that is not known.
 
     The node's clock need not agree with the one that our stop was recorded by.
@@ -130,7 +141,7 @@ def _stopped(last: Last, code: int | None, summary: Summary) -> bool | None:
     return (told and not last.by_itself and deleted_before(last.pod, last.at, by_itself=False)) or None
 
 
-def _reason(last: Last, code: int | None, moved: tuple[str, str] | None) -> str | None:
+def _reason(last: PodEnd, code: int | None, moved: tuple[str, str] | None) -> str | None:
     """Kubernetes' one word for the end, the most telling of the several there are."""
     pod, done = last.pod, last.done
     said, own = done.reason if done is not None else None, pod.status.reason
@@ -142,18 +153,20 @@ def _reason(last: Last, code: int | None, moved: tuple[str, str] | None) -> str 
         return INIT_FAILED
     if own not in (None, "DeadlineExceeded") and (moved is not None or pod.condition("DisruptionTarget") is None):
         return own
-    if code == 0 and pod.status.phase == "Failed" and not too_late(pod, last.at):
+    if code == 0 and pod.status.phase == "Failed" and not given_up_after_end(pod, last.at):
         return POD_FAILED
     return said or own or (pod.status.phase if deleted_before_scheduling(pod) is False else "Deleted")
 
 
-def _deadline_ended_it(last: Last) -> bool:
+def _deadline_ended_it(last: PodEnd) -> bool:
     """Whether the deadline of Job or pod came before the end. A runner that nobody told to stop denies it."""
     pod, at, deadline = last.pod, last.at, deadline_of(last.job)
     if last.by_itself:
         return False
     if pod.status.reason == "DeadlineExceeded":
-        beside = [real(s.state.terminated.finished_at) for s in pod.status.container_statuses if s.state.terminated]
+        beside = [
+            known_time(s.state.terminated.finished_at) for s in pod.status.container_statuses if s.state.terminated
+        ]
         longest = max((one - at for one in beside if one is not None and at is not None), default=timedelta())
         # Whatever it ends gets one grace. What ended earlier than that, by the same clock, was not waited for.
         return longest <= timedelta(seconds=(pod.spec.termination_grace_period_seconds or 0) + 1)

@@ -1,4 +1,4 @@
-"""Equal parts of the objects of one reading are one object in memory.
+"""Interning: equal parts of the objects of one reading are one object in memory.
 
 The pods of a run differ by little more than their names: their labels, conditions and containers say the same thousands
 of times. Kept as they are decoded, 10,000 Jobs and their pods take 59 MiB; with equal parts shared 26 MiB. Nothing here

@@ -1,4 +1,4 @@
-"""Complete readings of our Jobs and pods, and what of an object says whose it is.
+"""Listing: complete lists of our Jobs and pods, and whose an object is.
 
 Jobs are listed before pods. A Job that was over when the Jobs were listed has all its pods in the later list, as our
 finalizer keeps them. The other way round, a pod created and ended between the lists would be missing beside its ended

@@ -1,4 +1,4 @@
-"""Who else ended a pod: the cluster, its node, a person. Pure; docs/kubernetes.md has the table.
+"""Causes of an end outside of the crawler: the cluster, its node, a person. Pure; docs/kubernetes.md has the table.
 
 The crawler's end is dated by its node, a deletion by the API server, a mark for disruption by whatever part of the
 cluster set it. So within the margin of two clocks (``domain.clocks``) the stamps do not tell what came first. There the
@@ -14,7 +14,14 @@ from crawler_lifecycle.adapters.kubernetes.client.objects import Condition, Job,
 from crawler_lifecycle.domain.clocks import CLOCK_MARGIN, may_be_before, surely_before
 from crawler_lifecycle.ports import TaskRef
 
-from .predicates import asked_by_us, counted, deleted_before_scheduling, deletion_asked, deletion_is_dated, never_began
+from .predicates import (
+    asked_by_us,
+    counted_at,
+    deleted_before_scheduling,
+    deletion_asked,
+    deletion_is_dated,
+    never_began,
+)
 from .termination_message import clean
 
 #: A pod that carries on for this long after it was marked for disruption was spared: the cluster forgets such marks.
@@ -66,7 +73,7 @@ _REJECTED = ("Pod was rejected", "The node had condition")
 
 
 @dataclass(frozen=True, slots=True)
-class Last:
+class PodEnd:
     """What is known about the end of a pod's crawler."""
 
     task: TaskRef
@@ -81,14 +88,14 @@ class Last:
     """Its runner says that nobody had told it to stop: whatever came to its pod came later, by any clock."""
 
 
-def disruption(last: Last) -> tuple[str, str] | None:
+def disruption(last: PodEnd) -> tuple[str, str] | None:
     """Outcome and words when the cluster or somebody else ended it; ``None`` when nobody did, or we asked."""
     pod, job = last.pod, last.job
     if last.untold:
         return None
-    mark = marked(pod)
+    mark = disruption_mark(pod)
     if mark is not None and _has_part(mark, last):
-        kind, told = moving(mark, pod)
+        kind, told = disruption_words(mark, pod)
         # The cluster gave the pod up: that proves nothing about what its node does.
         unproved = last.done is None and mark.reason in _GIVEN_UP and pod.spec.node_name
         return kind, f"{told}; whether it still runs on {pod.spec.node_name} nobody can say" if unproved else told
@@ -103,12 +110,12 @@ def disruption(last: Last) -> tuple[str, str] | None:
     explained = not deletion_is_dated(pod) and (mark is not None or _counted_before(job, pod))
     if deleted_before(pod, last.at, last.by_itself) and not explained:
         return "interrupted", who_deleted(job)
-    if forgotten(last.done):
+    if lost_container(last.done):
         return "interrupted", "its node lost sight of the container and cannot say how it ended"
     return None
 
 
-def also_deleted(last: Last) -> str | None:
+def also_deleted(last: PodEnd) -> str | None:
     """Who else may have deleted a pod whose end we asked for: whether our stop came in time is not known here."""
     if not last.task.stopping or last.untold or asked_by_us(None, last.pod, last.job):
         return None
@@ -143,7 +150,7 @@ def who_deleted(job: Job | None) -> str:
     return "its pod was deleted by somebody else"
 
 
-def marked(pod: Pod) -> Condition | None:
+def disruption_mark(pod: Pod) -> Condition | None:
     """The mark for disruption, unless the pod was spared: it carried on, and was deleted later for another reason."""
     mark = pod.condition("DisruptionTarget")
     asked = deletion_asked(pod) if deletion_is_dated(pod) else None
@@ -152,7 +159,7 @@ def marked(pod: Pod) -> Condition | None:
     return None if asked - mark.last_transition_time > STALE_AFTER + CLOCK_MARGIN else mark
 
 
-def moving(mark: Condition, pod: Pod) -> tuple[str, str]:
+def disruption_words(mark: Condition, pod: Pod) -> tuple[str, str]:
     """Outcome and words of a condition ``DisruptionTarget``."""
     reason, detail = mark.reason or "", clean(mark.message)
     if reason == _BY_KUBELET:
@@ -167,19 +174,19 @@ def moving(mark: Condition, pod: Pod) -> tuple[str, str]:
     return "interrupted", f"disrupted ({reason or 'no reason given'})" + (f": {detail}" if detail else "")
 
 
-def too_late(pod: Pod, at: datetime | None) -> bool:
+def given_up_after_end(pod: Pod, at: datetime | None) -> bool:
     """Whether the cluster gave the pod up only after its crawler had ended, and so wrote that the pod failed."""
     mark = pod.condition("DisruptionTarget")
     stamp = mark.last_transition_time if mark is not None and mark.reason in _GIVEN_UP else None
     return stamp is not None and at is not None and not surely_before(stamp, at)
 
 
-def forgotten(done: Terminated | None) -> bool:
+def lost_container(done: Terminated | None) -> bool:
     """Whether the node lost sight of the container, so that its exit code is made up."""
     return done is not None and done.reason in _FORGOTTEN and done.exit_code in (137, 255)
 
 
-def _has_part(mark: Condition, last: Last) -> bool:
+def _has_part(mark: Condition, last: PodEnd) -> bool:
     """Whether a mark has a part in the end: set before it, and not so long before that the pod was spared."""
     stamp, at = mark.last_transition_time, last.at
     if mark.reason == _BY_PODGC and last.pod.status.phase == "Succeeded":
@@ -188,7 +195,7 @@ def _has_part(mark: Condition, last: Last) -> bool:
         return True
     if mark.reason == _BY_KUBELET:  # the clock that dates the end as well, in whole seconds
         return stamp < at or (stamp == at and not last.by_itself)
-    if mark.reason == _BY_PODGC and last.done is not None and not forgotten(last.done):
+    if mark.reason == _BY_PODGC and last.done is not None and not lost_container(last.done):
         return surely_before(stamp, at)  # a node that told of an end was there before it was gone
     before = surely_before(stamp, at) if last.by_itself else may_be_before(stamp, at)
     return before and not _spared(mark, stamp, last.pod, at)
@@ -221,7 +228,7 @@ def _by_its_node(pod: Pod) -> tuple[str, str] | None:
 
 def _counted_before(job: Job | None, pod: Pod) -> bool:
     """Whether the Job had counted the pod as succeeded before it was deleted: that deletion ended nothing."""
-    asked, at = deletion_asked(pod), counted(job)
+    asked, at = deletion_asked(pod), counted_at(job)
     if pod.status.phase != "Succeeded" or asked is None or at is None:
         return False
     return surely_before(at, asked)

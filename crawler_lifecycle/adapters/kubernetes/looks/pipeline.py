@@ -23,7 +23,7 @@ from .explanations import Events, read_events, with_namespace
 from .listing import Objects, TaskObjects, is_of, name_of, read_objects, run_uid_of, task_id_of
 from .log_tails import LogTails
 from .namespace_identity import CurrentNamespace
-from .predicates import newest
+from .predicates import deciding_pod
 from .progress import with_progress
 from .reading import read_task
 
@@ -81,7 +81,9 @@ class Looks:
         """What no object says: the state of the namespace, and what the crawlers have counted so far."""
         seen = with_namespace(namespace, found, seen)
         executing = {one.index: place for place, one in enumerate(seen) if one.phase is Phase.EXECUTING}
-        pods = {index: pod for index, place in executing.items() if (pod := newest(found[place].pods)) is not None}
+        pods = {
+            index: pod for index, place in executing.items() if (pod := deciding_pod(found[place].pods)) is not None
+        }
         for index, progress in self._tails.progress(run.run_id, pods).items():
             seen[executing[index]] = with_progress(seen[executing[index]], progress)
         return seen

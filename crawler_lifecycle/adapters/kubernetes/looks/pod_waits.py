@@ -1,4 +1,4 @@
-"""Why a task does not execute yet, and what is the matter with one that does: one sentence with the evidence.
+"""Waiting reasons and warnings: why a task does not execute yet, and what is the matter with one that does.
 
 A sentence names moments, never ages, so that it stays the same from look to look. What passes by itself says so; what
 does not says what has to be mended. Neither ends the task: that is for ``start_timeout_s``, a stop or the Job's
@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from crawler_lifecycle.adapters.kubernetes.client.objects import ContainerStatus, Event, Job, Pod
 from crawler_lifecycle.ports import TaskRef
 
-from .outside_causes import STALE_AFTER, marked, moving, who_deleted
-from .predicates import asked_by_us, clock, crawler_container, deletion_asked, kept_until, sidecars, warning
+from .outside_causes import STALE_AFTER, disruption_mark, disruption_words, who_deleted
+from .predicates import asked_by_us, clock, crawler_container, deletion_asked, kept_until, newest_warning, sidecars
 from .termination_message import clean
 
 #: Seconds after which it is told that nobody has taken up a Job or a pod.
@@ -41,7 +41,7 @@ def job_words(job: Job, events: Sequence[Event] | None, now: datetime) -> str:
     if job.spec.suspend:
         queue = job.metadata.labels.get(QUEUE_NAME)
         return f"Held in queue {queue}" if queue else "The Job is suspended; it goes on when somebody resumes it"
-    refused = warning(events or (), job.metadata.uid, "FailedCreate")
+    refused = newest_warning(events or (), job.metadata.uid, "FailedCreate")
     if refused is not None and not job.status.active:
         return _refusal(refused.message or "")
     if any(job.condition(kind) for kind in ("FailureTarget", "SuccessCriteriaMet")):
@@ -152,7 +152,7 @@ def _pull_error(pod: Pod, message: str | None, events: Sequence[Event] | None) -
     """Why an image cannot be pulled. The two reasons alternate; both lead to the same sentence."""
     said = pull_words(message)
     if not said:
-        event = warning(events or (), pod.metadata.uid, "Failed")
+        event = newest_warning(events or (), pod.metadata.uid, "Failed")
         said = re.sub(r'^Failed to pull image "[^"]*": ', "", (event.message or "") if event is not None else "")
     unknown = "the node does not say why" if events is not None else "why is not known, as not all events were read"
     return clean(said) or unknown
@@ -166,7 +166,7 @@ def pull_words(message: str | None) -> str:
 
 def _preparing(pod: Pod, events: Sequence[Event]) -> str:
     where = f"Node {pod.spec.node_name} prepares the pod"
-    event = warning(events, pod.metadata.uid)
+    event = newest_warning(events, pod.metadata.uid)
     said = clean(event.message) if event is not None else None
     return f"{where}: {event.reason}: {said}" if event is not None and said else where
 
@@ -211,7 +211,7 @@ def _marked(pod: Pod, now: datetime) -> str | None:
     since = found.last_transition_time
     if since is not None and now - since > STALE_AFTER:
         return None
-    return f"About to be ended by the cluster: {moving(found, pod)[1]}"
+    return f"About to be ended by the cluster: {disruption_words(found, pod)[1]}"
 
 
 def _leaving(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | None:
@@ -233,9 +233,9 @@ def _leaving(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | N
 
 def _who(task: TaskRef, job: Job | None, pod: Pod) -> str | None:
     """Who deleted a pod that is being deleted; ``None`` when we did."""
-    mark = marked(pod)
+    mark = disruption_mark(pod)
     if mark is not None:
-        return moving(mark, pod)[1]
+        return disruption_words(mark, pod)[1]
     if task.stopping:
         return None
     return "its deadline passed" if asked_by_us(task, pod, job) else who_deleted(job)

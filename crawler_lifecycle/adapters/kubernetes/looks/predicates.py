@@ -1,4 +1,4 @@
-"""Plain questions about Jobs and pods: whose they are, how far they have come, who asked for their deletion."""
+"""Predicates of Jobs and pods: whose they are, how far they have come, who asked for their deletion."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def sidecars(pod: Pod) -> set[str]:
     return {one.name for one in pod.spec.init_containers if one.restart_policy == "Always"}
 
 
-def real(at: datetime | None) -> datetime | None:
+def known_time(at: datetime | None) -> datetime | None:
     """The time, unless it is a placeholder, or one at which nothing of ours can happen."""
     return bounds.believable(at) if at is not None and at >= _FIRST else None
 
@@ -51,7 +51,7 @@ def ended_at(pod: Pod) -> datetime | None:
     """When the crawler in it ended, as far as its node knows; a placeholder is no time."""
     main = crawler_container(pod)
     terminated = main.state.terminated if main is not None else None
-    return real(terminated.finished_at) if terminated is not None else None
+    return known_time(terminated.finished_at) if terminated is not None else None
 
 
 def ended(pod: Pod) -> bool:
@@ -71,7 +71,7 @@ def deleted_before_scheduling(pod: Pod) -> bool:
     return pod.metadata.deletion_timestamp is not None and not pod.spec.node_name and not pod.status.container_statuses
 
 
-def taken_back(job: Job | None, pod: Pod) -> bool:
+def suspended_before_scheduling(job: Job | None, pod: Pod) -> bool:
     """Whether the Job was suspended, as a queue does it, before this pod had a node: nothing ran, and the Job goes on.
 
     A Job that was resumed since then has taken its own finalizer off the pod. One that is over, or being deleted, makes
@@ -89,7 +89,7 @@ def never_began(pod: Pod) -> bool:
     return not any(state.running or state.terminated for state in states)
 
 
-def outlived(pod: Pod) -> bool:
+def sidecar_still_runs(pod: Pod) -> bool:
     """Whether a container beside the crawler still executes although the crawler has ended, and nobody ends it."""
     return ended(pod) and pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None
 
@@ -131,7 +131,7 @@ def _seconds(grace: int) -> timedelta:
     return timedelta(seconds=min(max(grace, 0), 10**8))
 
 
-def newest(pods: Iterable[Pod]) -> Pod | None:
+def deciding_pod(pods: Iterable[Pod]) -> Pod | None:
     """The pod that tells the task's truth: one that executes before one that waits before one that ended, one that is
     not being deleted before one that is, and the newest of those."""
 
@@ -160,13 +160,13 @@ def deadline_of(job: Job | None) -> Condition | None:
     return next((c for c in found if c is not None and c.reason == "DeadlineExceeded"), None)
 
 
-def counted(job: Job | None) -> datetime | None:
+def counted_at(job: Job | None) -> datetime | None:
     """When the Job counted its success, as far as its conditions tell."""
     found = [job.condition(kind) for kind in ("SuccessCriteriaMet", "Complete")] if job is not None else []
-    return min((at for c in found if c is not None and (at := real(c.last_transition_time))), default=None)
+    return min((at for c in found if c is not None and (at := known_time(c.last_transition_time))), default=None)
 
 
-def warning(events: Sequence[Event], uid: str, *reasons: str) -> Event | None:
+def newest_warning(events: Sequence[Event], uid: str, *reasons: str) -> Event | None:
     """The newest warning about the object, of these reasons if any are given."""
     about = [e for e in events if e.involved_object.uid == uid and e.type == "Warning" and e.reason not in _HARMLESS]
     wanted = [e for e in about if not reasons or e.reason in reasons]

@@ -1,4 +1,4 @@
-"""What a running crawler counted, read from the end of its log.
+"""Progress lines: what a running crawler counted, read from the end of its log.
 
 Nobody can read a file inside a pod, so our runner prints a line ``{"crawl_progress": {…}}`` every 30 s and at the end.
 Whatever else a crawler prints may stand beside it, also half a line at either end. Nothing of it is trusted: what is

@@ -1,4 +1,4 @@
-"""What the objects of one task say together: one observation. Pure; docs/kubernetes.md has the table.
+"""Reading: one observation from the objects of one task. Pure; docs/kubernetes.md has the table.
 
 Truth follows the pod: a Job's conditions trail its pods by a second on a quiet control plane and by minutes on a busy
 one. The Job is asked where only it knows: its deadline, its deletion, a pod that cannot be created. Whether a deletion
@@ -20,13 +20,13 @@ from .pod_waits import job_words, pod_words, warning_words
 from .predicates import (
     JOB_NAME,
     crawler_container,
+    deciding_pod,
     deleted_before_scheduling,
     ended,
     executing,
-    newest,
+    known_time,
     owner_of,
-    real,
-    taken_back,
+    suspended_before_scheduling,
     verdict,
 )
 from .termination_message import Summary
@@ -58,8 +58,12 @@ class _Reading:
     def observe(self) -> Observation:
         uid = self._uid()
         job = self.job if self.job is not None and self.job.metadata.uid == uid else None
-        pods = [pod for pod in self.pods if uid is not None and owner_of(pod) == uid and not taken_back(job, pod)]
-        pod = newest(pods)
+        pods = [
+            pod
+            for pod in self.pods
+            if uid is not None and owner_of(pod) == uid and not suspended_before_scheduling(job, pod)
+        ]
+        pod = deciding_pod(pods)
         if pod is not None:
             return self._of_pod(job, pod, uid, _ended_beside(pod, pods))
         if job is not None:
@@ -74,7 +78,7 @@ class _Reading:
             return self.task.uid
         if self.job is not None:
             return self.job.metadata.uid
-        orphan = newest(self.pods)
+        orphan = deciding_pod(self.pods)
         return owner_of(orphan) if orphan is not None else None
 
     def _of_pod(self, job: Job | None, pod: Pod, uid: str | None, beside: str | None) -> Observation:
@@ -180,7 +184,7 @@ class _Reading:
 def _ended_beside(pod: Pod, pods: Sequence[Pod]) -> str | None:
     """That the Job had more than this pod, which it has when it is suspended and resumed before we are done with it."""
     others = [other for other in pods if other is not pod and ended(other) and not deleted_before_scheduling(other)]
-    last = newest(others)
+    last = deciding_pod(others)
     if last is None:
         return None
     main = crawler_container(last)
@@ -204,7 +208,7 @@ def _started(pod: Pod) -> datetime | None:
         return None
     for state in (main.state, main.last_state):
         told = state.running or state.terminated
-        at = real(told.started_at) if told is not None else None
+        at = known_time(told.started_at) if told is not None else None
         if at is not None:
             return at
     return None

@@ -15,8 +15,8 @@ from crawler_lifecycle.adapters.kubernetes.looks.predicates import (
     crawler_container,
     ended,
     executing,
+    known_time,
     number,
-    real,
     verdict,
 )
 
@@ -56,7 +56,7 @@ def since(pod: Pod) -> datetime | None:
     """Since when the crawler of a pod executes, by the clock of its node."""
     crawler = crawler_container(pod)
     running = crawler.state.running if crawler is not None else None
-    return real(running.started_at) if running is not None else None
+    return known_time(running.started_at) if running is not None else None
 
 
 def job_seen(job: Job) -> Seen | None:

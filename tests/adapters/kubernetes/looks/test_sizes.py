@@ -78,7 +78,7 @@ def _released(world: World) -> int:
 READERS: dict[str, Callable[[World], int]] = {
     "audit": lambda world: len(world.cluster.inventory()),
     "release": _released,
-    "crawlctl cluster release": lambda world: len(held_pods.held(world.api)),
+    "crawlctl cluster release": lambda world: len(held_pods.list_held(world.api)),
     "observer": _observed,
 }
 
