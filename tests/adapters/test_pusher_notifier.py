@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from crawler_lifecycle.adapters.events import OutboxNotifier
+from crawler_lifecycle.adapters.outbox_notifier import OutboxNotifier
 from crawler_lifecycle.adapters.pusher import CALLS_MAX, DATA_MAX, PusherNotifier
 from crawler_lifecycle.cloudevents import cloud_event
 from crawler_lifecycle.compose import build_notifier

@@ -13,7 +13,7 @@ from crawler_lifecycle.cli.output import Document
 from crawler_lifecycle.cli.polling import Polling
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.runs.outcome import Goal, _show, gave_up, show_state, verdict
-from crawler_lifecycle.cli.runs.run_waits import waiting_clause
+from crawler_lifecycle.cli.runs.texts import waiting_clause
 from crawler_lifecycle.cli.session import Session, current, user
 from crawler_lifecycle.domain.waiting import ageless
 

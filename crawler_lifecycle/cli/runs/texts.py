@@ -9,7 +9,6 @@ from typing import Any
 
 from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.output import Document, ago, clean, moment, number, pace, span
-from crawler_lifecycle.cli.runs.run_waits import waiting_clause, waiting_words
 from crawler_lifecycle.cli.runs.states import TERMINAL, status_word
 from crawler_lifecycle.domain.run import Limits
 
@@ -28,7 +27,7 @@ def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) ->
         ("cause", clean(run.get("cause"))),
         ("blocked", clean(run.get("blocked"))),
         ("truth", truth_words(run)),
-        ("waiting", waiting_words(run)),
+        ("waiting", clean(run.get("waiting"))),
         ("tasks", counts_of(run, rows)),
         *resumptions(run),
         ("counters", counters_as_of(run)),
@@ -119,6 +118,12 @@ def task_line(task: Mapping[str, Any]) -> str:
     return f"task {task.get('task_id')} (index {task.get('task_index')}) {task.get('status')}" + (
         f" {why}" if why else ""
     )
+
+
+def waiting_clause(run: Mapping[str, Any]) -> str:
+    """What the run waits for, as a part of a line about it; empty when it waits for nothing."""
+    words = clean(run.get("waiting"))
+    return words if not words or words.startswith("waiting") else f"waiting: {words}"
 
 
 def why_of(task: Mapping[str, Any]) -> str:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crawler_lifecycle.cli.output import STYLES, Document, clean, milliseconds, number
-from crawler_lifecycle.cli.runs.run_waits import waiting_clause
 from crawler_lifecycle.cli.runs.states import TERMINAL, status_word
-from crawler_lifecycle.cli.runs.texts import counters, counts_of, stop_words, truth_words, why_of
+from crawler_lifecycle.cli.runs.texts import counters, counts_of, stop_words, truth_words, waiting_clause, why_of
 from crawler_lifecycle.cli.session import Session
 
 STAGES = ("initiation", "deployment", "reconciliation", "completion")

@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
+from crawler_lifecycle.adapters.event_file import JsonLinesSink
 from crawler_lifecycle.adapters.eventbridge import EventBridgeSink
-from crawler_lifecycle.adapters.events import JsonLinesSink, OutboxNotifier
+from crawler_lifecycle.adapters.outbox_notifier import OutboxNotifier
 from crawler_lifecycle.adapters.pusher import PusherNotifier
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.fakes.services import FakeCatalogue, FakeDirectory, FakeNotifier, FakeSink

@@ -1,4 +1,4 @@
-"""The event sink of the embedded default (a file of JSON lines), and the notifier that only uses the outbox."""
+"""The event sink of the embedded default: a file of JSON lines."""
 
 from __future__ import annotations
 
@@ -104,20 +104,3 @@ class JsonLinesSink:
             # We hold the lock, so nobody wrote behind us: take the part back instead of leaving a torn line.
             os.ftruncate(fd, size)
             raise
-
-
-class OutboxNotifier:
-    """The port ``Notifier`` when no push service is configured: the event's row in the outbox is the delivery.
-
-    The gateway's event stream reads that table, so the front end sees the event without anything being sent.
-    """
-
-    name = "outbox"
-    sends = False
-
-    def push(self, event: Event) -> None:
-        """Nothing to do: the event is committed already."""
-
-    def check(self) -> str:
-        """Say that nothing is pushed; nothing can be wrong with that."""
-        return "nowhere: the gateway's event stream shows them (LIFECYCLE_PUSHER__APP_ID is not set)"
