@@ -1,1 +1,1 @@
-"""One worker process, and what runs in it beside the activities."""
+"""One worker process, and its background tasks beside the activities."""

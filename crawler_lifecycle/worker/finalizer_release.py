@@ -1,4 +1,4 @@
-"""Lets a cluster go of the ends that are on record. Until then it keeps them, so that none is missed.
+"""Removes our finalizer from pods whose end is committed. Until then pods stay readable.
 
 Level-triggered: each turn asks the cluster what it keeps and the database what is committed, and remembers nothing in
 between. Any number of workers may do this at once, and one that dies in the middle costs nothing. What belongs to no

@@ -1,4 +1,4 @@
-"""Puts what running crawlers have counted on record, every few seconds and without the price of a look.
+"""Live counters: records every few seconds what running crawlers have counted, without a look.
 
 The observer reads, the database keeps what is higher than before. Nothing else comes of it: no status, no event, and no
 look is early or late for it. Whatever fails here costs age and never the truth: the look that is due counts as well.

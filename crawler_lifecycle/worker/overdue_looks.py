@@ -1,4 +1,4 @@
-"""Finds looks that are overdue and sees to it that they come: every 15 s one query, whatever the cause is.
+"""Overdue looks: finds them with one query every 15 s and has them made, whatever the cause.
 
 Of each run that it finds Temporal is asked. One that nobody works for is started or taken over, by the audit's own
 repair; one whose workflow is open is woken, once for each look that is due; and why it does not go on is told. So it

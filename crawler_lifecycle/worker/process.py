@@ -1,4 +1,4 @@
-"""A worker process: the roles it serves, its health, and how it leaves."""
+"""A worker process: the roles it serves, its health, and its shutdown."""
 
 from __future__ import annotations
 

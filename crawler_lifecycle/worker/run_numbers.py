@@ -1,4 +1,4 @@
-"""New runs get numbers above every one that anything outside of the database still bears.
+"""Run ids: raises the counter above every id that anything outside of the database still uses.
 
 A database that was restored from a copy, or made anew, would give numbers out again. What lies under them keeps its
 uid, so nothing is ever taken for another run's; but two runs of one number are hard to tell apart for people, and names

@@ -1,4 +1,4 @@
-"""Wakes the run whose tasks changed: from an observer's notice to the signal ``look_now`` of the run's workflow.
+"""Wake-ups: an observer's notice becomes the signal ``look_now`` to the run's workflow.
 
 The observer watches in a thread of its own; everything else happens in the event loop. The owner of a run is read from
 the database, together with what its last look saw, and never from Temporal's visibility, which may be behind.

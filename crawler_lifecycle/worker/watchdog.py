@@ -1,4 +1,4 @@
-"""A process that was asked to end does end, whatever its threads do.
+"""Ends a process that was asked to end, even when its threads hang.
 
 A thread that hangs (a call without a time limit, a workflow whose code never yields) cannot be ended from outside, and
 the interpreter waits for it: without this, SIGTERM would not end the process, and its successor would wait for it.

@@ -1,4 +1,4 @@
-"""Numbers of runs that something outside of the database still bears, asked for from the command line."""
+"""Run ids that something outside of the database still uses, for ``crawlctl db`` and the doctor."""
 
 from __future__ import annotations
 

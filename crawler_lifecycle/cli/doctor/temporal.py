@@ -1,4 +1,4 @@
-"""Temporal as a run needs it: reachable, with our search attributes, and with workers on every task queue of ours."""
+"""Checks of Temporal: reachable, with our search attributes, and with workers on every task queue."""
 
 from __future__ import annotations
 

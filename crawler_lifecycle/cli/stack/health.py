@@ -1,4 +1,4 @@
-"""Whether a part of the stack is ready: by HTTP, or Temporal's own protocol."""
+"""Health checks of the parts of the stack: by HTTP, or by Temporal's own protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m crawler_lifecycle.cli.stack.site``: a folder of HTML pages as a website on this machine.
+"""``python -m crawler_lifecycle.cli.stack.site``: serves a folder of HTML pages on this machine.
 
 An honest static server: index pages, content types, validators, HEAD and ranges come from Starlette; nothing outside of
 the folder is served, whatever a path or a symbolic link says, and nothing hidden inside of it. There are no listings of

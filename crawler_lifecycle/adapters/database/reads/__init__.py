@@ -1,1 +1,1 @@
-"""Everything that only reads rows."""
+"""Queries that change nothing."""

@@ -1,4 +1,4 @@
-"""The list of runs: one statement that stays fast for every filter, however many runs there are.
+"""The list of runs: one statement that stays fast for every filter and any number of runs.
 
 The inner query finds the ids of one page, the outer one reads those rows. Every filter has an index that goes on in the
 order of the id, so a page costs about as many index entries as it has rows. Two things need help for that:

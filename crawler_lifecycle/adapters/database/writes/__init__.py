@@ -1,1 +1,1 @@
-"""Everything that changes rows, each in one transaction."""
+"""Changes of rows, each in one transaction."""

@@ -1,4 +1,4 @@
-"""Changes of many tasks in a fixed number of statements, which lock nothing but those tasks.
+"""Bulk changes of tasks: a fixed number of statements, which lock only these tasks.
 
 New values differ from task to task (end times, exit codes, names). They are written into the worktable ``task_change``
 with one bulk INSERT and applied with one UPDATE that joins it. The alternatives all lose something: ``CASE`` per chunk

@@ -1,4 +1,4 @@
-"""Bulk INSERTs that cost little more than the rows themselves.
+"""Bulk inserts: many rows in one statement, without a cost per value in Python.
 
 SQLAlchemy prepares every value of every row by itself, and PyMySQL then escapes each of them character by character:
 for 10,000 rows that takes several times as long as the database needs to insert them. Here values are prepared by the

@@ -1,4 +1,4 @@
-"""Creating the Jobs of tasks: each at most once, whoever else tries and whatever answer is lost (kubernetes.md)."""
+"""Creates the Jobs of tasks: each at most once, whoever else tries and whatever answer is lost (docs/kubernetes.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The environment of a crawler's container: the process contract of docs/crawlers.md, the catalogue's, and secrets."""
+"""Environment of a crawler's container: the process contract (docs/crawlers.md), the catalogue's variables, secrets."""
 
 from __future__ import annotations
 

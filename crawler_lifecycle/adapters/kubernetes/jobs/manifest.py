@@ -1,4 +1,4 @@
-"""One task as a Kubernetes Job: plain data, the same for every try of its deployment (docs/kubernetes.md)."""
+"""The manifest of one task's Job: plain data, the same for every try of its deployment (docs/kubernetes.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events and the state of the namespace: words for what neither a Job nor its pods say themselves.
+"""Explanations from events and from the state of the namespace, where Jobs and pods do not say why.
 
 All of it is read beside a look, bounded, and never a reason for a look to fail.
 """

@@ -1,4 +1,4 @@
-"""Memory of running pods by the metrics API, where a cluster has one (``metrics.k8s.io``, the metrics server)."""
+"""Memory of running pods from the metrics API (``metrics.k8s.io``), where a cluster has one."""
 
 from __future__ import annotations
 

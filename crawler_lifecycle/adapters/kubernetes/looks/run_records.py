@@ -1,4 +1,4 @@
-"""Records of runs on the cluster itself: what our Jobs and pods say, for a database that lost its rows."""
+"""Records of runs in annotations of their Jobs, for a database that lost its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A container's termination message: our runner's last word, or whatever else stands there.
+"""Termination messages of containers: the summary of our runner, or any other text.
 
 The runner writes its summary (JSON, at most 4 KB) into the file that Kubernetes shows as the container's message. Where
 it could not, the message is the end of the log (``FallbackToLogsOnError``), or what the node says of the container.
