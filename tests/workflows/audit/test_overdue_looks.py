@@ -178,5 +178,5 @@ async def test_an_outage_of_temporal_is_waited_out_and_told(idle_lab: Lab) -> No
     async with Beside() as beside:
         beside.start(one.run())
         await lab.until(lambda: "not connected" in str(one.state()["problem"]))
-        lab.parts.directory.client = lab.client
+        lab.parts.directory.workflows.client = lab.client
         await lab.until(lambda: one.counts["taken_over"] == 1 and one.state()["problem"] is None)
