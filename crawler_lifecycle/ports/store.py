@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Protocol
 
 from crawler_lifecycle.domain.audit import AuditFinding, AuditReport, EndedRun, LiveRun, Noted, RecordedTask
-from crawler_lifecycle.domain.file_retention import KeptRun, RetentionState
 from crawler_lifecycle.domain.overdue import OverdueLooks
+from crawler_lifecycle.domain.retention import KeptRun, RetentionState
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunRequest, RunStatus, StopIntent, Verdict
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskState, TaskStatus

@@ -8,6 +8,7 @@ import threading
 from typing import Protocol
 
 from crawler_lifecycle.background import Loop
+from crawler_lifecycle.domain.retention import DAY_S
 
 logger = logging.getLogger(__name__)
 
@@ -16,7 +17,6 @@ FIRST_S = 60.0
 EVERY_S = 3600.0
 #: Seconds after an error, and the most of them.
 RETRY_S = (60.0, EVERY_S)
-_DAY_S = 86_400.0
 
 
 class Removing(Protocol):
@@ -27,7 +27,7 @@ class Removing(Protocol):
 
 def clean(cluster: Removing, keep_days: float) -> None:
     """Remove what is older, and say so in the log. Raises ``ClusterUnavailable``."""
-    removed = cluster.remove_old(keep_days * _DAY_S)
+    removed = cluster.remove_old(keep_days * DAY_S)
     if removed:
         shown = ", ".join(map(str, removed[:20])) + (", …" if len(removed) > 20 else "")
         logger.info("removed the files of %d runs that ended more than %g days ago: %s", len(removed), keep_days, shown)

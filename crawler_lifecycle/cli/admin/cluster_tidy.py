@@ -17,7 +17,7 @@ from crawler_lifecycle.cli.session import Session, current, long_ago
 
 if TYPE_CHECKING:
     from crawler_lifecycle.adapters.database import SqlRunStore
-    from crawler_lifecycle.domain.file_retention import KeptRun, RetentionState
+    from crawler_lifecycle.domain.retention import KeptRun, RetentionState
     from crawler_lifecycle.domain.run_ref import RunRef
     from crawler_lifecycle.ports import FilesPlace, RunStore
     from crawler_lifecycle.settings import Settings
@@ -109,10 +109,10 @@ def _store(settings: Settings) -> SqlRunStore:
 
 
 def _age(text: str) -> tuple[float, datetime]:
-    from crawler_lifecycle.domain.file_retention import LEAST_S
+    from crawler_lifecycle.domain.retention import RETENTION, Store
 
-    why = "an export may read files for hours, and a run that just ended may be resumed"
-    return long_ago(text, output.now(), least_s=LEAST_S, why=why, such_as=DEFAULT_AGE)
+    rule = RETENTION[Store.VOLUME]  # and of bundles: one call clears both
+    return long_ago(text, output.now(), least_s=rule.least_s, why=rule.why_least, such_as=DEFAULT_AGE)
 
 
 @dataclass
@@ -178,22 +178,16 @@ class _Tidying:
             yield from ((run.run_id, run) for run in self._store.kept_runs(run_ids[start : start + PAGE]))
 
     def _judge(self, row: _Row, known: Mapping[int, KeptRun]) -> None:
-        from crawler_lifecycle.domain.file_retention import RetentionState, stand_of
+        from crawler_lifecycle.domain.retention import stand_of_name
 
-        if row.ref is None:
-            row.stand, row.why = RetentionState.UNKNOWN, "this is not the name of a run"
-            return
-        found = known.get(row.ref.run_id)
-        if found is not None and not row.ref.owns(found.run_uid):
-            # Of before the database was restored, or of another installation: not ours to give up.
-            row.stand, row.why = RetentionState.UNKNOWN, "the database has another run of this number"
-            return
-        row.run = found
-        row.stand, row.why = stand_of(row.run, self._before, incomplete=self._incomplete)
+        found = known.get(row.ref.run_id) if row.ref is not None else None
+        row.stand, row.why = stand_of_name(row.ref, found, self._before, incomplete=self._incomplete)
+        if found is not None and row.ref is not None and row.ref.owns(found.run_uid):
+            row.run = found
 
     def remove(self, rows: Sequence[_Row], places: Sequence[FilesPlace]) -> list[str]:
         """Remove what is old; what an earlier call could not end, and why this one cannot either."""
-        from crawler_lifecycle.domain.file_retention import RetentionState
+        from crawler_lifecycle.domain.retention import RetentionState
 
         due = [row for row in rows if row.stand is RetentionState.OLD]
         for count, row in enumerate(due, 1):
@@ -205,7 +199,7 @@ class _Tidying:
     def _remove(self, row: _Row, places: Sequence[FilesPlace]) -> None:
         """One run, in every place: what it left may have come to one of them since they were listed."""
         from crawler_lifecycle.domain.errors import ClusterUnavailable, NotDelivered, RowUnreadable, RunNotFound
-        from crawler_lifecycle.domain.file_retention import RetentionState
+        from crawler_lifecycle.domain.retention import RetentionState
 
         assert row.ref is not None  # what is unknown is not old
         run, run_id = row.ref, row.ref.run_id
@@ -244,7 +238,7 @@ def _show(
     session: Session, rows: Sequence[_Row], troubles: Sequence[str], places: Sequence[FilesPlace], age_s: float
 ) -> None:
     """What is live, recent, or an empty folder is only counted for people: it is most of what there is."""
-    from crawler_lifecycle.domain.file_retention import RetentionState
+    from crawler_lifecycle.domain.retention import RetentionState
 
     quiet = (RetentionState.LIVE, RetentionState.RECENT, RetentionState.REMOVED)
     documents = [row.document() for row in rows]
@@ -268,7 +262,7 @@ def _show(
 
 
 def _counts(rows: Sequence[_Row]) -> dict[str, int]:
-    from crawler_lifecycle.domain.file_retention import RetentionState
+    from crawler_lifecycle.domain.retention import RetentionState
 
     return {str(stand): count for stand in RetentionState if (count := sum(row.stand is stand for row in rows))}
 

@@ -19,7 +19,7 @@ from crawler_lifecycle.cli.session import Session, current, long_ago
 
 if TYPE_CHECKING:
     from crawler_lifecycle.adapters.database import Pruner
-    from crawler_lifecycle.domain.pruning import Stays
+    from crawler_lifecycle.domain.retention import Stays
 
 DEFAULT_AGE = "90d"
 CURE = "LIFECYCLE_DATABASE__URL says where it is; crawlctl doctor examines it"
@@ -66,10 +66,10 @@ def prune(
 
 
 def _age(text: str) -> tuple[float, datetime]:
-    from crawler_lifecycle.domain.pruning import LEAST_S
+    from crawler_lifecycle.domain.retention import RETENTION, Store
 
-    why = "audits, deliveries and readers of events still need what is younger"
-    return long_ago(text, output.now(), least_s=LEAST_S, why=why, such_as=DEFAULT_AGE)
+    rule = RETENTION[Store.DATABASE]
+    return long_ago(text, output.now(), least_s=rule.least_s, why=rule.why_least, such_as=DEFAULT_AGE)
 
 
 def _pruner(url: str) -> Pruner:
@@ -100,7 +100,7 @@ class _Pruning:
     """One call of the command."""
 
     def __init__(self, session: Session, pruner: Pruner, before: datetime, *, yes: bool) -> None:
-        from crawler_lifecycle.domain.pruning import GOES
+        from crawler_lifecycle.domain.retention import GOES
 
         self._session = session
         self._pruner = pruner
@@ -174,7 +174,7 @@ class _Pruning:
 
 
 def _show(session: Session, work: _Pruning, age_s: float) -> None:
-    from crawler_lifecycle.domain.pruning import GOES, NEVER
+    from crawler_lifecycle.domain.retention import GOES, NEVER
 
     documents: list[Document] = []
     for name, table in work.tables.items():

@@ -23,7 +23,7 @@ from pydantic_core import to_json
 
 from crawler_lifecycle.background import DONE, Loop
 from crawler_lifecycle.domain.errors import StoreUnavailable
-from crawler_lifecycle.domain.pruning import pruned_through
+from crawler_lifecycle.domain.retention import pruned_through
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.ports import Event, RunStore
 

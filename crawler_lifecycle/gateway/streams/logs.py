@@ -10,7 +10,7 @@ from typing import TypeVar
 from anyio import CapacityLimiter, to_thread
 
 from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable
-from crawler_lifecycle.domain.pruning import pruned_through
+from crawler_lifecycle.domain.retention import pruned_through
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TERMINAL, TaskStatus
 from crawler_lifecycle.gateway.metrics import Metrics

@@ -22,7 +22,7 @@ from crawler_lifecycle.adapters.database.schema.tables import metadata, outbox_e
 from crawler_lifecycle.domain.audit import AuditFinding, AuditReport, FindingKind
 from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import NotInThisState
-from crawler_lifecycle.domain.file_retention import RetentionState
+from crawler_lifecycle.domain.retention import RetentionState
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus

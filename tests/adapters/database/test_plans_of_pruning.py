@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from crawler_lifecycle.adapters.database import Pruner, open_pruner, upgrade
 from crawler_lifecycle.adapters.database.engine import Database, open_engine, parse_url
 from crawler_lifecycle.adapters.database.schema.tables import metadata, task_log
-from crawler_lifecycle.domain.pruning import Stays
+from crawler_lifecycle.domain.retention import Stays
 from tests.adapters.database.plans import Plans
 from tests.support.filling import FILLED_FROM, analyze, fill_events, fill_records, fill_runs, fill_tasks
 from tests.support.servers import DATABASES, empty_database

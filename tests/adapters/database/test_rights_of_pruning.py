@@ -13,7 +13,7 @@ import pytest
 
 from crawler_lifecycle.adapters.database import SqlRunStore, open_pruner, open_store, upgrade
 from crawler_lifecycle.domain.audit import AuditFinding, FindingKind
-from crawler_lifecycle.domain.pruning import GOES, NEVER
+from crawler_lifecycle.domain.retention import GOES, NEVER
 from crawler_lifecycle.ports import Details
 from tests.contracts.store.world import Clock, World
 from tests.support.sql_server import SqlServer

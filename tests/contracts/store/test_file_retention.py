@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable, Fenced, RunNotFound
-from crawler_lifecycle.domain.file_retention import RetentionState
 from crawler_lifecycle.domain.names import PROPERTY_FILES_REMOVED
+from crawler_lifecycle.domain.retention import RetentionState
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports import Fence, RunStore
 from tests.contracts.store.world import Clock, World

@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.audit import AuditFinding, FindingKind
 from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, EVENT_RUN_ENDED, event_key
-from crawler_lifecycle.domain.pruning import GOES, NEVER, Stays, pruned_through
+from crawler_lifecycle.domain.retention import GOES, NEVER, Stays, pruned_through
 from crawler_lifecycle.domain.run import ExportResult, RunStatus
 from crawler_lifecycle.domain.task import Phase, TaskStatus
 from crawler_lifecycle.ports import Correction, Details, Fence, Owner

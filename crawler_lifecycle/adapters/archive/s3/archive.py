@@ -17,6 +17,7 @@ from crawler_lifecycle.adapters.archive.zip.manifest import check_owner
 from crawler_lifecycle.adapters.archive.zip.packing import CHUNK, Pace, Progress, pack
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import run_number
+from crawler_lifecycle.domain.retention import RETENTION, Store
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports import FileSource
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from botocore.client import BaseClient
 
 SETTING = "LIFECYCLE_ARCHIVE__URL"
-#: Silence after which an unfinished upload is taken as left behind. Below the heartbeat timeout of an export (30 s).
-QUIET_S = 20.0
+#: Silence after which an unfinished upload is taken as left behind, in seconds.
+QUIET_S = RETENTION[Store.UPLOADS].default_s
 CONNECT_S, READ_S, TRIES = 10, 60, 3
 #: Of a check: somebody sits there and waits.
 CHECK_S = 5

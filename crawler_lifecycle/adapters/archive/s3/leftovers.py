@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from crawler_lifecycle.domain.retention import upload_goes
+
 from .errors import S3_ERRORS, code_of
 
 if TYPE_CHECKING:
@@ -95,7 +97,7 @@ class Leftovers:
                 newest = self._newest(upload)
                 if newest is None:
                     continue
-                if (now - newest).total_seconds() >= self._quiet_s:
+                if upload_goes(newest, now, self._quiet_s):
                     self._abort(upload["UploadId"])
                 else:
                     young[upload["UploadId"]] = newest

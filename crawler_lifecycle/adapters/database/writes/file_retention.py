@@ -13,8 +13,8 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from crawler_lifecycle.adapters.database.schema.row_validation import salvaged
 from crawler_lifecycle.adapters.database.schema.tables import export_record, history_property, run_history
-from crawler_lifecycle.domain.file_retention import KeptRun, RetentionState, stand_of
 from crawler_lifecycle.domain.names import PROPERTY_FILES_REMOVED
+from crawler_lifecycle.domain.retention import KeptRun, RetentionState, stand_of
 from crawler_lifecycle.ports import Fence
 
 from .bulk import chunks

@@ -1,4 +1,4 @@
-"""Rows that leave the database: working state of runs that ended long ago (domain/pruning.py says which).
+"""Rows that leave the database: working state of runs that ended long ago (domain/retention.py says which).
 
 Each table is gone through by its primary key, so a call reads no more than one chunk, however large the database is and
 however much of it stays. What may go is removed in one short transaction for each chunk, which holds the rows of its
@@ -28,7 +28,15 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     task_observation,
 )
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, PROPERTY_PRUNED
-from crawler_lifecycle.domain.pruning import Stays, event_stays, finding_stays, mark, marked_through, run_stays
+from crawler_lifecycle.domain.retention import (
+    CLOSED,
+    Stays,
+    event_stays,
+    finding_stays,
+    mark,
+    marked_through,
+    run_stays,
+)
 from crawler_lifecycle.domain.run import RunStatus
 
 from .bulk import CHUNK, chunks, delete_rows
@@ -285,7 +293,7 @@ def _remove_staged(conn: Connection, mine: Sequence[Leaving]) -> int:
 def _remove_findings(conn: Connection, keys: Sequence[Place], before: datetime) -> int:
     """An audit may have seen one of them again since they were read."""
     a = audit_finding.c
-    still = (a.status.in_(("repaired", "gone")), a.last_seen < before)
+    still = (a.status.in_(CLOSED), a.last_seen < before)
     query = select(a.id).where(a.id.in_([key[0] for key in keys]), *still).order_by(a.id).with_for_update()
     ids = conn.execute(query.with_hint(audit_finding, _PRIMARY, "mysql")).scalars().all()
     return delete_rows(conn, a.id, "PRIMARY", ids)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.domain.file_retention import KeptRun, RetentionState, stand_of
+from crawler_lifecycle.domain.retention import KeptRun, RetentionState, stand_of
 from crawler_lifecycle.domain.run import RunStatus
 
 BEFORE = datetime(2026, 11, 6, tzinfo=UTC)

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.audit import AuditRules
 from crawler_lifecycle.domain.names import PROPERTY_FILES_REMOVED, PROPERTY_PRUNED
-from crawler_lifecycle.domain.pruning import (
-    LEAST_S,
+from crawler_lifecycle.domain.retention import (
+    RETENTION,
     Stays,
+    Store,
     event_stays,
     finding_stays,
     mark,
@@ -87,4 +88,4 @@ def test_a_mark_that_somebody_spoilt_counts_for_everything(text: str) -> None:
 
 
 def test_nobody_who_still_needs_it_is_younger_than_the_least_age() -> None:
-    assert AuditRules().recent_s * 2 < LEAST_S
+    assert AuditRules().recent_s * 2 < RETENTION[Store.DATABASE].least_s
