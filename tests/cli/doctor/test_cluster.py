@@ -127,8 +127,8 @@ def test_the_cluster_does_not_know_us(api: FakeApiServer) -> None:
 
 
 def test_a_cluster_that_falls_silent_says_so_once_for_each_question(api: FakeApiServer) -> None:
-    api.faults.add("GET", "resourcequotas", Silence(2.0), times=None)
-    lines = look(api, read_s=0.2)
+    api.faults.add("GET", "resourcequotas", Silence(60), times=None)
+    lines = look(api, read_s=3)  # every other question is answered sooner on any machine
     assert [one.level for one in lines if one.check == "cluster"] == ["ok", "bad"]
     assert of(lines, "account")[0][0] == "ok", "one silence hides nothing else"
 

@@ -23,7 +23,7 @@ from tests.support.run_refs import run_ref
 RUN = 7
 LONG = 3600.0
 """A task that is not to end by itself."""
-WAIT_S = 60.0
+WAIT_S = 150.0
 
 _CRAWLER = """
 import json, os, signal, sys, time
