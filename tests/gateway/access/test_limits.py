@@ -203,7 +203,8 @@ def test_the_next_request_over_the_rate_is_429_and_changes_nothing(world: World,
 def test_the_101st_start_at_once_is_refused_by_default(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway_app, "Limits", functools.partial(RateLimits, clock=lambda: 0.0))  # nothing flows back
+    stopped_clock = functools.partial(RateLimits, clock=lambda: 0.0)  # nothing flows back
+    monkeypatch.setattr(gateway_app, "RateLimits", stopped_clock)
     tight = Tight(world, tmp_path, Quota(writes_per_s=20))
     with world.client(tight.app) as door:
         # A stop of no run is the cheapest command.
