@@ -14,6 +14,7 @@ from typing import Any
 
 from temporalio.api.common.v1 import Payload
 from temporalio.contrib.pydantic import PydanticPayloadConverter
+from temporalio.converter import CompositePayloadConverter
 
 from crawler_lifecycle.domain.undecoded import Undecoded
 
@@ -21,6 +22,10 @@ from crawler_lifecycle.domain.undecoded import Undecoded
 ENCRYPTED = b"binary/encrypted"
 WHY = "crawler-lifecycle-unreadable"
 _WHY_MAX = 200
+
+#: Shared by every converter of the process. They keep the type adapters that they have built, and each workflow has a
+#: converter of its own: adapters of its own would be built anew for each workflow.
+_ENCODINGS = tuple(PydanticPayloadConverter().converters.values())
 
 
 def describe(payload: Payload, error: Exception) -> Undecoded:
@@ -38,6 +43,9 @@ def describe(payload: Payload, error: Exception) -> Undecoded:
 
 class TolerantPayloadConverter(PydanticPayloadConverter):
     """Pydantic's converter, which marks what it cannot read where no type is expected."""
+
+    def __init__(self) -> None:
+        CompositePayloadConverter.__init__(self, *_ENCODINGS)
 
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
         """See the base class. Raises only where a type is expected."""

@@ -30,17 +30,15 @@ from crawler_lifecycle.temporal.converter import TolerantPayloadConverter
 from crawler_lifecycle.temporal.interceptors import Observing
 from crawler_lifecycle.temporal.retry_after import RetryAfterInterceptor
 
-#: Loaded once and shared by all workflows: data, names, tables, activity stubs. Modules with the workflows' own steps
-#: stay inside of the sandbox, which executes them anew for every workflow and refuses what is not deterministic.
+#: Loaded once and shared by all workflows of a process. What the sandbox does not share it executes anew for every
+#: workflow, which was half of the cost of taking up a run. It does not watch what it shares: a test of the sources
+#: (tests/workflows/test_sources.py) refuses clock, random numbers, input and output, threads and imports there.
 PASSED_THROUGH = (
     "crawler_lifecycle.domain",
     "crawler_lifecycle.ports",
     "crawler_lifecycle.activities",
     "crawler_lifecycle.temporal.converter",
-    "crawler_lifecycle.workflows.leaving",
-    "crawler_lifecycle.workflows.policies",
-    "crawler_lifecycle.workflows.requests",
-    "crawler_lifecycle.workflows.state",
+    "crawler_lifecycle.workflows",
 )
 
 #: The dev server of the embedded default; used when neither environment nor a profile names an address.
