@@ -20,7 +20,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer, Worker
 
 from crawler_lifecycle.activities import meters
-from crawler_lifecycle.adapters.database import open_store, upgrade
+from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.compose import ROLES, WORKFLOWS, Parts, activities_of, workflows_of
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.arguments import Argument
@@ -33,7 +33,7 @@ from crawler_lifecycle.ports import CorrectionRow, Deployed, Deployment, Event, 
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.temporal.plugin import plugin
-from tests.support.databases import fresh_database
+from tests.support.databases import fresh_database, make_tables
 
 #: Far longer than anything takes that works, in seconds: a wait that reaches it has failed.
 PATIENCE_S = 60.0
@@ -259,13 +259,15 @@ class Lab:
 
     async def replay_all(self) -> int:
         """Replay every history that the test produced, each execution of a chain; how many."""
-        count = 0
-        for handle in self.handles:
-            for history in await self.chain(handle):
-                await Replayer(workflows=WORKFLOWS, plugins=[plugin()]).replay_workflow(history)
-                count += 1
-        assert count >= len(self.handles)
-        return count
+        histories = [history for handle in self.handles for history in await self.chain(handle)]
+
+        async def each() -> AsyncIterator[WorkflowHistory]:
+            for history in histories:
+                yield history
+
+        await Replayer(workflows=WORKFLOWS, plugins=[plugin()]).replay_workflows(each())
+        assert len(histories) >= len(self.handles)
+        return len(histories)
 
 
 @asynccontextmanager
@@ -291,7 +293,7 @@ async def laboratory(
 async def _laboratory(
     client: Client, folder: Path, url: str, workers: bool, clock: Callable[[], datetime]
 ) -> AsyncIterator[Lab]:
-    upgrade(url)
+    make_tables(url)
     store = open_store(url, clock=clock, told=meters.committed)
     cluster = FakeCluster(clock=clock)
     outside, catalogue = Outside(), DictCatalogue(CRAWLERS)
