@@ -49,6 +49,14 @@ CRAWLERS = {
 }
 
 
+def longer_and_longer() -> Iterator[float]:
+    """Seconds between questions: whoever asks without a pause takes the time of those who work."""
+    pause = 0.01
+    while True:
+        yield pause
+        pause = min(pause * 1.3, 0.08)
+
+
 def workflow_clock() -> datetime:
     """The moment at which the running activity was scheduled: virtual time, where the server skips time."""
     if activity.in_activity():
@@ -200,17 +208,17 @@ class Lab:
 
     async def until(self, condition: Callable[[], Any], seconds: float = PATIENCE_S) -> Any:
         """Wait in real time until ``condition()`` is true; its value."""
-        end = time.monotonic() + seconds
+        end, pauses = time.monotonic() + seconds, longer_and_longer()
         while not (value := await asyncio.to_thread(condition)):
             assert time.monotonic() < end, f"not within {seconds:g} s: {condition}"
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(next(pauses))
         return value
 
     async def snapshot_where(
         self, handle: WorkflowHandle[Any, Any], condition: Callable[[RunSnapshot], Any], seconds: float = PATIENCE_S
     ) -> RunSnapshot:
         """Ask the workflow until its snapshot fits. A question to which nobody answers in time is asked again."""
-        end, last = time.monotonic() + seconds, "no answer"
+        end, last, pauses = time.monotonic() + seconds, "no answer", longer_and_longer()
         while True:
             try:
                 snapshot = await handle.query(names.QUERY_STATUS, result_type=RunSnapshot)
@@ -223,7 +231,7 @@ class Lab:
                     return snapshot
                 last = str(snapshot)
             assert time.monotonic() < end, f"not within {seconds:g} s; last: {last}"
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(next(pauses))
 
     def tasks(self, run_id: int) -> dict[int, str]:
         """Status by index of the tasks that count."""

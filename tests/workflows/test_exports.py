@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run import RunSnapshot
 from crawler_lifecycle.ports import Fence
 from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.workflows import policies
 from crawler_lifecycle.workflows.exports import ExportReport
 from tests.support.lab import Lab
 
@@ -52,6 +54,15 @@ async def test_an_event_that_was_given_up_is_sent_when_somebody_asks(lab: Lab) -
     assert [d["status"] for d in lab.store.deliveries(1) if d["type"] == "run.ended"] == ["delivered"]
 
 
+@pytest.fixture
+def an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tried for a day is tried for an hour: a day has a hundred tries, and other tests have it."""
+    for name in ("initiate_export_signal", "export_supporting_files"):
+        short = dataclasses.replace(policies.POLICIES[name], total_s=3600)
+        monkeypatch.setitem(policies.POLICIES, name, short)
+
+
+@pytest.mark.usefixtures("an_hour")
 async def test_files_that_could_not_be_stored_are_stored_when_somebody_asks(lab: Lab) -> None:
     lab.outside.fail["store"] = NotDelivered("disk full")
     lab.cluster.folders[1, 0] = lab.folder
@@ -86,6 +97,7 @@ async def test_a_push_that_was_never_taken_is_pushed_again(lab: Lab) -> None:
     assert [e.type for e in lab.outside.pushed] == ["run.started"]
 
 
+@pytest.mark.usefixtures("an_hour")
 async def test_giving_up_again_is_on_record_and_no_failure(lab: Lab) -> None:
     await lab.run({"crawler": "books"})
     lab.outside.fail["send"] = NotDelivered("still closed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -21,6 +22,7 @@ from crawler_lifecycle.domain.names import event_key
 from crawler_lifecycle.domain.run import RunResult
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import Behaviour
+from crawler_lifecycle.workflows import leaving, policies
 from tests.support.lab import Lab, laboratory
 from tests.support.temporal import temporal_server
 
@@ -30,7 +32,7 @@ UNTIL_STOPPED = Behaviour(executes=None)
 
 
 async def test_a_saturated_cluster_costs_no_history_and_its_reason_is_visible(lab: Lab) -> None:
-    lab.cluster.behaviour = Behaviour(waits=3 * 3600, executes=30, wait_reason="waiting: 4 of 4 slots in use")
+    lab.cluster.behaviour = Behaviour(waits=3600, executes=30, wait_reason="waiting: 4 of 4 slots in use")
     handle = await lab.start({"crawler": "books"})
     await lab.until(lambda: (r := lab.store.get_run(1)) and r.waiting_for == "waiting: 4 of 4 slots in use")
     first = (await handle.fetch_history()).events
@@ -45,8 +47,8 @@ async def test_a_saturated_cluster_costs_no_history_and_its_reason_is_visible(la
         if e.HasField("activity_task_scheduled_event_attributes")
         and e.activity_task_scheduled_event_attributes.activity_type.name == "update_run_started"
     )
-    assert started - at_first <= 12, "three hours of waiting"
-    assert lab.cluster.calls["look"] > 180
+    assert started - at_first <= 12, "an hour of waiting"
+    assert lab.cluster.calls["look"] > 60
     assert lab.store.get_run(1).waiting_for is None
 
 
@@ -175,8 +177,14 @@ async def test_a_refused_deployment_is_a_failed_run_with_its_reason(lab: Lab, un
     assert pushed.body["cause"]
 
 
-@pytest.mark.parametrize("away", ["send", "store"])
-async def test_an_export_that_fails_for_a_day_never_changes_a_verdict(lab: Lab, away: str) -> None:
+@pytest.mark.parametrize(("away", "hours"), [("send", 1), ("store", 24)])
+async def test_an_export_that_fails_for_a_day_never_changes_a_verdict(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, away: str, hours: int
+) -> None:
+    """A day of an event that cannot be sent is in ``test_exports``."""
+    name = "initiate_export_signal" if away == "send" else "export_supporting_files"
+    short = dataclasses.replace(policies.POLICIES[name], total_s=min(policies.POLICIES[name].total_s, hours * 3600))
+    monkeypatch.setitem(policies.POLICIES, name, short)
     lab.outside.fail = {away: NotDelivered("no space")}
     lab.cluster.folders[1, 0] = lab.folder
     handle = await lab.start({"crawler": "books"})
@@ -242,18 +250,28 @@ async def test_a_long_run_continues_as_new_and_forgets_nothing(forgetful: Workfl
         assert rungs[-1] - rungs[0] >= timedelta(hours=6)
 
 
-async def test_an_execution_ends_before_the_server_has_to_suggest_it(lab: Lab) -> None:
+#: Events after which the server suggests that an execution goes on as another one.
+SUGGESTED = 4_096
+
+
+@pytest.mark.parametrize("most", [400, pytest.param(leaving.HISTORY_MAX, marks=pytest.mark.slow)])
+async def test_an_execution_ends_before_the_server_has_to_suggest_it(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    margin = SUGGESTED - leaving.HISTORY_MAX
+    monkeypatch.setattr(leaving, "HISTORY_MAX", most)
     lab.cluster.behaviour = UNTIL_STOPPED
     handle = await lab.start({"crawler": "books"})
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
     latest = lab.client.get_workflow_handle(handle.id)
-    for _ in range(37):
+    for _ in range((most + margin) // 100 + 1):
         await asyncio.gather(*(latest.signal("look_now") for _ in range(100)))
     await latest.signal("stop")
     await lab.client.get_workflow_handle(handle.id, result_type=RunResult).result()
     chain = await lab.chain(handle)
     assert len(chain) > 1
     for history in chain:
+        assert len(history.events) < most + margin
         tasks = [e.workflow_task_started_event_attributes for e in history.events]
         assert not any(task.suggest_continue_as_new for task in tasks)
 

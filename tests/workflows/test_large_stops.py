@@ -31,20 +31,21 @@ async def started(lab: Lab, tasks: int) -> Any:
     return handle
 
 
+@pytest.mark.parametrize("tasks", [1_200, pytest.param(5_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("force", [False, True], ids=["plain", "forced"])
-async def test_a_stop_of_five_thousand_tasks_takes_few_events(lab: Lab, force: bool) -> None:
+async def test_a_stop_of_thousands_of_tasks_takes_few_events(lab: Lab, force: bool, tasks: int) -> None:
     lab.cluster.behaviour = UNTIL_STOPPED
-    handle = await started(lab, 5_000)
+    handle = await started(lab, tasks)
     before = len(await lab.events(handle))
     seq = lab.store.last_event_seq()
     await handle.signal("stop", {"request_id": "s", "force": force})
     result = await lab.ended(handle, 300)
-    assert (result.outcome, result.tasks) == ("cancelled", {"CANCELLED": 5_000})
+    assert (result.outcome, result.tasks) == ("cancelled", {"CANCELLED": tasks})
     names = await lab.events(handle)
     assert names.count("k8_stop_pod" if force else "k8_stop_task") < 20
     assert len(names) - before < 100, names[before:]
     assert lab.store.last_event_seq() - seq < 60
-    assert lab.cluster.calls["kill" if force else "stop"] == 5_000
+    assert lab.cluster.calls["kill" if force else "stop"] == tasks
     for history in await lab.chain(handle):
         assert len(history.events) < 4_096
 

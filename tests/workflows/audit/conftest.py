@@ -9,17 +9,9 @@ from temporalio.testing import WorkflowEnvironment
 from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.domain.audit import AuditRules
 from tests.support.lab import Lab, laboratory
-from tests.support.temporal import temporal_server
 
 #: Graces that have passed as soon as something is seen.
 AT_ONCE = AuditRules(grace_s=0, orphan_grace_s=0, start_grace_s=0, resend_s=0)
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def unhurried() -> AsyncIterator[WorkflowEnvironment]:
-    """A dev server on which time passes as it does."""
-    async with temporal_server(skipping=False) as env:
-        yield env
 
 
 @pytest_asyncio.fixture(loop_scope="session")
