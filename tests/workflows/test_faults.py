@@ -256,8 +256,9 @@ SUGGESTED = 4_096
 
 @pytest.mark.parametrize("most", [400, pytest.param(leaving.HISTORY_MAX, marks=pytest.mark.slow)])
 async def test_an_execution_ends_before_the_server_has_to_suggest_it(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, most: int
+    monkeypatch: pytest.MonkeyPatch, lab: Lab, most: int
 ) -> None:
+    """The patch comes first: the laboratory replays at its end, with the same limit."""
     margin = SUGGESTED - leaving.HISTORY_MAX
     monkeypatch.setattr(leaving, "HISTORY_MAX", most)
     lab.cluster.behaviour = UNTIL_STOPPED
@@ -266,6 +267,7 @@ async def test_an_execution_ends_before_the_server_has_to_suggest_it(
     latest = lab.client.get_workflow_handle(handle.id)
     for _ in range((most + margin) // 100 + 1):
         await asyncio.gather(*(latest.signal("look_now") for _ in range(100)))
+        await lab.snapshot_where(latest, lambda _: True)  # it has taken them all: a slow worker would fall behind
     await latest.signal("stop")
     await lab.client.get_workflow_handle(handle.id, result_type=RunResult).result()
     chain = await lab.chain(handle)
