@@ -213,7 +213,7 @@ async def _page() -> None:
         with running_mariadb() as server, server.database() as url, tempfile.TemporaryDirectory() as name:
             upgrade(url)
             store = open_store(url)
-            filler = sa.create_engine(store._db.engine.url)
+            filler = sa.create_engine(store.database.engine.url)
             with filler.begin() as connection:
                 fill_runs(connection, RUNS)
             with filler.begin() as connection:

@@ -42,8 +42,8 @@ from crawler_lifecycle.ports import (
     LiveFiles,
     Notifier,
     Observer,
-    RunStore,
     SchedulerClient,
+    Store,
     TaskBundles,
     TaskLogs,
     WorkflowDirectory,
@@ -93,7 +93,7 @@ ON_CONTROL_TOO = (
 class Parts:
     """Everything outside that the activities of one role use. Each role has its own database connections."""
 
-    store: RunStore
+    store: Store
     cluster: Cluster
     catalogue: Catalogue
     scheduler: SchedulerClient
@@ -122,7 +122,7 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
     )
 
 
-def build_store(settings: Settings) -> RunStore:
+def build_store(settings: Settings) -> Store:
     """The database, with connections of its own. Raises ``InvalidRequest``."""
     return open_store(settings.database.url, pool_size=settings.database.pool_size, told=meters.committed)
 
@@ -321,18 +321,33 @@ def _api(kubeconfig: Path | None, context: str | None, namespace: str, connect_s
 
 def build_audit(parts: Parts) -> AuditActivities:
     """What compares database, cluster and Temporal, and puts right where they differ."""
-    return AuditActivities(parts.store, parts.cluster, parts.directory, parts.audit)
+    s = parts.store
+    return AuditActivities(
+        s.audits, s.findings, s.corrections, s.adoption, s.runs, s.tasks, parts.cluster, parts.directory, parts.audit
+    )
 
 
 def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
     """Every activity by its name."""
-    p = parts
+    p, s = parts, parts.store
     owners = (
-        InitiationActivities(p.store, p.directory, p.catalogue),
-        DeploymentActivities(p.store, p.cluster, p.scheduler, p.notifier),
-        ReconciliationActivities(p.store, p.cluster, p.notifier),
-        CancellationActivities(p.store, p.cluster, p.notifier),
-        CompletionActivities(p.store, p.cluster, p.sink, p.archive, p.catalogue, p.notifier),
+        InitiationActivities(s.initiation, s.additions, s.runs, p.directory, p.catalogue),
+        DeploymentActivities(s.deployment, s.looks, s.runs, s.tasks, s.events, p.cluster, p.scheduler, p.notifier),
+        ReconciliationActivities(s.looks, s.tasks, s.events, p.cluster, p.notifier),
+        CancellationActivities(s.stops, s.looks, s.tasks, s.events, p.cluster, p.notifier),
+        CompletionActivities(
+            s.completion,
+            s.exports,
+            s.deployment,
+            s.runs,
+            s.tasks,
+            s.events,
+            p.cluster,
+            p.sink,
+            p.archive,
+            p.catalogue,
+            p.notifier,
+        ),
         build_audit(p),
     )
     return {name: method for owner in owners for name, method in activities_in(owner).items()}

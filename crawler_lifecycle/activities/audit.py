@@ -51,7 +51,19 @@ from crawler_lifecycle.domain.overdue import OVERDUE_S
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.ports import Cluster, Correction, Fence, RunStore, TaskRef, WorkflowDirectory
+from crawler_lifecycle.ports import (
+    AdoptionStore,
+    AuditStore,
+    Cluster,
+    Correction,
+    CorrectionStore,
+    Fence,
+    FindingStore,
+    RunReader,
+    TaskReader,
+    TaskRef,
+    WorkflowDirectory,
+)
 
 from . import meters
 from .adoption import Adoption, run_of
@@ -99,7 +111,12 @@ class CloseAudit:
 class AuditActivities:
     """Activities of an audit."""
 
-    store: RunStore
+    audits: AuditStore
+    findings: FindingStore
+    corrections: CorrectionStore
+    adoption: AdoptionStore
+    runs: RunReader
+    tasks: TaskReader
     cluster: Cluster
     directory: WorkflowDirectory
     rules: AuditRules = field(default_factory=AuditRules)
@@ -116,7 +133,7 @@ class AuditActivities:
         with beating():
             after = _key(page.after)
             seen = self.cluster.inventory(after=after, limit=PAGE)
-            rows = {task.key: task for task in self.store.recorded_tasks([task.key for task in seen])}
+            rows = {task.key: task for task in self.tasks.recorded_tasks([task.key for task in seen])}
             suspects = [task for task in seen if judge_task(task, rows.get(task.key)) is not None]
             # A task may have ended, and been recorded, between the two readings: who still executes now is wrong.
             still = {
@@ -133,7 +150,7 @@ class AuditActivities:
                     found.append((finding, task))
             ending = AuditEnding(self.cluster, {finding.subject: (finding, task) for finding, task in found})
             findings = [finding for finding, _ in found]
-            adoption = Adoption(self.store, self.cluster, self.directory)
+            adoption = Adoption(self.adoption, self.runs, self.cluster, self.directory)
             runs = {finding.subject: task.run for finding, task in found}
             adopts = page.unknown is Unknown.ADOPT
 
@@ -173,7 +190,7 @@ class AuditActivities:
         Second execution: finds the workflows that the first one started.
         """
         with beating():
-            runs = self.store.open_runs(int(page.after or 0), PAGE)
+            runs = self.audits.open_runs(int(page.after or 0), PAGE)
             since = self.clock() - timedelta(seconds=self.rules.recent_s)
             mends: dict[str, Mend] = {}
             findings = self._late_evidence({run.run_id: run.stop for run in runs if run.unreadable is None}, since)
@@ -195,7 +212,7 @@ class AuditActivities:
         if state.open:
             return None
         # It may have come to its end, or been resumed, between the two readings.
-        now = next(iter(self.store.open_runs(run.run_id - 1, 1)), None)
+        now = next(iter(self.audits.open_runs(run.run_id - 1, 1)), None)
         return judge_live(run, state) if now == run else None
 
     def _state(self, run: LiveRun) -> WorkflowState:
@@ -263,7 +280,7 @@ class AuditActivities:
         """
         with beating():
             listed, following = self.directory.open_runs(page.after, PAGE)
-            there = self.store.existing_runs([w.run_id for w in listed if w.run_id is not None])
+            there = self.audits.existing_runs([w.run_id for w in listed if w.run_id is not None])
             suspects = [w for w in listed if judge_workflow(w, there.get(w.run_id or 0)) is not None]
             found: list[tuple[AuditFinding, OpenWorkflow]] = []
             for listed_one in suspects:
@@ -272,11 +289,11 @@ class AuditActivities:
                 workflow = self.directory.confirm(listed_one)
                 if workflow is None:
                     continue
-                uids = {} if workflow.run_id is None else self.store.existing_runs([workflow.run_id])
+                uids = {} if workflow.run_id is None else self.audits.existing_runs([workflow.run_id])
                 finding = judge_workflow(workflow, uids.get(workflow.run_id or 0))
                 if finding is not None:
                     found.append((finding, workflow))
-            adoption = Adoption(self.store, self.cluster, self.directory)
+            adoption = Adoption(self.adoption, self.runs, self.cluster, self.directory)
             mends = {
                 finding.subject: adoption.of(run_of(workflow))
                 if page.unknown is Unknown.ADOPT
@@ -304,7 +321,7 @@ class AuditActivities:
         """
         with beating():
             since = self.clock() - timedelta(seconds=self.rules.recent_s)
-            runs = self.store.ended_runs(since, _moment(page.after), PAGE)
+            runs = self.audits.ended_runs(since, _moment(page.after), PAGE)
             mends: dict[str, Mend] = {}
             findings: list[AuditFinding] = []
             for run in runs:
@@ -330,7 +347,7 @@ class AuditActivities:
         if self.directory.state(names.export_workflow_id(run.ref, run.attempt)).open:
             return None
         # It may have delivered the last of it and closed between the two readings.
-        now = self.store.ended_run(run.run_id)
+        now = self.audits.ended_run(run.run_id)
         return finding if now == run else None
 
     def _deliverer(self, run: EndedRun) -> Mend:
@@ -347,7 +364,7 @@ class AuditActivities:
         found = []
         ends: dict[RunRef, list[TaskRef]] = {}
         recorded = {}
-        for task in self.store.unproved_ends(list(stops), since):
+        for task in self.audits.unproved_ends(list(stops), since):
             recorded[task.key] = task
             ends.setdefault(task.run, []).append(TaskRef(task.task_id, task.index, task.attempt, task.uid))
         for run, refs in ends.items():
@@ -391,8 +408,8 @@ class AuditActivities:
         """
         # Not the time of Temporal's clock: if ours lags behind it, what was seen a moment ago would be gone.
         begin = order.noted_from or order.report.started_at
-        gone = self.store.forget_findings([str(kind) for kind in order.complete], begin)
-        self.store.record_audit(order.report)
+        gone = self.findings.forget_findings([str(kind) for kind in order.complete], begin)
+        self.findings.record_audit(order.report)
         return gone
 
     # --- shared -----------------------------------------------------------------------------------------------------
@@ -408,7 +425,7 @@ class AuditActivities:
         """Keep the findings, repair those that are due or that a person spoke about, and say what became of each."""
         now = self.clock()
         worth = [finding for finding in findings if reportable(finding, now, self.rules)]
-        noted = self.store.note_findings(worth) if worth else {}
+        noted = self.findings.note_findings(worth) if worth else {}
         wanted = {f.subject for f in worth if page.repair and due(f, noted[f.subject], now, self.rules)}
         if page.unknown is not Unknown.LEAVE:
             wanted |= {f.subject for f in worth if f.unknown}
@@ -437,7 +454,7 @@ class AuditActivities:
                 words, done = mend(), True
             except LifecycleError as error:
                 words = f"could not be repaired: {error}"
-            self.store.note_repair(finding.subject, words, done=done)
+            self.findings.note_repair(finding.subject, words, done=done)
         person = finding.kind.repair is None or finding.spared is not None
         left = None if done or person else ready_at(finding, noted, self.rules)
         return Reported(
@@ -446,7 +463,7 @@ class AuditActivities:
 
     def _correct(self, run_id: int, correction: Correction) -> None:
         try:
-            written = self.store.record_corrections(run_id, [correction], "sweep")
+            written = self.corrections.record_corrections(run_id, [correction], "sweep")
         except (RunNotFound, InvalidRequest, RowUnreadable) as error:  # what is audited may be gone or spoilt by now
             log.warning("audit: a correction of run %d could not be written: %s", run_id, error)
             return

@@ -17,7 +17,7 @@ from temporalio.exceptions import CancelledError, FailureError
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.errors import LifecycleError, NotDelivered, RowUnreadable, StoreRefused
 from crawler_lifecycle.domain.names import event_key
-from crawler_lifecycle.ports import Event, Fence, RunStore, TaskCounts
+from crawler_lifecycle.ports import Event, EventStore, Fence, TaskCounts
 
 from . import meters
 
@@ -130,7 +130,7 @@ def beating(every_s: float = 3.0) -> Iterator[None]:
 
 
 def deliver(
-    store: RunStore,
+    events: EventStore,
     fence: Fence,
     type: str,
     body: Mapping[str, object],
@@ -142,18 +142,18 @@ def deliver(
     A second execution finds the same event under the same id and sends it again; receivers de-duplicate by id.
     Raises ``NotDelivered`` after writing down why.
     """
-    event = store.append_event(fence, type, event_key(fence.run, fence.attempt, type), body)
-    return send_event(store, event, send, sink)
+    event = events.append_event(fence, type, event_key(fence.run, fence.attempt, type), body)
+    return send_event(events, event, send, sink)
 
 
-def send_event(store: RunStore, event: Event, send: Callable[[Event], None], sink: str) -> Event:
+def send_event(events: EventStore, event: Event, send: Callable[[Event], None], sink: str) -> Event:
     """Send an event that is on record, with this try on record too. Raises ``NotDelivered`` after writing down why."""
     try:
         send(event)
     except NotDelivered as error:
         meters.delivered(sink, str(error))
-        store.record_delivery(event.seq, sink, str(error))
+        events.record_delivery(event.seq, sink, str(error))
         raise
     meters.delivered(sink)
-    store.record_delivery(event.seq, sink, None)
+    events.record_delivery(event.seq, sink, None)
     return event

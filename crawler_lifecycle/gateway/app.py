@@ -37,7 +37,7 @@ from crawler_lifecycle.gateway.runs.deliveries import Deliveries
 from crawler_lifecycle.gateway.runs.sweep import Sweep
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.logs import LogReader
-from crawler_lifecycle.ports import FileArchive, LiveFiles, RunStore, SchedulerClient, TaskBundles, TaskLogs
+from crawler_lifecycle.ports import FileArchive, LiveFiles, SchedulerClient, Store, StoreHealth, TaskBundles, TaskLogs
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import install
 from crawler_lifecycle.web.serving import BodyLimit, Guard
@@ -50,7 +50,7 @@ _UNTOLD = "not available; ask with a token for the reason, or read the log"
 
 
 def create_app(
-    store: RunStore,
+    store: Store,
     workflows: Workflows,
     scheduler: SchedulerClient,
     *,
@@ -73,19 +73,21 @@ def create_app(
     the catalogue that nobody asked for; ``background`` runs while the app does.
     """
     crawlers = Crawlers(scheduler)
-    commands = Commands(store, workflows, crawlers, clock)
+    commands = Commands(store.initiation, store.additions, store.stops, store.runs, workflows, crawlers, clock)
     metrics = Metrics()
-    feed, reader = Feed(store, metrics, clock), LogReader(store, logs, metrics)
+    feed = Feed(store.events, store.runs, metrics, clock)
+    reader = LogReader(store.runs, store.tasks, logs, metrics)
 
     def overdue(limit: int) -> list[LiveRun]:
-        return store.overdue_runs(overdue_before(clock()), limit=limit)
+        return store.overdue.overdue_runs(overdue_before(clock()), limit=limit)
 
     blocked = Blocked(workflows, metrics, every_s=blocked_s, overdue=overdue)
     tasks = [*background, feed.run, blocked.run]
     if catalogue_s is not None:
         tasks.append(functools.partial(crawlers.keep_reading, catalogue_s))
     if sweep_s is not None:
-        tasks.append(Sweep(store, workflows, commands, every_s=sweep_s, clock=clock).run)
+        sweep = Sweep(store.sweep, store.runs, workflows, commands, every_s=sweep_s, clock=clock)
+        tasks.append(sweep.run)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -112,15 +114,15 @@ def create_app(
     app.state.metrics = metrics
     install(app, describe)
     add_commands(app, commands, clock)
-    add_deliveries(app, Deliveries(store, workflows, archive), clock)
-    add_uploads(app, Uploads(store, bundles))
-    add_ledger(app, store, metrics, clock)
+    add_deliveries(app, Deliveries(store.runs, store.events, store.exports, workflows, archive), clock)
+    add_uploads(app, Uploads(store.tasks, bundles))
+    add_ledger(app, store.corrections, store.overdue, metrics, clock)
     add_readers(app, store, blocked, feed, clock)
-    add_logs(app, reader, store)
-    add_files(app, files, store)
-    add_stream(app, feed, store)
-    add_audit(app, store, workflows)
-    _add_rest(app, store, workflows, crawlers, entrance.callers, metrics)
+    add_logs(app, reader, store.runs, store.tasks)
+    add_files(app, files, store.runs, store.tasks)
+    add_stream(app, feed, store.runs)
+    add_audit(app, store.findings, workflows)
+    _add_rest(app, store.health, workflows, crawlers, entrance.callers, metrics)
     # The one added last is the first that a request meets.
     limits = RateLimits(entrance.quota)
     app.add_middleware(Serving, limits=limits)
@@ -135,7 +137,7 @@ def create_app(
 
 def _add_rest(
     app: FastAPI,
-    store: RunStore,
+    health: StoreHealth,
     workflows: Workflows,
     crawlers: Crawlers,
     callers: TokenFile | None,
@@ -146,7 +148,7 @@ def _add_rest(
 
     async def ask() -> dict[str, str]:
         database, temporal = await asyncio.gather(
-            _check(to_thread.run_sync(store.ping, abandon_on_cancel=True, limiter=probes)), _check(workflows.ping())
+            _check(to_thread.run_sync(health.ping, abandon_on_cancel=True, limiter=probes)), _check(workflows.ping())
         )
         return {"database": database, "temporal": temporal}
 

@@ -230,7 +230,7 @@ class CorrectionRow:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A recorded status that turned out to be untrue, to be written down by ``RunStore.record_corrections``.
+    """A recorded status that turned out to be untrue, to be written down by ``CorrectionStore.record_corrections``.
 
     ``believed`` and ``truth`` are statuses, or another word of at most 20 characters where what was untrue is none.
     """

@@ -19,7 +19,7 @@ from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.audit import RecordedTask
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.task import TERMINAL
-from crawler_lifecycle.ports import EvidenceKeeper, KeptEnd, RunStore, TaskRef
+from crawler_lifecycle.ports import EvidenceKeeper, KeptEnd, TaskReader, TaskRef
 
 log = logging.getLogger(__name__)
 
@@ -70,13 +70,13 @@ class Releaser:
     def __init__(
         self,
         keeper: EvidenceKeeper,
-        store: RunStore,
+        tasks: TaskReader,
         *,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         turn_s: float = TURN_S,
     ) -> None:
         self._keeper = keeper
-        self._store = store
+        self._tasks = tasks
         self._clock = clock
         self._turn_s = self._pause = turn_s
         self._loop = Loop(
@@ -109,7 +109,7 @@ class Releaser:
     def turn(self) -> tuple[int, int]:
         """Let go of what is on record: how many ends, and how many more could go. Raises ``LifecycleError``."""
         kept = self._keeper.kept()
-        rows = {row.key: row for row in self._store.recorded_tasks([end.key for end in kept])} if kept else {}
+        rows = {row.key: row for row in self._tasks.recorded_tasks([end.key for end in kept])} if kept else {}
         ready = releasable(kept, rows, self._clock())
         self._kept, self._last = len(kept), time.monotonic()
         self._tell_unknown([end for end in kept if _is_strange(end, rows.get(end.key))])

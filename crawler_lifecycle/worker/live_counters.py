@@ -16,7 +16,7 @@ from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
-from crawler_lifecycle.ports import Counted, Observer, RunStore
+from crawler_lifecycle.ports import Counted, LiveCounterStore, Observer
 
 #: Seconds between two turns: with the time that they take, a counter is on record within 5 s.
 TURN_S = 2.0
@@ -37,7 +37,7 @@ class Counting:
     def __init__(
         self,
         observer: Observer,
-        store: RunStore,
+        store: LiveCounterStore,
         *,
         turn_s: float = TURN_S,
         clock: Callable[[], float] = time.monotonic,

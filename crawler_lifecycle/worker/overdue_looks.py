@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.audit import LiveRun, Reported
 from crawler_lifecycle.domain.overdue import SEARCH_S, overdue_before
-from crawler_lifecycle.ports import RunStore
+from crawler_lifecycle.ports import OverdueStore
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Overdue:
 
     def __init__(
         self,
-        store: RunStore,
+        store: OverdueStore,
         take_over: Callable[[LiveRun], Reported | None],
         wake: Callable[[str], Awaitable[bool]],
         *,

@@ -48,7 +48,7 @@ from crawler_lifecycle.compose import (
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from crawler_lifecycle.observability import logs
 from crawler_lifecycle.observability.metrics import build
-from crawler_lifecycle.ports import Observer, ObserverHealth, RunStore
+from crawler_lifecycle.ports import Observer, ObserverHealth, StoreHealth
 from crawler_lifecycle.settings import AuditSettings, Settings, WorkerSettings
 from crawler_lifecycle.temporal import tracing
 from crawler_lifecycle.temporal.audit_schedule import keep_audit_schedule
@@ -209,10 +209,10 @@ def _deployment(settings: WorkerSettings) -> WorkerDeploymentConfig | None:
     )
 
 
-async def _without_database(store: RunStore) -> dict[str, str]:
+async def _without_database(database: StoreHealth) -> dict[str, str]:
     """What is missing of the database, for readiness; empty when it can be used."""
     try:
-        await asyncio.to_thread(store.ping)
+        await asyncio.to_thread(database.ping)
     except LifecycleError as error:
         return {"database": str(error)}
     return {}
@@ -231,7 +231,7 @@ async def _registered(client: Client) -> dict[str, str]:
 
 
 async def _connected(
-    store: RunStore,
+    database: StoreHealth,
     workflows: Workflows,
     health: Health,
     connecting: Callable[[], Awaitable[Client]],
@@ -247,7 +247,7 @@ async def _connected(
         client = workflows.client
         if client is not None:
             missing |= await _registered(client)
-        missing |= await _without_database(store)
+        missing |= await _without_database(database)
         if client is not None and not missing:
             return client
         for what, text in missing.items():
@@ -307,7 +307,7 @@ def _sight(waker: Waker) -> dict[str, str]:
 
 async def _stay_truthful(
     client: Client,
-    store: RunStore,
+    database: StoreHealth,
     health: Health,
     registered: Callable[[], Awaitable[dict[str, str]]],
     also: Callable[[], dict[str, str]] = dict,
@@ -320,7 +320,7 @@ async def _stay_truthful(
 
     async def check() -> float:
         nonlocal checked
-        missing = await _without_database(store) | also()
+        missing = await _without_database(database) | also()
         try:
             await client.service_client.check_health(timeout=timedelta(seconds=CHECK_S))
         except (RPCError, RuntimeError) as error:
@@ -391,12 +391,12 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         observer = _observer_of(settings, health.roles)
         store = next(iter(parts.values())).store if parts else build_store(settings)
         connecting = functools.partial(connect, runtime=runtime, plugins=traces.plugins, codec=codec)
-        client = await _unless(over, _connected(store, workflows, health, connecting))
+        client = await _unless(over, _connected(store.health, workflows, health, connecting))
         if client is None:
             return
         beside = await stack.enter_async_context(Beside())
         if queued:
-            numbers = Numbers(store, build_numbers(settings, directory, queued))
+            numbers = Numbers(store.run_numbers, build_numbers(settings, directory, queued))
             health.numbers = numbers.state
             beside.start(numbers.run())
             await _unless(over, numbers.first.wait(), FIRST_S)
@@ -408,22 +408,22 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         only: Callable[[], dict[str, str]] = dict
         if observer is not None:
             near = parts["cluster"].store if "cluster" in parts else store
-            waker = Waker(observer, near, workflows.look_now, _WakeMeters(runtime))
+            waker = Waker(observer, near.wake_ups, workflows.look_now, _WakeMeters(runtime))
             health.wake_ups = waker.state
             only = only if queued else functools.partial(_sight, waker)
             beside.start(waker.run())
-            counting = Counting(observer, near)
+            counting = Counting(observer, near.live_counters)
             health.counting = counting.state
             beside.start(counting.run())
         keeper = build_keeper(parts["cluster"].cluster) if "cluster" in parts else None
         if keeper is not None:
-            releaser = Releaser(keeper, parts["cluster"].store)
+            releaser = Releaser(keeper, parts["cluster"].store.tasks)
             health.releases = releaser.state
             beside.start(releaser.run())
         if "audit" in health.roles:
             await _keep_schedule(client, settings.audit)
             take_over = functools.partial(build_audit(parts["audit"]).take_over, repair=settings.audit.repair)
-            overdue = Overdue(parts["audit"].store, take_over, workflows.look_now)
+            overdue = Overdue(parts["audit"].store.overdue, take_over, workflows.look_now)
             health.overdue = overdue.state
             beside.start(overdue.run())
         health.missing = only()
@@ -435,7 +435,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
                     await keep_audit_schedule(client, settings.audit.every_s, settings.audit.repair, only_missing=True)
             return await _registered(client)
 
-        await _unless(over, _stay_truthful(client, store, health, registered, only))
+        await _unless(over, _stay_truthful(client, store.health, health, registered, only))
         beside.leave()
         health.missing = {"worker": "is leaving"}
         log.info("worker leaves; running activities get %s s", settings.worker.grace_s)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from crawler_lifecycle.background import DONE, Loop
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.ports import KnowsRuns, RunStore
+from crawler_lifecycle.ports import KnowsRuns, RunNumberStore
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def ask(sources: Mapping[str, KnowsRuns], newest: int, limit_s: float | None = N
     return found
 
 
-def bring_forward(store: RunStore, sources: Mapping[str, KnowsRuns], limit_s: float | None = None) -> Known:
+def bring_forward(store: RunNumberStore, sources: Mapping[str, KnowsRuns], limit_s: float | None = None) -> Known:
     """Ask all sources, and let new runs begin above what they know. Raises ``StoreUnavailable``."""
     newest = store.newest_run_id()
     known = ask(sources, newest, limit_s)
@@ -92,7 +92,7 @@ def bring_forward(store: RunStore, sources: Mapping[str, KnowsRuns], limit_s: fl
 class Numbers:
     """Brings the counter forward once after the start of a worker; again only while a source has not answered."""
 
-    def __init__(self, store: RunStore, sources: Mapping[str, KnowsRuns], again_s: float = AGAIN_S) -> None:
+    def __init__(self, store: RunNumberStore, sources: Mapping[str, KnowsRuns], again_s: float = AGAIN_S) -> None:
         self._store = store
         self._left = dict(sources)
         self._troubles: dict[str, str] = {}

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from crawler_lifecycle.background import Failures, Loop
 from crawler_lifecycle.domain.wake_ups import Wake, Wakes
-from crawler_lifecycle.ports import Observer, ObserverHealth, RunStore
+from crawler_lifecycle.ports import Observer, ObserverHealth, WakeUpStore
 
 #: Seconds that an observer leaves to each one that was there before it. A look is on record by then, as a rule.
 STAGGER_S = 0.5
@@ -52,7 +52,7 @@ class Waker:
     def __init__(
         self,
         observer: Observer,
-        store: RunStore,
+        store: WakeUpStore,
         wake: Callable[[str], Awaitable[bool]],
         meters: Meters | None = None,
         *,

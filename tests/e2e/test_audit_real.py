@@ -236,7 +236,7 @@ def test_a_run_whose_starter_died_is_started(stack: World) -> None:
     store = open_store(str(stack.stack.addresses["database"]))
     try:
         request = RunRequest(crawler="plain", args=SHORT, poll_minutes=[0.02])
-        row, _ = store.reserve_run(request, f"reserved-{time.monotonic_ns()}")
+        row, _ = store.initiation.reserve_run(request, f"reserved-{time.monotonic_ns()}")
     finally:
         store.close()
     assert audit(stack)["repaired"] == {"not_started": 1}

@@ -142,19 +142,21 @@ class KubeLab:
     # --- the database
 
     def run(self, run_id: int = 1) -> RunRow:
-        row: RunRow | None = self.lab.store.get_run(run_id)
+        row: RunRow | None = self.lab.store.runs.get_run(run_id)
         assert row is not None
         return row
 
     def tasks(self, run_id: int = 1, *, superseded: bool = False) -> list[TaskRow]:
-        rows: list[TaskRow] = self.lab.store.list_tasks(run_id, superseded=superseded)
+        rows: list[TaskRow] = self.lab.store.tasks.list_tasks(run_id, superseded=superseded)
         return rows
 
     async def until_task(self, status: str, index: int = 0, seconds: float = 150, run_id: int = 1) -> TaskRow:
         """Wait until the database has the task in this status."""
 
         def there() -> TaskRow | None:
-            rows = [t for t in self.tasks(run_id) if t.task_index == index] if self.lab.store.get_run(run_id) else []
+            rows = (
+                [t for t in self.tasks(run_id) if t.task_index == index] if self.lab.store.runs.get_run(run_id) else []
+            )
             return rows[0] if rows and rows[0].status == status else None
 
         found: TaskRow = await self.lab.until(there, seconds)
@@ -164,7 +166,7 @@ class KubeLab:
         """Wait until the run or one of its tasks says these words."""
 
         def said() -> str | None:
-            row = self.lab.store.get_run(run_id)
+            row = self.lab.store.runs.get_run(run_id)
             texts = [row.waiting_for, row.look_error, *(t.reason for t in self.tasks(run_id))] if row else []
             return next((text for text in texts if text and words in text), None)
 
@@ -203,12 +205,12 @@ async def kube_laboratory(
         scheduler = KubeScheduler(deployer)
         lab.parts.cluster, lab.parts.scheduler = kubernetes, scheduler
         lab.parts.audit = audit or lab.parts.audit
-        releaser = Releaser(kubernetes, lab.store, turn_s=0.5)
+        releaser = Releaser(kubernetes, lab.store.tasks, turn_s=0.5)
         beside = await stack.enter_async_context(Beside())
         beside.start(releaser.run())
         observer = KubernetesObserver(own) if watched else None
         if observer is not None:
-            waker = Waker(observer, lab.store, Workflows(client).look_now)
+            waker = Waker(observer, lab.store.wake_ups, Workflows(client).look_now)
             beside.start(waker.run())
         await stack.enter_async_context(lab.working())
         yield KubeLab(lab, cluster, namespace, own, scheduler, releaser, observer)

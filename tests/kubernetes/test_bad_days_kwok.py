@@ -65,7 +65,7 @@ async def test_a_service_account_that_is_missing_and_then_made(kube: KubeLab) ->
     kube.knows(QUICKLY)
     kube.cluster.admin.delete(kube.path("serviceaccounts", "crawl"))
     stays = await kube.lab.start(request())
-    await kube.lab.until(lambda: kube.lab.store.get_run(1))
+    await kube.lab.until(lambda: kube.lab.store.runs.get_run(1))
     goes = await kube.lab.start(request())
     for run_id in (1, 2):
         said = await kube.until_said("The service account", run_id=run_id)

@@ -111,7 +111,7 @@ class World:
             handle = await self.kube.lab.start(request(**more))
             self._count += 1
             run = Run(self.kube, self._count, handle)
-            await self.kube.lab.until(lambda: self.kube.lab.store.get_run(run.id) and run.kube.tasks(run.id))
+            await self.kube.lab.until(lambda: self.kube.lab.store.runs.get_run(run.id) and run.kube.tasks(run.id))
         return run
 
     async def executing(self) -> Run:

@@ -235,11 +235,11 @@ class Lab:
 
     def tasks(self, run_id: int) -> dict[int, str]:
         """Status by index of the tasks that count."""
-        return {t.task_index: str(t.status) for t in self.store.list_tasks(run_id)}
+        return {t.task_index: str(t.status) for t in self.store.tasks.list_tasks(run_id)}
 
     def corrections(self, run_id: int) -> list[CorrectionRow]:
         """What was corrected of a run, without the ends that were found late; whether those were late is looked at."""
-        found: list[CorrectionRow] = self.store.corrections(run_id)
+        found: list[CorrectionRow] = self.store.corrections.list_corrections(run_id)
         late = [c for c in found if c.kind in OF_LATENESS]
         tolerance = timedelta(seconds=LATE_TOLERANCE_SECONDS)
         assert all(c.truth_since is not None and c.created_at - c.truth_since >= tolerance for c in late), late

@@ -68,7 +68,7 @@ async def waking(lab: Lab, mode: str) -> AsyncIterator[list[Waker]]:
     assert mode in MODES
     count = {"off": 0, "duplicated": 2}.get(mode, 1)
     observers: list[Observer] = [Unruly(FakeObserver(lab.cluster), mode) for _ in range(count)]
-    wakers = [Waker(observer, lab.store, Workflows(lab.client).look_now) for observer in observers]
+    wakers = [Waker(observer, lab.store.wake_ups, Workflows(lab.client).look_now) for observer in observers]
     async with Beside() as beside:
         for waker in wakers:
             beside.start(waker.run())

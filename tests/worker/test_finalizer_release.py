@@ -15,7 +15,7 @@ import pytest
 from crawler_lifecycle.domain.audit import RecordedTask
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import KeptEnd, RunStore, TaskRef
+from crawler_lifecycle.ports import KeptEnd, TaskReader, TaskRef
 from crawler_lifecycle.worker import finalizer_release
 from crawler_lifecycle.worker.finalizer_release import Releaser, releasable
 from tests.support.run_refs import run_ref
@@ -64,7 +64,7 @@ class Rows:
 
 
 def releaser(keeper: Keeper, rows: list[RecordedTask]) -> Releaser:
-    return Releaser(keeper, cast(RunStore, Rows(rows)), clock=lambda: NOW, turn_s=0.01)
+    return Releaser(keeper, cast(TaskReader, Rows(rows)), clock=lambda: NOW, turn_s=0.01)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable, StoreUnavailable
 from crawler_lifecycle.domain.names import RUN_NUMBER_MAX, run_number
-from crawler_lifecycle.ports import RunStore
+from crawler_lifecycle.ports import RunNumberStore
 from crawler_lifecycle.worker.run_numbers import Numbers, ask, bring_forward
 
 
@@ -49,8 +49,8 @@ class Store:
         return run_id > self.newest
 
 
-def as_store(store: Store) -> RunStore:
-    return cast(RunStore, store)
+def as_store(store: Store) -> RunNumberStore:
+    return cast(RunNumberStore, store)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ async def test_hours_on_the_ladder_take_seconds(classic: WorkflowEnvironment, tm
         lab.cluster.behaviour = Behaviour(executes=6 * 3600)
         result = await lab.ended(await lab.start({"crawler": "books"}))
         assert (result.status, result.outcome, result.items) == ("COMPLETED", "finished", 100)
-        row = lab.store.get_run(result.run_id)
+        row = lab.store.runs.get_run(result.run_id)
         assert (row.ended_at - row.created_at).total_seconds() >= 6 * 3600
         looks = [n for n in await lab.events(lab.handles[0]) if n == "get_history_statuses_to_sync"]
         assert 26 <= len(looks) <= 30

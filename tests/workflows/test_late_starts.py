@@ -35,7 +35,14 @@ class Slow(Workflows):
 
 
 def commands(lab: Lab, workflows: Workflows | None = None) -> Commands:
-    return Commands(lab.store, workflows or Workflows(lab.client), Crawlers(lab.scheduler))
+    return Commands(
+        lab.store.initiation,
+        lab.store.additions,
+        lab.store.stops,
+        lab.store.runs,
+        workflows or Workflows(lab.client),
+        Crawlers(lab.scheduler),
+    )
 
 
 async def two_starts(lab: Lab, row: RunRow) -> RunResult:
@@ -57,9 +64,9 @@ async def two_starts(lab: Lab, row: RunRow) -> RunResult:
 
 async def test_a_failed_run_is_not_executed_again_by_the_second_of_two_first_starts(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(executes=0.2, end=KILLED)
-    row, _ = await asyncio.to_thread(lab.store.reserve_run, RunRequest(crawler="books"), "reserved")
+    row, _ = await asyncio.to_thread(lab.store.initiation.reserve_run, RunRequest(crawler="books"), "reserved")
     result = await two_starts(lab, row)
-    now = lab.store.get_run(row.run_id)
+    now = lab.store.runs.get_run(row.run_id)
     assert (now.status, now.attempt) == (result.status, 1) == (RunStatus.FAILED, 1)
     assert len(lab.cluster.phases()) == 1
 
@@ -67,13 +74,15 @@ async def test_a_failed_run_is_not_executed_again_by_the_second_of_two_first_sta
 async def test_a_stopped_run_is_not_executed_again_by_a_second_sweep(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(executes=None)
     handle = await lab.start({"crawler": "books", "poll_minutes": [600], "request_id": "lost"})
-    await lab.until(lambda: lab.store.find_run("lost") and lab.tasks(lab.store.find_run("lost").run_id)[0] == "RUNNING")
+    await lab.until(
+        lambda: lab.store.runs.find_run("lost") and lab.tasks(lab.store.runs.find_run("lost").run_id)[0] == "RUNNING"
+    )
     await handle.terminate("lost")
-    run_id = lab.store.find_run("lost").run_id
+    run_id = lab.store.runs.find_run("lost").run_id
     stop = StopIntent(workflow_clock(), requested_by="ada")
-    row = await asyncio.to_thread(lab.store.record_stop, run_id, stop, "s")
+    row = await asyncio.to_thread(lab.store.stops.record_stop, run_id, stop, "s")
     await two_starts(lab, row)
-    now = lab.store.get_run(run_id)
+    now = lab.store.runs.get_run(run_id)
     assert (now.status, now.outcome, now.attempt) == (RunStatus.FAILED, "cancelled", 2)
     assert lab.tasks(run_id) == {0: TaskStatus.CANCELLED}
     assert lab.cluster.alive(run_id) == []

@@ -16,10 +16,10 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current, long_ago
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.adapters.database import SqlRunStore
+    from crawler_lifecycle.adapters.database import SqlStore
     from crawler_lifecycle.domain.retention import KeptRun, RetentionState
     from crawler_lifecycle.domain.run_ref import RunRef
-    from crawler_lifecycle.ports import FilesPlace, RunStore
+    from crawler_lifecycle.ports import FileRetentionStore, FilesPlace
     from crawler_lifecycle.settings import Settings
 
 DEFAULT_AGE = "14d"
@@ -69,8 +69,8 @@ def tidy(
 
     store = _store(settings)
     try:
-        store.ping()
-        work = _Tidying(session, store, before, incomplete)
+        store.health.ping()
+        work = _Tidying(session, store.file_retention, before, incomplete)
         rows = work.find(places)
         troubles = work.remove(rows, places) if yes else []
     except StoreUnavailable as error:
@@ -98,7 +98,7 @@ def _places(settings: Settings) -> list[FilesPlace]:
         raise CommandFailed(Exit.USAGE, what, None, cure) from None
 
 
-def _store(settings: Settings) -> SqlRunStore:
+def _store(settings: Settings) -> SqlStore:
     from crawler_lifecycle.adapters.database import open_store
     from crawler_lifecycle.domain.errors import InvalidRequest
 
@@ -151,7 +151,7 @@ class _Row:
 class _Tidying:
     """One call of the command."""
 
-    def __init__(self, session: Session, store: RunStore, before: datetime, incomplete: bool) -> None:
+    def __init__(self, session: Session, store: FileRetentionStore, before: datetime, incomplete: bool) -> None:
         self._session = session
         self._store = store
         self._before = before

@@ -149,7 +149,7 @@ def _bring_numbers_forward(settings: Settings) -> None:
 
     say = current().say
     try:
-        store = build_store(settings)
+        store = build_store(settings).run_numbers
         newest = store.newest_run_id()
         known = bring_forward(store, sources(settings), LIMIT_S)
     except LifecycleError as error:

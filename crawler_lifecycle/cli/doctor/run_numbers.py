@@ -21,7 +21,7 @@ def check_numbers(context: Context) -> Sequence[Line]:
     try:
         if read_schema(settings.database.url).problem is not None:
             return []  # told by the check of the database
-        store = build_store(settings)
+        store = build_store(settings).run_numbers
         newest = store.newest_run_id()
         asked = sources(settings, context.call_s)
         limit_s = context.limit_s * 0.8

@@ -8,7 +8,7 @@ from fastapi import Depends, FastAPI, Query, Response
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.errors import TemporalUnavailable
-from crawler_lifecycle.ports import RunStore
+from crawler_lifecycle.ports import FindingReader
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import JsonBody, Problem, unavailable
 
@@ -21,7 +21,7 @@ WAIT_S = 5.0
 FINDINGS_MAX = 500
 
 
-def add_audit(app: FastAPI, store: RunStore, workflows: Workflows) -> None:
+def add_audit(app: FastAPI, findings: FindingReader, workflows: Workflows) -> None:
     """Add asking for an audit, and reading what audits found."""
 
     @app.post(
@@ -52,9 +52,9 @@ def add_audit(app: FastAPI, store: RunStore, workflows: Workflows) -> None:
         audit_id: Annotated[str | None, Query(max_length=200, description="that audit; default: the newest")] = None,
     ) -> AuditState:
         """The report of the newest audit, and every finding that is still open."""
-        report = await run_in_threadpool(store.last_audit, audit_id)
+        report = await run_in_threadpool(findings.last_audit, audit_id)
         if report is None and audit_id is not None:
             detail = f"there is no report of audit {audit_id!r}; it is going on, or older than 30 days"
             raise Problem(404, "audit_not_found", detail)
-        findings = await run_in_threadpool(store.audit_findings, "open", FINDINGS_MAX)
-        return AuditState(report=None if report is None else Audit.of(report), findings=findings)
+        still_open = await run_in_threadpool(findings.audit_findings, "open", FINDINGS_MAX)
+        return AuditState(report=None if report is None else Audit.of(report), findings=still_open)

@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.corrections import CorrectionKind, wrong_words
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.overdue import OverdueLooks, overdue_before
 from crawler_lifecycle.gateway.metrics import Metrics
-from crawler_lifecycle.ports import CorrectionSummary, RunStore
+from crawler_lifecycle.ports import CorrectionReader, CorrectionSummary, OverdueStore
 
 from .answers import WEEK, CorrectionTotals, LedgerSummary, Overdue
 from .etags import NOT_MODIFIED, conditional
@@ -27,9 +27,15 @@ from .paging import SummaryChoice
 FRESH_S = 5.0
 
 
-def add_ledger(app: FastAPI, store: RunStore, metrics: Metrics, clock: Callable[[], datetime]) -> None:
+def add_ledger(
+    app: FastAPI,
+    corrections: CorrectionReader,
+    overdue: OverdueStore,
+    metrics: Metrics,
+    clock: Callable[[], datetime],
+) -> None:
     """Add ``GET /v1/corrections/summary``, and the gauges that tell the same."""
-    figures = Figures(store, metrics, clock)
+    figures = Figures(corrections, overdue, metrics, clock)
     metrics.refreshed_by.append(figures.refresh)
 
     @app.get(
@@ -42,7 +48,7 @@ def add_ledger(app: FastAPI, store: RunStore, metrics: Metrics, clock: Callable[
         """For how long at most a recorded status was untrue by a correction, over all runs, and how often, by kind."""
         now = clock()
         since = choice.since or now - WEEK
-        summary, late = store.correction_summary(since), store.overdue_looks(overdue_before(now))
+        summary, late = corrections.correction_summary(since), overdue.overdue_looks(overdue_before(now))
         return conditional(request, summary_of(summary, late, now, week=choice.since is None))
 
 
@@ -76,8 +82,14 @@ def _seconds(milliseconds: int | None) -> float | None:
 class Figures:
     """Gauges of the last seven days and of overdue looks, asked of the database at a scrape, not too often."""
 
-    def __init__(self, store: RunStore, metrics: Metrics, clock: Callable[[], datetime]) -> None:
-        self._store, self._clock = store, clock
+    def __init__(
+        self,
+        corrections: CorrectionReader,
+        overdue: OverdueStore,
+        metrics: Metrics,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._corrections, self._late, self._clock = corrections, overdue, clock
         self._asked_at: float | None = None
         self._lock = threading.Lock()
         self._count = Gauge(
@@ -111,8 +123,8 @@ class Figures:
             self._asked_at = now
             clock = self._clock()
             try:
-                found = self._store.correction_summary(clock - WEEK)
-                late = self._store.overdue_looks(overdue_before(clock))
+                found = self._corrections.correction_summary(clock - WEEK)
+                late = self._late.overdue_looks(overdue_before(clock))
             except LifecycleError:
                 self._unknown()
                 return

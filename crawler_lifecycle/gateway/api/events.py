@@ -13,7 +13,7 @@ from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import RunNotFound, StoreUnavailable
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.responses import Streamed
-from crawler_lifecycle.ports import RunStore
+from crawler_lifecycle.ports import RunReader
 from crawler_lifecycle.web.problems import FieldError, Problem
 
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # nginx would collect the events
@@ -28,7 +28,7 @@ class StreamChoice(BaseModel):
     run_id: int | None = Field(default=None, ge=1, le=ID_MAX)
 
 
-def add_stream(app: FastAPI, feed: Feed, store: RunStore) -> None:
+def add_stream(app: FastAPI, feed: Feed, runs: RunReader) -> None:
     """Add ``GET /v1/events``."""
 
     @app.get(
@@ -51,7 +51,7 @@ def add_stream(app: FastAPI, feed: Feed, store: RunStore) -> None:
         """
         after = _last(last_event_id) if last_event_id else choice.after
         if choice.run_id is not None:
-            await _check_run(store, choice.run_id)
+            await _check_run(runs, choice.run_id)
         return Streamed(
             feed.stream(after, choice.run_id),
             "text/event-stream",
@@ -70,9 +70,9 @@ def _last(text: str) -> int:
     raise Problem(422, "invalid_request", f"Last-Event-ID: {message}", errors=[error])
 
 
-async def _check_run(store: RunStore, run_id: int) -> None:
+async def _check_run(runs: RunReader, run_id: int) -> None:
     try:
-        row = await run_in_threadpool(store.get_run, run_id)
+        row = await run_in_threadpool(runs.get_run, run_id)
     except StoreUnavailable:
         return  # the stream outlasts an outage, so it may begin in one: browsers do not come back after an error
     if row is None:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.gateway.streams.logs import CHUNK, LoggedTask, find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed
-from crawler_lifecycle.ports import FilePart, LiveFiles, RunStore, TaskRef
+from crawler_lifecycle.ports import FilePart, LiveFiles, RunReader, TaskReader, TaskRef
 from crawler_lifecycle.web.problems import Problem
 
 from .answers import TaskFile, TaskFilePage
@@ -28,7 +28,7 @@ THREADS = 4
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Content-Security-Policy": "sandbox"}
 
 
-def add_files(app: FastAPI, source: LiveFiles | None, store: RunStore) -> None:
+def add_files(app: FastAPI, source: LiveFiles | None, runs: RunReader, tasks: TaskReader) -> None:
     """Add ``GET /v1/runs/{run_id}/files`` and ``…/file``."""
     threads = CapacityLimiter(THREADS)
 
@@ -36,7 +36,7 @@ def add_files(app: FastAPI, source: LiveFiles | None, store: RunStore) -> None:
     async def list_files(run_id: RunId, choice: Annotated[FilesChoice, Query()]) -> TaskFilePage:
         """Supporting files of a run's tasks as they lie there now, also while they are written; without those of
         attempts that were replaced. Where this gateway cannot read them they come with the archive."""
-        return await to_thread.run_sync(_list, store, source, run_id, choice.task, limiter=threads)
+        return await to_thread.run_sync(_list, runs, tasks, source, run_id, choice.task, limiter=threads)
 
     @app.get(
         "/v1/runs/{run_id}/file",
@@ -51,7 +51,7 @@ def add_files(app: FastAPI, source: LiveFiles | None, store: RunStore) -> None:
             return None if source is None else source.read(task.run, task.ref, choice.path, place, CHUNK)
 
         def begin() -> tuple[LoggedTask, FilePart]:
-            task = find_task(store, found(store, run_id).ref, choice.task)
+            task = find_task(tasks, found(runs, run_id).ref, choice.task)
             first = part(0, task)
             if first is None:
                 what = f"path: {choice.path!r} of task {task.ref.task_id} is no file that can be read here"
@@ -78,15 +78,17 @@ def add_files(app: FastAPI, source: LiveFiles | None, store: RunStore) -> None:
         return Streamed(chunks(), "application/octet-stream", headers)
 
 
-def _list(store: RunStore, source: LiveFiles | None, run_id: int, task_id: int | None) -> TaskFilePage:
-    run = found(store, run_id).ref
+def _list(
+    runs: RunReader, reader: TaskReader, source: LiveFiles | None, run_id: int, task_id: int | None
+) -> TaskFilePage:
+    run = found(runs, run_id).ref
     if source is None:
         elsewhere = "they lie where this gateway cannot read; when the run has ended they come with the archive"
         return TaskFilePage(run_id=run_id, readable=False, files=[], left_out=0, note=elsewhere)
     if task_id is not None:
-        tasks, more = [find_task(store, run, task_id).ref], False
+        tasks, more = [find_task(reader, run, task_id).ref], False
     else:
-        rows = store.list_tasks(run_id, limit=TASKS_MAX + 1)
+        rows = reader.list_tasks(run_id, limit=TASKS_MAX + 1)
         more = len(rows) > TASKS_MAX
         tasks = [TaskRef(row.task_id, row.task_index, row.attempt, row.cluster_uid) for row in rows[:TASKS_MAX]]
     files: list[TaskFile] = []

@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse
 
 from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed
-from crawler_lifecycle.ports import RunStore
+from crawler_lifecycle.ports import RunReader, TaskReader
 
 from .paging import LogChoice
 from .runs import RunId, found
@@ -19,7 +19,7 @@ from .runs import RunId, found
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
-def add_logs(app: FastAPI, reader: LogReader, store: RunStore) -> None:
+def add_logs(app: FastAPI, reader: LogReader, runs: RunReader, tasks: TaskReader) -> None:
     """Add ``GET /v1/runs/{run_id}/logs``."""
 
     @app.get("/v1/runs/{run_id}/logs", operation_id="getLog", response_class=PlainTextResponse)
@@ -31,7 +31,7 @@ def add_logs(app: FastAPI, reader: LogReader, store: RunStore) -> None:
         """
 
         def task() -> LoggedTask:
-            return find_task(store, found(store, run_id).ref, choice.task)
+            return find_task(tasks, found(runs, run_id).ref, choice.task)
 
         chunks = await reader.read(await run_in_threadpool(task), choice.tail, follow=choice.follow)
         return Streamed(

@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.gateway.cursors import PAGE_MAX, encode
-from crawler_lifecycle.ports import CorrectionRow, RunStore
+from crawler_lifecycle.ports import CorrectionReader, CorrectionRow
 
 Row = TypeVar("Row")
 
@@ -128,14 +128,14 @@ def cut(kind: str, rows: Sequence[Row], size: int, place: Callable[[Row], int]) 
     return page, encode(kind, place(page[-1])) if len(rows) > size else None
 
 
-def id_before(store: RunStore, since: datetime) -> int:
+def id_before(corrections: CorrectionReader, since: datetime) -> int:
     """The id after which corrections made at or after ``since`` begin.
 
     Ids grow with time, so the place is found by bisection instead of reading everything before it.
     """
 
     def first_after(after: int) -> CorrectionRow | None:
-        found = store.corrections(after_id=after, limit=1)
+        found = corrections.list_corrections(after_id=after, limit=1)
         return found[0] if found else None
 
     low, step = 0, 1

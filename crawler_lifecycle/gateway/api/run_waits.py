@@ -9,7 +9,7 @@ from typing import Any
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.domain.waiting import NAMED_MAX, Standing
-from crawler_lifecycle.ports import RunRow, RunStore
+from crawler_lifecycle.ports import RunRow, TaskReader
 
 
 def standing_of(row: RunRow, now: datetime, **more: Any) -> Standing:
@@ -35,14 +35,14 @@ def standing_of(row: RunRow, now: datetime, **more: Any) -> Standing:
     )
 
 
-def told_by_tasks(store: RunStore, row: RunRow) -> dict[str, Any]:
+def told_by_tasks(tasks: TaskReader, row: RunRow) -> dict[str, Any]:
     """What the tasks of a live run add to their numbers: which of them are waited for, or why they wait."""
     if str(row.status) in ("COMPLETED", "FAILED"):
         return {}
     try:
         if row.stop is not None:
-            return {"unproved": [task.index for task in store.task_page(row.run_id, ACTIVE, limit=NAMED_MAX)]}
-        page = store.task_page(row.run_id, [TaskStatus.PENDING], limit=NAMED_MAX)
+            return {"unproved": [task.index for task in tasks.task_page(row.run_id, ACTIVE, limit=NAMED_MAX)]}
+        page = tasks.task_page(row.run_id, [TaskStatus.PENDING], limit=NAMED_MAX)
     except RowUnreadable:
         return {}  # the sentence says less, and the task's own row says what is wrong with it
     return {"reason": next((task.reason for task in page if task.reason), None)}

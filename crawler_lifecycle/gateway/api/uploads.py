@@ -5,7 +5,7 @@ from __future__ import annotations
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.gateway.access.operations import check_own
-from crawler_lifecycle.ports import RunStore, TaskBundles, Ticket
+from crawler_lifecycle.ports import TaskBundles, TaskReader, Ticket
 from crawler_lifecycle.web.problems import Problem, unavailable
 
 from .answers import UploadPart
@@ -16,8 +16,8 @@ _ALIVE = {status.value for status in TaskStatus if not status.terminal}
 class Uploads:
     """Gives tickets to tasks that have not ended. The bytes themselves never pass through the gateway."""
 
-    def __init__(self, store: RunStore, bundles: TaskBundles | None) -> None:
-        self._store = store
+    def __init__(self, tasks: TaskReader, bundles: TaskBundles | None) -> None:
+        self._tasks = tasks
         self._bundles = bundles
 
     def ticket(self, run_id: int, index: int, attempt: int, body: UploadPart) -> Ticket:
@@ -28,7 +28,7 @@ class Uploads:
                 "the scheduler service"
             )
             raise Problem(409, "not_in_this_state", detail, run_id=run_id)
-        found = self._store.recorded_tasks([(run_id, index, attempt)])
+        found = self._tasks.recorded_tasks([(run_id, index, attempt)])
         if not found:
             detail = f"run {run_id} has no task {index} of attempt {attempt}; GET /v1/runs/{run_id}/tasks lists them"
             raise Problem(404, "task_not_found", detail, run_id=run_id)

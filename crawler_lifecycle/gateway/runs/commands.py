@@ -23,7 +23,7 @@ from crawler_lifecycle.domain.names import attempt_workflow_id, workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
 from crawler_lifecycle.gateway.access.operations import caller_name, check_own
 from crawler_lifecycle.gateway.runs.requests import texts
-from crawler_lifecycle.ports import RunRow, RunStore
+from crawler_lifecycle.ports import AcceptanceStore, AdditionStore, RunReader, RunRow, StopIntentStore
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import Problem, unavailable
 
@@ -66,9 +66,9 @@ def workflow_ids(row: RunRow) -> list[str]:
     return list(dict.fromkeys(filter(None, (row.owner_workflow_id, next_workflow_id(row)))))
 
 
-def as_it_stands(store: RunStore, run_id: int) -> RunRow:
+def as_it_stands(runs: RunReader, run_id: int) -> RunRow:
     """The run as a list shows it, whatever another hand wrote into its row. Raises ``RunNotFound``."""
-    rows = store.list_runs(before_run_id=run_id + 1, limit=1)
+    rows = runs.list_runs(before_run_id=run_id + 1, limit=1)
     if not rows or rows[0].run_id != run_id:
         raise not_found(run_id)
     return rows[0]
@@ -92,19 +92,25 @@ class Commands:
 
     def __init__(
         self,
-        store: RunStore,
+        acceptance: AcceptanceStore,
+        additions: AdditionStore,
+        stops: StopIntentStore,
+        runs: RunReader,
         workflows: Workflows,
         crawlers: Crawlers,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._store = store
+        self._acceptance = acceptance
+        self._additions = additions
+        self._stops = stops
+        self._runs = runs
         self._workflows = workflows
         self._crawlers = crawlers
         self._clock = clock
 
     async def find(self, run_id: int) -> RunRow:
         """The run. Raises ``RunNotFound``."""
-        row = await run_in_threadpool(self._store.get_run, run_id)
+        row = await run_in_threadpool(self._runs.get_run, run_id)
         if row is None:
             raise not_found(run_id)
         return row
@@ -130,10 +136,10 @@ class Commands:
     ) -> tuple[RunRow, bool]:
         """The stored run, and whether this request made it. Raises ``DuplicateRequest``."""
         while True:
-            known = await run_in_threadpool(self._store.find_run, request_id)
+            known = await run_in_threadpool(self._runs.find_run, request_id)
             wanted = await self._completed(request, body, args, known)
             try:
-                return await run_in_threadpool(self._store.reserve_run, wanted, request_id, args)
+                return await run_in_threadpool(self._acceptance.reserve_run, wanted, request_id, args)
             except DuplicateRequest:
                 if known is not None:
                     raise
@@ -187,7 +193,7 @@ class Commands:
         stop = StopRequest(request_id, body.requested_by, body.reason, body.force)
         intent = StopIntent(self._clock(), body.force, body.requested_by, body.reason)
         try:
-            row = await run_in_threadpool(self._store.record_stop, run_id, intent, request_id)
+            row = await run_in_threadpool(self._stops.record_stop, run_id, intent, request_id)
         except RowUnreadable as error:
             return await self._tell_by_keys(run_id, stop, error)
         if row.status.terminal:
@@ -205,7 +211,7 @@ class Commands:
 
     async def _tell_by_keys(self, run_id: int, stop: StopRequest, error: RowUnreadable) -> Outcome:
         """Signal the workflow of a run whose row cannot be read. Raises the ``error`` when none is open."""
-        row = await run_in_threadpool(as_it_stands, self._store, run_id)
+        row = await run_in_threadpool(as_it_stands, self._runs, run_id)
         try:
             for candidate in workflow_ids(row):
                 if await self._workflows.stop(candidate, stop):
@@ -246,7 +252,7 @@ class Commands:
         own, settings = (_texts(row.request.get(name)) for name in ("args", "settings"))
         await run_in_threadpool(check_tasks, crawler, own, settings, args)
         try:
-            added = await run_in_threadpool(self._store.add_tasks, run_id, request_id, args)
+            added = await run_in_threadpool(self._additions.add_tasks, run_id, request_id, args)
         except DuplicateRequest as error:
             raise Problem(422, "idempotency_mismatch", f"Idempotency-Key: {error}", run_id=run_id) from error
         notes = (self._crawlers.note(), await self._wake(row))
@@ -281,7 +287,7 @@ class Commands:
         except TemporalUnavailable as error:
             detail = f"run {run_id} was not resumed; send this again later. {error}"
             raise unavailable("temporal_unavailable", detail, run_id=run_id) from error
-        row, fresh = await run_in_threadpool(self._store.resume_run, request, workflow_id, row.attempt)
+        row, fresh = await run_in_threadpool(self._acceptance.resume_run, request, workflow_id, row.attempt)
         if row.owner_run_id is None:
             await self._begin(row)
         return Outcome(row, fresh)

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.errors import NotDelivered, RunNotFound, TemporalUnavailable
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, event_key
-from crawler_lifecycle.ports import Fence, FileArchive, RunRow, RunStore
+from crawler_lifecycle.ports import EventReader, ExportReader, Fence, FileArchive, RunReader, RunRow
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import Problem, unavailable
 
@@ -30,13 +30,20 @@ class Download:
 class Deliveries:
     """Sends again and reads back what completion delivered. Errors are ``Problem`` or errors of the domain."""
 
-    def __init__(self, store: RunStore, workflows: Workflows, archive: FileArchive | None) -> None:
-        self._store = store
+    def __init__(
+        self,
+        runs: RunReader,
+        events: EventReader,
+        exports: ExportReader,
+        workflows: Workflows,
+        archive: FileArchive | None,
+    ) -> None:
+        self._runs, self._events, self._exports = runs, events, exports
         self._workflows = workflows
         self._archive = archive
 
     def _find(self, run_id: int) -> RunRow:
-        row = self._store.get_run(run_id)
+        row = self._runs.get_run(run_id)
         if row is None:
             raise RunNotFound(f"run {run_id} does not exist; GET /v1/runs lists what there is")
         return row
@@ -57,7 +64,7 @@ class Deliveries:
         """The run and an attempt of it that has its verdict. Raises ``Problem`` 409."""
         row = self._find(run_id)
         attempt = wanted or row.attempt
-        if self._store.find_event(event_key(row.ref, attempt, EVENT_RUN_ENDED)) is None:
+        if self._events.find_event(event_key(row.ref, attempt, EVENT_RUN_ENDED)) is None:
             detail = f"attempt {attempt} of run {run_id} has no verdict, so there is nothing to deliver"
             raise Problem(409, "not_in_this_state", detail, run_id=run_id)
         return row, attempt
@@ -65,7 +72,7 @@ class Deliveries:
     def download(self, run_id: int, wanted: int | None) -> Download:
         """The archive of an attempt, or the newest there is. Raises ``Problem`` 404 or 503."""
         self._find(run_id)
-        stored = [e for e in self._store.exports(run_id) if e["status"] == "exported"]
+        stored = [e for e in self._exports.list_exports(run_id) if e["status"] == "exported"]
         found = [e for e in stored if wanted in (None, e["attempt"])]
         if not found or self._archive is None:
             which = f"attempt {wanted} of run {run_id}" if wanted else f"run {run_id}"

@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.run import StopRequest
-from crawler_lifecycle.ports import RunRow, RunStore
+from crawler_lifecycle.ports import RunReader, RunRow, SweepStore
 from crawler_lifecycle.temporal.client import Workflows
 
 from .commands import Commands, workflow_ids
@@ -33,14 +33,16 @@ class Sweep:
 
     def __init__(
         self,
-        store: RunStore,
+        sweep: SweepStore,
+        runs: RunReader,
         workflows: Workflows,
         commands: Commands,
         *,
         every_s: float = 15.0,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._store = store
+        self._sweep = sweep
+        self._runs = runs
         self._workflows = workflows
         self._commands = commands
         self._every_s = every_s
@@ -58,8 +60,8 @@ class Sweep:
     async def once(self) -> int:
         """One round; how many runs it started or told. Raises ``LifecycleError``."""
         mended, due = 0, self._clock() - GRACE
-        unowned = await run_in_threadpool(self._store.unowned_runs, due)
-        unheard = await run_in_threadpool(self._store.unheard_stops, due)
+        unowned = await run_in_threadpool(self._sweep.unowned_runs, due)
+        unheard = await run_in_threadpool(self._sweep.unheard_stops, due)
         self._forget({("start", r.run_id) for r in unowned} | {("stop", r.run_id) for r in unheard})
         for row in unowned:
             mended += await self._mend("start", row)
@@ -88,7 +90,7 @@ class Sweep:
         return 1
 
     async def _tell(self, row: RunRow) -> None:
-        logged = await run_in_threadpool(self._store.cancellations, row.run_id)
+        logged = await run_in_threadpool(self._runs.cancellations, row.run_id)
         ours = [entry for entry in logged if entry.get("attempt") == row.attempt]
         if ours:
             last = ours[-1]

@@ -25,7 +25,7 @@ from crawler_lifecycle.background import DONE, Loop
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.retention import pruned_through
 from crawler_lifecycle.gateway.metrics import Metrics
-from crawler_lifecycle.ports import Event, RunStore
+from crawler_lifecycle.ports import Event, EventReader, RunReader
 
 #: Pause between two readings of the outbox while somebody listens, in seconds: after news, and when there was none.
 BUSY_S, IDLE_S = 0.1, 0.25
@@ -92,7 +92,8 @@ class Feed:
 
     def __init__(
         self,
-        store: RunStore,
+        events: EventReader,
+        runs: RunReader,
         metrics: Metrics,
         clock: Callable[[], datetime],
         *,
@@ -100,7 +101,8 @@ class Feed:
         kept_bytes: int = KEPT_BYTES,
         ping_s: float = PING_S,
     ) -> None:
-        self._store = store
+        self._events = events
+        self._runs = runs
         self._metrics = metrics
         self._clock = clock
         self._kept, self._kept_bytes = kept, kept_bytes
@@ -220,7 +222,7 @@ class Feed:
             return self._head, False
         if after > self._head:
             # It may have read elsewhere what we have not read yet; else the database is another one by now.
-            newest = await self._ask(self._store.last_event_seq, limiter=self._catch_up_threads)
+            newest = await self._ask(self._events.last_event_seq, limiter=self._catch_up_threads)
             return (after, False) if after <= newest else (self._head, True)
         gone = 0 < after < self._since and await self._is_gone(after, run_id)
         return (self._head, True) if gone else (after, False)
@@ -230,9 +232,9 @@ class Feed:
         limiter = self._catch_up_threads
         if run_id is None:
             # Every number was given to an event, so one that is missing was removed.
-            following = await self._ask(self._store.events_after, place, 1, None, limiter=limiter)
+            following = await self._ask(self._events.events_after, place, 1, None, limiter=limiter)
             return not following or following[0].seq != place + 1
-        through = pruned_through(await self._ask(self._store.properties, run_id, limiter=limiter))
+        through = pruned_through(await self._ask(self._runs.properties, run_id, limiter=limiter))
         return through is not None and place < through
 
     def _hello(self, place: int, reset: bool) -> bytes:
@@ -259,7 +261,7 @@ class Feed:
 
     async def _catch_up(self, place: int, head: int, run_id: int | None, whole: bool) -> tuple[bytes, int]:
         limiter = self._catch_up_threads
-        found = await self._ask(self._store.events_after, place, CATCH_UP_PAGE, run_id, limiter=limiter)
+        found = await self._ask(self._events.events_after, place, CATCH_UP_PAGE, run_id, limiter=limiter)
         full = len(found) == CATCH_UP_PAGE
         if whole and run_id is None:
             found = [event for number, event in enumerate(found, place + 1) if event.seq == number]
@@ -300,11 +302,11 @@ class Feed:
     async def _read(self) -> bool:
         """One page of news; whether there may be more at once."""
         if self._head is None:
-            self._head = self._since = await self._ask(self._store.last_event_seq, limiter=self._thread)
+            self._head = self._since = await self._ask(self._events.last_event_seq, limiter=self._thread)
             self._fresh = True
             self._tell()
             return False
-        events = await self._ask(self._store.events_after, self._head, PAGE, None, limiter=self._thread)
+        events = await self._ask(self._events.events_after, self._head, PAGE, None, limiter=self._thread)
         self._fresh = bool(events)
         if events:
             self._keep(events)

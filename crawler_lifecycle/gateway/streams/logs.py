@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.retention import pruned_through
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TERMINAL, TaskStatus
 from crawler_lifecycle.gateway.metrics import Metrics
-from crawler_lifecycle.ports import LogPart, RunStore, TaskLogs, TaskRef
+from crawler_lifecycle.ports import LogPart, RunReader, TaskLogs, TaskReader, TaskRef
 from crawler_lifecycle.web.problems import Problem
 
 #: Bytes read and sent at once.
@@ -45,9 +45,16 @@ class LogReader:
     """
 
     def __init__(
-        self, store: RunStore, source: TaskLogs | None, metrics: Metrics, *, follow_s: float = FOLLOW_S
+        self,
+        runs: RunReader,
+        tasks: TaskReader,
+        source: TaskLogs | None,
+        metrics: Metrics,
+        *,
+        follow_s: float = FOLLOW_S,
     ) -> None:
-        self._store = store
+        self._runs = runs
+        self._tasks = tasks
         self._source = source
         self._metrics = metrics
         self._follow_s = follow_s
@@ -90,7 +97,7 @@ class LogReader:
             )
         if follow and not task.status.terminal and self._may_come(task):
             return self._follow(task, 0, seen=False)
-        kept = await self._ask(self._store.log_tail, task.ref.task_id)
+        kept = await self._ask(self._tasks.log_tail, task.ref.task_id)
         if kept is None:
             raise self._missing(task, follow, await self._pruned(task))
         return _once(_last_lines(kept.encode(), lines))
@@ -102,8 +109,7 @@ class LogReader:
     async def _pruned(self, task: LoggedTask) -> bool:
         """Whether ends of logs were removed of the run."""
         return (
-            task.status.terminal
-            and pruned_through(await self._ask(self._store.properties, task.run.run_id)) is not None
+            task.status.terminal and pruned_through(await self._ask(self._runs.properties, task.run.run_id)) is not None
         )
 
     def _missing(self, task: LoggedTask, follow: bool, pruned: bool) -> Problem:
@@ -178,7 +184,7 @@ class LogReader:
         """Whether the task is recorded as ended, or its row belongs to a former attempt by now."""
         try:
             found = await self._ask(
-                lambda: self._store.list_tasks(
+                lambda: self._tasks.list_tasks(
                     task.run.run_id, after_task_id=task.ref.task_id - 1, limit=1, superseded=True
                 )
             )
@@ -188,7 +194,7 @@ class LogReader:
 
     async def _kept(self, task: LoggedTask) -> bytes | None:
         try:
-            kept = await self._ask(self._store.log_tail, task.ref.task_id)
+            kept = await self._ask(self._tasks.log_tail, task.ref.task_id)
         except LifecycleError:
             return None
         return None if kept is None else kept.encode()
@@ -211,16 +217,16 @@ async def _in_thread(call: Callable[[], T], limiter: CapacityLimiter) -> T:
     return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter)
 
 
-def find_task(store: RunStore, run: RunRef, task_id: int | None) -> LoggedTask:
+def find_task(tasks: TaskReader, run: RunRef, task_id: int | None) -> LoggedTask:
     """The task with this id, or the run's main task. Raises ``Problem`` 404."""
     run_id = run.run_id
     if task_id is None:
-        main = store.task_page(run_id, list(TaskStatus), limit=1)
+        main = tasks.task_page(run_id, list(TaskStatus), limit=1)
         if not main:
             raise Problem(404, "task_not_found", f"run {run_id} has no tasks", run_id=run_id)
         state = main[0]
         return LoggedTask(run, TaskRef(state.task_id, state.index, state.attempt, state.uid), state.status)
-    found = store.list_tasks(run_id, after_task_id=task_id - 1, limit=1, superseded=True)
+    found = tasks.list_tasks(run_id, after_task_id=task_id - 1, limit=1, superseded=True)
     if not found or found[0].task_id != task_id:
         cure = f"GET /v1/runs/{run_id}/tasks lists its tasks"
         raise Problem(404, "task_not_found", f"task {task_id} does not belong to run {run_id}; {cure}", run_id=run_id)

@@ -15,7 +15,15 @@ from pydantic import BaseModel
 
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.cursors import decode_places, encode
-from crawler_lifecycle.ports import CorrectionRow, RunRow, RunStore, TransitionRow
+from crawler_lifecycle.ports import (
+    CorrectionReader,
+    CorrectionRow,
+    EventReader,
+    ExportReader,
+    RunReader,
+    RunRow,
+    TransitionRow,
+)
 
 LIST = "timeline"
 TEXT_MAX = 500
@@ -64,54 +72,61 @@ class _Places:
     rest: tuple[int, int, int] = (0, 0, 0)
 
 
-def timeline_page(store: RunStore, run: RunRow, token: str | None, size: int) -> TimelinePage:
-    """The page after ``token``. Raises ``Problem`` 422 for a token of another list."""
-    numbers = decode_places(LIST, token, 5)
-    places = _Places() if numbers is None else _Places(numbers[0], numbers[1], (numbers[2], numbers[3], numbers[4]))
-    told = list(_merged(store, run, places, size + 1))
-    page = [entry for entry, _ in told[:size]]
-    if len(told) <= size:
-        return TimelinePage(timeline=page, next_page_token=None)
-    last = told[size - 1][1]
-    return TimelinePage(timeline=page, next_page_token=encode(LIST, last.seq, last.correction, *last.rest))
+@dataclass(frozen=True)
+class Timeline:
+    """What happened to a run, from all records of it."""
 
+    runs: RunReader
+    corrections: CorrectionReader
+    exports: ExportReader
+    events: EventReader
 
-def _merged(store: RunStore, run: RunRow, places: _Places, count: int) -> Iterator[tuple[TimelineEntry, _Places]]:
-    """The next entries by time, each with the places after it. Every source keeps its own order."""
-    transitions = store.transitions(run.run_id, places.seq, count)
-    corrections = store.corrections(run.run_id, places.correction, count)
-    rest = [item for item in _rest(store, run) if item[0] > places.rest]
-    t = c = r = 0
-    for _ in range(min(count, len(transitions) + len(corrections) + len(rest))):
-        heads = (
-            transitions[t].committed_at if t < len(transitions) else None,
-            corrections[c].created_at if c < len(corrections) else None,
-            rest[r][1].at if r < len(rest) else None,
-        )
-        _, which = min((at, source) for source, at in enumerate(heads) if at is not None)
-        if which == 0:
-            row, t = transitions[t], t + 1
-            places = _Places(row.seq, places.correction, places.rest)
-            yield _of_transition(row), places
-        elif which == 1:
-            wrong, c = corrections[c], c + 1
-            places = _Places(places.seq, wrong.id, places.rest)
-            yield _of_correction(wrong), places
-        else:
-            (rank, entry), r = rest[r], r + 1
-            places = _Places(places.seq, places.correction, rank)
-            yield entry, places
+    def page(self, run: RunRow, token: str | None, size: int) -> TimelinePage:
+        """The page after ``token``. Raises ``Problem`` 422 for a token of another list."""
+        numbers = decode_places(LIST, token, 5)
+        places = _Places() if numbers is None else _Places(numbers[0], numbers[1], (numbers[2], numbers[3], numbers[4]))
+        told = list(self._merged(run, places, size + 1))
+        entries = [entry for entry, _ in told[:size]]
+        if len(told) <= size:
+            return TimelinePage(timeline=entries, next_page_token=None)
+        last = told[size - 1][1]
+        return TimelinePage(timeline=entries, next_page_token=encode(LIST, last.seq, last.correction, *last.rest))
 
+    def _merged(self, run: RunRow, places: _Places, count: int) -> Iterator[tuple[TimelineEntry, _Places]]:
+        """The next entries by time, each with the places after it. Every source keeps its own order."""
+        transitions = self.runs.transitions(run.run_id, places.seq, count)
+        corrections = self.corrections.list_corrections(run.run_id, places.correction, count)
+        rest = [item for item in self._rest(run) if item[0] > places.rest]
+        t = c = r = 0
+        for _ in range(min(count, len(transitions) + len(corrections) + len(rest))):
+            heads = (
+                transitions[t].committed_at if t < len(transitions) else None,
+                corrections[c].created_at if c < len(corrections) else None,
+                rest[r][1].at if r < len(rest) else None,
+            )
+            _, which = min((at, source) for source, at in enumerate(heads) if at is not None)
+            if which == 0:
+                row, t = transitions[t], t + 1
+                places = _Places(row.seq, places.correction, places.rest)
+                yield _of_transition(row), places
+            elif which == 1:
+                wrong, c = corrections[c], c + 1
+                places = _Places(places.seq, wrong.id, places.rest)
+                yield _of_correction(wrong), places
+            else:
+                (rank, entry), r = rest[r], r + 1
+                places = _Places(places.seq, places.correction, rank)
+                yield entry, places
 
-def _rest(store: RunStore, run: RunRow) -> list[tuple[tuple[int, int, int], TimelineEntry]]:
-    entries = [
-        *((1, _id(row), _of_stop(row)) for row in store.cancellations(run.run_id)),
-        *((2, _id(row), _of_export(row)) for row in store.exports(run.run_id)),
-        *((3, n, _of_delivery(row, run)) for n, row in enumerate(store.deliveries(run.run_id, keyed=True))),
-        *((4, run.attempt, entry) for entry in _of_failing_looks(run)),
-    ]
-    ranked = [(((entry.at - _EPOCH) // timedelta(microseconds=1), kind, n), entry) for kind, n, entry in entries]
-    return sorted(ranked, key=lambda item: item[0])
+    def _rest(self, run: RunRow) -> list[tuple[tuple[int, int, int], TimelineEntry]]:
+        entries = [
+            *((1, _id(row), _of_stop(row)) for row in self.runs.cancellations(run.run_id)),
+            *((2, _id(row), _of_export(row)) for row in self.exports.list_exports(run.run_id)),
+            *((3, n, _of_delivery(row, run)) for n, row in enumerate(self.events.deliveries(run.run_id, keyed=True))),
+            *((4, run.attempt, entry) for entry in _of_failing_looks(run)),
+        ]
+        ranked = [(((entry.at - _EPOCH) // timedelta(microseconds=1), kind, n), entry) for kind, n, entry in entries]
+        return sorted(ranked, key=lambda item: item[0])
 
 
 # --- sentences --------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
+from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
 from crawler_lifecycle.adapters.database import engine as engine_module
 from crawler_lifecycle.adapters.database.engine import Database, masked, open_engine, parse_url
 from crawler_lifecycle.adapters.database.schema.columns import UtcTime, Words, storable
@@ -66,7 +66,7 @@ def test_nobody_answers() -> None:
         closed.bind(("127.0.0.1", 0))
         store = open_store(f"mysql+pymysql://ann:s3cret@127.0.0.1:{closed.getsockname()[1]}/crawl")
         with pytest.raises(StoreUnavailable, match="The database cannot be used now") as caught:
-            store.get_run(1)
+            store.runs.get_run(1)
         store.close()
     assert "s3cr" not in str(caught.value)
 
@@ -133,12 +133,12 @@ def test_sqlite_writers_begin_with_the_lock_and_readers_do_not_wait(
 ) -> None:
     monkeypatch.setattr(engine_module, "BUSY_TIMEOUT_S", 0.1)
     store, other = open_store(sqlite_url), open_store(sqlite_url)
-    with store._db.writing() as connection:
+    with store.database.writing() as connection:
         connection.execute(sa.text("UPDATE outbox_counter SET seq = 7"))
-        assert other.events_after(0) == []
+        assert other.events.events_after(0) == []
         with pytest.raises(StoreUnavailable, match="cannot be used now"):
-            other.reserve_run(RunRequest(crawler="a"), "r1")
-    _, new = other.reserve_run(RunRequest(crawler="a"), "r1")
+            other.initiation.reserve_run(RunRequest(crawler="a"), "r1")
+    _, new = other.initiation.reserve_run(RunRequest(crawler="a"), "r1")
     assert new
     store.close()
     other.close()
@@ -150,10 +150,10 @@ def test_sqlite_on_a_full_disk(sqlite_url: str) -> None:
     def no_room(connection: sqlite3.Connection, _record: object) -> None:
         connection.execute("PRAGMA max_page_count = 1").close()
 
-    sa.event.listen(store._db.engine, "connect", no_room)
+    sa.event.listen(store.database.engine, "connect", no_room)
     with pytest.raises(StoreUnavailable, match="full"):
-        store.reserve_run(RunRequest(crawler="a"), "r1", [{"x": "y" * 1000}] * 1000)
-    assert store.list_runs() == []
+        store.initiation.reserve_run(RunRequest(crawler="a"), "r1", [{"x": "y" * 1000}] * 1000)
+    assert store.runs.list_runs() == []
     store.close()
 
 
@@ -167,10 +167,10 @@ def test_sqlite_with_eight_writers(sqlite_url: str, monkeypatch: pytest.MonkeyPa
         try:
             for k in range(10):
                 owner = Owner(f"w{n}", f"c{n}-{k}")
-                handle = store.create_run(RunRequest(crawler="a"), f"r{n}-{k}", owner)
+                handle = store.initiation.create_run(RunRequest(crawler="a"), f"r{n}-{k}", owner)
                 fence = Fence(handle.run_id, 1, owner.first_run_id, handle.run_uid)
-                store.note_waiting(fence, "x")
-                store.append_event(fence, "run.note", f"{n}/{k}", {})
+                store.deployment.note_waiting(fence, "x")
+                store.events.append_event(fence, "run.note", f"{n}/{k}", {})
         except BaseException as error:
             errors.append(error)
         finally:
@@ -183,8 +183,8 @@ def test_sqlite_with_eight_writers(sqlite_url: str, monkeypatch: pytest.MonkeyPa
         thread.join()
     assert errors == []
     store = open_store(sqlite_url)
-    assert len(store.list_runs(limit=200)) == 80
-    assert [e.seq for e in store.events_after(0)] == list(range(1, 161))
+    assert len(store.runs.list_runs(limit=200)) == 80
+    assert [e.seq for e in store.events.events_after(0)] == list(range(1, 161))
     store.close()
 
 
@@ -209,26 +209,26 @@ def test_a_server_that_ends_our_connections(server: SqlServer) -> None:
     with server.database() as url:
         upgrade(url)
         store = open_store(url, pool_size=1)
-        store.ping()
+        store.health.ping()
         mine = "SELECT id FROM information_schema.processlist WHERE db LIKE 'test%'"
         for (number,) in server.execute(mine):
             server.execute(f"KILL {number}")
-        store.ping()
+        store.health.ping()
 
         def lose() -> None:
-            with store._db.writing() as connection:
+            with store.database.writing() as connection:
                 for (number,) in server.execute(mine):
                     server.execute(f"KILL {number}")
                 connection.execute(sa.text("SELECT 1"))
 
         with pytest.raises(StoreUnavailable, match=r"Lost connection|gone away"):
             lose()
-        store.ping()
+        store.health.ping()
         store.close()
 
 
-def _connection_id(store: SqlRunStore) -> object:
-    with store._db.reading() as connection:
+def _connection_id(store: SqlStore) -> object:
+    with store.database.reading() as connection:
         return connection.exec_driver_sql("SELECT CONNECTION_ID()").scalar()
 
 
@@ -239,16 +239,16 @@ def test_a_server_that_became_read_only(server: SqlServer) -> None:
         server.execute("CREATE USER worker@'127.0.0.1'")
         server.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON *.* TO worker@'127.0.0.1'")
         store = open_store(url.replace("root@", "worker@"), pool_size=1)
-        store.ping()
+        store.health.ping()
         held = _connection_id(store)
         server.execute("SET GLOBAL read_only = 1")
         try:
             with pytest.raises(StoreUnavailable, match="read-only"):
-                store.reserve_run(RunRequest(crawler="a"), "r1")
+                store.initiation.reserve_run(RunRequest(crawler="a"), "r1")
         finally:
             server.execute("SET GLOBAL read_only = 0")
         assert _connection_id(store) != held
-        assert store.reserve_run(RunRequest(crawler="a"), "r1")[1]
+        assert store.initiation.reserve_run(RunRequest(crawler="a"), "r1")[1]
         store.close()
 
 
@@ -257,12 +257,12 @@ def test_deadlocks_and_lock_waits_are_told_as_not_now(server: SqlServer, monkeyp
     with server.database() as url:
         upgrade(url)
         store = open_store(url, pool_size=2)
-        row, _ = store.reserve_run(RunRequest(crawler="a"), "r1")
-        with store._db.writing() as connection:
+        row, _ = store.initiation.reserve_run(RunRequest(crawler="a"), "r1")
+        with store.database.writing() as connection:
             connection.execute(sa.text("SELECT * FROM run_history FOR UPDATE"))
             with pytest.raises(StoreUnavailable, match=r"[Ll]ock wait timeout"):
-                store.set_property(row.run_id, 1, "a", "b")
-        store.set_property(row.run_id, 1, "a", "b")
+                store.initiation.set_property(row.run_id, 1, "a", "b")
+        store.initiation.set_property(row.run_id, 1, "a", "b")
         store.close()
 
 

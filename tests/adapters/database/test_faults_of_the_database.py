@@ -15,7 +15,7 @@ import pymysql
 import pytest
 import sqlalchemy as sa
 
-from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
+from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
 from crawler_lifecycle.adapters.database.engine import Database, open_engine, parse_url
 from crawler_lifecycle.adapters.database.writes.unit_of_work import utc_now
 from crawler_lifecycle.domain.errors import LifecycleError, NotInThisState, StoreUnavailable
@@ -31,7 +31,7 @@ from tests.support.sql_server import SqlServer
 
 
 @pytest.fixture
-def migrated(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlRunStore]:
+def migrated(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlStore]:
     """A store on any database."""
     wait_patiently(monkeypatch)
     upgrade(empty_url)
@@ -60,7 +60,7 @@ def test_a_server_that_is_killed_and_comes_back(kind: str) -> None:
             while not stopped.is_set():
                 n += 1
                 with suppress(StoreUnavailable):
-                    store.append_event(fence, "run.note", f"note/{n}", {})
+                    store.events.append_event(fence, "run.note", f"note/{n}", {})
                     answered.append(f"note/{n}")
 
         writer = threading.Thread(target=write)
@@ -71,10 +71,10 @@ def test_a_server_that_is_killed_and_comes_back(kind: str) -> None:
         stopped.set()
         writer.join()
         with pytest.raises(StoreUnavailable, match="cannot be used now"):
-            store.get_run(fence.run_id)
+            store.runs.get_run(fence.run_id)
         server.restart()
-        assert [key for key in answered if store.find_event(key) is None] == []
-        numbers = [event.seq for event in store.events_after(0, limit=10_000)]
+        assert [key for key in answered if store.events.find_event(key) is None] == []
+        numbers = [event.seq for event in store.events.events_after(0, limit=10_000)]
         assert numbers == list(range(1, len(numbers) + 1)), "no number is missing and none is there twice"
         assert world.finish(fence).outcome == "finished"
         store.close()
@@ -132,8 +132,8 @@ def test_a_server_that_no_longer_answers_is_given_up(server: SqlServer) -> None:
             options["read_timeout"] = limits[0] if limits else 60
 
         sa.event.listen(engine, "do_connect", limited)
-        store = SqlRunStore(Database(engine), utc_now)
-        assert store.list_runs() == []
+        store = SqlStore.over(Database(engine), utc_now)
+        assert store.runs.list_runs() == []
         with engine.connect() as connection:
             raw: Any = connection.connection.driver_connection
             raw._read_timeout = 1
@@ -141,11 +141,11 @@ def test_a_server_that_no_longer_answers_is_given_up(server: SqlServer) -> None:
         limits.append(1)
         proxy.passes.clear()
         with pytest.raises(StoreUnavailable):
-            store.list_runs()
+            store.runs.list_runs()
         limits.clear()
         proxy.passes.set()
         # The one connection of the pool was given up, and a new one serves.
-        assert store.reserve_run(RunRequest(crawler="a"), "r1")[1]
+        assert store.initiation.reserve_run(RunRequest(crawler="a"), "r1")[1]
         store.close()
         proxy.close()
 
@@ -156,15 +156,15 @@ def test_connections_that_the_server_closed_for_being_idle(server: SqlServer) ->
         store = open_store(url, pool_size=1)
         world = World(store, Clock())
         fence = world.run()
-        with store._db.engine.connect() as connection:
+        with store.database.engine.connect() as connection:
             number = connection.exec_driver_sql("SELECT CONNECTION_ID()").scalar_one()
-        raw = store._db.engine.raw_connection()
+        raw = store.database.engine.raw_connection()
         with raw.cursor() as cursor:
             cursor.execute("SET SESSION wait_timeout = 1")  # of this connection only: the next one may take its time
         raw.close()
         ours = f"SELECT COUNT(*) FROM information_schema.processlist WHERE id = {number}"
         wait_until(lambda: server.execute(ours) == ((0,),))
-        store.note_waiting(fence, "quota")
+        store.deployment.note_waiting(fence, "quota")
         assert world.row(fence).waiting_for == "quota"
         store.close()
 
@@ -187,7 +187,7 @@ def test_the_victim_of_a_deadlock_is_told_not_now_and_its_retry_works(
 
         def tell() -> None:
             try:
-                store.append_event(fence, "run.note", "k", {"n": 1})
+                store.events.append_event(fence, "run.note", "k", {"n": 1})
             except StoreUnavailable as error:
                 failed.append(error)
 
@@ -205,9 +205,9 @@ def test_the_victim_of_a_deadlock_is_told_not_now_and_its_retry_works(
         other.close()
         assert len(failed) == 1
         assert "Deadlock" in str(failed[0])
-        assert store.find_event("k") is None
-        event = store.append_event(fence, "run.note", "k", {"n": 1})
-        assert [e.seq for e in store.events_after(0)] == [1, event.seq] == [1, 2]
+        assert store.events.find_event("k") is None
+        event = store.events.append_event(fence, "run.note", "k", {"n": 1})
+        assert [e.seq for e in store.events.events_after(0)] == [1, event.seq] == [1, 2]
         store.close()
 
 
@@ -219,19 +219,19 @@ def _until_somebody_waits(server: SqlServer) -> None:
 # --- others write -------------------------------------------------------------------------------------------------
 
 
-def test_a_status_that_another_program_wrote_is_never_overwritten_blindly(migrated: SqlRunStore) -> None:
+def test_a_status_that_another_program_wrote_is_never_overwritten_blindly(migrated: SqlStore) -> None:
     world = World(migrated, Clock())
     fence = world.deployed(tasks=3)
     world.execute(fence)
-    tasks = migrated.found_state(fence).tasks
+    tasks = migrated.looks.found_state(fence).tasks
     world.stage(fence, [seen(t, Phase.ENDED, START, uid=t.uid, end=good_end(START)) for t in tasks])
-    told = len(migrated.transitions(fence.run_id))
-    with migrated._db.writing() as connection:
+    told = len(migrated.runs.transitions(fence.run_id))
+    with migrated.database.writing() as connection:
         statement = "UPDATE task_history SET status = 'LOST', ended_at = '2026-01-01 00:00:00' WHERE task_id = :task"
         connection.execute(sa.text(statement), {"task": tasks[1].task_id})
-    counts = migrated.apply_findings(fence, "look")
+    counts = migrated.looks.apply_findings(fence, "look")
     assert counts.by_status == {"SUCCEEDED": 2, "LOST": 1}
-    new = migrated.transitions(fence.run_id)[told:]
+    new = migrated.runs.transitions(fence.run_id)[told:]
     assert [t.task_id for t in new] == [tasks[0].task_id, tasks[2].task_id]
     assert world.end(fence).outcome == "partial"
 
@@ -243,7 +243,7 @@ def test_what_is_told_of_a_change_is_what_is_changed(server: SqlServer) -> None:
         store = open_store(url, clock=Clock())
         world = World(store, Clock())
         fence = world.deployed(tasks=2)
-        tasks = store.found_state(fence).tasks
+        tasks = store.looks.found_state(fence).tasks
         world.stage(fence, [seen(t, Phase.GONE, START) for t in tasks])
         waited: list[str] = []
         other = server.connect(url.rpartition("/")[2])
@@ -256,20 +256,20 @@ def test_what_is_told_of_a_change_is_what_is_changed(server: SqlServer) -> None:
                         cursor.execute("UPDATE task_history SET status = 'RUNNING'")
                 waited.append(statement)
 
-        sa.event.listen(store._db.engine, "before_cursor_execute", meddle)
-        assert store.apply_findings(fence, "look").by_status == {"LOST": 2}
+        sa.event.listen(store.database.engine, "before_cursor_execute", meddle)
+        assert store.looks.apply_findings(fence, "look").by_status == {"LOST": 2}
         assert waited
         other.close()
         store.close()
 
 
-def test_the_end_counts_what_was_committed_while_it_waited(migrated: SqlRunStore) -> None:
+def test_the_end_counts_what_was_committed_while_it_waited(migrated: SqlStore) -> None:
     """The last count is made under the lock of the run, and never out of an older snapshot."""
     world = World(migrated, Clock())
     fence = world.deployed()
-    [task] = migrated.found_state(fence).tasks
+    [task] = migrated.looks.found_state(fence).tasks
     world.look(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=good_end(START))])
-    assert migrated.count_tasks(fence.run_id).alive == 0
+    assert migrated.tasks.count_tasks(fence.run_id).alive == 0
     answers: list[RunRow | LifecycleError] = []
 
     def end() -> None:
@@ -278,7 +278,7 @@ def test_the_end_counts_what_was_committed_while_it_waited(migrated: SqlRunStore
         except LifecycleError as error:
             answers.append(error)
 
-    with migrated._db.writing() as connection:
+    with migrated.database.writing() as connection:
         lock = " FOR UPDATE" if connection.dialect.name == "mysql" else ""
         connection.execute(sa.text(f"SELECT run_id FROM run_history{lock}")).all()
         ender = threading.Thread(target=end)
@@ -307,16 +307,20 @@ def test_sqlite_on_a_disk_that_is_full_and_has_room_again(tmp_path: Path) -> Non
         with suppress(OSError), ballast.open("wb", buffering=0) as file:
             while True:
                 file.write(b"x" * 4096)
-        before = (store.get_run(fence.run_id), store.list_tasks(fence.run_id), store.events_after(0))
+        before = (store.runs.get_run(fence.run_id), store.tasks.list_tasks(fence.run_id), store.events.events_after(0))
 
         def fill() -> None:
             for n in range(1000):
-                store.add_tasks(fence.run_id, f"k{n}", [{"text": "y" * 1000}] * 100)
+                store.additions.add_tasks(fence.run_id, f"k{n}", [{"text": "y" * 1000}] * 100)
 
         with pytest.raises(StoreUnavailable, match=r"full|disk I/O"):
             fill()
-        assert (store.get_run(fence.run_id), store.list_tasks(fence.run_id), store.events_after(0)) == before
+        assert (
+            store.runs.get_run(fence.run_id),
+            store.tasks.list_tasks(fence.run_id),
+            store.events.events_after(0),
+        ) == before
         ballast.unlink()
-        assert len(store.add_tasks(fence.run_id, "k0", [{}] * 100)) == 100
+        assert len(store.additions.add_tasks(fence.run_id, "k0", [{}] * 100)) == 100
         assert world.deploy(fence) == list(range(3, 103))
         store.close()

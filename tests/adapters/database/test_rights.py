@@ -59,38 +59,38 @@ def test_a_whole_life_needs_no_more(limited: str) -> None:
     clock = Clock()
     store = open_store(limited, clock=clock)
     try:
-        store.ping()
-        assert store.begin_run_ids_above(store.newest_run_id() + 40)
+        store.health.ping()
+        assert store.run_numbers.begin_run_ids_above(store.run_numbers.newest_run_id() + 40)
         world = World(store, clock)
         fence = world.deployed(tasks=3)
         world.execute(fence)
-        assert [task.index for task in store.add_tasks(fence.run_id, "more", [{"part": "9"}])] == [3]
+        assert [task.index for task in store.additions.add_tasks(fence.run_id, "more", [{"part": "9"}])] == [3]
         world.deploy(fence)
         clock.forward(60)
         ended = world.finish(fence, failed=[1])
         assert ended.status is RunStatus.FAILED
-        store.record_export(fence, "exported", ExportResult("file:///x", 1, 1, "0" * 64), None)
-        event = store.events_after(0)[-1]
-        store.record_delivery(event.seq, "bus", None)
+        store.exports.record_export(fence, "exported", ExportResult("file:///x", 1, 1, "0" * 64), None)
+        event = store.events.events_after(0)[-1]
+        store.events.record_delivery(event.seq, "bus", None)
         again = world.resume(fence)
         world.deploy(again)
-        store.record_stop(again.run_id, world.stop(), "s1", again)
-        store.cancel_queued(again, clock.now)
-        store.acted_on_stop(again, clock.now)
+        store.stops.record_stop(again.run_id, world.stop(), "s1", again)
+        store.stops.cancel_queued(again, clock.now)
+        store.stops.acted_on_stop(again, clock.now)
         clock.forward(60)
-        tasks = store.found_state(again).tasks
-        store.mark_stopping(again, [task.task_id for task in tasks])
+        tasks = store.looks.found_state(again).tasks
+        store.stops.mark_stopping(again, [task.task_id for task in tasks])
         killed = End(exit_code=137, signal=9, finished_at=clock.now - timedelta(days=1))
         world.look(again, [seen(t, Phase.ENDED, clock.now, uid=t.uid, end=killed) for t in tasks])
         assert world.finish(again).attempt == 2
         about = Correction(CorrectionKind.STILL_ALIVE, "FAILED", "RUNNING", tasks[0].task_id)
-        assert len(store.record_corrections(fence.run_id, [about])) == 1
-        assert {row.kind for row in store.corrections(fence.run_id)} == {"killed", "still_alive"}
-        assert [row["acted_at"] for row in store.cancellations(fence.run_id)] != [None]
-        assert store.list_runs(crawler="services")
-        assert store.transitions(fence.run_id)
-        assert store.cancellations(fence.run_id)
-        assert store.deliveries(fence.run_id)
+        assert len(store.corrections.record_corrections(fence.run_id, [about])) == 1
+        assert {row.kind for row in store.corrections.list_corrections(fence.run_id)} == {"killed", "still_alive"}
+        assert [row["acted_at"] for row in store.runs.cancellations(fence.run_id)] != [None]
+        assert store.runs.list_runs(crawler="services")
+        assert store.runs.transitions(fence.run_id)
+        assert store.runs.cancellations(fence.run_id)
+        assert store.events.deliveries(fence.run_id)
     finally:
         store.close()
 
@@ -144,7 +144,7 @@ def test_a_wrong_password_is_an_outage_and_is_not_told(limited: str) -> None:
     store = open_store(limited.replace(PASSWORD, f"{PASSWORD}-wrong"))
     try:
         with pytest.raises(StoreUnavailable) as caught:
-            store.ping()
+            store.health.ping()
     finally:
         store.close()
     assert PASSWORD not in str(caught.value)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from crawler_lifecycle.adapters.database import SqlRunStore, open_pruner, open_store, upgrade
+from crawler_lifecycle.adapters.database import SqlStore, open_pruner, open_store, upgrade
 from crawler_lifecycle.domain.audit import AuditFinding, FindingKind
 from crawler_lifecycle.domain.retention import GOES, NEVER
 from crawler_lifecycle.ports import Details
@@ -49,17 +49,19 @@ def address(server: SqlServer) -> Iterator[str]:
             server.execute(f"DROP USER IF EXISTS {user}_p@'127.0.0.1'")
 
 
-def _leave(store: SqlRunStore, clock: Clock, name: str) -> None:
+def _leave(store: SqlStore, clock: Clock, name: str) -> None:
     """A run with something in every table, that ended long ago."""
     world = World(store, clock)
     fence = world.deployed(name, tasks=2)
     world.execute(fence)
-    store.save_details(fence, [Details(task.task_id, "the end of a log") for task in store.list_tasks(fence.run_id)])
+    store.looks.save_details(
+        fence, [Details(task.task_id, "the end of a log") for task in store.tasks.list_tasks(fence.run_id)]
+    )
     world.finish(fence, failed=[0])
-    for event in store.events_after(0, 1000, fence.run_id):
-        store.record_delivery(event.seq, "pusher", None)
-    store.note_findings([AuditFinding(name, FindingKind.STILL_ALIVE, "it executes", fence.run_id)])
-    store.note_repair(name, "ended")
+    for event in store.events.events_after(0, 1000, fence.run_id):
+        store.events.record_delivery(event.seq, "pusher", None)
+    store.findings.note_findings([AuditFinding(name, FindingKind.STILL_ALIVE, "it executes", fence.run_id)])
+    store.findings.note_repair(name, "ended")
     clock.forward(100 * 86_400)
 
 
@@ -72,7 +74,7 @@ def test_a_pruning_needs_no_more(address: str, server: SqlServer, user: str) -> 
     ):
         for n in range(2):
             _leave(store, clock, f"{user}-{n}")
-        run = store.list_runs(limit=1)[0]
+        run = store.runs.list_runs(limit=1)[0]
         staged = {
             "task_observation": f"(task_id, run_id, attempt, task_index) VALUES (1, {run.run_id}, 1, 0)",
             "task_finding": f"(task_id, run_id, believed, terminal, evidence) VALUES (1, {run.run_id}, 'x', 1, '{{}}')",

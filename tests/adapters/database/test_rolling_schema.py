@@ -43,14 +43,14 @@ def works_from(url: str) -> str | None:
 def test_this_build_goes_on_where_a_newer_schema_allows_it(empty_url: str, newer_build: Newer) -> None:
     upgrade(empty_url)
     store = open_store(empty_url)
-    store.ping()
+    store.health.ping()
     newer_build("0001")
-    store.ping()  # the process of before, with its open connections
-    run = store.create_run(RunRequest(crawler="books"), "r1", Owner("crawl/books/r1", "chain"))
+    store.health.ping()  # the process of before, with its open connections
+    run = store.initiation.create_run(RunRequest(crawler="books"), "r1", Owner("crawl/books/r1", "chain"))
     fence = Fence(run.run_id, 1, "chain", run.run_uid)
-    store.refuse_queued(fence, "no such image")
-    store.end_run(fence, lambda groups, stop: Verdict(RunStatus.FAILED, "failed", "no such image"))
-    assert [row.status for row in store.list_runs(limit=5)] == [RunStatus.FAILED]
+    store.deployment.refuse_queued(fence, "no such image")
+    store.completion.end_run(fence, lambda groups, stop: Verdict(RunStatus.FAILED, "failed", "no such image"))
+    assert [row.status for row in store.runs.list_runs(limit=5)] == [RunStatus.FAILED]
     store.close()
     found = read_schema(empty_url)
     assert (found.version, found.works_from, found.problem) == ("0999", "0001", None)
@@ -72,7 +72,7 @@ def test_a_build_that_is_too_old_refuses_with_the_cure(empty_url: str, newer_bui
     store = open_store(empty_url)
     words = rf"0999.*this build \(schema {head_version()}\).*from schema 0999 on only.*newer version made it; run that"
     with pytest.raises(StoreUnavailable, match=words):
-        store.ping()
+        store.health.ping()
     store.close()
     with pytest.raises(NotInThisState, match=words):
         upgrade(empty_url)

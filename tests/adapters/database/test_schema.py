@@ -58,7 +58,7 @@ def test_an_upgrade_that_was_cut_off_goes_on(empty_url: str) -> None:
     engine.dispose()
     upgrade(empty_url)
     store = open_store(empty_url)
-    store.ping()
+    store.health.ping()
     store.close()
     engine = engine_of(empty_url)
     with engine.connect() as connection:
@@ -71,18 +71,18 @@ def test_a_version_that_was_lost_has_one_cure_that_keeps_every_row(empty_url: st
     upgrade(empty_url)
     store = open_store(empty_url)
     request = RunRequest(crawler="services", tags=["nightly"])
-    run_id = store.create_run(request, "r", Owner("w", "1")).run_id
-    rows = [store.list_runs(tag="nightly"), store.transitions(run_id)]
+    run_id = store.initiation.create_run(request, "r", Owner("w", "1")).run_id
+    rows = [store.runs.list_runs(tag="nightly"), store.runs.transitions(run_id)]
     engine = engine_of(empty_url)
     with engine.begin() as connection:
         connection.execute(sa.text(lost))
     sentence = f"The database has schema version none, this build needs {head_version()}; run: crawlctl db upgrade"
     assert read_schema(empty_url).problem == sentence
     with pytest.raises(StoreUnavailable, match=re.escape(sentence)):
-        store.ping()
+        store.health.ping()
     upgrade(empty_url)
-    store.ping()
-    assert rows == [store.list_runs(tag="nightly"), store.transitions(run_id)]
+    store.health.ping()
+    assert rows == [store.runs.list_runs(tag="nightly"), store.runs.transitions(run_id)]
     engine.dispose()
     store.close()
 
@@ -134,13 +134,13 @@ upgrade(sys.argv[1])
 def test_ping_names_versions_and_the_cure(empty_url: str) -> None:
     upgrade(empty_url)
     store = open_store(empty_url)
-    store.ping()
+    store.health.ping()
     engine = engine_of(empty_url)
     with engine.begin() as connection:
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '0999'"))
         connection.execute(sa.text("UPDATE schema_compatibility SET works_from = '0999'"))
     with pytest.raises(StoreUnavailable, match=r"0999.*0001.*newer version made it"):
-        store.ping()
+        store.health.ping()
     with pytest.raises(NotInThisState, match=r"0999.*newer version made it"):
         upgrade(empty_url)
     assert current_version(empty_url) == "0999", "what a newer version made stays as it is"
@@ -148,9 +148,9 @@ def test_ping_names_versions_and_the_cure(empty_url: str) -> None:
         connection.execute(sa.text("DROP TABLE alembic_version"))
         connection.execute(sa.text("DROP TABLE cancellation_log"))
     with pytest.raises(StoreUnavailable, match=r"none.*0001.*crawlctl db upgrade"):
-        store.ping()
+        store.health.ping()
     with pytest.raises(StoreUnavailable, match="crawlctl db upgrade"):
-        store.cancellations(1)
+        store.runs.cancellations(1)
     engine.dispose()
     store.close()
 
@@ -158,5 +158,5 @@ def test_ping_names_versions_and_the_cure(empty_url: str) -> None:
 def test_a_database_without_schema(empty_url: str) -> None:
     store = open_store(empty_url)
     with pytest.raises(StoreUnavailable):
-        store.ping()
+        store.health.ping()
     store.close()

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from crawler_lifecycle.activities.stopping import STOP_PAGE
-from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
+from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
 from crawler_lifecycle.adapters.database.writes import stops
 from crawler_lifecycle.adapters.database.writes.bulk import move_tasks
 from crawler_lifecycle.adapters.database.writes.stops import CANCEL_PAGE
@@ -30,24 +30,24 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def counted(store: SqlRunStore) -> Iterator[list[str]]:
+def counted(store: SqlStore) -> Iterator[list[str]]:
     """The statements that are sent, begins and commits aside; a bulk statement counts once."""
     sent: list[str] = []
 
     def note(_c: object, _cursor: object, statement: str, *_: object) -> None:
         sent.append(statement)
 
-    sa.event.listen(store._db.engine, "before_cursor_execute", note)
+    sa.event.listen(store.database.engine, "before_cursor_execute", note)
     try:
         yield sent
     finally:
-        sa.event.remove(store._db.engine, "before_cursor_execute", note)
+        sa.event.remove(store.database.engine, "before_cursor_execute", note)
 
 
-def large(store: SqlRunStore, tasks: int) -> Fence:
+def large(store: SqlStore, tasks: int) -> Fence:
     """A run of more tasks than fit into a request, as the gateway starts it."""
-    row, _ = store.reserve_run(request(), "r1", [{}] * tasks)
-    handle = store.claim_run(RunRequest(run_id=row.run_id), OWNER, closed)
+    row, _ = store.initiation.reserve_run(request(), "r1", [{}] * tasks)
+    handle = store.initiation.claim_run(RunRequest(run_id=row.run_id), OWNER, closed)
     return Fence(handle.run_id, handle.attempt, OWNER.first_run_id, handle.run_uid)
 
 
@@ -61,20 +61,20 @@ def test_a_sync_of_a_thousand_tasks(empty_url: str) -> None:
     with counted(store) as sent:
         world.deploy(fence)
     assert len(sent) < 25
-    tasks = store.found_state(fence).tasks
+    tasks = store.looks.found_state(fence).tasks
     ends = [
         seen(t, Phase.ENDED, START, uid=t.uid, node="n", counters=Counters(t.index, 1, 0, 1), end=good_end(START))
         for t in tasks
     ]
     with counted(store) as sent:
         world.stage(fence, ends)
-        store.save_details(fence, [Details(t.task_id, "log " * 100) for t in tasks])
-        store.apply_details(fence)
-        counts = store.apply_findings(fence, "look")
+        store.looks.save_details(fence, [Details(t.task_id, "log " * 100) for t in tasks])
+        store.looks.apply_details(fence)
+        counts = store.looks.apply_findings(fence, "look")
     assert counts.by_status == {"SUCCEEDED": 1000}
-    print(f"{store._db.engine.dialect.name}: {len(sent)} statements for a sync of 1,000 tasks")
+    print(f"{store.database.engine.dialect.name}: {len(sent)} statements for a sync of 1,000 tasks")
     assert len(sent) < 60, Counter(sent).most_common(5)
-    assert store.get_run(fence.run_id).pages == sum(range(1000))  # type: ignore[union-attr]
+    assert store.runs.get_run(fence.run_id).pages == sum(range(1000))  # type: ignore[union-attr]
     with counted(store) as sent:
         world.end(fence)
     assert len(sent) < 22
@@ -86,16 +86,16 @@ def test_cancelling_ten_thousand_tasks(empty_url: str) -> None:
     store = open_store(empty_url, clock=Clock())
     world = World(store, Clock())
     fence = large(store, 10_000)
-    seq = store.last_event_seq()
+    seq = store.events.last_event_seq()
     with counted(store) as sent:
-        assert store.cancel_queued(fence, START).by_status == {"CANCELLED": 10_000}
+        assert store.stops.cancel_queued(fence, START).by_status == {"CANCELLED": 10_000}
     pages = 10_000 // CANCEL_PAGE + 1
     assert len(sent) < 20 * pages
-    assert store.last_event_seq() - seq <= pages
+    assert store.events.last_event_seq() - seq <= pages
     with counted(store) as sent:
         world.end(fence)
         world.resume(fence)
-    assert store.count_tasks(fence.run_id).by_status == {"QUEUED": 10_000}
+    assert store.tasks.count_tasks(fence.run_id).by_status == {"QUEUED": 10_000}
     assert len(sent) < 47
     store.close()
 
@@ -116,10 +116,10 @@ def test_cancelling_is_committed_page_by_page(empty_url: str, monkeypatch: pytes
 
     monkeypatch.setattr(stops, "move_tasks", cut_off)
     with pytest.raises(KeyboardInterrupt):
-        store.cancel_queued(fence, START)
-    assert store.count_tasks(fence.run_id).by_status == {"QUEUED": 20, "CANCELLED": 80}
+        store.stops.cancel_queued(fence, START)
+    assert store.tasks.count_tasks(fence.run_id).by_status == {"QUEUED": 20, "CANCELLED": 80}
     monkeypatch.setattr(stops, "move_tasks", move_tasks)
-    assert store.cancel_queued(fence, START).by_status == {"CANCELLED": 100}
+    assert store.stops.cancel_queued(fence, START).by_status == {"CANCELLED": 100}
     assert moved == [40, 40]
     store.close()
 
@@ -130,7 +130,7 @@ def test_cancelling_a_hundred_thousand_tasks(empty_url: str) -> None:
     store = open_store(empty_url, clock=Clock())
     fence = large(store, 100_000)
     with counted(store) as sent:
-        assert store.cancel_queued(fence, START).by_status == {"CANCELLED": 100_000}
+        assert store.stops.cancel_queued(fence, START).by_status == {"CANCELLED": 100_000}
     assert len(sent) < 20 * (100_000 // CANCEL_PAGE + 1)
     store.close()
 
@@ -143,16 +143,16 @@ def test_stopping_ten_thousand_tasks(empty_url: str, killed: bool) -> None:
     world = World(store, Clock())
     fence = large(store, 10_000)
     world.deploy(fence)
-    seq, began, after = store.last_event_seq(), time.monotonic(), -1
+    seq, began, after = store.events.last_event_seq(), time.monotonic(), -1
     with counted(store) as sent:
-        while page := store.unstopped(fence, killed, None, after, STOP_PAGE):
-            store.mark_stopping(fence, [task.task_id for task in page], killed=killed)
+        while page := store.stops.unstopped(fence, killed, None, after, STOP_PAGE):
+            store.stops.mark_stopping(fence, [task.task_id for task in page], killed=killed)
             after = page[-1].index
-    assert store.count_tasks(fence.run_id).by_status == {"STOPPING": 10_000}
+    assert store.tasks.count_tasks(fence.run_id).by_status == {"STOPPING": 10_000}
     pages = 10_000 // STOP_PAGE
     took = time.monotonic() - began
-    print(f"{store._db.engine.dialect.name}: {len(sent)} statements and {took:.1f} s to mark 10,000 tasks")
+    print(f"{store.database.engine.dialect.name}: {len(sent)} statements and {took:.1f} s to mark 10,000 tasks")
     assert len(sent) < 22 * pages
-    assert store.last_event_seq() - seq == pages
-    assert store.unstopped(fence, killed) == []
+    assert store.events.last_event_seq() - seq == pages
+    assert store.stops.unstopped(fence, killed) == []
     store.close()

@@ -99,22 +99,22 @@ class Place:
         own = folder / "local" / "tasks" / str(fence.run_id)
         (own / "0" / "1").mkdir(parents=True)
         (own / "run.json").write_text(json.dumps({"run_id": fence.run_id, "run_uid": fence.run_uid}))
-        first = world.store.found_state(fence).tasks[0]
+        first = world.store.looks.found_state(fence).tasks[0]
         return cls(cluster, folder / "local", world, fence, TaskRef(first.task_id, 0, 1, first.uid))
 
     def keep(self, seen_now: list[Observation], details: list[Details]) -> None:
         """Commit what was read, and read all of it again."""
         store, fence = self.world.store, self.fence
         self.world.stage(fence, seen_now)
-        store.save_details(fence, details)
-        store.apply_details(fence)
-        store.apply_findings(fence, "look")
-        row = store.get_run(fence.run_id)
+        store.looks.save_details(fence, details)
+        store.looks.apply_details(fence)
+        store.looks.apply_findings(fence, "look")
+        row = store.runs.get_run(fence.run_id)
         assert row is not None
         assert row.unreadable is None
-        assert [task.unreadable for task in store.list_tasks(fence.run_id)] == [None] * 3
-        assert [task.status for task in store.list_tasks(fence.run_id)][1:] == ["RUNNING"] * 2
-        assert all("unreadable" not in one.evidence for one in store.transitions(fence.run_id))
+        assert [task.unreadable for task in store.tasks.list_tasks(fence.run_id)] == [None] * 3
+        assert [task.status for task in store.tasks.list_tasks(fence.run_id)][1:] == ["RUNNING"] * 2
+        assert all("unreadable" not in one.evidence for one in store.runs.transitions(fence.run_id))
 
     def close(self) -> None:
         self.world.store.close()  # type: ignore[attr-defined]
@@ -165,7 +165,7 @@ def test_whatever_a_pod_prints_is_read_and_kept(
     progress = last_progress(before + b'{"crawl_progress": ' + body + b"}\n" + after)
     place = Place.over(empty, empty.parent / "two")
     try:
-        first, now = place.world.store.found_state(place.fence).tasks[0], place.world.clock.now
+        first, now = place.world.store.looks.found_state(place.fence).tasks[0], place.world.clock.now
         told = [] if progress is None else [Details(first.task_id, "log", progress.counters, own.peak_memory)]
         for last in (word, own):
             end = End(last.exit, last.signal, "Error", last.message, last.progress_at, last.finish_reason)

@@ -13,7 +13,7 @@ from crawler_lifecycle.activities.audit import AuditActivities, AuditPage
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.deployment import Deploy, DeploymentActivities
 from crawler_lifecycle.activities.reconciliation import LookOrder, ReconciliationActivities
-from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
+from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
 from crawler_lifecycle.domain.audit import AuditRules, FindingKind
 from crawler_lifecycle.domain.errors import Fenced, NothingDeployed
 from crawler_lifecycle.domain.run import RunRequest
@@ -34,7 +34,7 @@ class Stand:
         upgrade(f"sqlite:///{self.file}")
         self.store = self._open()
 
-    def _open(self) -> SqlRunStore:
+    def _open(self) -> SqlStore:
         return open_store(f"sqlite:///{self.file}", pool_size=1)
 
     def back_up(self) -> None:
@@ -51,19 +51,30 @@ class Stand:
 
     def run(self, request_id: str) -> Fence:
         owner = Owner(f"crawl/demo/{request_id}", request_id)
-        handle = self.store.create_run(RunRequest(crawler="demo"), request_id, owner)
+        handle = self.store.initiation.create_run(RunRequest(crawler="demo"), request_id, owner)
         return Fence(handle.run_id, handle.attempt, owner.first_run_id, handle.run_uid)
 
     def deploy(self, fence: Fence) -> None:
-        activities = DeploymentActivities(self.store, self.cluster, self.scheduler, FakeNotifier())
+        activities = DeploymentActivities(
+            self.store.deployment,
+            self.store.looks,
+            self.store.runs,
+            self.store.tasks,
+            self.store.events,
+            self.cluster,
+            self.scheduler,
+            FakeNotifier(),
+        )
         ActivityEnvironment().run(activities.run_onetime_crawler, Deploy(fence))
 
     def look(self, fence: Fence) -> None:
-        activities = ReconciliationActivities(self.store, self.cluster, FakeNotifier())
+        activities = ReconciliationActivities(
+            self.store.looks, self.store.tasks, self.store.events, self.cluster, FakeNotifier()
+        )
         ActivityEnvironment().run(activities.get_history_statuses_to_sync, LookOrder(fence, 60, 60))
 
     def ref(self, fence: Fence) -> TaskRef:
-        [task] = self.store.list_tasks(fence.run_id)
+        [task] = self.store.tasks.list_tasks(fence.run_id)
         return TaskRef(task.task_id, task.task_index, task.attempt, task.cluster_uid)
 
     def phase(self, fence: Fence, ref: TaskRef) -> Phase:
@@ -92,14 +103,16 @@ def test_the_next_run_of_the_number_does_not_take_the_crawl_of_the_last_one(stan
     assert later.run_uid != former.run_uid
     with pytest.raises(NothingDeployed, match="restored"):
         stand.deploy(later)
-    row = stand.store.get_run(later.run_id)
+    row = stand.store.runs.get_run(later.run_id)
     assert row is not None
     assert former.run_uid in (row.waiting_for or ""), "people read why it waits, and what to do"
     stand.look(later)
-    [task] = stand.store.list_tasks(later.run_id)
+    [task] = stand.store.tasks.list_tasks(later.run_id)
     assert (task.status, task.cluster_uid, task.started_at) == ("QUEUED", None, None)
 
-    control = CancellationActivities(stand.store, stand.cluster, FakeNotifier())
+    control = CancellationActivities(
+        stand.store.stops, stand.store.looks, stand.store.tasks, stand.store.events, stand.cluster, FakeNotifier()
+    )
     for gesture in (control.k8_stop_task, control.k8_stop_pod):
         ActivityEnvironment().run(gesture, later)
     for end in (stand.cluster.stop, stand.cluster.kill):
@@ -107,7 +120,17 @@ def test_the_next_run_of_the_number_does_not_take_the_crawl_of_the_last_one(stan
     assert stand.phase(former, theirs) is Phase.EXECUTING, "a stop of this run ends no other one's crawl"
 
     rules = AuditRules(orphan_grace_s=0)
-    audit = AuditActivities(stand.store, stand.cluster, FakeDirectory(), rules)
+    audit = AuditActivities(
+        stand.store.audits,
+        stand.store.findings,
+        stand.store.corrections,
+        stand.store.adoption,
+        stand.store.runs,
+        stand.store.tasks,
+        stand.cluster,
+        FakeDirectory(),
+        rules,
+    )
     part = ActivityEnvironment().run(audit.audit_cluster, AuditPage(repair=True))
     [finding] = part.findings
     assert (finding.kind, finding.repaired) == (FindingKind.ORPHAN, False)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
+from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
+from crawler_lifecycle.adapters.database.writes.file_retention import SqlFileRetention
 from crawler_lifecycle.adapters.kubernetes.files.layout import files_path, state_path
 from crawler_lifecycle.adapters.kubernetes.files.volume import VolumePlace
 from crawler_lifecycle.cli.problems import Exit
@@ -28,7 +29,7 @@ from tests.support.s3_faults import Fault, FaultProxy
 class Fleet:
     """Runs in a database, and what they left on a volume."""
 
-    def __init__(self, store: SqlRunStore, clock: Clock, volume: Path) -> None:
+    def __init__(self, store: SqlStore, clock: Clock, volume: Path) -> None:
         self.store, self.volume = store, volume
         self.world = World(store, clock)
         self.count = 0
@@ -43,7 +44,7 @@ class Fleet:
             self.world.finish(fence, failed=[0])
         if export is not None and not live:
             result = ExportResult("file:///archive.zip", 1, 1, "0" * 64, None) if export == "exported" else None
-            self.store.record_export(fence, export, result, note)
+            self.store.exports.record_export(fence, export, result, note)
         self.leave(str(fence.run))
         self.world.clock.now = NOW
         return fence.run_id
@@ -63,7 +64,7 @@ class Fleet:
         return {name if ref is None else str(ref.run_id) for name, ref in found.items()}
 
     def fence(self, run_id: int, attempt: int = 1) -> Fence:
-        row = self.store.get_run(run_id)
+        row = self.store.runs.get_run(run_id)
         assert row is not None
         return Fence(run_id, attempt, "chain-1", row.run_uid)
 
@@ -106,7 +107,7 @@ def test_without_yes_it_tells_and_changes_nothing(fleet: Fleet, tidy: Any) -> No
     done = tidy()
     assert done.code == Exit.DONE
     assert fleet.there() == before
-    assert fleet.store.properties(old) == []
+    assert fleet.store.runs.properties(old) == []
     head, *lines = [line.split() for line in done.out.splitlines()]
     assert head == ["RUN", "CRAWLER", "ENDED", "STATE", "WHY", "REMOVAL"]
     assert [line[0] for line in lines] == [str(old), str(failed), "999"], f"{recent} is only counted"
@@ -196,13 +197,13 @@ def test_nothing_is_there(fleet: Fleet, tidy: Any) -> None:
 
 def test_a_run_that_is_resumed_in_this_moment_is_kept(fleet: Fleet, tidy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run_id = fleet.run(days=20)
-    really = SqlRunStore.give_up_files
+    really = SqlFileRetention.give_up_files
 
-    def resumed_before(self: SqlRunStore, *given: Any, **options: Any) -> Any:
+    def resumed_before(self: SqlFileRetention, *given: Any, **options: Any) -> Any:
         fleet.world.resume(fleet.fence(run_id))
         return really(self, *given, **options)
 
-    monkeypatch.setattr(SqlRunStore, "give_up_files", resumed_before)
+    monkeypatch.setattr(SqlFileRetention, "give_up_files", resumed_before)
     done = tidy("--yes", "-o", "json")
     assert done.code == Exit.DONE
     assert (states(done)[str(run_id)], done.json["removed"]) == ("live", 0)
@@ -224,7 +225,7 @@ def test_two_at_once_remove_everything_once(fleet: Fleet, tidy: Any, monkeypatch
     assert (done.code, codes) == (Exit.DONE, [Exit.DONE])
     assert done.json["failed"] == 0
     assert fleet.there() == set()
-    values = [str(one["value"]) for run_id in runs for one in fleet.store.properties(run_id)]
+    values = [str(one["value"]) for run_id in runs for one in fleet.store.runs.properties(run_id)]
     assert [value.split()[0] for value in values] == ["done"] * 3
 
 
@@ -242,7 +243,7 @@ def test_one_that_was_killed_is_ended_by_the_next(fleet: Fleet, tidy: Any, monke
         with pytest.raises(Killed):
             tidy("--yes")
     assert fleet.there() != set()
-    assert fleet.store.begin_export(fleet.fence(run_id)) == 1, "nobody reads what is half gone"
+    assert fleet.store.exports.begin_export(fleet.fence(run_id)) == 1, "nobody reads what is half gone"
     assert tidy("--yes").code == Exit.DONE
     assert fleet.there() == set()
 
@@ -264,7 +265,7 @@ def test_what_cannot_be_removed_is_told_and_does_not_keep_the_others(
     assert (done.json["removed"], done.json["failed"]) == (1, 1)
     assert "Input/output error" in next(row["trouble"] for row in done.json["runs"] if row["run_id"] == first)
     assert fleet.there() == {str(first)}, second
-    assert fleet.store.properties(first) == [], "nothing was given up"
+    assert fleet.store.runs.properties(first) == [], "nothing was given up"
 
 
 def test_nothing_is_mounted(fleet: Fleet, tidy: Any) -> None:
@@ -358,7 +359,7 @@ def test_a_stop_in_the_middle_leaves_nothing_half(fleet: Fleet, tidy: Any, monke
     really = VolumePlace.put_aside
 
     def put_aside(self: VolumePlace, which: RunRef) -> None:
-        asking = threading.Thread(target=lambda: seen.append(fleet.store.begin_export(fleet.fence(run_id))))
+        asking = threading.Thread(target=lambda: seen.append(fleet.store.exports.begin_export(fleet.fence(run_id))))
         asking.start()
         asking.join(0.3)
         assert seen == [], "it waits"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from crawler_lifecycle.adapters.database import Pruner, SqlRunStore, open_store, upgrade
+from crawler_lifecycle.adapters.database import Pruner, SqlStore, open_store, upgrade
 from crawler_lifecycle.adapters.database.writes import pruning as adapter
 from crawler_lifecycle.cli.admin import db_prune
 from crawler_lifecycle.cli.problems import Exit
@@ -24,7 +24,7 @@ from tests.contracts.store.world import Clock, World
 class Fleet:
     """Runs in a database."""
 
-    def __init__(self, store: SqlRunStore, clock: Clock) -> None:
+    def __init__(self, store: SqlStore, clock: Clock) -> None:
         self.store = store
         self.world = World(store, clock)
         self.count = 0
@@ -35,17 +35,17 @@ class Fleet:
         self.world.clock.now = NOW - timedelta(days=days)
         fence = self.world.deployed(f"r{self.count}", tasks)
         self.world.execute(fence)
-        rows = self.store.list_tasks(fence.run_id)
-        self.store.save_details(fence, [Details(task.task_id, "the end of a log") for task in rows])
+        rows = self.store.tasks.list_tasks(fence.run_id)
+        self.store.looks.save_details(fence, [Details(task.task_id, "the end of a log") for task in rows])
         if not live:
             self.world.finish(fence, failed=[0])
-        for event in self.store.events_after(0, 10_000, fence.run_id):
-            self.store.record_delivery(event.seq, "pusher", None)
+        for event in self.store.events.events_after(0, 10_000, fence.run_id):
+            self.store.events.record_delivery(event.seq, "pusher", None)
         self.world.clock.now = NOW
         return fence.run_id
 
     def events(self, run_id: int) -> list[str]:
-        return [event.type for event in self.store.events_after(0, 10_000, run_id)]
+        return [event.type for event in self.store.events.events_after(0, 10_000, run_id)]
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_without_yes_it_tells_and_changes_nothing(fleet: Fleet, prune: Any) -> N
     done = prune()
     assert done.code == Exit.DONE
     assert fleet.events(old) == before
-    assert fleet.store.properties(old) == []
+    assert fleet.store.runs.properties(old) == []
     named = {line.split()[0] for line in done.out.splitlines()[1:]}
     assert named == {*GOES, *NEVER}, "every table, and why"
     assert "rows would go; nothing was changed\nnext: crawlctl db prune --yes" in done.err

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
+from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
 from crawler_lifecycle.adapters.database.schema.tables import metadata
 from tests.contracts.store.world import Clock, World
 from tests.support.databases import wait_patiently
@@ -69,12 +69,12 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(store_url: str, clock: Clock) -> Iterator[SqlRunStore]:
+def store(store_url: str, clock: Clock) -> Iterator[SqlStore]:
     store = open_store(store_url, pool_size=25, clock=clock)
     yield store
     store.close()
 
 
 @pytest.fixture
-def world(store: SqlRunStore, clock: Clock) -> World:
+def world(store: SqlStore, clock: Clock) -> World:
     return World(store, clock)

@@ -25,57 +25,57 @@ def ended(world: World, tasks: int = 2) -> tuple[Fence, list[TaskRow]]:
     world.execute(fence)
     world.clock.forward(60)
     world.finish(fence, failed=range(tasks))
-    return fence, world.store.list_tasks(fence.run_id)
+    return fence, world.store.tasks.list_tasks(fence.run_id)
 
 
 def test_an_end_is_corrected_beside_it_and_never_changed(world: World) -> None:
     fence, tasks = ended(world)
-    before = world.row(fence), tasks, world.store.transitions(fence.run_id)
+    before = world.row(fence), tasks, world.store.runs.transitions(fence.run_id)
     now = world.clock.forward(90)
     wanted = replace(STILL_ALIVE, task_id=tasks[1].task_id, evidence={"uid": "uid-1-1", "nothing": None})
-    [row] = world.store.record_corrections(fence.run_id, [wanted])
+    [row] = world.store.corrections.record_corrections(fence.run_id, [wanted])
     assert (row.run_id, row.task_id, row.attempt) == (fence.run_id, tasks[1].task_id, 1)
     assert (row.kind, row.believed, row.truth, row.found_by) == ("still_alive", "FAILED", "RUNNING", "sweep")
     assert (row.believed_since, row.truth_since, row.lag_ms) == (now - timedelta(seconds=90), None, 90_000)
     assert (row.evidence, row.created_at) == ({"uid": "uid-1-1"}, now)
-    assert world.store.corrections(fence.run_id)[-1:] == [row]
-    after = world.row(fence), world.store.list_tasks(fence.run_id), world.store.transitions(fence.run_id)
+    assert world.store.corrections.list_corrections(fence.run_id)[-1:] == [row]
+    after = world.row(fence), world.store.tasks.list_tasks(fence.run_id), world.store.runs.transitions(fence.run_id)
     assert after == before
 
 
 def test_the_same_correction_is_written_once(world: World) -> None:
     fence, tasks = ended(world)
     about = [replace(STILL_ALIVE, task_id=task.task_id) for task in tasks]
-    assert len(world.store.record_corrections(fence.run_id, [*about, *about])) == 2
-    events = world.store.last_event_seq()
+    assert len(world.store.corrections.record_corrections(fence.run_id, [*about, *about])) == 2
+    events = world.store.events.last_event_seq()
     world.clock.forward(600)
-    assert world.store.record_corrections(fence.run_id, about) == []
-    assert world.store.last_event_seq() == events
+    assert world.store.corrections.record_corrections(fence.run_id, about) == []
+    assert world.store.events.last_event_seq() == events
     others = [
         replace(about[0], truth="PENDING"),
         replace(about[0], believed="LOST"),
         replace(about[0], kind=CorrectionKind.LATE_EVIDENCE),
         replace(about[0], task_id=None),
     ]
-    assert len(world.store.record_corrections(fence.run_id, others)) == 4
+    assert len(world.store.corrections.record_corrections(fence.run_id, others)) == 4
     again = world.resume(fence)
-    assert len(world.store.record_corrections(fence.run_id, [about[0], replace(about[0], attempt=2)])) == 1
+    assert len(world.store.corrections.record_corrections(fence.run_id, [about[0], replace(about[0], attempt=2)])) == 1
     assert again.attempt == 2
 
 
 def test_sweeps_at_once_write_it_once(world: World) -> None:
     fence, tasks = ended(world)
     about = [replace(STILL_ALIVE, task_id=task.task_id) for task in tasks]
-    answers = together(*[lambda: world.store.record_corrections(fence.run_id, about)] * 8)
+    answers = together(*[lambda: world.store.corrections.record_corrections(fence.run_id, about)] * 8)
     assert sorted(len(rows) for rows in answers) == [0] * 7 + [2]
-    assert [row.kind for row in world.store.corrections(fence.run_id)] == ["still_alive"] * 2
+    assert [row.kind for row in world.store.corrections.list_corrections(fence.run_id)] == ["still_alive"] * 2
 
 
 def test_it_is_told_as_a_change_of_the_run(world: World) -> None:
     fence, _ = ended(world)
-    seq = world.store.last_event_seq()
-    world.store.record_corrections(fence.run_id, [STILL_ALIVE])
-    [event] = world.store.events_after(seq)
+    seq = world.store.events.last_event_seq()
+    world.store.corrections.record_corrections(fence.run_id, [STILL_ALIVE])
+    [event] = world.store.events.events_after(seq)
     assert (event.type, event.body["status"]) == ("run.changed", "FAILED")
 
 
@@ -104,7 +104,7 @@ def test_a_status_is_untrue_from_when_both_hold(
         believed_since=None if believed_since is None else now + believed_since,
         truth_since=None if truth_since is None else now + truth_since,
     )
-    [row] = world.store.record_corrections(fence.run_id, [wanted])
+    [row] = world.store.corrections.record_corrections(fence.run_id, [wanted])
     assert row.lag_ms == lag_ms
     assert row.truth_since == wanted.truth_since
 
@@ -115,7 +115,7 @@ def test_what_was_believed_of_a_run_is_dated_by_its_transition(world: World) -> 
     world.clock.forward(10)
     about = Correction(CorrectionKind.LATE_EVIDENCE, "FAILED", "COMPLETED", truth_since=START)
     unknown = Correction(CorrectionKind.REPAIR, "delivered", "undelivered")
-    first, second = world.store.record_corrections(fence.run_id, [about, unknown])
+    first, second = world.store.corrections.record_corrections(fence.run_id, [about, unknown])
     assert (first.task_id, first.believed_since, first.lag_ms) == (None, at, 10_000)
     assert (second.believed_since, second.lag_ms) == (None, None)
     assert world.status(fence) is RunStatus.FAILED
@@ -125,13 +125,13 @@ def test_a_live_run_gets_its_true_status_with_its_transition(world: World) -> No
     fence = world.deployed(tasks=1)
     now = world.clock.forward(30)
     repair = Correction(CorrectionKind.REPAIR, "INITIALIZING", "PROCESSING", truth_since=START, evidence={"why": "x"})
-    [row] = world.store.record_corrections(fence.run_id, [repair])
+    [row] = world.store.corrections.record_corrections(fence.run_id, [repair])
     assert (row.lag_ms, world.status(fence)) == (30_000, RunStatus.PROCESSING)
-    last = world.store.transitions(fence.run_id)[-1]
+    last = world.store.runs.transitions(fence.run_id)[-1]
     assert (last.task_id, last.from_status, last.to_status) == (None, "INITIALIZING", "PROCESSING")
     assert (last.source, last.cluster_time, last.committed_at, last.evidence) == ("sweep", START, now, {"why": "x"})
-    assert world.store.record_corrections(fence.run_id, [repair]) == []
-    assert world.store.transitions(fence.run_id)[-1] == last
+    assert world.store.corrections.record_corrections(fence.run_id, [repair]) == []
+    assert world.store.runs.transitions(fence.run_id)[-1] == last
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,9 @@ def test_a_live_run_gets_its_true_status_with_its_transition(world: World) -> No
 )
 def test_neither_an_end_nor_a_step_back_nor_a_wrong_belief_moves_a_run(world: World, believed: str, truth: str) -> None:
     fence = world.deployed(tasks=1)
-    assert world.store.record_corrections(fence.run_id, [Correction(CorrectionKind.REPAIR, believed, truth)])
+    assert world.store.corrections.record_corrections(
+        fence.run_id, [Correction(CorrectionKind.REPAIR, believed, truth)]
+    )
     assert world.status(fence) is RunStatus.INITIALIZING
     assert set(world.statuses(fence).values()) == {TaskStatus.PENDING}
 
@@ -159,32 +161,32 @@ def test_neither_an_end_nor_a_step_back_nor_a_wrong_belief_moves_a_run(world: Wo
 def test_bad_corrections_are_refused_and_nothing_is_written(world: World, change: dict[str, Any], named: str) -> None:
     fence, _ = ended(world)
     with pytest.raises(InvalidRequest, match=named):
-        world.store.record_corrections(fence.run_id, [STILL_ALIVE, replace(STILL_ALIVE, **change)])
-    assert world.store.corrections(fence.run_id) == []
+        world.store.corrections.record_corrections(fence.run_id, [STILL_ALIVE, replace(STILL_ALIVE, **change)])
+    assert world.store.corrections.list_corrections(fence.run_id) == []
 
 
 def test_who_may_write(world: World) -> None:
     fence, _ = ended(world)
     with pytest.raises(InvalidRequest, match="found_by: 'me' is not allowed"):
-        world.store.record_corrections(fence.run_id, [STILL_ALIVE], "me")
+        world.store.corrections.record_corrections(fence.run_id, [STILL_ALIVE], "me")
     with pytest.raises(RunNotFound):
-        world.store.record_corrections(fence.run_id + 1, [STILL_ALIVE])
+        world.store.corrections.record_corrections(fence.run_id + 1, [STILL_ALIVE])
     with pytest.raises(Fenced):
-        world.store.record_corrections(fence.run_id, [STILL_ALIVE], "resume", replace(fence, attempt=2))
-    assert world.store.record_corrections(fence.run_id, [STILL_ALIVE], "resume", fence)
+        world.store.corrections.record_corrections(fence.run_id, [STILL_ALIVE], "resume", replace(fence, attempt=2))
+    assert world.store.corrections.record_corrections(fence.run_id, [STILL_ALIVE], "resume", fence)
 
 
 def test_a_task_of_another_run_is_refused(world: World) -> None:
     fence, _ = ended(world)
     other = world.deployed("r2", tasks=1)
-    [task] = world.store.list_tasks(other.run_id)
+    [task] = world.store.tasks.list_tasks(other.run_id)
     with pytest.raises(InvalidRequest, match="is no task of run"):
-        world.store.record_corrections(fence.run_id, [replace(STILL_ALIVE, task_id=task.task_id)])
+        world.store.corrections.record_corrections(fence.run_id, [replace(STILL_ALIVE, task_id=task.task_id)])
 
 
 def test_lists_by_kind_and_the_summary(world: World) -> None:
-    assert world.store.correction_summary(START).count == 0
-    assert world.store.correction_summary(START).worst_ms is None
+    assert world.store.corrections.correction_summary(START).count == 0
+    assert world.store.corrections.correction_summary(START).worst_ms is None
     fence, tasks = ended(world)
     written = []
     for seconds, one in [
@@ -194,17 +196,17 @@ def test_lists_by_kind_and_the_summary(world: World) -> None:
         (5, Correction(CorrectionKind.LATE_EVIDENCE, "FAILED", "COMPLETED")),
     ]:
         world.clock.forward(seconds)
-        written += world.store.record_corrections(fence.run_id, [one])
-    assert world.store.corrections(kind="still_alive") == written[:2]
-    assert world.store.corrections(fence.run_id, kind="repair") == [written[2]]
-    assert world.store.corrections(kind="still_alive", after_id=written[0].id, limit=1) == [written[1]]
-    assert world.store.corrections(kind="killed") == []
-    summary = world.store.correction_summary(START)
+        written += world.store.corrections.record_corrections(fence.run_id, [one])
+    assert world.store.corrections.list_corrections(kind="still_alive") == written[:2]
+    assert world.store.corrections.list_corrections(fence.run_id, kind="repair") == [written[2]]
+    assert world.store.corrections.list_corrections(kind="still_alive", after_id=written[0].id, limit=1) == [written[1]]
+    assert world.store.corrections.list_corrections(kind="killed") == []
+    summary = world.store.corrections.correction_summary(START)
     assert [(t.kind, t.count, t.worst_ms) for t in summary.kinds] == [
         ("late_evidence", 1, 40_000),
         ("repair", 1, None),
         ("still_alive", 2, 30_000),
     ]
     assert (summary.since, summary.count, summary.worst_ms) == (START, 4, 40_000)
-    assert world.store.correction_summary(written[1].created_at).count == 3
-    assert world.store.correction_summary(world.clock.forward(1)).count == 0
+    assert world.store.corrections.correction_summary(written[1].created_at).count == 3
+    assert world.store.corrections.correction_summary(world.clock.forward(1)).count == 0

@@ -11,7 +11,7 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable, Fenced, RunNotFo
 from crawler_lifecycle.domain.names import PROPERTY_FILES_REMOVED
 from crawler_lifecycle.domain.retention import RetentionState
 from crawler_lifecycle.domain.run import ExportResult
-from crawler_lifecycle.ports import Fence, RunStore
+from crawler_lifecycle.ports import Fence, Store
 from tests.contracts.store.world import Clock, World
 
 DAY = 86_400.0
@@ -24,40 +24,42 @@ def ended(world: World, *, exported: str | None = "exported", days: float = 20, 
     world.execute(fence)
     world.finish(fence, failed=[0])
     if exported is not None:
-        world.store.record_export(fence, exported, RESULT if exported == "exported" else None, note)
+        world.store.exports.record_export(fence, exported, RESULT if exported == "exported" else None, note)
     world.clock.forward(days * DAY)
     return fence
 
 
 def give_up(world: World, fence: Fence, calls: list[int] | None = None, **options: bool) -> RetentionState:
     before = world.clock.now - timedelta(days=14)
-    stand, _ = world.store.give_up_files(fence.run_id, before, lambda: (calls or []).append(1), **options)
+    stand, _ = world.store.file_retention.give_up_files(
+        fence.run_id, before, lambda: (calls or []).append(1), **options
+    )
     return stand
 
 
 @pytest.fixture
-def world(store: RunStore, clock: Clock) -> World:
+def world(store: Store, clock: Clock) -> World:
     return World(store, clock)
 
 
 def marks(world: World, fence: Fence) -> list[tuple[object, str]]:
-    found = world.store.properties(fence.run_id)
+    found = world.store.runs.properties(fence.run_id)
     return [(one["attempt"], str(one["value"]).split()[0]) for one in found if one["name"] == PROPERTY_FILES_REMOVED]
 
 
 @pytest.mark.parametrize("exported", ["exported", "empty"])
 def test_an_old_run_is_given_up_once_and_then_gone(world: World, exported: str) -> None:
     fence = ended(world, exported=exported)
-    (kept,) = world.store.kept_runs([fence.run_id, 10**9])
+    (kept,) = world.store.file_retention.kept_runs([fence.run_id, 10**9])
     assert (kept.crawler, kept.status, kept.export, kept.given_up) == ("services", "FAILED", exported, False)
     assert [give_up(world, fence) for _ in range(2)] == [RetentionState.OLD, RetentionState.OLD], (
         "what was begun is ended by the next"
     )
     assert marks(world, fence) == [(1, "begun")]
-    world.store.note_files_removed(fence.run_id, 1)
+    world.store.file_retention.note_files_removed(fence.run_id, 1)
     assert marks(world, fence) == [(1, "done")]
     assert give_up(world, fence) is RetentionState.REMOVED
-    assert world.store.begin_export(fence) == 1
+    assert world.store.exports.begin_export(fence) == 1
 
 
 @pytest.mark.parametrize(
@@ -92,14 +94,14 @@ def test_a_live_run_is_left_alone(world: World) -> None:
 def test_a_resumed_run_is_live_again_and_old_again_later(world: World) -> None:
     first = ended(world)
     assert give_up(world, first) is RetentionState.OLD
-    world.store.note_files_removed(first.run_id, 1)
+    world.store.file_retention.note_files_removed(first.run_id, 1)
     second = world.resume(first)
     assert give_up(world, second) is RetentionState.LIVE
     world.deploy(second)
     world.execute(second)
     world.finish(second)
-    assert world.store.begin_export(second) == 1, "what the first attempt left is gone"
-    world.store.record_export(second, "exported", RESULT, None)
+    assert world.store.exports.begin_export(second) == 1, "what the first attempt left is gone"
+    world.store.exports.record_export(second, "exported", RESULT, None)
     world.clock.forward(20 * DAY)
     assert give_up(world, second) is RetentionState.OLD
     assert marks(world, second) == [(1, "done"), (2, "begun")]
@@ -107,12 +109,12 @@ def test_a_resumed_run_is_live_again_and_old_again_later(world: World) -> None:
 
 def test_an_export_that_began_keeps_the_files(world: World) -> None:
     fence = ended(world)
-    assert world.store.begin_export(fence) == 0
+    assert world.store.exports.begin_export(fence) == 0
     assert give_up(world, fence) is RetentionState.RECENT
     world.clock.forward(20 * DAY)
     assert give_up(world, fence) is RetentionState.OLD
     with pytest.raises(Fenced):
-        world.store.begin_export(Fence(fence.run_id, 1, "somebody-else", fence.run_uid))
+        world.store.exports.begin_export(Fence(fence.run_id, 1, "somebody-else", fence.run_uid))
 
 
 def test_what_cannot_be_put_aside_is_not_given_up(world: World) -> None:
@@ -122,7 +124,7 @@ def test_what_cannot_be_put_aside_is_not_given_up(world: World) -> None:
         raise ClusterUnavailable("read-only")
 
     with pytest.raises(ClusterUnavailable):
-        world.store.give_up_files(fence.run_id, world.clock.now - timedelta(days=14), refuse)
+        world.store.file_retention.give_up_files(fence.run_id, world.clock.now - timedelta(days=14), refuse)
     assert marks(world, fence) == []
 
 
@@ -142,6 +144,6 @@ def test_a_resume_waits_until_the_state_is_out_of_its_way(world: World) -> None:
 
     resuming = threading.Thread(target=resume)
     resuming.start()
-    world.store.give_up_files(fence.run_id, world.clock.now - timedelta(days=14), put_aside)
+    world.store.file_retention.give_up_files(fence.run_id, world.clock.now - timedelta(days=14), put_aside)
     resuming.join(60)
     assert order == ["put aside", "resumed"]

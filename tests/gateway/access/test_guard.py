@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.loopback import is_loopback
 from tests.gateway.gateway_world import BASE, World
+from tests.support.store_ports import port_of
 
 JSON = {"content-type": "application/json"}
 
@@ -47,7 +48,7 @@ def test_garbage_is_told_what_is_wrong_with_it(
     world: World, client: TestClient, raw: bytes, status: int, code: str
 ) -> None:
     assert _problem(client.post("/v1/runs", content=raw, headers=JSON)) == (status, code)
-    assert world.store.list_runs() == []
+    assert world.store.runs.list_runs() == []
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
@@ -106,7 +107,7 @@ def test_this_machine_is_known_by_its_names(client: TestClient, host: str) -> No
 def test_a_foreign_origin_is_refused(world: World, client: TestClient, origin: str) -> None:
     answer = client.post("/v1/runs", json={"crawler": "plain"}, headers={"origin": origin})
     assert _problem(answer) == (403, "foreign_origin")
-    assert world.store.list_runs() == []
+    assert world.store.runs.list_runs() == []
 
 
 def test_pages_of_this_machine_may_ask(client: TestClient) -> None:
@@ -119,7 +120,7 @@ def test_a_bug_is_a_problem_document_without_its_inside(
     def broken(*_: object, **__: object) -> object:
         raise RuntimeError("secret inside")
 
-    world.store.list_runs = broken  # type: ignore[method-assign, assignment]
+    world.store.runs.list_runs = broken  # type: ignore[method-assign, assignment]
     answer = client.get("/v1/runs")
     assert _problem(answer) == (500, "internal_error")
     assert "secret" not in answer.text
@@ -134,7 +135,7 @@ def test_a_database_that_is_down_is_503_and_never_a_bug(client: TestClient, worl
         raise StoreUnavailable("database is locked")
 
     for name in ("list_runs", "get_run", "find_run", "reserve_run"):
-        setattr(world.store, name, down)
+        setattr(port_of(world.store, name), name, down)
     for method, path in (("GET", "/v1/runs"), ("GET", "/v1/runs/1"), ("POST", "/v1/runs/1/stop")):
         answer = client.request(method, path)
         assert _problem(answer) == (503, "store_unavailable")
@@ -153,7 +154,7 @@ def test_health_and_readiness(world: World, client: TestClient) -> None:
 
 def test_a_hanging_database_makes_readiness_say_no_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
-    monkeypatch.setattr(world.store, "ping", lambda: release.wait(20))
+    monkeypatch.setattr(world.store.health, "ping", lambda: release.wait(20))
     monkeypatch.setattr("crawler_lifecycle.gateway.app.READY_TIMEOUT_S", 0.1)
     with world.client(world.new_app()) as client:
         try:

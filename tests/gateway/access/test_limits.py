@@ -192,7 +192,7 @@ def test_the_next_request_over_the_rate_is_429_and_changes_nothing(world: World,
         assert first.status_code == 202
         assert (second.status_code, second.json()["code"]) == (429, "rate_limited")
         assert int(second.headers["retry-after"]) > 1
-        assert len(world.store.list_runs()) == 1
+        assert len(world.store.runs.list_runs()) == 1
         # Reading goes on, other callers go on, and health asks nobody.
         assert door.get("/v1/runs", headers=tight.headers["operate"]).status_code == 200
         assert door.post("/v1/runs", json={"crawler": "plain"}, headers=tight.headers["admin"]).status_code == 202

@@ -52,19 +52,19 @@ def test_one_that_takes_longer_is_read_later(world: World, client: TestClient) -
     where = answer.headers["Location"]
     missing = client.get(where)
     assert (missing.status_code, missing.json()["code"]) == (404, "audit_not_found")
-    world.store.record_audit(report_of(world))
-    world.store.record_audit(report_of(world, "audit-2"))
+    world.store.findings.record_audit(report_of(world))
+    world.store.findings.record_audit(report_of(world, "audit-2"))
     assert client.get(where).json()["report"]["audit_id"] == "audit-1"
     assert client.get("/v1/audit").json()["report"]["audit_id"] == "audit-2"
 
 
 def test_what_is_open_is_listed(world: World, client: TestClient) -> None:
     assert client.get("/v1/audit").json() == {"report": None, "findings": []}
-    world.store.note_findings([
+    world.store.findings.note_findings([
         AuditFinding("orphan/9", FindingKind.ORPHAN, "task 0 of run 9 executes", 9, evidence={"uid": "u"}),
         AuditFinding("no_row/w", FindingKind.NO_ROW, "workflow 'w' works for run 8", 8, workflow_id="w"),
     ])  # fmt: skip
-    world.store.note_repair("no_row/w", "terminated")
+    world.store.findings.note_repair("no_row/w", "terminated")
     (found,) = client.get("/v1/audit").json()["findings"]
     assert (found["kind"], found["status"], found["evidence"]) == ("orphan", "open", {"uid": "u"})
 

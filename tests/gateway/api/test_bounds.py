@@ -68,7 +68,7 @@ def test_the_gateway_names_field_value_and_cure_and_writes_nothing(world: World,
         told = answer.json()
         assert told["detail"].startswith(name), told
         assert "give" in told["detail"] or "should" in told["detail"], told
-    assert world.store.list_runs(limit=5) == []
+    assert world.store.runs.list_runs(limit=5) == []
 
 
 @pytest.mark.parametrize("name", [*FIELDS, "run_id", "due_at"])

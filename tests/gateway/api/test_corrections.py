@@ -23,7 +23,7 @@ OWNER = Owner("crawl/plain/k", "chain-1")
 
 def claim(world: World, run_id: int) -> Fence:
     """What the run's workflow is, for the store."""
-    handle = world.store.claim_run(RunRequest(run_id=run_id), OWNER, lambda _: False)
+    handle = world.store.initiation.claim_run(RunRequest(run_id=run_id), OWNER, lambda _: False)
     return Fence(run_id, handle.attempt, OWNER.first_run_id, handle.run_uid)
 
 
@@ -31,26 +31,28 @@ def claim(world: World, run_id: int) -> Fence:
 def fence(world: World) -> Fence:
     """A run of three tasks, at most two at once, that executes and is to be looked at again in a minute."""
     request = RunRequest(crawler="plain", tasks=[ChildTask({"page": str(n)}) for n in range(3)], max_parallel_tasks=2)
-    row, _ = world.store.reserve_run(request, "k")
+    row, _ = world.store.initiation.reserve_run(request, "k")
     fence = claim(world, row.run_id)
     store, now = world.store, world.clock.now
-    offered, _ = store.offer_tasks(fence, 10, 2, now + timedelta(seconds=25))
-    store.record_deployed(fence, "local", [Deployed(t.index, "created", f"n{t.index}", "u") for t in offered], now)
+    offered, _ = store.deployment.offer_tasks(fence, 10, 2, now + timedelta(seconds=25))
+    store.deployment.record_deployed(
+        fence, "local", [Deployed(t.index, "created", f"n{t.index}", "u") for t in offered], now
+    )
     look(world, fence, Phase.EXECUTING)
-    store.mark_started(fence, now, now + timedelta(minutes=1))
+    store.deployment.mark_started(fence, now, now + timedelta(minutes=1))
     return fence
 
 
 def look(world: World, fence: Fence, phase: Phase) -> None:
     """A look that sees every task that was deployed in this phase."""
     store, now = world.store, world.clock.now
-    state = store.found_state(fence)
+    state = store.looks.found_state(fence)
     seen = [Observation(t.index, t.attempt, phase, now, uid=t.uid, changed_at=now) for t in state.tasks if t.uid]
     tasks = {task.index: task for task in state.tasks}
     changes = [(reconcile(tasks[o.index], o, state.stop, due_at=now), o) for o in seen]
     found = [TaskFinding(change, o) for change, o in changes if change is not None]
-    store.record_look(fence, Look(now, 0.1, seen), found, now + timedelta(minutes=1), "look")
-    store.apply_findings(fence, "look")
+    store.looks.record_look(fence, Look(now, 0.1, seen), found, now + timedelta(minutes=1), "look")
+    store.looks.apply_findings(fence, "look")
 
 
 def shown(client: TestClient, fence: Fence) -> dict[str, Any]:
@@ -63,9 +65,9 @@ def test_a_failed_look_moves_nothing_and_says_since_when_and_why(
 ) -> None:
     before = shown(client, fence)
     world.clock.forward(60)
-    world.store.record_look_error(fence, "503 from the API")
+    world.store.looks.record_look_error(fence, "503 from the API")
     world.clock.forward(200)
-    world.store.record_look_error(fence, "503 from the API")
+    world.store.looks.record_look_error(fence, "503 from the API")
     after = shown(client, fence)
     for name in ("verified_at", "next_look_at", "status"):
         assert after[name] == before[name]
@@ -97,42 +99,42 @@ def test_an_overdue_look_is_called_overdue(world: World, client: TestClient, fen
 def test_places_and_stops_and_deliveries(world: World, client: TestClient, fence: Fence) -> None:
     assert shown(client, fence)["waiting"] == "1 task QUEUED: at most 2 at once (max_parallel_tasks)"
     assert client.get("/v1/runs").json()["runs"][0]["waiting"] is None, "lists ask for no tasks"
-    world.store.record_stop(fence.run_id, StopIntent(world.clock.now, requested_by="ada"), "s1")
+    world.store.stops.record_stop(fence.run_id, StopIntent(world.clock.now, requested_by="ada"), "s1")
     world.clock.forward(7)
     assert shown(client, fence)["waiting"] == "stop by ada asked for 7 s ago: no workflow has acted on it yet"
-    world.store.cancel_queued(fence, world.clock.now)
-    world.store.acted_on_stop(fence, world.clock.now)
+    world.store.stops.cancel_queued(fence, world.clock.now)
+    world.store.stops.acted_on_stop(fence, world.clock.now)
     assert shown(client, fence)["waiting"].endswith(": 2 tasks (index 0, 1) not yet proved to have ended")
     look(world, fence, Phase.GONE)
-    world.store.end_run(fence, lambda groups, stop: Verdict(RunStatus.FAILED, "cancelled", "Stopped by ada"))
-    world.store.record_delivery(world.store.last_event(fence.run_id, "run.stopped").seq, "pusher", None)
-    seq = world.store.last_event(fence.run_id, "run.ended").seq
-    world.store.record_delivery(seq, "bus", "refused")
-    world.store.record_export(fence, "failed", None, "the disk is full")
+    world.store.completion.end_run(fence, lambda groups, stop: Verdict(RunStatus.FAILED, "cancelled", "Stopped by ada"))
+    world.store.events.record_delivery(world.store.events.last_event(fence.run_id, "run.stopped").seq, "pusher", None)
+    seq = world.store.events.last_event(fence.run_id, "run.ended").seq
+    world.store.events.record_delivery(seq, "bus", "refused")
+    world.store.exports.record_export(fence, "failed", None, "the disk is full")
     assert shown(client, fence)["waiting"] == (
         "run.ended is not delivered after 1 try: refused; the supporting files are not archived yet: the disk is full"
     )
-    world.store.record_delivery(seq, "bus", None)
-    world.store.record_export(fence, "empty", None, None)
+    world.store.events.record_delivery(seq, "bus", None)
+    world.store.exports.record_export(fence, "empty", None, None)
     assert shown(client, fence)["waiting"] is None
 
 
 def test_a_run_without_a_workflow_says_so(world: World, client: TestClient) -> None:
-    row, _ = world.store.reserve_run(RunRequest(crawler="plain"), "k")
+    row, _ = world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
     world.clock.forward(90)
     run = client.get(f"/v1/runs/{row.run_id}").json()
     assert run["waiting"] == "no workflow has taken the run up for 1 min; it needs a worker"
 
 
 def test_since_when_it_waits_survives_another_number(world: World, client: TestClient) -> None:
-    row, _ = world.store.reserve_run(RunRequest(crawler="plain"), "k")
+    row, _ = world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
     fence = claim(world, row.run_id)
     for used in ("4 of 4", "3 of 4", "4 of 4"):
         world.clock.forward(30)
-        world.store.note_waiting(fence, f"waiting: {used} slots in use")
+        world.store.deployment.note_waiting(fence, f"waiting: {used} slots in use")
     world.clock.forward(30)
     assert shown(client, fence)["waiting"] == "waiting for 1 min: 4 of 4 slots in use"
-    world.store.note_waiting(fence, "scheduler service: 503")
+    world.store.deployment.note_waiting(fence, "scheduler service: 503")
     world.clock.forward(10)
     run = shown(client, fence)
     assert run["waiting"] == "the scheduler service has taken no deployment for 10 s: 503"
@@ -140,7 +142,7 @@ def test_since_when_it_waits_survives_another_number(world: World, client: TestC
 
 
 def wrong(world: World, fence: Fence, kind: CorrectionKind, truth: str) -> None:
-    world.store.record_corrections(fence.run_id, [Correction(kind, "PROCESSING", truth)])
+    world.store.corrections.record_corrections(fence.run_id, [Correction(kind, "PROCESSING", truth)])
 
 
 def test_the_ledger_in_one_line(world: World, client: TestClient, fence: Fence) -> None:
@@ -224,7 +226,7 @@ def test_figures_are_those_of_the_ledger(
         def unavailable(*_: object) -> None:
             raise StoreUnavailable("gone")
 
-        down.setattr(world.store, "correction_summary", unavailable)
+        down.setattr(world.store.corrections, "correction_summary", unavailable)
         assert all(math.isnan(value) for value in figures(client, "lifecycle_week_corrections").values())
     assert figures(client, "lifecycle_week_corrections")["vanished"] == 1
 
@@ -233,8 +235,10 @@ def test_the_database_is_not_asked_for_every_scrape(
     world: World, client: TestClient, fence: Fence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    summary = world.store.correction_summary
-    monkeypatch.setattr(world.store, "correction_summary", lambda since: asked.append(since) or summary(since))
+    summary = world.store.corrections.correction_summary
+    monkeypatch.setattr(
+        world.store.corrections, "correction_summary", lambda since: asked.append(since) or summary(since)
+    )
     for _ in range(5):
         client.get("/metrics")
     assert len(asked) == 1

@@ -26,45 +26,45 @@ class Run:
         world.claim(self.run_id)
         world.deploy(self.run_id)
         self.fence = world.fence(self.run_id)
-        self.first = self.store.list_tasks(self.run_id)[0].task_id
+        self.first = self.store.tasks.list_tasks(self.run_id)[0].task_id
 
     def look(self, *findings: TaskFinding) -> None:
         now = self.world.clock()
         seen = [finding.observation for finding in findings]
-        self.store.record_look(self.fence, Look(now, 0.1, seen), findings, now + timedelta(seconds=60), "look")
+        self.store.looks.record_look(self.fence, Look(now, 0.1, seen), findings, now + timedelta(seconds=60), "look")
 
     def look_error(self) -> None:
-        self.store.record_look_error(self.fence, "the cluster does not answer")
+        self.store.looks.record_look_error(self.fence, "the cluster does not answer")
 
     def stop(self) -> None:
-        self.store.record_stop(self.run_id, StopIntent(self.world.clock()), "s1")
+        self.store.stops.record_stop(self.run_id, StopIntent(self.world.clock()), "s1")
 
     def stop_is_acted_on(self) -> None:
-        self.store.acted_on_stop(self.fence, self.world.clock())
+        self.store.stops.acted_on_stop(self.fence, self.world.clock())
 
     def details(self) -> None:
         """Counters of a task come without a change of status, and after the look that found them."""
-        self.store.save_details(self.fence, [Details(self.first, "log", Counters(5, 6, 7))])
-        self.store.apply_details(self.fence)
+        self.store.looks.save_details(self.fence, [Details(self.first, "log", Counters(5, 6, 7))])
+        self.store.looks.apply_details(self.fence)
 
     def task_lost(self) -> None:
         now = self.world.clock()
         change = Change(self.first, TaskStatus.PENDING, TaskStatus.LOST, now, "lost", "It vanished", "vanished")
         self.look(TaskFinding(change, Observation(0, 1, Phase.GONE, now)))
-        self.store.apply_details(self.fence)
-        self.store.apply_findings(self.fence, "look")
+        self.store.looks.apply_details(self.fence)
+        self.store.looks.apply_findings(self.fence, "look")
 
     def event(self) -> None:
-        self.store.append_event(self.fence, "run.told", f"told-{self.run_id}", {})
+        self.store.events.append_event(self.fence, "run.told", f"told-{self.run_id}", {})
 
     def delivery_failed(self) -> None:
         self.event()
-        event = self.store.find_event(f"told-{self.run_id}")
+        event = self.store.events.find_event(f"told-{self.run_id}")
         assert event is not None
-        self.store.record_delivery(event.seq, "bus", "refused")
+        self.store.events.record_delivery(event.seq, "bus", "refused")
 
     def exported(self) -> None:
-        self.store.record_export(self.fence, "exported", ExportResult("file:///x.zip", 10, 1, "0" * 64), None)
+        self.store.exports.record_export(self.fence, "exported", ExportResult("file:///x.zip", 10, 1, "0" * 64), None)
 
     def becomes_stale(self) -> None:
         self.look()

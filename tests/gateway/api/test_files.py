@@ -14,12 +14,12 @@ from tests.gateway.gateway_world import World
 
 def _run(world: World, state: Path) -> tuple[int, list[int], Path]:
     request = RunRequest(crawler="plain", tasks=[ChildTask({"page": str(n)}) for n in range(2)])
-    handle = world.store.create_run(request, "files", Owner("w", "chain"))
+    handle = world.store.initiation.create_run(request, "files", Owner("w", "chain"))
     home = state / "tasks" / str(handle.run_id)
     for index in range(2):
         (home / str(index) / "1" / "files").mkdir(parents=True)
     (home / "run.json").write_text(json.dumps({"run_uid": handle.run_uid}))
-    return handle.run_id, [row.task_id for row in world.store.list_tasks(handle.run_id)], home
+    return handle.run_id, [row.task_id for row in world.store.tasks.list_tasks(handle.run_id)], home
 
 
 def test_files_of_all_tasks_are_listed_and_read(world: World, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class Served:
         world.deploy(1)
         # An audit that has ended, for what is asked about the one that was begun.
         world.workflows.report = AuditReport("audit-1", world.clock(), world.clock(), repair=False)
-        world.store.record_audit(world.workflows.report)
+        world.store.findings.record_audit(world.workflows.report)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":

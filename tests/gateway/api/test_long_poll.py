@@ -31,7 +31,9 @@ def only_by_news(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _run(world: World, name: str) -> int:
-    return world.store.create_run(RunRequest(crawler="plain"), name, Owner(f"w/{name}", f"chain-{name}")).run_id
+    return world.store.initiation.create_run(
+        RunRequest(crawler="plain"), name, Owner(f"w/{name}", f"chain-{name}")
+    ).run_id
 
 
 def _end(world: World, run_id: int) -> None:
@@ -86,18 +88,18 @@ async def test_it_answers_when_the_run_changes(world: World, run_id: int) -> Non
 async def test_a_change_between_the_reading_and_the_waiting_is_told_at_once(
     world: World, run_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    get_run, seen = world.store.get_run, 0
+    get_run, seen = world.store.runs.get_run, 0
 
     def and_then_it_ends(number: int) -> RunRow | None:
         nonlocal seen
         row = get_run(number)
         seen += 1
         if seen == 1:
-            world.store.get_run = get_run  # type: ignore[method-assign]
+            world.store.runs.get_run = get_run  # type: ignore[method-assign]
             _end(world, run_id)
         return row
 
-    monkeypatch.setattr(world.store, "get_run", and_then_it_ends)
+    monkeypatch.setattr(world.store.runs, "get_run", and_then_it_ends)
     async with served(world.app) as server, httpx.AsyncClient(base_url=server.url, timeout=90) as http:
         assert (await http.get(f"/v1/runs/{run_id}?wait=60")).json()["status"] == "FAILED"
 
@@ -122,7 +124,7 @@ async def test_what_changes_without_an_event_is_told_as_well(
         await _until(lambda: _waiting(world) == 1)
         await asyncio.sleep(0.5)
         fence = world.fence(run_id)
-        await asyncio.to_thread(world.store.note_waiting, fence, "a slot")
+        await asyncio.to_thread(world.store.deployment.note_waiting, fence, "a slot")
         assert (await asked).json()["waiting_for"] == "a slot"
 
 

@@ -105,9 +105,11 @@ def test_a_run_in_full(world: World, client: TestClient) -> None:
     world.claim(run_id)
     world.deploy(run_id)
     fence = world.fence(run_id)
-    world.store.record_look(fence, Look(world.clock(), 0.1, []), [], world.clock() + timedelta(seconds=60), "look")
+    world.store.looks.record_look(
+        fence, Look(world.clock(), 0.1, []), [], world.clock() + timedelta(seconds=60), "look"
+    )
     client.post(f"/v1/runs/{run_id}/stop", json={"request_id": "s", "requested_by": "ada"})
-    world.store.record_export(fence, "empty", None, None)
+    world.store.exports.record_export(fence, "empty", None, None)
     world.clock.forward(7)
     run = client.get(f"/v1/runs/{run_id}").json()
     assert run["tasks"] == {"PENDING": 3}
@@ -134,10 +136,10 @@ def test_tasks_and_their_logs(world: World, client: TestClient) -> None:
     fence, now = world.fence(run_id), world.clock()
     change = Change(first, TaskStatus.PENDING, TaskStatus.LOST, now, "lost", "It vanished", "vanished")
     finding = TaskFinding(change, Observation(0, 1, Phase.GONE, now))
-    world.store.record_look(fence, Look(now, 0.1, [finding.observation]), [finding], now, "look")
-    world.store.save_details(fence, [Details(first, "<b>the end</b>\n")])
-    world.store.apply_details(fence)
-    world.store.apply_findings(fence, "look")
+    world.store.looks.record_look(fence, Look(now, 0.1, [finding.observation]), [finding], now, "look")
+    world.store.looks.save_details(fence, [Details(first, "<b>the end</b>\n")])
+    world.store.looks.apply_details(fence)
+    world.store.looks.apply_findings(fence, "look")
     for params in ({}, {"task": first}):
         log = client.get(f"/v1/runs/{run_id}/logs", params=params)
         assert log.text == "<b>the end</b>\n"
@@ -177,7 +179,9 @@ def test_a_time_is_found_among_corrections_by_bisection() -> None:
     class Store:
         calls = 0
 
-        def corrections(self, run_id: int | None = None, after_id: int = 0, limit: int = 500) -> list[CorrectionRow]:
+        def list_corrections(
+            self, run_id: int | None = None, after_id: int = 0, limit: int = 500
+        ) -> list[CorrectionRow]:
             self.calls += 1
             return [row for row in rows if row.id > after_id][:limit]
 
@@ -196,6 +200,6 @@ def test_crawlers_are_remembered_for_a_moment(world: World, client: TestClient) 
 
 
 def test_reserved_runs_are_shown_before_any_workflow_has_them(world: World, client: TestClient) -> None:
-    row, _ = world.store.reserve_run(RunRequest(crawler="plain"), "k")
+    row, _ = world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
     run = client.get(f"/v1/runs/{row.run_id}").json()
     assert (run["status"], run["verified_at"], run["verified_ago_s"]) == ("INITIALIZING", None, None)

@@ -55,7 +55,7 @@ def run_id(world: World, client: TestClient) -> int:
 
 
 def _ask(world: World, client: TestClient, run_id: int, index: int = 0, attempt: int = 1, **more: Any) -> Any:
-    row = world.store.get_run(run_id)
+    row = world.store.runs.get_run(run_id)
     token = task_tokens.sign_files(KEY, run_ref(run_id) if row is None else row.ref, index, attempt)
     path = f"/v1/runs/{run_id}/tasks/{index}/attempts/{attempt}/files"
     return client.post(path, headers={"Authorization": f"Bearer {token}"}, json={**PART, **more})
@@ -95,7 +95,7 @@ def test_the_token_of_another_run_of_the_number_opens_nothing(world: World, clie
     for answer in refused:
         assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
         assert before.uid in answer.json()["detail"]
-    assert len(world.store.list_tasks(run_id)) == 1
+    assert len(world.store.tasks.list_tasks(run_id)) == 1
 
 
 def test_an_address_is_of_the_region_that_containers_on_aws_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_a_part_that_can_never_be_taken_is_refused_by_name(
 
 def test_a_task_that_has_ended_gets_no_more(world: World, client: TestClient, run_id: int) -> None:
     fence = world.fence(run_id)
-    world.store.mark_stopping(fence, [world.store.list_tasks(run_id)[0].task_id])
+    world.store.stops.mark_stopping(fence, [world.store.tasks.list_tasks(run_id)[0].task_id])
     assert _ask(world, client, run_id).status_code == 200  # stopping is when files are uploaded
     other = int(client.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"])
     world.claim(other)
@@ -185,7 +185,9 @@ async def test_the_whole_way_from_a_crawlers_folder_to_the_archive(
         assert told[0]["uploaded"] is False
         assert "uploads that task's files and does nothing else" in told[0]["why"]
         assert told[1] == {"uploaded": True, "files": 1, "bytes": 4}
-        tasks = [TaskRef(row.task_id, row.task_index, 1, row.cluster_uid) for row in world.store.list_tasks(run_id)]
+        tasks = [
+            TaskRef(row.task_id, row.task_index, 1, row.cluster_uid) for row in world.store.tasks.list_tasks(run_id)
+        ]
         archive = open_archive((tmp_path / "archive").as_uri())
         result = archive.store(
             "7/1/x.zip", task_files(None, None, bundles).files(world.ref(run_id), tasks), {}, lambda *_: None

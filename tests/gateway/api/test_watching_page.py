@@ -24,7 +24,7 @@ def test_every_command_of_the_page_is_answered(world: World) -> None:
         run_id = client.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"]
         logs.write(b"line\n", run_id)
         logs.end(run_id)
-        task_id = world.store.list_tasks(run_id)[0].task_id
+        task_id = world.store.tasks.list_tasks(run_id)[0].task_id
         paths = re.findall(r'curl .*"\$GATEWAY(/[^"]*)"', PAGE)
         assert len(paths) > 5
         for path in paths:

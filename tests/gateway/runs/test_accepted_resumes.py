@@ -32,7 +32,7 @@ def test_the_attempt_is_on_record_before_temporal_hears_of_it(world: World, clie
     real = world.workflows.start
 
     async def watching(request: RunRequest, workflow_id: str, *, repair: bool = False) -> str:
-        row = world.store.get_run(run_id)
+        row = world.store.runs.get_run(run_id)
         assert row is not None
         seen.append((row.status, row.attempt))
         return await real(request, workflow_id, repair=repair)
@@ -61,15 +61,15 @@ def test_a_stop_before_the_claim_stops_what_is_about_to_execute(
     handle = world.claim(run_id)
     assert handle.stop is not None
     assert (handle.stop.force, handle.rerun, handle.status) == (force, rerun, "STOPPING")
-    assert [entry["attempt"] for entry in world.store.cancellations(run_id)] == [handle.attempt]
+    assert [entry["attempt"] for entry in world.store.runs.cancellations(run_id)] == [handle.attempt]
 
 
 def lost(world: World, client: TestClient, run_id: int) -> None:
     """The gateway dies between its database and Temporal."""
     world.workflows.down = True
-    former = world.store.get_run(run_id)
+    former = world.store.runs.get_run(run_id)
     assert former is not None
-    world.store.resume_run(RunRequest(run_id=run_id), OWN, former.attempt)
+    world.store.initiation.resume_run(RunRequest(run_id=run_id), OWN, former.attempt)
     world.workflows.down = False
 
 
@@ -106,17 +106,17 @@ def test_a_start_that_was_lost_is_brought_by_the_sweep(
     handle = world.claim(run_id)
     assert (handle.attempt, handle.stop is not None, handle.repair) == (2, stopped, False)
     world.clock.forward(600)
-    world.store.acted_on_stop(world.fence(run_id), world.clock())
+    world.store.stops.acted_on_stop(world.fence(run_id), world.clock())
     assert asyncio.run(world.sweep().once()) == 0
 
 
 def test_the_former_workflow_claims_no_accepted_attempt(world: World, client: TestClient, run_id: int) -> None:
-    former = world.store.get_run(run_id)
+    former = world.store.runs.get_run(run_id)
     assert former is not None
     client.post(f"/v1/runs/{run_id}/resume")
     owner = Owner(former.owner_workflow_id or "", former.owner_run_id or "")
     with pytest.raises(Fenced, match="may not claim it again"):
-        world.store.claim_run(RunRequest(run_id=run_id), owner, lambda _: False)
+        world.store.initiation.claim_run(RunRequest(run_id=run_id), owner, lambda _: False)
 
 
 def test_many_resumes_at_once_are_one_attempt(world: World, client: TestClient, run_id: int) -> None:
@@ -142,7 +142,7 @@ def test_a_late_start_of_a_resume_executes_nothing_again(world: World, client: T
     world.claim(run_id)
     world.end(run_id)
     with pytest.raises(NotInThisState, match="nothing of it is left to repair"):
-        world.store.claim_run(RunRequest(run_id=run_id), Owner(OWN, "late"), lambda _: False, repair=True)
+        world.store.initiation.claim_run(RunRequest(run_id=run_id), Owner(OWN, "late"), lambda _: False, repair=True)
 
 
 def test_tasks_may_be_added_as_soon_as_the_resume_is_accepted(world: World, client: TestClient, run_id: int) -> None:

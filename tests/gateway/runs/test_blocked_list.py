@@ -129,7 +129,7 @@ async def test_reading_waits_for_temporal_once_and_not_each_time(world: World, m
     with world.client() as client:
         run_id, _ = started(client)
     monkeypatch.setattr(world.workflows, "problem", hang)
-    row = world.store.get_run(run_id)
+    row = world.store.runs.get_run(run_id)
     assert row is not None
     known = Blocked(world.workflows, Metrics(), every_s=3600)
     assert [await known.of(row) for _ in range(5)] == [None] * 5

@@ -28,7 +28,7 @@ def test_tasks_are_recorded_and_the_workflow_looks(world: World, client: TestCli
     assert answer.status_code == 202
     body = answer.json()
     assert (body["run_id"], [t["index"] for t in body["tasks"]], body["note"]) == (run_id, [1, 2], None)
-    assert [(t.task_index, t.args) for t in world.store.list_tasks(run_id)][1:] == [
+    assert [(t.task_index, t.args) for t in world.store.tasks.list_tasks(run_id)][1:] == [
         (1, {"page": "1"}),
         (2, {"page": "2"}),
     ]
@@ -47,7 +47,7 @@ def test_a_repeat_adds_nothing_and_another_body_under_the_key_is_refused(
     assert again["tasks"] == first["tasks"]
     other = client.post(f"/v1/runs/{run_id}/tasks", json={**body, "tasks": [{}]}, headers=headers)
     assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
-    assert len(world.store.list_tasks(run_id)) == 3
+    assert len(world.store.tasks.list_tasks(run_id)) == 3
 
 
 def test_many_at_once_under_one_key_add_once(world: World, client: TestClient, run_id: int) -> None:
@@ -58,7 +58,7 @@ def test_many_at_once_under_one_key_add_once(world: World, client: TestClient, r
 
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(send, range(16)))) == 1
-    assert len(world.store.list_tasks(run_id)) == 3
+    assert len(world.store.tasks.list_tasks(run_id)) == 3
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_wrong_tasks_are_named_and_nothing_is_added(
     answer = client.post(f"/v1/runs/{run_id}/tasks", json=body)
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
     assert words in answer.text
-    assert len(world.store.list_tasks(run_id)) == 1
+    assert len(world.store.tasks.list_tasks(run_id)) == 1
 
 
 def test_a_run_that_ends_or_ended_takes_none(world: World, client: TestClient, run_id: int) -> None:
@@ -89,7 +89,7 @@ def test_a_run_that_ends_or_ended_takes_none(world: World, client: TestClient, r
     world.end(run_id, RunStatus.FAILED)
     assert client.post(f"/v1/runs/{run_id}/tasks", json=PAGES).status_code == 409
     assert client.post("/v1/runs/4711/tasks", json=PAGES).status_code == 404
-    assert len(world.store.list_tasks(run_id)) == 1
+    assert len(world.store.tasks.list_tasks(run_id)) == 1
 
 
 def test_without_temporal_they_are_recorded_and_the_note_says_so(world: World, client: TestClient, run_id: int) -> None:
@@ -97,7 +97,7 @@ def test_without_temporal_they_are_recorded_and_the_note_says_so(world: World, c
     answer = client.post(f"/v1/runs/{run_id}/tasks", json=PAGES)
     assert answer.status_code == 202
     assert "recorded" in answer.json()["note"]
-    assert len(world.store.list_tasks(run_id)) == 3
+    assert len(world.store.tasks.list_tasks(run_id)) == 3
 
 
 def test_a_crawlers_token_is_good_for_its_own_run_and_two_calls_only(world: World, run_id: int) -> None:
@@ -116,4 +116,4 @@ def test_a_crawlers_token_is_good_for_its_own_run_and_two_calls_only(world: Worl
         ]:
             refused = client.request(method, path, headers=mine, json=PAGES if method == "POST" else None)
             assert (refused.status_code, refused.json()["code"]) == (403, "forbidden"), path
-    assert len(world.store.list_tasks(other)) == 1
+    assert len(world.store.tasks.list_tasks(other)) == 1

@@ -28,12 +28,12 @@ def ended(world: World, client: TestClient) -> int:
 def archived(world: World, archive: FakeArchive, run_id: int, folder: Path, attempt: int = 1) -> bytes:
     folder.mkdir(exist_ok=True)
     (folder / "items.jsonl").write_text(f'{{"attempt": {attempt}}}\n')
-    row = world.store.get_run(run_id)
+    row = world.store.runs.get_run(run_id)
     assert row is not None
     assert row.owner_run_id is not None
     key = archive_key(run_id, attempt)
     result = archive.store(key, [FileSource("0", folder)], {"run_id": run_id}, lambda files, size: None)
-    world.store.record_export(Fence(run_id, attempt, row.owner_run_id, row.run_uid), "exported", result, None)
+    world.store.exports.record_export(Fence(run_id, attempt, row.owner_run_id, row.run_uid), "exported", result, None)
     return archive.stored[result.url]
 
 
@@ -41,7 +41,7 @@ def test_deliveries_are_asked_for_again(world: World, client: TestClient, ended:
     answer = client.post(f"/v1/runs/{ended}/export")
     assert answer.status_code == 202
     assert f"crawl-export/{world.ref(ended)}/1" in answer.json()["note"]
-    row = world.store.get_run(ended)
+    row = world.store.runs.get_run(ended)
     assert row is not None
     assert world.workflows.exports == [(Fence(ended, 1, row.owner_run_id or "", row.run_uid), True, True)]
 

@@ -76,14 +76,14 @@ def test_a_repeat_that_came_while_the_catalogue_was_asked_finds_the_run(
     elsewhere = with_limits(RunRequest(crawler="plain"), {"stall_timeout_s": 66.0})
 
     def slow() -> list[CrawlerDefinition]:
-        world.store.reserve_run(elsewhere, "k")
+        world.store.initiation.reserve_run(elsewhere, "k")
         return asked()
 
     monkeypatch.setattr(world.scheduler, "crawlers", slow)
     body = {"crawler": "plain", "priority": priority}
     answer = client.post("/v1/runs", json=body, headers={"Idempotency-Key": "k"})
     assert answer.status_code == status, answer.text
-    [row] = world.store.list_runs()
+    [row] = world.store.runs.list_runs()
     assert row.request["limits"]["stall_timeout_s"] == 66.0
     if status == 202:
         assert (answer.json()["run_id"], answer.headers["Idempotency-Replayed"]) == (row.run_id, "true")
@@ -94,7 +94,7 @@ def test_the_same_key_with_another_body_is_refused(world: World, client: TestCli
     answer = client.post("/v1/runs", json={"crawler": "plain", "priority": 1}, headers={"Idempotency-Key": "k"})
     assert answer.status_code == 422
     assert answer.json()["code"] == "idempotency_mismatch"
-    assert len(world.store.list_runs()) == 1
+    assert len(world.store.runs.list_runs()) == 1
 
 
 def test_a_key_in_the_body_counts_and_may_not_differ_from_the_header(client: TestClient) -> None:
@@ -120,7 +120,7 @@ def test_twenty_at_once_with_one_key_make_one_run_and_one_workflow(world: World,
         answers = set(pool.map(start, range(20)))
     assert {status for status, _ in answers} == {202}
     assert len({run_id for _, run_id in answers}) == 1
-    assert len(world.store.list_runs()) == 1
+    assert len(world.store.runs.list_runs()) == 1
     assert len(world.workflows.started) == 1
 
 
@@ -130,24 +130,24 @@ def test_many_tasks_are_stored_and_do_not_travel(world: World, client: TestClien
     assert answer.status_code == 202
     run_id = answer.json()["run_id"]
     assert answer.json()["multi"] is True
-    assert world.store.count_tasks(run_id).queued == 501
+    assert world.store.tasks.count_tasks(run_id).queued == 501
     assert world.workflows.started[0][1].tasks is None
-    assert world.store.list_tasks(run_id, limit=2)[1].args == {"page": "1"}
+    assert world.store.tasks.list_tasks(run_id, limit=2)[1].args == {"page": "1"}
 
 
 def test_ten_thousand_tasks_are_taken_and_one_more_is_not(world: World, client: TestClient) -> None:
     tasks = [{"args": {"page": str(n)}} for n in range(10_001)]
     assert client.post("/v1/runs", json={"crawler": "plain", "tasks": tasks}).status_code == 422
     answer = client.post("/v1/runs", json={"crawler": "plain", "tasks": tasks[:-1]})
-    assert world.store.count_tasks(answer.json()["run_id"]).queued == 10_000
+    assert world.store.tasks.count_tasks(answer.json()["run_id"]).queued == 10_000
 
 
 def test_limits_of_the_catalogue_fill_what_the_caller_left(world: World, client: TestClient) -> None:
     run = client.post("/v1/runs", json={"crawler": "plain", "limits": {"stop_grace_s": 5}}).json()
-    limits = world.store.request_of(run["run_id"]).limits
+    limits = world.store.runs.request_of(run["run_id"]).limits
     assert (limits.stall_timeout_s, limits.stop_grace_s) == (77.0, 5.0)
     run = client.post("/v1/runs", json={"crawler": "plain", "limits": {"stall_timeout_s": 9}}).json()
-    assert world.store.request_of(run["run_id"]).limits.stall_timeout_s == 9.0
+    assert world.store.runs.request_of(run["run_id"]).limits.stall_timeout_s == 9.0
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_wrong_request_names_the_field_and_leaves_no_row(
     assert answer.headers["content-type"] == "application/problem+json"
     assert problem["errors"][0]["field"] == field
     assert field in problem["detail"]
-    assert world.store.list_runs() == []
+    assert world.store.runs.list_runs() == []
     assert world.workflows.started == []
 
 
@@ -203,13 +203,21 @@ def test_the_scheduler_service_down_is_no_reason_to_accept_anything(world: World
     answer = client.post("/v1/runs", json={"crawler": "plain"})
     assert (answer.status_code, answer.json()["code"]) == (503, "scheduler_unavailable")
     assert answer.headers["Retry-After"]
-    assert world.store.list_runs() == []
+    assert world.store.runs.list_runs() == []
 
 
 def test_with_the_scheduler_service_down_a_start_goes_by_the_catalogue_last_read(world: World) -> None:
     now = 100.0
     crawlers = Crawlers(world.scheduler, clock=lambda: now)
-    commands = Commands(world.store, world.workflows, crawlers, world.clock)
+    commands = Commands(
+        world.store.initiation,
+        world.store.additions,
+        world.store.stops,
+        world.store.runs,
+        world.workflows,
+        crawlers,
+        world.clock,
+    )
 
     def start(key: str, crawler: str = "plain") -> Outcome:
         return asyncio.run(commands.start(StartRun.model_validate({"crawler": crawler}), key))
@@ -271,7 +279,7 @@ def test_a_lost_answer_of_temporal_starts_nothing_twice(world: World, client: Te
 
 def test_a_gateway_killed_between_row_and_workflow_is_mended_by_another(world: World, client: TestClient) -> None:
     # Killed there, the process leaves exactly this behind:
-    row, fresh = world.store.reserve_run(RunRequest(crawler="plain"), "k")
+    row, fresh = world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
     assert fresh
     world.clock.forward(5)
     assert asyncio.run(world.sweep().once()) == 0, "a young row belongs to the request that writes it"
@@ -283,7 +291,7 @@ def test_a_gateway_killed_between_row_and_workflow_is_mended_by_another(world: W
 
 
 def test_the_app_sweeps_by_itself(world: World) -> None:
-    world.store.reserve_run(RunRequest(crawler="plain"), "k")
+    world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
     world.clock.forward(11)
     with world.client(world.new_app(sweep_s=0.02)) as client:
         until = time.monotonic() + 150
@@ -293,7 +301,7 @@ def test_the_app_sweeps_by_itself(world: World) -> None:
 
 
 def test_the_sweep_survives_everything_and_tries_a_stubborn_row_ever_more_rarely(world: World) -> None:
-    world.store.reserve_run(RunRequest(crawler="plain"), "k")
+    world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
     sweep, tries = world.sweep(), 0
 
     async def broken(*_: object, **__: object) -> str:
@@ -309,7 +317,7 @@ def test_the_sweep_survives_everything_and_tries_a_stubborn_row_ever_more_rarely
 
 
 def test_a_run_that_ended_meanwhile_is_not_started_by_the_sweep(world: World) -> None:
-    row, _ = world.store.reserve_run(RunRequest(crawler="plain"), "k")
+    row, _ = world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
     world.clock.forward(11)
     sweep = world.sweep()
     commands = sweep._commands
@@ -318,7 +326,7 @@ def test_a_run_that_ended_meanwhile_is_not_started_by_the_sweep(world: World) ->
     world.end(row.run_id)
     asyncio.run(commands.take_over(row))
     assert len(world.workflows.started) == 1
-    assert world.store.get_run(row.run_id).status is RunStatus.FAILED  # type: ignore[union-attr]
+    assert world.store.runs.get_run(row.run_id).status is RunStatus.FAILED  # type: ignore[union-attr]
 
 
 def test_the_body_has_every_field_of_a_run_request() -> None:
@@ -344,9 +352,9 @@ def test_numbers_of_json_are_taken_for_arguments_that_are_declared_so(world: Wor
         "/v1/runs", json={"crawler": "plain", "args": body, "tasks": [{"args": {"pages": 3}}]}, headers=key
     )
     assert run.status_code == 202, run.text
-    stored = world.store.request_of(run.json()["run_id"])
+    stored = world.store.runs.request_of(run.json()["run_id"])
     assert stored.args == {"pages": "10", "delay": "0.5", "images": "true", "word": "10", "size": "100"}
-    assert [task.args for task in world.store.list_tasks(run.json()["run_id"])] == [{"pages": "3"}]
+    assert [task.args for task in world.store.tasks.list_tasks(run.json()["run_id"])] == [{"pages": "3"}]
     # The same in quotes is the same request.
     quoted = {"crawler": "plain", "args": stored.args, "tasks": [{"args": {"pages": "3"}}]}
     assert client.post("/v1/runs", json=quoted, headers=key).headers["Idempotency-Replayed"] == "true"
@@ -382,7 +390,7 @@ def test_an_argument_of_another_type_is_refused_at_the_door(
     [error] = answer.json()["errors"]
     assert error["field"] == (f"tasks[0].{field}" if own else field)
     assert ("give " in error["message"]) or ("put it in quotes" in error["message"])
-    assert world.store.list_runs() == []
+    assert world.store.runs.list_runs() == []
 
 
 @pytest.mark.parametrize("name", ["EXTENSIONS", "LOG_FILE", "FEEDS", "made_up"])
@@ -391,7 +399,7 @@ def test_a_setting_that_may_be_code_is_refused_with_its_cure(world: World, clien
     [error] = answer.json()["errors"]
     assert (answer.status_code, error["field"]) == (422, f"settings.{name}")
     assert "allow_settings" in error["message"]
-    assert world.store.list_runs() == []
+    assert world.store.runs.list_runs() == []
     plain = world.scheduler.catalogue.crawlers["plain"]
     world.scheduler.catalogue.crawlers["plain"] = dataclasses.replace(plain, settings={name: "x"})
     assert client.post("/v1/runs", json={"crawler": "plain"}).status_code == 202

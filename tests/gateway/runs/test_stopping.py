@@ -32,7 +32,7 @@ def test_a_stop_is_recorded_and_told(world: World, client: TestClient, run_id: i
     stop = answer.json()["stop"]
     assert (stop["requested_by"], stop["reason"], stop["force"]) == ("ada", "enough", False)
     assert world.workflows.signals == [(OWN, StopRequest("s1", "ada", "enough"))]
-    [logged] = world.store.cancellations(run_id)
+    [logged] = world.store.runs.cancellations(run_id)
     assert logged["request_id"] == "s1"
 
 
@@ -45,7 +45,7 @@ def test_the_row_exists_before_temporal_hears_of_the_stop(world: World, client: 
     real = world.workflows.stop
 
     async def watching(workflow_id: str, stop: StopRequest) -> bool:
-        row = world.store.get_run(run_id)
+        row = world.store.runs.get_run(run_id)
         seen.append(row is not None and row.stop is not None)
         return await real(workflow_id, stop)
 
@@ -60,7 +60,7 @@ def test_a_second_stop_is_200_and_a_forced_one_after_it_is_new(world: World, cli
         for body in ({"request_id": "a"}, {"request_id": "a"}, {"force": True, "request_id": "b"}, {"force": True})
     ]
     assert codes == [202, 200, 202, 200]
-    assert [entry["request_id"] for entry in world.store.cancellations(run_id)][:2] == ["a", "b"]
+    assert [entry["request_id"] for entry in world.store.runs.cancellations(run_id)][:2] == ["a", "b"]
     assert world.workflows.signals[2][1] == StopRequest("b", force=True)
 
 
@@ -85,7 +85,7 @@ def test_a_hundred_stops_under_one_id_make_one_log_row(world: World, client: Tes
         codes = list(pool.map(stop, range(100)))
     assert set(codes) <= {200, 202}
     assert 202 in codes
-    assert len(world.store.cancellations(run_id)) == 1
+    assert len(world.store.runs.cancellations(run_id)) == 1
 
 
 def test_a_stop_of_an_ended_run_is_200_with_its_state_and_writes_nothing(
@@ -95,7 +95,7 @@ def test_a_stop_of_an_ended_run_is_200_with_its_state_and_writes_nothing(
     answer = client.post(f"/v1/runs/{run_id}/stop", json={"reason": "too late"})
     assert (answer.status_code, answer.json()["status"]) == (200, "FAILED")
     assert "ended already" in answer.json()["note"]
-    assert world.store.cancellations(run_id) == []
+    assert world.store.runs.cancellations(run_id) == []
     assert world.workflows.signals == []
 
 
@@ -117,7 +117,7 @@ def test_where_no_workflow_is_open_a_stop_starts_one_for_the_run(world: World, c
 
 def test_an_owner_with_an_id_of_its_own_is_told_under_that(world: World, client: TestClient) -> None:
     world.workflows.open["my-own-id"] = "chain-x"
-    row, _ = world.store.reserve_run(RunRequest(crawler="plain"), "outside")
+    row, _ = world.store.initiation.reserve_run(RunRequest(crawler="plain"), "outside")
     world.workflows.started.append(("my-own-id", RunRequest(crawler="plain", run_id=row.run_id)))
     world.claim(row.run_id)
     assert client.get(f"/v1/runs/{row.run_id}").json()["workflow_id"] == "my-own-id"
@@ -136,14 +136,14 @@ def test_temporal_down_does_not_lose_a_stop(world: World, client: TestClient, ru
     assert asyncio.run(sweep.once()) == 1
     assert world.workflows.signals == [(OWN, StopRequest("s", None, "now", True))]
     assert asyncio.run(sweep.once()) == 0, "told just now"
-    world.store.acted_on_stop(world.fence(run_id), world.clock())
+    world.store.stops.acted_on_stop(world.fence(run_id), world.clock())
     world.clock.forward(600)
     assert asyncio.run(sweep.once()) == 0
 
 
 def test_the_sweep_starts_a_workflow_for_a_stop_that_nobody_can_hear(world: World, run_id: int) -> None:
     world.workflows.open.clear()
-    world.store.record_stop(run_id, StopIntent(world.clock()), "s")
+    world.store.stops.record_stop(run_id, StopIntent(world.clock()), "s")
     world.clock.forward(11)
     assert asyncio.run(world.sweep().once()) == 1
     assert world.workflows.started[-1][1].run_id == run_id
@@ -151,7 +151,7 @@ def test_the_sweep_starts_a_workflow_for_a_stop_that_nobody_can_hear(world: Worl
 
 def test_a_limits_stop_is_not_told_to_the_workflow_that_set_it(world: World, run_id: int) -> None:
     intent = StopIntent(world.clock(), limit="timed_out")
-    world.store.record_stop(run_id, intent, None, world.fence(run_id))
+    world.store.stops.record_stop(run_id, intent, None, world.fence(run_id))
     world.clock.forward(11)
     asyncio.run(world.sweep().once())
     assert world.workflows.signals == []
@@ -297,7 +297,7 @@ def test_nobody_looks_at_an_ended_run_or_without_a_workflow(world: World, client
 
 def test_staleness_is_told(world: World, client: TestClient, run_id: int) -> None:
     world.deploy(run_id)
-    world.store.mark_started(world.fence(run_id), world.clock(), world.clock() + timedelta(seconds=60))
+    world.store.deployment.mark_started(world.fence(run_id), world.clock(), world.clock() + timedelta(seconds=60))
     assert client.get(f"/v1/runs/{run_id}").json()["stale"] is False
     world.clock.forward(121)
     assert client.get(f"/v1/runs/{run_id}").json()["stale"] is True

@@ -82,7 +82,7 @@ class Pair:
     def runs(self) -> int:
         store = open_store(self.database)
         try:
-            return len(store.list_runs(limit=200))
+            return len(store.runs.list_runs(limit=200))
         finally:
             store.close()
 

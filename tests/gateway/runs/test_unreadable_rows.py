@@ -19,7 +19,7 @@ def _start(client: TestClient) -> int:
 
 
 def _write(world: World, statement: str, *values: Any) -> None:
-    database = world.store._db.engine.url.database
+    database = world.store.database.engine.url.database
     with sqlite3.connect(str(database), timeout=10) as connection:
         assert connection.execute(statement, values).rowcount
     connection.close()
@@ -81,7 +81,7 @@ def test_a_stop_of_a_run_whose_row_cannot_be_read_is_told(
 ) -> None:
     run = _start(client)
     world.claim(run)
-    owner = world.store.get_run(run)
+    owner = world.store.runs.get_run(run)
     before = getattr(owner, column)
     _write(world, f"UPDATE run_history SET {column} = ?", SPOILT[column])
     body = {"request_id": "s", "force": force, "reason": "enough"}
@@ -94,15 +94,15 @@ def test_a_stop_of_a_run_whose_row_cannot_be_read_is_told(
         assert column in told["unreadable"]
     assert owner is not None
     assert world.workflows.signals == [(owner.owner_workflow_id, StopRequest("s", None, "enough", force))] * 2
-    logged = [(one["request_id"], one["force"]) for one in world.store.cancellations(run)]
+    logged = [(one["request_id"], one["force"]) for one in world.store.runs.cancellations(run)]
     assert logged == ([] if column == "attempt" else [("s", force)])
     asked = client.get(f"/v1/runs/{run}/stop").json()
     assert (asked["asked"], asked["force"]) == ((False, False) if column == "attempt" else (True, force))
     if column != "attempt":
         return
     _write(world, "UPDATE run_history SET attempt = ?", before)
-    world.store.record_stop(run, StopIntent(world.clock(), force), "s", world.fence(run))
-    assert len(world.store.cancellations(run)) == 1
+    world.store.stops.record_stop(run, StopIntent(world.clock(), force), "s", world.fence(run))
+    assert len(world.store.runs.cancellations(run)) == 1
 
 
 def test_an_unrecorded_stop_that_nobody_can_hear_is_no_success(world: World, client: TestClient) -> None:
@@ -120,4 +120,4 @@ def test_an_unrecorded_stop_that_nobody_can_hear_is_no_success(world: World, cli
     assert (answer.status_code, answer.json()["code"]) == (500, "row_unreadable")
     _write(world, "UPDATE run_history SET status = 'PROCESSING'")
     assert client.post(f"/v1/runs/{run}/stop", json={"request_id": "s"}).status_code == 202
-    assert [one["request_id"] for one in world.store.cancellations(run)] == ["s"], "one wish, one row"
+    assert [one["request_id"] for one in world.store.runs.cancellations(run)] == ["s"], "one wish, one row"

@@ -49,14 +49,14 @@ class Task:
     def __init__(self, world: World) -> None:
         self.world, self.store = world, world.store
         owner = Owner("w", "chain")
-        handle = self.store.create_run(RunRequest(crawler="plain"), "logged", owner)
+        handle = self.store.initiation.create_run(RunRequest(crawler="plain"), "logged", owner)
         self.run_id = handle.run_id
         self.fence = Fence(self.run_id, 1, "chain", handle.run_uid)
-        self.task_id = self.store.list_tasks(self.run_id)[0].task_id
+        self.task_id = self.store.tasks.list_tasks(self.run_id)[0].task_id
 
     def deployed(self) -> None:
-        tasks, _ = self.store.offer_tasks(self.fence, 1, None, self.world.clock() + timedelta(seconds=25))
-        self.store.record_deployed(
+        tasks, _ = self.store.deployment.offer_tasks(self.fence, 1, None, self.world.clock() + timedelta(seconds=25))
+        self.store.deployment.record_deployed(
             self.fence, "fake", [Deployed(task.index, "created", "n", "u") for task in tasks], self.world.clock()
         )
 
@@ -65,11 +65,11 @@ class Task:
         finding = TaskFinding(
             Change(self.task_id, before, after, now), Observation(0, 1, Phase.ENDED, now, name="n", uid="u")
         )
-        self.store.record_look(self.fence, Look(now, 0.1, [finding.observation]), [finding], now, "look")
+        self.store.looks.record_look(self.fence, Look(now, 0.1, [finding.observation]), [finding], now, "look")
         if tail is not None:
-            self.store.save_details(self.fence, [Details(self.task_id, tail)])
-        self.store.apply_details(self.fence)
-        self.store.apply_findings(self.fence, "look")
+            self.store.looks.save_details(self.fence, [Details(self.task_id, tail)])
+        self.store.looks.apply_details(self.fence)
+        self.store.looks.apply_findings(self.fence, "look")
 
     def running(self) -> None:
         self.deployed()

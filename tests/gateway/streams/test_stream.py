@@ -23,7 +23,7 @@ from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.gateway.streams.feed import BUSY_S, IDLE_S, Feed, encode
-from crawler_lifecycle.ports import Event, Fence, Owner, RunStore
+from crawler_lifecycle.ports import Event, Fence, Owner
 from tests.gateway.gateway_world import World
 from tests.gateway.served import Sse, events, listening, served
 from tests.support.examples import examples
@@ -41,14 +41,14 @@ class Telling:
     def run(self) -> int:
         n = next(self._numbers)
         owner = Owner(f"w/{n}", f"chain-{n}")
-        return self.store.create_run(RunRequest(crawler="plain"), f"told-{n}", owner).run_id
+        return self.store.initiation.create_run(RunRequest(crawler="plain"), f"told-{n}", owner).run_id
 
     def tell(self, run_id: int, **body: Any) -> Event:
-        row = self.store.get_run(run_id)
+        row = self.store.runs.get_run(run_id)
         assert row is not None
         assert row.owner_run_id is not None
         fence = Fence(run_id, row.attempt, row.owner_run_id, row.run_uid)
-        return self.store.append_event(fence, "test.told", f"test-{next(self._numbers)}", body)
+        return self.store.events.append_event(fence, "test.told", f"test-{next(self._numbers)}", body)
 
 
 @pytest.fixture
@@ -198,8 +198,10 @@ async def test_readers_that_leave_are_forgotten_and_nobody_is_asked_for_nobody(
     world: World, telling: Telling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[float] = []
-    real = world.store.events_after
-    monkeypatch.setattr(world.store, "events_after", lambda *args: (asked.append(time.monotonic()), real(*args))[1])
+    real = world.store.events.events_after
+    monkeypatch.setattr(
+        world.store.events, "events_after", lambda *args: (asked.append(time.monotonic()), real(*args))[1]
+    )
     run_id = telling.run()
     async with served(world.app) as server:
         async with asyncio.TaskGroup() as group:
@@ -256,7 +258,7 @@ async def test_an_outage_of_the_database_loses_nothing(
 
     tell = telling.tell
     for name in ("events_after", "last_event_seq"):
-        monkeypatch.setattr(world.store, name, failing(getattr(world.store, name)))
+        monkeypatch.setattr(world.store.events, name, failing(getattr(world.store.events, name)))
     async with served(world.app) as server, listening(server.url) as stream:
         await _take(stream, 1)
         first = await asyncio.to_thread(tell, run_id)
@@ -278,8 +280,8 @@ async def test_a_stream_may_begin_in_an_outage(world: World, monkeypatch: pytest
             raise StoreUnavailable("the database is gone")
         return 0
 
-    monkeypatch.setattr(world.store, "last_event_seq", last)
-    monkeypatch.setattr(world.store, "get_run", lambda _: last())
+    monkeypatch.setattr(world.store.events, "last_event_seq", last)
+    monkeypatch.setattr(world.store.runs, "get_run", lambda _: last())
     async with served(world.app) as server, listening(server.url, run_id=1) as stream:
         await asyncio.sleep(0.3)
         down = False
@@ -340,7 +342,7 @@ def test_reconnecting_again_and_again_gives_every_event_once_and_in_order(
     async def play() -> None:
         chance = random.Random(seed)
         outbox, total = Outbox(), 80
-        feed = Feed(_as_store(outbox), Metrics(), lambda: AT, kept=kept, ping_s=0.02)
+        feed = _feed(outbox, kept=kept, ping_s=0.02)
         running = asyncio.create_task(feed.run())
 
         async def write() -> None:
@@ -384,7 +386,7 @@ async def test_a_reader_that_shows_nothing_still_gets_signs_of_life_and_moves_on
     """With a filter, events of other runs come all the time: the pings must come all the same, and carry the place."""
     outbox = Outbox()
     outbox.append(1)
-    feed = Feed(_as_store(outbox), Metrics(), lambda: AT, ping_s=0.05)
+    feed = _feed(outbox, ping_s=0.05)
     running = asyncio.create_task(feed.run())
     feed.enter()
     pings: list[int] = []
@@ -401,7 +403,7 @@ async def test_a_reader_that_shows_nothing_still_gets_signs_of_life_and_moves_on
 
 @pytest.mark.usefixtures("quick")
 async def test_a_feed_that_closes_rests_even_if_a_reader_lingers() -> None:
-    feed = Feed(_as_store(Outbox()), Metrics(), lambda: AT)
+    feed = _feed(Outbox())
     running = asyncio.create_task(feed.run())
     feed.enter()
     async with aclosing(feed.stream(None, None)) as stream:
@@ -421,8 +423,8 @@ def test_the_format_survives_whatever_a_body_holds() -> None:
 # --- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _as_store(outbox: Outbox) -> RunStore:
-    return outbox  # type: ignore[return-value]
+def _feed(outbox: Outbox, **options: Any) -> Feed:
+    return Feed(outbox, outbox, Metrics(), lambda: AT, **options)  # type: ignore[arg-type]
 
 
 def _metric(world: World, name: str, **labels: str) -> float:

@@ -23,7 +23,7 @@ DAY = 86_400.0
 
 @pytest.fixture
 def pruner(world: World) -> Iterator[Pruner]:
-    with closing(open_pruner(world.store._db.engine.url.render_as_string(), clock=world.clock)) as pruner:
+    with closing(open_pruner(world.store.database.engine.url.render_as_string(), clock=world.clock)) as pruner:
         yield pruner
 
 
@@ -36,8 +36,8 @@ def ended(runs: lives.World, name: str, *, wait: float = 0) -> Fence:
     fence = runs.deployed(name, crawler="plain")
     runs.execute(fence)
     runs.clock.forward(wait * DAY)
-    tasks = runs.store.list_tasks(fence.run_id)
-    runs.store.save_details(fence, [Details(task.task_id, "the end of a log") for task in tasks])
+    tasks = runs.store.tasks.list_tasks(fence.run_id)
+    runs.store.looks.save_details(fence, [Details(task.task_id, "the end of a log") for task in tasks])
     runs.finish(fence)
     return fence
 
@@ -50,7 +50,7 @@ def prune(pruner: Pruner, world: World) -> int:
 
 
 def kept(world: World, run_id: int | None = None) -> list[Event]:
-    return world.store.events_after(0, 10_000, run_id)
+    return world.store.events.events_after(0, 10_000, run_id)
 
 
 async def _take(stream: AsyncIterator[Sse], count: int) -> list[Sse]:
@@ -71,12 +71,12 @@ async def test_a_place_behind_which_events_were_removed(
     place = kept(world)[1].seq
     world.clock.forward(100 * DAY)
     assert prune(pruner, world) > 3
-    newest = world.store.last_event_seq()
+    newest = world.store.events.last_event_seq()
     one = {} if run_id is None else {"run_id": run_id}
     async with served(world.app) as server, listening(server.url, last=str(place), **one) as stream:
         [hello] = await _take(stream, 1)
         assert (hello.event, hello.data["reset"], hello.data["seq"], hello.id) == ("hello", True, newest, str(newest))
-        await asyncio.to_thread(world.store.append_event, old, "test.told", "k", {})
+        await asyncio.to_thread(world.store.events.append_event, old, "test.told", "k", {})
         assert numbers(await _take(stream, 1)) == [newest + 1]
     async with served(world.app) as server, listening(server.url, last=str(newest), **one) as stream:
         [hello, told] = await _take(stream, 2)
@@ -95,13 +95,13 @@ async def test_what_was_removed_further_on_is_told_when_it_is_reached(
     ended(runs, "old")
     world.clock.forward(100 * DAY)
     assert prune(pruner, world) > 3
-    newest = world.store.last_event_seq()
+    newest = world.store.events.last_event_seq()
     async with served(world.app) as server, listening(server.url, last=str(there[0])) as stream:
         hello, *told = await _take(stream, len(there))
         assert (hello.data["reset"], numbers(told)) == (False, there[1:])
         [again] = await _take(stream, 1)
         assert (again.event, again.data["reset"], again.data["seq"]) == ("hello", True, newest)
-        await asyncio.to_thread(world.store.append_event, live, "test.told", "k", {})
+        await asyncio.to_thread(world.store.events.append_event, live, "test.told", "k", {})
         assert numbers(await _take(stream, 1)) == [newest + 1]
 
 
@@ -111,7 +111,7 @@ async def test_the_end_is_removed(world: World, runs: lives.World, pruner: Prune
     place = next(event.seq for event in kept(world) if event.type == "run.ended")
     world.clock.forward(100 * DAY)
     assert prune(pruner, world) > 3
-    newest = world.store.last_event_seq()
+    newest = world.store.events.last_event_seq()
     assert kept(world)[-1].seq == place < newest
     async with served(world.app) as server, listening(server.url, last=str(place)) as stream:
         [hello] = await _take(stream, 1)
@@ -154,7 +154,7 @@ async def test_removed_between_two_pages(
     old = ended(runs, "old")
     there = [event.seq for event in kept(world)]
     world.clock.forward(100 * DAY)
-    newest, really, asked = world.store.last_event_seq(), world.store.events_after, list[int]()
+    newest, really, asked = world.store.events.last_event_seq(), world.store.events.events_after, list[int]()
 
     def events_after(seq: int, limit: int = 500, run_id: int | None = None) -> list[Event]:
         if run_id is not None:
@@ -163,7 +163,7 @@ async def test_removed_between_two_pages(
                 assert prune(pruner, world) > 3
         return really(seq, limit, run_id)
 
-    monkeypatch.setattr(world.store, "events_after", events_after)
+    monkeypatch.setattr(world.store.events, "events_after", events_after)
     async with (
         served(world.app) as server,
         listening(server.url, last=str(there[0]), run_id=old.run_id) as stream,
@@ -176,7 +176,7 @@ async def test_removed_between_two_pages(
 
 def test_a_log_that_was_removed_says_so(world: World, runs: lives.World, pruner: Pruner, client: TestClient) -> None:
     old = ended(runs, "old")
-    [task] = world.store.list_tasks(old.run_id)
+    [task] = world.store.tasks.list_tasks(old.run_id)
     assert client.get(f"/v1/runs/{old.run_id}/logs").text == "the end of a log"
     world.clock.forward(100 * DAY)
     assert prune(pruner, world) > 3

@@ -43,17 +43,19 @@ def _play(world: World, client: TestClient, run: Run) -> None:
     client.post(f"/v1/runs/{run.run_id}/stop", json=body)
     world.clock.forward(1)
     run.stop_is_acted_on()
-    second = run.store.list_tasks(run.run_id)[1].task_id
-    run.store.mark_stopping(run.fence, [second])
+    second = run.store.tasks.list_tasks(run.run_id)[1].task_id
+    run.store.stops.mark_stopping(run.fence, [second])
     world.clock.forward(1)
     now = world.clock()
     end = End(exit_code=137, signal=9, reason="OOMKilled", message="limit\x1b[31m 512Mi", finished_at=now)
     change = Change(second, TaskStatus.STOPPING, TaskStatus.CANCELLED, now, "cancelled", "Stopped", None)
     run.look(TaskFinding(change, Observation(1, 1, Phase.ENDED, now, end=end)))
     world.clock.forward(90)
-    run.store.apply_details(run.fence)
-    run.store.apply_findings(run.fence, "look")
-    run.store.end_run(run.fence, lambda groups, stop: Verdict(RunStatus.FAILED, "cancelled", "Stopped by ada"))
+    run.store.looks.apply_details(run.fence)
+    run.store.looks.apply_findings(run.fence, "look")
+    run.store.completion.end_run(
+        run.fence, lambda groups, stop: Verdict(RunStatus.FAILED, "cancelled", "Stopped by ada")
+    )
     world.clock.forward(1)
     run.exported()
     run.delivery_failed()
@@ -73,7 +75,7 @@ def test_everything_is_told_in_order_and_in_words(world: World, client: TestClie
         *("attempt", "status", "task", "correction", "stop", "export", "delivery")
     }  # fmt: skip
     words = {entry["text"] for entry in told}
-    first, second = (task.task_id for task in run.store.list_tasks(run.run_id, superseded=True)[:2])
+    first, second = (task.task_id for task in run.store.tasks.list_tasks(run.run_id, superseded=True)[:2])
     assert {
         "Requested with 2 tasks (manual)",
         "ada asked for a stop by force: wrong site",

@@ -30,7 +30,7 @@ from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesOb
 from crawler_lifecycle.background import Beside
 from crawler_lifecycle.compose import ROLES, Parts, activities_of, workflows_of
 from crawler_lifecycle.domain.audit import AuditRules
-from crawler_lifecycle.ports import RunStore
+from crawler_lifecycle.ports import Store
 from crawler_lifecycle.settings import ClusterSettings
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.directory import TemporalDirectory
@@ -68,7 +68,7 @@ class Place:
         return Part(kind, command, folder / f"{kind}.log", {"PYTHONPATH": str(ROOT)})
 
 
-async def worker(place: Place, client: Client, api: Api, store: RunStore, over: asyncio.Event) -> None:
+async def worker(place: Place, client: Client, api: Api, store: Store, over: asyncio.Event) -> None:
     """All roles, and what lets go of ends."""
     cluster = KubernetesCluster(api)
     settings = ClusterSettings(kind="kubernetes", namespace=place.namespace, service_account=place.service_account)
@@ -90,7 +90,7 @@ async def worker(place: Place, client: Client, api: Api, store: RunStore, over: 
             )
             await stack.enter_async_context(made)
         beside = await stack.enter_async_context(Beside())
-        beside.start(Releaser(cluster, store, turn_s=0.5).run())
+        beside.start(Releaser(cluster, store.tasks, turn_s=0.5).run())
         await over.wait()
 
 
@@ -106,7 +106,7 @@ async def serve(place: Place, kind: str) -> None:
         await worker(place, client, api, store, over)
     else:
         async with Beside() as beside:
-            beside.start(Waker(KubernetesObserver(api), store, Workflows(client).look_now).run())
+            beside.start(Waker(KubernetesObserver(api), store.wake_ups, Workflows(client).look_now).run())
             await over.wait()
 
 

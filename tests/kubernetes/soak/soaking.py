@@ -145,7 +145,7 @@ def _held(here: World) -> list[tuple[int, str]]:
         if pod.removed is not None or FINALIZER not in pod.last["metadata"].get("finalizers", []):
             continue
         run, _, _ = pod.key
-        rows = here.lab.store.recorded_tasks([pod.key])
+        rows = here.lab.store.tasks.recorded_tasks([pod.key])
         proved = not rows or rows[0].exit_code is not None or pod.done is None
         if proved:  # an end without evidence keeps its evidence, for an audit to compare
             found.append((run, f"our finalizer holds {pod.name}, whose row is {rows}"))
@@ -197,6 +197,6 @@ def _violation(here: World, number: int, run: RunRow, mine: Sequence[Case], text
             lines.append(f"    {t.from_status} -> {t.to_status} at {when} by {t.source} {dict(t.evidence)}")
         lines += [f"    correction {c.kind}: {c.believed} -> {c.truth}, {dict(c.evidence)}" for c in case.corrections]
         lines += evidence(case.pods, case.job)
-    lines += [f" cancellations: {here.lab.store.cancellations(run.run_id)}", " who asked the API server:"]
+    lines += [f" cancellations: {here.lab.store.runs.cancellations(run.run_id)}", " who asked the API server:"]
     lines += [f"  {line}" for line in here.recorder.trail(f"crawl-{run.run_id}-")]
     return "\n".join(lines)

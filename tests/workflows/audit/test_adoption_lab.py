@@ -35,7 +35,7 @@ REQUEST: dict[str, Any] = {"crawler": "books", "args": {"shelf": "7"}, "tags": [
 
 
 def known(lab: Lab, run_id: int) -> Any:
-    row = lab.store.get_run(run_id)
+    row = lab.store.runs.get_run(run_id)
     return (row.run_uid, row.attempt, row.request_id, row.request, row.multi, row.owner_workflow_id, row.owner_run_id)
 
 
@@ -44,7 +44,7 @@ async def test_a_run_whose_workflow_waits_goes_on_under_its_number_and_uid(lab: 
     lab.cluster.folders[1, 0] = tmp_path
     handle = await running(lab, REQUEST)
     await listed(lab, 1)
-    before, [task] = known(lab, 1), lab.store.list_tasks(1)
+    before, [task] = known(lab, 1), lab.store.tasks.list_tasks(1)
     forget_run(lab, 1)
     for _ in range(2):
         report = await audit(lab)
@@ -53,7 +53,7 @@ async def test_a_run_whose_workflow_waits_goes_on_under_its_number_and_uid(lab: 
     report = await audit(lab, repair=False, unknown="adopt")
     assert report.left == 0, report.findings
     assert known(lab, 1) == before
-    [again] = lab.store.list_tasks(1)
+    [again] = lab.store.tasks.list_tasks(1)
     assert (again.task_id, again.cluster_uid, again.attempt) == (task.task_id, task.cluster_uid, task.attempt)
     await lab.until(lambda: lab.tasks(1) == {0: "RUNNING"})
     assert (await audit(lab, unknown="adopt")).found == {}
@@ -108,20 +108,20 @@ async def test_a_run_whose_workflow_is_gone_too_is_taken_over_from_what_lies_on_
     lab.cluster.behaviour = ENDLESS
     handle = await running(lab, REQUEST)
     await listed(lab, 1)
-    before, [task] = lab.store.get_run(1), lab.store.list_tasks(1)
+    before, [task] = lab.store.runs.get_run(1), lab.store.tasks.list_tasks(1)
     await handle.terminate("the whole server was put back")
     forget_run(lab, 1)
     report = await audit(lab, repair=False, unknown="adopt")
     assert (report.found, report.left) == ({"orphan": 1}, 0), report.findings
-    row = lab.store.get_run(1)
+    row = lab.store.runs.get_run(1)
     assert (row.run_uid, row.request_id) == (before.run_uid, before.request_id)
     for name in ("crawler", "args", "tags", "requested_by", "limits", "poll_minutes", "trigger"):
         assert row.request[name] == before.request[name], name
-    await lab.until(lambda: lab.store.get_run(1).attempt == 2)
+    await lab.until(lambda: lab.store.runs.get_run(1).attempt == 2)
     await lab.until(lambda: lab.tasks(1) == {0: "RUNNING"})
-    [again] = lab.store.list_tasks(1)
+    [again] = lab.store.tasks.list_tasks(1)
     assert (again.task_id, again.cluster_uid) == (task.task_id, task.cluster_uid), "what executes is not started anew"
-    await lab.client.get_workflow_handle(lab.store.get_run(1).owner_workflow_id).signal("stop")
+    await lab.client.get_workflow_handle(lab.store.runs.get_run(1).owner_workflow_id).signal("stop")
     await ended(lab, 1, "FAILED")
     assert lab.cluster.alive() == []
     await settled(lab)
@@ -138,7 +138,7 @@ async def test_tasks_of_which_nothing_is_left_are_lost_and_said_to_be(lab: Lab) 
     lab.cluster.end_now(1, 0, end=End(exit_code=1, reason="Error"))
     await audit(lab, unknown="adopt")
     await lab.until(lambda: lab.tasks(1) == {0: "FAILED", 1: "RUNNING", 2: "RUNNING", 3: "LOST", 4: "LOST"})
-    rows = lab.store.list_tasks(1)
+    rows = lab.store.tasks.list_tasks(1)
     assert [row.args.get("shelf") for row in rows if row.task_index < 3] == ["0", "1", "2"]
     assert all("was put back" in row.cause for row in rows if row.task_index > 2)
     for index in (1, 2):
@@ -154,8 +154,8 @@ async def test_a_number_that_another_run_has_by_now_is_told(lab: Lab) -> None:
     await listed(lab, 1)
     forget_run(lab, 1)
     write(lab, "DELETE FROM sqlite_sequence")
-    lab.store.reserve_run(RunRequest(crawler="news"), "another")
-    assert lab.store.get_run(1).request_id == "another", "the counter went back as well"
+    lab.store.initiation.reserve_run(RunRequest(crawler="news"), "another")
+    assert lab.store.runs.get_run(1).request_id == "another", "the counter went back as well"
     report = await audit(lab, repair=False, unknown="adopt")
     words = {f.repair for f in report.findings if f.kind in ("orphan", "no_row")}
     assert all("given to another run by now" in str(text) for text in words), report.findings
@@ -172,4 +172,4 @@ async def test_what_says_nothing_is_left_alone_and_the_words_say_so(lab: Lab) ->
     assert (report.found, report.repaired) == ({"orphan": 1}, {})
     assert "neither a workflow nor anything on the cluster" in (report.findings[0].repair or "")
     assert lab.cluster.alive() == [(99, 0, 1)]
-    assert lab.store.get_run(99) is None
+    assert lab.store.runs.get_run(99) is None

@@ -52,7 +52,7 @@ async def settled(lab: Lab) -> None:
     """A further audit finds nothing, and nothing is open any more."""
     report = await audit(lab)
     assert report.found == {}, report.findings
-    assert lab.store.audit_findings("open") == []
+    assert lab.store.findings.audit_findings("open") == []
 
 
 async def running(lab: Lab, request: dict[str, Any], **more: Any) -> WorkflowHandle[Any, Any]:
@@ -62,14 +62,14 @@ async def running(lab: Lab, request: dict[str, Any], **more: Any) -> WorkflowHan
 
 
 async def ended(lab: Lab, run_id: int, status: str) -> None:
-    await lab.until(lambda: lab.store.get_run(run_id).status == status)
-    row = lab.store.get_run(run_id)
-    await lab.until(lambda: lab.store.exports(run_id))
+    await lab.until(lambda: lab.store.runs.get_run(run_id).status == status)
+    row = lab.store.runs.get_run(run_id)
+    await lab.until(lambda: lab.store.exports.list_exports(run_id))
     await lab.client.get_workflow_handle(row.owner_workflow_id).result()
 
 
 def kinds(lab: Lab, run_id: int) -> list[tuple[str, str]]:
-    return [(str(c.kind), c.truth) for c in lab.store.corrections(run_id) if c.found_by == "sweep"]
+    return [(str(c.kind), c.truth) for c in lab.store.corrections.list_corrections(run_id) if c.found_by == "sweep"]
 
 
 async def test_nothing_is_found_where_all_agree(lab: Lab) -> None:
@@ -79,7 +79,7 @@ async def test_nothing_is_found_where_all_agree(lab: Lab) -> None:
     report = await audit(lab)
     assert (report.found, report.left, report.repair) == ({}, 0, True)
     assert report.looked == {"cluster_tasks": 3, "open_runs": 1, "open_workflows": 1, "ended_runs": 1}
-    assert lab.store.last_audit() == report
+    assert lab.store.findings.last_audit() == report
     await handle.signal("stop")
     await handle.result()
 
@@ -102,14 +102,14 @@ async def test_a_run_whose_workflow_was_terminated_comes_to_the_verdict_it_would
     await lab.until(lambda: lab.tasks(1)[4] == "SUCCEEDED")
     lab.cluster.end_now(1, 3, end=FINISHED)
     await ended(lab, 1, "FAILED")
-    row = lab.store.get_run(1)
+    row = lab.store.runs.get_run(1)
     assert (row.outcome, row.attempt) == ("partial", 2)
-    rows = [(t.task_index, t.attempt, str(t.status)) for t in lab.store.list_tasks(1, superseded=True)]
+    rows = [(t.task_index, t.attempt, str(t.status)) for t in lab.store.tasks.list_tasks(1, superseded=True)]
     assert rows == [
         (0, 1, "SUCCEEDED"), (1, 1, "FAILED"), (2, 1, "SUCCEEDED"), (3, 1, "SUCCEEDED"), (4, 2, "SUCCEEDED"),
     ]  # fmt: skip
     assert ("repair", "no workflow") in kinds(lab, 1)
-    sources = {t.source for t in lab.store.transitions(1) if t.attempt == 2 and t.task_id is None}
+    sources = {t.source for t in lab.store.runs.transitions(1) if t.attempt == 2 and t.task_id is None}
     assert "sweep" in sources
     lab.handles.append(lab.client.get_workflow_handle(row.owner_workflow_id, first_execution_run_id=row.owner_run_id))
     await settled(lab)
@@ -123,7 +123,7 @@ async def test_a_failed_run_is_not_executed_again(lab: Lab) -> None:
     lab.cluster.end_now(1, end=End(exit_code=1, reason="Error"))
     await audit(lab)
     await ended(lab, 1, "FAILED")
-    assert [(t.attempt, str(t.status)) for t in lab.store.list_tasks(1, superseded=True)] == [(1, "FAILED")]
+    assert [(t.attempt, str(t.status)) for t in lab.store.tasks.list_tasks(1, superseded=True)] == [(1, "FAILED")]
     assert len(lab.scheduler.calls) == 1
     await settled(lab)
 
@@ -133,12 +133,12 @@ async def test_a_resume_that_was_lost_before_it_queued_anything_is_carried_on(la
     assert (await lab.run({"crawler": "books", **QUICK})).status == "FAILED"
     lab.cluster.fail_with(ClusterUnavailable("away"), "look")
     again = await lab.start({"run_id": 1})
-    await lab.until(lambda: lab.store.get_run(1).attempt == 2)
+    await lab.until(lambda: lab.store.runs.get_run(1).attempt == 2)
     await again.terminate("by an operator")
     lab.cluster.fail_with(None)
     await audit(lab)
     await ended(lab, 1, "COMPLETED")
-    rows = [(t.attempt, str(t.status)) for t in lab.store.list_tasks(1, superseded=True)]
+    rows = [(t.attempt, str(t.status)) for t in lab.store.tasks.list_tasks(1, superseded=True)]
     assert rows == [(1, "FAILED"), (3, "SUCCEEDED")]
     await settled(lab)
 
@@ -147,14 +147,14 @@ async def test_a_recorded_stop_is_carried_out(lab: Lab) -> None:
     lab.cluster.behaviour = ENDLESS
     handle = await running(lab, {"crawler": "books", "tasks": [{}] * 3, "max_parallel_tasks": 2})
     await handle.terminate("by an operator")
-    lab.store.record_stop(1, StopIntent(utc_now(), requested_by="ada"), "s1")
+    lab.store.stops.record_stop(1, StopIntent(utc_now(), requested_by="ada"), "s1")
     await audit(lab)
     await ended(lab, 1, "FAILED")
-    row = lab.store.get_run(1)
+    row = lab.store.runs.get_run(1)
     assert (row.outcome, row.attempt) == ("cancelled", 2)
     assert sorted(lab.tasks(1).values()) == ["CANCELLED"] * 3
     assert [lab.cluster.signals(1, index) for index in (0, 1)] == [1, 1]
-    (logged,) = lab.store.cancellations(1)
+    (logged,) = lab.store.runs.cancellations(1)
     assert logged["request_id"] == "s1"
     await settled(lab)
 
@@ -174,9 +174,9 @@ async def test_before_its_grace_nothing_is_repaired_and_the_report_says_when_it_
         assert other.due_at is not None
         assert other.due_at > utc_now()
         assert orphan.due_at is None, "what no row knows needs a person"
-        assert lab.store.get_run(1).attempt == 1
+        assert lab.store.runs.get_run(1).attempt == 1
         assert (77, 0, 1) in lab.cluster.alive()
-        assert {row.kind for row in lab.store.audit_findings()} == {"orphan", "no_workflow"}
+        assert {row.kind for row in lab.store.findings.audit_findings()} == {"orphan", "no_workflow"}
 
 
 async def test_without_repair_it_only_tells(lab: Lab) -> None:
@@ -185,8 +185,8 @@ async def test_without_repair_it_only_tells(lab: Lab) -> None:
     await handle.terminate("by an operator")
     report = await audit(lab, repair=False)
     assert (report.found, report.repaired) == ({"no_workflow": 1}, {})
-    assert lab.store.get_run(1).attempt == 1
-    assert lab.store.corrections(1) == []
+    assert lab.store.runs.get_run(1).attempt == 1
+    assert lab.store.corrections.list_corrections(1) == []
 
 
 # --- a run that nobody started ----------------------------------------------------------------------------------------
@@ -194,13 +194,13 @@ async def test_without_repair_it_only_tells(lab: Lab) -> None:
 
 @pytest.mark.parametrize("stopped", [False, True])
 async def test_a_reserved_run_whose_starter_died_is_started(lab: Lab, stopped: bool) -> None:
-    row, _ = lab.store.reserve_run(RunRequest(crawler="books", **limits()), "r1")
+    row, _ = lab.store.initiation.reserve_run(RunRequest(crawler="books", **limits()), "r1")
     if stopped:
-        lab.store.record_stop(row.run_id, StopIntent(utc_now(), requested_by="ada"), "s1")
+        lab.store.stops.record_stop(row.run_id, StopIntent(utc_now(), requested_by="ada"), "s1")
     report = await audit(lab)
     assert (report.found, report.repaired) == ({"not_started": 1}, {"not_started": 1})
     await ended(lab, row.run_id, "FAILED" if stopped else "COMPLETED")
-    found = lab.store.get_run(row.run_id)
+    found = lab.store.runs.get_run(row.run_id)
     assert (found.attempt, found.owner_workflow_id) == (1, "crawl/books/r1")
     assert bool(lab.scheduler.calls) != stopped
     await settled(lab)
@@ -248,7 +248,7 @@ async def test_a_workflow_that_has_not_recorded_its_run_is_told_and_left_alone(i
 
 def ghost(lab: Lab, run_id: int, index: int = 0, attempt: int = 1) -> None:
     """Something deploys a task past us, for the run on record if there is one."""
-    row = lab.store.get_run(run_id)
+    row = lab.store.runs.get_run(run_id)
     lab.cluster.deploy(
         Deployment(
             run=run_ref(run_id) if row is None else row.ref,
@@ -343,13 +343,13 @@ async def test_a_task_of_an_ended_run_that_executes_is_a_correction_and_is_ended
     lab.cluster._tasks[1, 0, 1].behaviour = ENDLESS
     report = await audit(lab)
     assert (report.found, report.repaired) == ({"still_alive": 1}, {"still_alive": 1})
-    (correction,) = lab.store.corrections(1)
+    (correction,) = lab.store.corrections.list_corrections(1)
     assert (correction.kind, correction.believed, correction.truth) == ("still_alive", "SUCCEEDED", "RUNNING")
     assert correction.found_by == "sweep"
-    assert lab.store.get_run(1).status == "COMPLETED"
+    assert lab.store.runs.get_run(1).status == "COMPLETED"
     assert lab.tasks(1) == {0: "SUCCEEDED"}, "the recorded end stays"
     await settled(lab)
-    assert len(lab.store.corrections(1)) == 1
+    assert len(lab.store.corrections.list_corrections(1)) == 1
 
 
 async def test_a_settled_task_of_a_live_run_that_executes_is_ended_and_its_run_goes_on(lab: Lab) -> None:
@@ -379,9 +379,9 @@ async def test_what_was_not_delivered_is_sent_again(lab: Lab) -> None:
     report = await audit(lab)
     assert (report.found, report.repaired) == ({"undelivered": 1}, {"undelivered": 1})
     assert "the event run.ended, the supporting files" in report.findings[0].detail
-    await lab.client.get_workflow_handle(names.export_workflow_id(lab.store.get_run(1).ref, 1)).result()
+    await lab.client.get_workflow_handle(names.export_workflow_id(lab.store.runs.get_run(1).ref, 1)).result()
     assert [e.type for e in lab.outside.sent] == ["run.ended"]
-    assert lab.store.exports(1)[0]["status"] == "exported"
+    assert lab.store.exports.list_exports(1)[0]["status"] == "exported"
     await settled(lab)
 
 
@@ -395,7 +395,7 @@ async def test_what_cannot_be_delivered_is_not_ordered_again_at_every_audit(idle
         await until_refused(lab, 1)
         await handle.terminate("by an operator")
         assert (await audit(lab)).repaired == {"undelivered": 1}
-        again = lab.client.get_workflow_handle(names.export_workflow_id(lab.store.get_run(1).ref, 1))
+        again = lab.client.get_workflow_handle(names.export_workflow_id(lab.store.runs.get_run(1).ref, 1))
         assert (await audit(lab)).found == {}, "it is being delivered"
         await again.terminate("by an operator")
         report = await audit(lab)
@@ -416,7 +416,7 @@ async def test_evidence_that_comes_after_a_loss_is_a_correction_and_the_status_s
     lab.cluster.end_now(1, 0, end=FINISHED)
     report = await audit(lab)
     assert (report.found, report.repaired) == ({"late_evidence": 1}, {"late_evidence": 1})
-    corrections = [c for c in lab.store.corrections(1) if c.kind == "late_evidence"]
+    corrections = [c for c in lab.store.corrections.list_corrections(1) if c.kind == "late_evidence"]
     assert [(c.believed, c.truth, c.found_by) for c in corrections] == [("LOST", "SUCCEEDED", "sweep")]
     assert lab.tasks(1)[0] == "LOST"
     await settled(lab)
@@ -435,7 +435,7 @@ async def test_a_row_that_cannot_be_is_told_and_never_touched(lab: Lab) -> None:
     assert (report.found, report.repaired) == ({"unreadable": 1}, {})
     assert "DANCING" in report.findings[0].detail
     assert read(lab, "SELECT * FROM run_history") == before
-    assert lab.store.corrections() == []
+    assert lab.store.corrections.list_corrections() == []
 
 
 # --- trouble ----------------------------------------------------------------------------------------------------------
@@ -450,7 +450,7 @@ async def test_a_source_that_cannot_be_read_is_told_and_the_others_are_compared(
         policies.POLICIES, "audit_cluster", replace(policies.AUDIT, retry=policies._retry(0.05, 0.1, tries=2))
     )
     lab.cluster.fail_with(ClusterUnavailable("503"), "inventory")
-    row, _ = lab.store.reserve_run(RunRequest(crawler="books", **limits()), "r1")
+    row, _ = lab.store.initiation.reserve_run(RunRequest(crawler="books", **limits()), "r1")
     handle = await lab.client.start_workflow(
         names.AUDIT_WORKFLOW,
         {"repair": True},
@@ -484,7 +484,7 @@ async def test_two_audits_at_once_over_every_kind_of_damage_repair_it_once(lab: 
     lost = await running(lab, {"crawler": "books", "tasks": [{}, {}]})
     lab.outside.fail["send"] = NotDelivered("away")
     undelivered = await lab.start({"crawler": "books", **QUICK})
-    await lab.until(lambda: lab.store.get_run(4) and lab.store.get_run(4).status == "COMPLETED")
+    await lab.until(lambda: lab.store.runs.get_run(4) and lab.store.runs.get_run(4).status == "COMPLETED")
     await until_refused(lab, 4)
     for handle in (terminated, undelivered):
         await handle.terminate("by an operator")
@@ -496,7 +496,7 @@ async def test_two_audits_at_once_over_every_kind_of_damage_repair_it_once(lab: 
     lab.cluster._tasks[2, 0, 1].ended = None
     lab.cluster._tasks[2, 0, 1].behaviour = ENDLESS
     ghost(lab, 99)
-    row, _ = lab.store.reserve_run(RunRequest(crawler="books", **limits()), "r1")
+    row, _ = lab.store.initiation.reserve_run(RunRequest(crawler="books", **limits()), "r1")
     assert row.run_id == 5
     reports = await asyncio.gather(*(audit(lab, unknown="end") for _ in range(3)))
     everything = {"orphan", "still_alive", "no_workflow", "not_started", "undelivered", "late_evidence"}
@@ -504,11 +504,11 @@ async def test_two_audits_at_once_over_every_kind_of_damage_repair_it_once(lab: 
     lab.cluster.end_now(1, end=FINISHED)
     for run_id in (1, 5):
         await ended(lab, run_id, "COMPLETED")
-    await lab.client.get_workflow_handle(names.export_workflow_id(lab.store.get_run(4).ref, 1)).result()
+    await lab.client.get_workflow_handle(names.export_workflow_id(lab.store.runs.get_run(4).ref, 1)).result()
     await settled(lab)
-    assert lab.store.get_run(1).attempt == 2
-    assert lab.store.get_run(5).attempt == 1
-    assert [len(lab.store.list_tasks(run_id, superseded=True)) for run_id in (1, 2, 3, 4, 5)] == [1, 1, 2, 1, 1]
+    assert lab.store.runs.get_run(1).attempt == 2
+    assert lab.store.runs.get_run(5).attempt == 1
+    assert [len(lab.store.tasks.list_tasks(run_id, superseded=True)) for run_id in (1, 2, 3, 4, 5)] == [1, 1, 2, 1, 1]
     assert kinds(lab, 1) == [("repair", "no workflow")]
     assert kinds(lab, 2) == [("still_alive", "RUNNING")]
     assert kinds(lab, 3) == [("late_evidence", "SUCCEEDED")]
@@ -538,8 +538,8 @@ async def test_audits_beside_twenty_runs_that_live_their_lives_find_nothing(lab:
     assert audits >= 2
     assert {r.status for r in await lives} == {"COMPLETED"}
     await settled(lab)
-    assert [c for c in lab.store.corrections() if c.found_by == "sweep"] == []
-    assert {row.attempt for row in lab.store.list_runs()} == {1}
+    assert [c for c in lab.store.corrections.list_corrections() if c.found_by == "sweep"] == []
+    assert {row.attempt for row in lab.store.runs.list_runs()} == {1}
 
 
 # --- helpers ----------------------------------------------------------------------------------------------------------
@@ -552,7 +552,7 @@ def limits() -> dict[str, Any]:
 def write(lab: Lab, *statements: str) -> None:
     from sqlalchemy import text
 
-    with lab.store._db.engine.begin() as conn:
+    with lab.store.database.engine.begin() as conn:
         for statement in statements:
             conn.execute(text(statement))
 
@@ -560,7 +560,7 @@ def write(lab: Lab, *statements: str) -> None:
 def read(lab: Lab, statement: str) -> list[tuple[Any, ...]]:
     from sqlalchemy import text
 
-    with lab.store._db.engine.connect() as conn:
+    with lab.store.database.engine.connect() as conn:
         return [tuple(row) for row in conn.execute(text(statement))]
 
 
@@ -578,7 +578,7 @@ def forget_run(lab: Lab, run_id: int) -> None:
 
 async def until_refused(lab: Lab, run_id: int) -> None:
     """Something of the run could not be delivered."""
-    await lab.until(lambda: any(d["status"] == "failed" for d in lab.store.deliveries(run_id, keyed=True)))
+    await lab.until(lambda: any(d["status"] == "failed" for d in lab.store.events.deliveries(run_id, keyed=True)))
 
 
 async def until_listed(lab: Lab, workflow_id: str) -> None:

@@ -46,21 +46,23 @@ def searcher(lab: Lab, clock: Callable[[], datetime] | None = None) -> Overdue:
     clock = clock or Later(LATE_S)
     audit = build_audit(lab.parts)
     audit.clock = clock
-    return Overdue(lab.store, audit.take_over, Workflows(lab.client).look_now, clock=clock)
+    return Overdue(lab.store.overdue, audit.take_over, Workflows(lab.client).look_now, clock=clock)
 
 
 async def executing(lab: Lab, **more: Any) -> WorkflowHandle[Any, Any]:
     lab.cluster.behaviour = Behaviour(executes=None)
     handle = await lab.start(SLOW | more)
-    await lab.until(lambda: lab.store.get_run(1) is not None and lab.store.get_run(1).next_look_at is not None)
-    await lab.until(lambda: lab.store.get_run(1).status == "PROCESSING")
+    await lab.until(
+        lambda: lab.store.runs.get_run(1) is not None and lab.store.runs.get_run(1).next_look_at is not None
+    )
+    await lab.until(lambda: lab.store.runs.get_run(1).status == "PROCESSING")
     return handle
 
 
 async def ended(lab: Lab) -> None:
     lab.cluster.end_now(1, 0, end=FINISHED)
-    await Workflows(lab.client).look_now(lab.store.get_run(1).owner_workflow_id)
-    await lab.until(lambda: lab.store.get_run(1).status == "COMPLETED")
+    await Workflows(lab.client).look_now(lab.store.runs.get_run(1).owner_workflow_id)
+    await lab.until(lambda: lab.store.runs.get_run(1).status == "COMPLETED")
 
 
 async def test_nothing_is_done_before_its_time(lab: Lab) -> None:
@@ -77,13 +79,13 @@ async def test_nothing_is_done_before_its_time(lab: Lab) -> None:
 async def test_a_run_whose_workflow_was_terminated_is_taken_over(lab: Lab, at_once: int) -> None:
     handle = await executing(lab)
     await handle.terminate("by an operator")
-    looked_at = lab.store.get_run(1).verified_at
+    looked_at = lab.store.runs.get_run(1).verified_at
     searchers = [searcher(lab) for _ in range(at_once)]
     await asyncio.gather(*(one.turn() for one in searchers))
-    await lab.until(lambda: lab.store.get_run(1).verified_at > looked_at)
-    row = lab.store.get_run(1)
+    await lab.until(lambda: lab.store.runs.get_run(1).verified_at > looked_at)
+    row = lab.store.runs.get_run(1)
     assert (row.attempt, row.owner_workflow_id) == (2, "crawl/books/" + row.request_id + "/2")
-    repairs = [(str(c.kind), c.truth) for c in lab.store.corrections(1) if c.found_by == "sweep"]
+    repairs = [(str(c.kind), c.truth) for c in lab.store.corrections.list_corrections(1) if c.found_by == "sweep"]
     assert repairs == [("repair", "no workflow")]
     assert sum(one.counts["taken_over"] for one in searchers) >= 1
     await ended(lab)
@@ -101,23 +103,23 @@ async def test_an_operator_who_terminated_it_a_moment_ago_is_not_overtaken(lab: 
     one._take_over = audit.take_over
     await one.turn()
     assert one.counts == {"left": 1}
-    assert lab.store.get_run(1).attempt == 1
+    assert lab.store.runs.get_run(1).attempt == 1
     audit.clock = Later(OVERDUE_S + 1)
     clock.seconds += AGAIN_S + 1
     await one.turn()
     assert one.counts == {"left": 1, "taken_over": 1}
-    await lab.until(lambda: lab.store.get_run(1).attempt == 2)
+    await lab.until(lambda: lab.store.runs.get_run(1).attempt == 2)
     await ended(lab)
 
 
 async def test_an_open_one_is_woken_once_for_each_look(lab: Lab) -> None:
     """Its timer was lost, or belongs to a copy of Temporal's database that knows another time."""
     handle = await executing(lab)
-    one, looked_at = searcher(lab), lab.store.get_run(1).verified_at
+    one, looked_at = searcher(lab), lab.store.runs.get_run(1).verified_at
     await one.turn()
     await one.turn()
     assert one.counts == {"woken": 1}
-    await lab.until(lambda: lab.store.get_run(1).verified_at > looked_at)
+    await lab.until(lambda: lab.store.runs.get_run(1).verified_at > looked_at)
     await ended(lab)
     await handle.result()
 
@@ -125,28 +127,28 @@ async def test_an_open_one_is_woken_once_for_each_look(lab: Lab) -> None:
 async def test_a_run_that_temporal_has_forgotten_is_taken_over_at_once(idle_lab: Lab) -> None:
     """As after its database was replaced by an empty one: the workflow is not closed, it never was."""
     lab = idle_lab
-    row, _ = lab.store.reserve_run(RunRequest(crawler="books"), "gone")
-    lab.store.claim_run(RunRequest(run_id=row.run_id), Owner("crawl/books/gone", "chain-1"), lambda _: False)
+    row, _ = lab.store.initiation.reserve_run(RunRequest(crawler="books"), "gone")
+    lab.store.initiation.claim_run(RunRequest(run_id=row.run_id), Owner("crawl/books/gone", "chain-1"), lambda _: False)
     one = searcher(lab, Later(OVERDUE_S + 5))
     assert await one.turn() == 1
     assert one.counts == {"taken_over": 1}
     async with lab.working():
-        await lab.until(lambda: lab.store.get_run(1).attempt == 2)
-        await lab.until(lambda: lab.store.get_run(1).status == "COMPLETED")
+        await lab.until(lambda: lab.store.runs.get_run(1).attempt == 2)
+        await lab.until(lambda: lab.store.runs.get_run(1).status == "COMPLETED")
 
 
 async def test_one_that_nobody_started_is_started(lab: Lab) -> None:
     """The gateway that accepted it is gone as well."""
-    lab.store.reserve_run(RunRequest(crawler="books"), "started")
+    lab.store.initiation.reserve_run(RunRequest(crawler="books"), "started")
     one = searcher(lab, Later(OVERDUE_S + 5))
     await one.turn()
     assert one.counts == {"taken_over": 1}
-    await lab.until(lambda: lab.store.get_run(1).status == "COMPLETED")
+    await lab.until(lambda: lab.store.runs.get_run(1).status == "COMPLETED")
 
 
 async def test_what_is_taken_over_in_vain_is_tried_ever_more_rarely(idle_lab: Lab) -> None:
     lab = idle_lab
-    lab.store.reserve_run(RunRequest(crawler="books"), "in vain")
+    lab.store.initiation.reserve_run(RunRequest(crawler="books"), "in vain")
     clock, asked = Later(OVERDUE_S + 5), []
     one = searcher(lab, clock)
     one._take_over = lambda run: asked.append(run.run_id)  # type: ignore[assignment,func-returns-value]
@@ -170,7 +172,7 @@ async def test_what_is_taken_over_in_vain_is_tried_ever_more_rarely(idle_lab: La
 
 async def test_an_outage_of_temporal_is_waited_out_and_told(idle_lab: Lab) -> None:
     lab = idle_lab
-    lab.store.reserve_run(RunRequest(crawler="books"), "outage")
+    lab.store.initiation.reserve_run(RunRequest(crawler="books"), "outage")
     lab.parts.directory = TemporalDirectory(asyncio.get_running_loop(), Workflows())
     one = searcher(lab, Later(OVERDUE_S + 5))
     with pytest.raises(TemporalUnavailable):

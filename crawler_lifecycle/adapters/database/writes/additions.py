@@ -45,8 +45,8 @@ def insert_tasks(unit: Unit, first_index: int, task_args: Sequence[Mapping[str, 
     insert_rows(unit.conn, task_history, names, rows)
 
 
-class AdditionPart(StorePart):
-    """``add_tasks``."""
+class SqlAdditions(StorePart):
+    """``AdditionStore``."""
 
     def add_tasks(
         self, run_id: int, key: str, task_args: Sequence[Mapping[str, str]], fence: Fence | None = None

@@ -18,12 +18,12 @@ from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import LostRun, RunRow, TaskRecord
 
 from .bulk import chunks
-from .ownership import new_run
+from .initiation import new_run
 from .unit_of_work import StorePart, Unit, read_run
 
 
-class AdoptionPart(StorePart):
-    """``adopt_run``."""
+class SqlAdoption(StorePart):
+    """``AdoptionStore``."""
 
     def adopt_run(self, lost: LostRun) -> RunRow:
         """Insert a run again that no row knows. Again: the row that is there.

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from sqlalchemy import Connection, func, insert, literal, or_, select, update
+from sqlalchemy import Connection, func, select
 
 from crawler_lifecycle.adapters.database.schema.row_validation import Fault, unreadable
-from crawler_lifecycle.adapters.database.schema.rows import event_row, run_row
+from crawler_lifecycle.adapters.database.schema.rows import run_row
 from crawler_lifecycle.adapters.database.schema.tables import (
-    export_record,
-    outbox_delivery,
     outbox_event,
     run_history,
     status_transition,
     task_addition,
     task_history,
 )
-from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, RowUnreadable
+from crawler_lifecycle.domain.errors import NotInThisState, RowUnreadable
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STOPPED, WAITING_FOR_START, archive_key, event_key
-from crawler_lifecycle.domain.run import EndedTasks, ExportResult, Stage, StopIntent, Verdict
-from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.ports import Event, Fence, RunRow, TaskCounts
+from crawler_lifecycle.domain.run import EndedTasks, Stage, StopIntent, Verdict
+from crawler_lifecycle.ports import Fence, RunRow, TaskCounts
 
-from .bulk import chunks, forget_staged, update_tasks
+from .bulk import forget_staged
 from .live_counters import count_sums
 from .stops import note_acted
-from .unit_of_work import StorePart, Unit, check_fence, checked_counts, current_tasks
-
-_NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, TaskStatus.LOST.value)
+from .unit_of_work import StorePart, Unit, checked_counts, current_tasks
 
 
 def ended_groups(conn: Connection, run_id: int) -> list[EndedTasks]:
@@ -51,8 +46,8 @@ def _with_the_wait(verdict: Verdict, unit: Unit) -> Verdict:
     return replace(verdict, cause=f"{verdict.cause}; it waited for this: {waited}")
 
 
-class CompletionPart(StorePart):
-    """``end_run``, ``requeue_ended``, ``append_event``, ``record_delivery``, ``record_export``."""
+class SqlCompletion(StorePart):
+    """``CompletionStore``."""
 
     def end_run(self, fence: Fence, judge: Callable[[Sequence[EndedTasks], StopIntent | None], Verdict]) -> RunRow:
         """Judge the run and set its terminal status, with the events of it in the same transaction.
@@ -98,78 +93,6 @@ class CompletionPart(StorePart):
             key = event_key(unit.ref, unit.attempt, EVENT_RUN_ENDED)
             unit.append_event(EVENT_RUN_ENDED, key, _ended_body(unit, counts))
             return run_row(unit.run)
-
-    def requeue_ended(self, fence: Fence, include_succeeded: bool) -> TaskCounts:
-        """New QUEUED rows of this attempt for indexes that ended without success in an earlier one.
-
-        QUEUED rows go on as rows of this attempt, unless a call of a former attempt for them may still be on its way;
-        ``offer_tasks`` takes those over when it no longer can. Under a stop no rows are made. Again: nothing.
-        """
-        with self._unit(fence.run_id, fence) as unit:
-            _adopt_queued(unit)
-            if unit.stop is None and not unit.status.terminal and unit.run["requeued_attempt"] != unit.attempt:
-                statuses = (*_NOT_SUCCEEDED, TaskStatus.SUCCEEDED.value) if include_succeeded else _NOT_SUCCEEDED
-                _new_rows(unit, statuses)
-                unit.update_run(requeued_attempt=unit.attempt)
-            return unit.counts()
-
-    def append_event(self, fence: Fence, type: str, key: str, body: Mapping[str, object]) -> Event:
-        """Append one event. The same ``key`` again answers the event already there."""
-        with self._unit(fence.run_id, fence) as unit:
-            e = outbox_event.c
-            row = unit.conn.execute(select(outbox_event).where(e.event_key == key)).mappings().one_or_none()
-            return event_row(row) if row is not None else unit.append_event(type, key, body)
-
-    def record_delivery(self, seq: int, sink: str, error: str | None) -> None:
-        """Count one try. What was delivered stays delivered. Raises ``InvalidRequest`` when there is no such event."""
-        d = outbox_delivery.c
-        with self._db.writing() as conn:
-            event = select(outbox_event.c.seq).where(outbox_event.c.seq == seq).with_for_update()
-            if conn.execute(event).one_or_none() is None:
-                raise InvalidRequest(f"seq: {seq} is not allowed; there is no such event")
-            key = (d.seq == seq, d.sink == sink)
-            row = conn.execute(select(outbox_delivery).where(*key)).mappings().one_or_none()
-            delivered = error is None or (row is not None and row["status"] == "delivered")
-            at = self._clock() if error is None else None
-            values = {
-                "status": "delivered" if delivered else "failed",
-                "tries": (row["tries"] if row is not None else 0) + 1,
-                "error": None if delivered else error,
-                "delivered_at": row["delivered_at"] or at if row is not None else at,
-            }
-            if row is None:
-                conn.execute(insert(outbox_delivery).values(seq=seq, sink=sink, **values))
-            else:
-                conn.execute(update(outbox_delivery).where(*key).values(**values))
-
-    def record_export(self, fence: Fence, status: str, result: ExportResult | None, error: str | None) -> None:
-        """How the export of the fence's attempt stands; there is one row for an attempt, and the last word counts.
-
-        What was stored stays on record with its address: a later try that fails adds its error and nothing else.
-        An attempt that was resumed meanwhile may still say how its own export went: nobody else will.
-        """
-        x = export_record.c
-        with self._unit(fence.run_id) as unit:
-            if fence.attempt >= unit.attempt:
-                check_fence(unit.run, fence)
-            key = (x.run_id == unit.run_id, x.attempt == fence.attempt)
-            values = {
-                "status": status,
-                "url": result.url if result else None,
-                "bytes": result.bytes if result else None,
-                "files": result.files if result else None,
-                "sha256": result.sha256 if result else None,
-                "error": error,
-                "at": unit.now,
-            }
-            stored = unit.conn.execute(select(x.url).where(*key)).one_or_none()
-            if stored is not None and stored.url is not None and result is None:
-                values = {"error": error, "at": unit.now}
-            if stored is None:
-                row = {"run_id": unit.run_id, "attempt": fence.attempt, **values}
-                unit.conn.execute(insert(export_record).values(**row))
-            else:
-                unit.conn.execute(update(export_record).where(*key).values(**values))
 
 
 def _check_judged(unit: Unit) -> None:
@@ -236,37 +159,3 @@ def _ended_body(unit: Unit, counts: TaskCounts) -> dict[str, object]:
         "ended_at": run.ended_at.isoformat() if run.ended_at else None,
         "supporting_files": archive_key(run.run_id, run.attempt),
     }
-
-
-def _adopt_queued(unit: Unit) -> None:
-    t = task_history.c
-    queued = current_tasks(unit.run_id, t.task_id).where(
-        t.status == TaskStatus.QUEUED,
-        t.attempt < unit.attempt,
-        or_(t.offered_until.is_(None), t.offered_until < unit.now),
-    )
-    for chunk in chunks(unit.conn.execute(queued.with_for_update()).scalars().all()):
-        unit.conn.execute(
-            update(task_history)
-            .where(t.task_id.in_(chunk), t.status == TaskStatus.QUEUED)
-            .values(attempt=unit.attempt, offered_until=None)
-        )
-
-
-def _new_rows(unit: Unit, statuses: Sequence[str]) -> None:
-    """Insert the new rows from the old ones, and point each old one to its successor."""
-    t = task_history.c
-    again = (t.attempt < unit.attempt, t.status.in_(statuses))
-    columns = ("run_id", "attempt", "task_index", "status", "status_since", "args", "ever_seen")
-    since = literal(unit.now, t.status_since.type)
-    values = (t.run_id, literal(unit.attempt), t.task_index, literal("QUEUED"), since, t.args, literal(False))
-    old = current_tasks(unit.run_id, *values)
-    unit.conn.execute(insert(task_history).from_select(columns, old.where(*again).order_by(t.task_index)))
-    new = task_history.alias("new")
-    pairs = unit.conn.execute(
-        current_tasks(unit.run_id, t.task_id, new.c.task_id.label("superseded_by"))
-        .where(*again)
-        .where(new.c.run_id == t.run_id, new.c.task_index == t.task_index, new.c.attempt == unit.attempt)
-    )
-    done = update_tasks(unit, [dict(pair) for pair in pairs.mappings()], replace=("superseded_by",))
-    unit.changed = unit.changed or done > 0

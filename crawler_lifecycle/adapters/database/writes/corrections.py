@@ -30,8 +30,8 @@ WORD_MAX = 20
 _LIVE = {status.value for status in RunStatus if not status.terminal}
 
 
-class LedgerPart(StorePart):
-    """``record_corrections``, ``corrections`` and ``correction_summary``."""
+class SqlCorrections(StorePart):
+    """``CorrectionStore``."""
 
     def record_corrections(
         self, run_id: int, corrections: Sequence[Correction], found_by: str = "sweep", fence: Fence | None = None
@@ -59,7 +59,7 @@ class LedgerPart(StorePart):
             unit.changed = unit.changed or bool(written)
             return written
 
-    def corrections(
+    def list_corrections(
         self, run_id: int | None = None, after_id: int = 0, limit: int = 500, *, kind: str | None = None
     ) -> list[CorrectionRow]:
         """Corrections of one run, or of all, oldest first."""

@@ -7,24 +7,26 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import case, func, literal, or_, select, update
+from sqlalchemy import and_, case, func, insert, literal, or_, select, update
 
 from crawler_lifecycle.adapters.database.schema.rows import Row
 from crawler_lifecycle.adapters.database.schema.tables import task_history
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import OFFER_BYTES_MAX
-from crawler_lifecycle.domain.run import RunStatus, Stage, StopIntent
+from crawler_lifecycle.domain.run import EndedTasks, RunStatus, Stage, StopIntent
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.ports import Deployed, Fence, QueuedTask, TaskCounts
 
 from .bulk import Move, chunks, move_tasks, update_tasks
+from .completion import ended_groups
 from .unit_of_work import StorePart, Unit, current_tasks
 
 _STAGES = [stage.value for stage in Stage]
+_NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, TaskStatus.LOST.value)
 
 
-class DeploymentPart(StorePart):
-    """From the offer of tasks to the start of the run."""
+class SqlDeployment(StorePart):
+    """``DeploymentStore``: from the offer of tasks to the start of the run."""
 
     def offer_tasks(
         self,
@@ -161,6 +163,31 @@ class DeploymentPart(StorePart):
             unit.move_run(RunStatus.PROCESSING, "look", {}, cluster_time=started_at, **plan)
             return unit.status
 
+    def requeue_ended(self, fence: Fence, include_succeeded: bool) -> TaskCounts:
+        """New QUEUED rows of this attempt for indexes that ended without success in an earlier one.
+
+        QUEUED rows go on as rows of this attempt, unless a call of a former attempt for them may still be on its way;
+        ``offer_tasks`` takes those over when it no longer can. Under a stop no rows are made. Again: nothing.
+        """
+        with self._unit(fence.run_id, fence) as unit:
+            _adopt_queued(unit)
+            if unit.stop is None and not unit.status.terminal and unit.run["requeued_attempt"] != unit.attempt:
+                statuses = (*_NOT_SUCCEEDED, TaskStatus.SUCCEEDED.value) if include_succeeded else _NOT_SUCCEEDED
+                _new_rows(unit, statuses)
+                unit.update_run(requeued_attempt=unit.attempt)
+            return unit.counts()
+
+    def places(self, run_id: int) -> list[str]:
+        """Where tasks of the run live, or calls on their way may bring them to life, as far as it is on record."""
+        t = task_history.c
+        alive = or_(t.status.in_(ACTIVE), and_(t.status == TaskStatus.QUEUED, t.offered_until.is_not(None)))
+        query = current_tasks(run_id, t.cluster_place).where(alive, t.cluster_place.is_not(None)).distinct()
+        return sorted(row["cluster_place"] for row in self._rows(query))
+
+    def ended_groups(self, run_id: int) -> list[EndedTasks]:
+        with self._db.reading() as conn:
+            return ended_groups(conn, run_id)
+
 
 def _queued(unit: Unit, row: Row) -> QueuedTask:
     # The offer of a former attempt is void by now, and what it brought has another name.
@@ -267,3 +294,37 @@ def _refused(task_id: int, reason: str | None) -> Move:
         evidence={"state": "refused", "reason": reason},
         values={"reason": reason},
     )
+
+
+def _adopt_queued(unit: Unit) -> None:
+    t = task_history.c
+    queued = current_tasks(unit.run_id, t.task_id).where(
+        t.status == TaskStatus.QUEUED,
+        t.attempt < unit.attempt,
+        or_(t.offered_until.is_(None), t.offered_until < unit.now),
+    )
+    for chunk in chunks(unit.conn.execute(queued.with_for_update()).scalars().all()):
+        unit.conn.execute(
+            update(task_history)
+            .where(t.task_id.in_(chunk), t.status == TaskStatus.QUEUED)
+            .values(attempt=unit.attempt, offered_until=None)
+        )
+
+
+def _new_rows(unit: Unit, statuses: Sequence[str]) -> None:
+    """Insert the new rows from the old ones, and point each old one to its successor."""
+    t = task_history.c
+    again = (t.attempt < unit.attempt, t.status.in_(statuses))
+    columns = ("run_id", "attempt", "task_index", "status", "status_since", "args", "ever_seen")
+    since = literal(unit.now, t.status_since.type)
+    values = (t.run_id, literal(unit.attempt), t.task_index, literal("QUEUED"), since, t.args, literal(False))
+    old = current_tasks(unit.run_id, *values)
+    unit.conn.execute(insert(task_history).from_select(columns, old.where(*again).order_by(t.task_index)))
+    new = task_history.alias("new")
+    pairs = unit.conn.execute(
+        current_tasks(unit.run_id, t.task_id, new.c.task_id.label("superseded_by"))
+        .where(*again)
+        .where(new.c.run_id == t.run_id, new.c.task_index == t.task_index, new.c.attempt == unit.attempt)
+    )
+    done = update_tasks(unit, [dict(pair) for pair in pairs.mappings()], replace=("superseded_by",))
+    unit.changed = unit.changed or done > 0

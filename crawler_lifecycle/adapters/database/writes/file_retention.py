@@ -9,33 +9,21 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
 from crawler_lifecycle.adapters.database.schema.row_validation import salvaged
 from crawler_lifecycle.adapters.database.schema.tables import export_record, history_property, run_history
 from crawler_lifecycle.domain.names import PROPERTY_FILES_REMOVED
 from crawler_lifecycle.domain.retention import KeptRun, RetentionState, stand_of
-from crawler_lifecycle.ports import Fence
 
 from .bulk import chunks
-from .unit_of_work import StorePart, check_fence
+from .unit_of_work import StorePart
 
 _BEGUN, _DONE = "begun", "done"
 
 
-class TidyPart(StorePart):
-    """``begin_export``, ``kept_runs``, ``give_up_files``, ``note_files_removed``."""
-
-    def begin_export(self, fence: Fence) -> int:
-        """An export of the fence's attempt reads files from now on; the last attempt whose files are given up, or 0."""
-        x, p = export_record.c, history_property.c
-        with self._unit(fence.run_id) as unit:
-            if fence.attempt >= unit.attempt:
-                check_fence(unit.run, fence)
-            key = (x.run_id == unit.run_id, x.attempt == fence.attempt)
-            unit.conn.execute(update(export_record).where(*key).values(at=unit.now))
-            gone = select(func.max(p.attempt)).where(p.run_id == unit.run_id, p.name == PROPERTY_FILES_REMOVED)
-            return unit.conn.execute(gone).scalar_one() or 0
+class SqlFileRetention(StorePart):
+    """``FileRetentionStore``."""
 
     def kept_runs(self, run_ids: Sequence[int]) -> list[KeptRun]:
         """Those of the runs that there are, by id."""

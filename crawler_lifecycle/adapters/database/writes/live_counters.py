@@ -22,8 +22,8 @@ COUNTERS = ("pages", "items", "errors", "bytes")
 _ALIVE = [status.value for status in ALIVE]
 
 
-class CountingPart(StorePart):
-    """``record_counts``."""
+class SqlLiveCounters(StorePart):
+    """``LiveCounterStore``."""
 
     def record_counts(self, run: RunRef, counted: Sequence[Counted]) -> int:
         """Raise counters of the run's live tasks; how many tasks. Again: nothing is higher, and nothing is written.

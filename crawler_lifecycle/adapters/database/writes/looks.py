@@ -46,8 +46,8 @@ _OBSERVED = ("cluster_name", "cluster_uid", "node", "reason", "started_at", "eve
 _OBSERVED_ALL = (*_OBSERVED, "last_progress_at", *COUNTERS, "peak_memory", "resumed", "resume_note")
 
 
-class LookPart(StorePart):
-    """``found_state`` … ``apply_findings``: the comparison of one look with the database, step by step."""
+class SqlLooks(StorePart):
+    """``LookStore``: the comparison of one look with the database, step by step."""
 
     def found_state(self, fence: Fence) -> FoundState:
         """The unsettled tasks of the run and what is needed to judge a look. Raises ``Fenced``."""

@@ -25,8 +25,8 @@ _UNASKED = (TaskStatus.PENDING, TaskStatus.RUNNING)
 CANCEL_PAGE = 5_000
 
 
-class StopPart(StorePart):
-    """``record_stop``, ``cancel_queued``, ``unstopped``, ``mark_stopping``, ``last_asked``, ``acted_on_stop``."""
+class SqlStops(StorePart):
+    """``StopStore``."""
 
     def record_stop(self, run_id: int, stop: StopIntent, request_id: str | None, fence: Fence | None = None) -> RunRow:
         """Write the intent, STOPPING and, for a person who gave an id, the log row. Again: the row as it is.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Select, bindparam, func, insert, select, update
+from sqlalchemy import BindParameter, Connection, Select, Table, bindparam, func, insert, select, update
 
 from crawler_lifecycle.adapters.database.engine import Database
 from crawler_lifecycle.adapters.database.schema.row_validation import Fault, check, unreadable, where
@@ -275,12 +275,20 @@ def standing(run: Row, tasks: Mapping[str, int]) -> Standing:
 
 
 class StorePart:
-    """What the parts of the store share: the database, the clock, and how a unit of work begins and ends."""
+    """What the adapters of the store share: the database, the clock, and how a unit of work begins and ends."""
 
     def __init__(self, database: Database, clock: Clock, told: Told | None = None) -> None:
         self._db = database
         self._clock = clock
         self._told = told
+
+    def _rows(self, query: Select[Any]) -> Sequence[Row]:
+        with self._db.reading() as conn:
+            return conn.execute(query).mappings().all()
+
+    def _of_run(self, table: Table, run_id: int) -> list[Mapping[str, object]]:
+        query = select(table).where(table.c.run_id == run_id).order_by(table.c.id)
+        return [{str(name): value for name, value in row.items()} for row in self._rows(query)]
 
     @contextmanager
     def _unit(self, run_id: int, fence: Fence | None = None) -> Iterator[Unit]:

@@ -27,7 +27,7 @@ def _started(world: World, lab: Activities) -> Fence:
     queued = [QueuedTask(task.task_id, task.task_index, {}) for task in lab.tasks()]
     expires = datetime.now(UTC) + timedelta(minutes=5)
     deployment = Deployment(run_ref(1), 1, "demo", {}, {}, queued, Resources(), Limits(), expires)
-    with lab.store._db.writing() as conn:
+    with lab.store.database.writing() as conn:
         for answer in world._deployer.deploy(deployment, CRAWLER):
             world.server.pod_starts(world.name(answer.index, 1))
             uid = {"uid": answer.uid, "index": answer.index}
@@ -53,7 +53,7 @@ def test_jobs_are_ended_by_their_names(
     elif trouble == "reader":
         monkeypatch.setattr(world.cluster, "details", _stumble)
     else:
-        with lab.store._db.writing() as conn:
+        with lab.store.database.writing() as conn:
             for table, columns in (("run_history", RUN), ("task_history", TASK)):
                 for column, value in columns.items():
                     conn.execute(sa.text(f"UPDATE {table} SET {column} = :value"), {"value": value})

@@ -76,8 +76,8 @@ def _task_args(
     return None if request.tasks is None else [task.args for task in request.tasks]
 
 
-class OwnershipPart(StorePart):
-    """``reserve_run``, ``create_run``, ``claim_run``, ``resume_run``, ``set_property``."""
+class SqlInitiation(StorePart):
+    """``InitiationStore``."""
 
     new_uid: Callable[[], str] = staticmethod(lambda: uuid.uuid4().hex)
     """Gives a new run its uid; never the same again."""

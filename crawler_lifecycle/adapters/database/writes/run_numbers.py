@@ -17,8 +17,8 @@ from .unit_of_work import StorePart
 TASK_GAP_MAX = 10**9
 
 
-class NumbersPart(StorePart):
-    """``newest_run_id``, ``begin_run_ids_above``."""
+class SqlRunNumbers(StorePart):
+    """``RunNumberStore``."""
 
     def newest_run_id(self) -> int:
         """The highest number of a run in the database; 0 when there is none."""
