@@ -1,4 +1,4 @@
-"""The ports themselves; that of the database is in ``store.py``."""
+"""Ports of everything outside but the database, whose ports are in ``store``."""
 
 from __future__ import annotations
 

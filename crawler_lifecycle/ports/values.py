@@ -1,4 +1,4 @@
-"""The values that cross the ports: what is stored, deployed, seen and told."""
+"""Values that cross the ports: what is stored, deployed, observed and reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What audits compare and find, and what turned out to be untrue."""
+"""Port of audits: what they compare and find, and corrections."""
 
 from __future__ import annotations
 

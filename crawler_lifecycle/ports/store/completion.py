@@ -1,4 +1,4 @@
-"""The end of a run, its archive, and the files that may go afterwards."""
+"""Port of completion: the verdict, exports, and the retention of files."""
 
 from __future__ import annotations
 

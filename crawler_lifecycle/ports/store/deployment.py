@@ -1,4 +1,4 @@
-"""From QUEUED to started."""
+"""Port of deployment: offers of tasks, answers of the scheduler service, the start of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run comes to be on record, and who owns it."""
+"""Port of initiation: the record of a run, and its owner."""
 
 from __future__ import annotations
 

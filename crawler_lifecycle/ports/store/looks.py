@@ -1,4 +1,4 @@
-"""What looks find, and the counters between them."""
+"""Port of looks: staged findings, and counters between looks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What everybody reads of runs and tasks; nothing here writes."""
+"""Port of readers: runs and tasks. Nothing here writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the wish to stop to the task that was asked."""
+"""Port of stops: the intent, and the tasks that are asked to end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which runs need somebody: to begin, to be told, or to be looked at."""
+"""Port of wake-ups: runs that wait for a start, a signal or a look."""
 
 from __future__ import annotations
 

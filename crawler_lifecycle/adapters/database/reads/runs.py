@@ -1,4 +1,4 @@
-"""Everything that only reads."""
+"""Queries of runs, their timelines and deliveries."""
 
 from __future__ import annotations
 

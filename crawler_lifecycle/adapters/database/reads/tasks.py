@@ -1,4 +1,4 @@
-"""Reads tasks."""
+"""Queries of tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads which runs need somebody."""
+"""Queries of runs that wait for a start, a signal or a look."""
 
 from __future__ import annotations
 

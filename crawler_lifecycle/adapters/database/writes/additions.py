@@ -1,4 +1,4 @@
-"""Tasks of a run: how they are inserted, at its beginning and while it lives."""
+"""Insertion of tasks, at the beginning of a run and while it lives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs whose rows a restore took away are inserted again, under their numbers and uids."""
+"""Adoption: inserts runs again that a restore lost, under their numbers and uids."""
 
 from __future__ import annotations
 

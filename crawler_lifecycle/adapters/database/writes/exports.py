@@ -1,4 +1,4 @@
-"""How exports of supporting files stand."""
+"""Exports of supporting files: their status and their results."""
 
 from __future__ import annotations
 

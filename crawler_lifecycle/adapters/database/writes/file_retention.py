@@ -1,4 +1,4 @@
-"""The database's side of clearing storage: whether a run's files may still be read, and who decides that they may not.
+"""Retention of files: whether a run's files may still be read, and the record of their removal.
 
 Exports, resumes and removals of one run come one after the other, because each of them holds the run's row.
 """

@@ -1,4 +1,4 @@
-"""What audits find, and their reports."""
+"""Findings and reports of audits."""
 
 from __future__ import annotations
 

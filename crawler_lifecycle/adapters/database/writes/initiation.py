@@ -1,4 +1,4 @@
-"""Runs: how they come into being, and who owns them."""
+"""Initiation: reservation of runs, and their owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters of tasks that execute, written between looks: no status, no look, no event, and nothing waits for them."""
+"""Live counters of tasks, written between looks. Nothing waits for them."""
 
 from __future__ import annotations
 

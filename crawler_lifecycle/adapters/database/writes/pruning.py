@@ -1,4 +1,4 @@
-"""Rows that leave the database: working state of runs that ended long ago (domain/retention.py says which).
+"""Pruning: removes working rows of runs that ended long ago (``domain.retention`` says which).
 
 Each table is gone through by its primary key, so a call reads no more than one chunk, however large the database is and
 however much of it stays. What may go is removed in one short transaction for each chunk, which holds the rows of its

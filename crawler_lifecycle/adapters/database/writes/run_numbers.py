@@ -1,4 +1,4 @@
-"""The numbers that the database gives to runs and tasks, and how they are brought forward."""
+"""Run and task numbers: the counters of the database, and how they are raised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One unit of work: a write transaction on one locked run, and what every one of them has in common."""
+"""The unit of work: a write transaction on one locked run."""
 
 from __future__ import annotations
 
