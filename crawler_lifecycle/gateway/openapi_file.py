@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from crawler_lifecycle.ports import Store
 from crawler_lifecycle.web.problem_codes import render
 
 
@@ -17,7 +19,8 @@ def text() -> str:
 
     # No request is served, so nothing behind the routes is needed.
     nothing: Any = None
-    app = create_app(nothing, nothing, nothing, entrance=Entrance(), sweep_s=None)
+    store = Store(**{port.name: nothing for port in fields(Store)})
+    app = create_app(store, nothing, nothing, entrance=Entrance(), sweep_s=None)
     return json.dumps(app.openapi(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
