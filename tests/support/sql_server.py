@@ -19,7 +19,7 @@ from typing import TypeVar
 import pymysql
 import pytest
 
-START_TIMEOUT_S = 150.0
+START_TIMEOUT_S = 600.0
 TRIES = 5
 PORTS = (20_000, 30_000)
 """What is above belongs to the services of a Kubernetes, and then to connections."""
