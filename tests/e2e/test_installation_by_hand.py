@@ -134,9 +134,15 @@ class Machine:
 
 
 @pytest.fixture
+def server(mariadb: MariaDb) -> MariaDb:
+    """The database server of ``installed``."""
+    return mariadb
+
+
+@pytest.fixture
 def machine(installed: MariaDb, tmp_path: Path) -> Iterator[Machine]:
-    with rclone_s3() as server:
-        ready = Machine(tmp_path, installed, server.bucket())
+    with rclone_s3() as storage:
+        ready = Machine(tmp_path, installed, storage.bucket())
         try:
             yield ready
         finally:
