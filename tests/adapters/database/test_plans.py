@@ -38,7 +38,7 @@ from tests.support.filling import (
     fill_runs,
     fill_tasks,
 )
-from tests.support.servers import DATABASES, empty_database
+from tests.support.servers import EXPLAINED, empty_database
 from tests.support.store_ports import behind, methods
 
 pytestmark = pytest.mark.timeout(1800)  # the module's databases are filled in the time of its first test
@@ -104,7 +104,7 @@ def _fill(url: str) -> Filled:
     return Filled(store, clock, Fence(handle.run_id, handle.attempt, OWNER.first_run_id, handle.run_uid))
 
 
-@pytest.fixture(scope="module", params=DATABASES)
+@pytest.fixture(scope="module", params=EXPLAINED)
 def explained(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Plans, set[str]]]:

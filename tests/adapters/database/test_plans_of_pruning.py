@@ -17,7 +17,7 @@ from crawler_lifecycle.adapters.database.schema.tables import metadata, task_log
 from crawler_lifecycle.domain.retention import Stays
 from tests.adapters.database.plans import Plans
 from tests.support.filling import FILLED_FROM, analyze, fill_events, fill_records, fill_runs, fill_tasks
-from tests.support.servers import DATABASES, empty_database
+from tests.support.servers import EXPLAINED, empty_database
 
 RUNS, EACH = 2_000, 3
 #: Rows of three chunks.
@@ -86,7 +86,7 @@ def _explain_table(pruner: Pruner, table: str, done: Explained) -> None:
         place = chunk.next
 
 
-@pytest.fixture(scope="module", params=DATABASES)
+@pytest.fixture(scope="module", params=EXPLAINED)
 def explained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explained]:
     with empty_database(request.param, tmp_path_factory.mktemp("pruning") / "state.db") as url:
         yield _explain(url)
