@@ -6,6 +6,7 @@ limits, which are long; its worker's death should not have to wait for them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from typing import Any
 
@@ -36,9 +37,15 @@ class _Beating(ActivityInboundInterceptor):
             return await super().execute_activity(input)
         every_s = info.heartbeat_timeout.total_seconds() / 3
         async with Beside() as beside:
-            beside.start(Loop("the heartbeat of an activity", every_s, first_s=every_s).run(_beat))
+            beat = _beat if asyncio.iscoroutinefunction(input.fn) else _beat_of_a_thread
+            beside.start(Loop("the heartbeat of an activity", every_s, first_s=every_s).run(beat))
             return await super().execute_activity(input)
 
 
 async def _beat() -> None:
     activity.heartbeat()
+
+
+async def _beat_of_a_thread() -> None:
+    """For an activity that is a plain function: there the SDK waits for the event loop, which must not wait for it."""
+    await asyncio.to_thread(activity.heartbeat)

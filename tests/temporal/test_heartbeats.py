@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -56,6 +57,27 @@ async def test_only_steps_that_do_not_beat_themselves_are_beaten_for(
     name: str, within: timedelta | None, beats: int
 ) -> None:
     assert await beats_of(name, within) == beats
+
+
+async def test_heartbeats_of_a_plain_function_do_not_hold_the_event_loop_up() -> None:
+    """Its heartbeat waits for the event loop, as the SDK does it, and so must not be called there."""
+    env, step, loop = ActivityEnvironment(), Step(), asyncio.get_running_loop()
+    env.info = replace(env.info, activity_type="known", heartbeat_timeout=timedelta(seconds=0.03))
+
+    called_in = list[int]()
+
+    def beat(*_: Any) -> None:
+        called_in.append(threading.get_ident())
+        loop.call_soon_threadsafe(step.over.set)
+
+    env.on_heartbeat = beat
+    inbound = HeartbeatInterceptor(["known"]).intercept_activity(step)
+
+    async def run() -> Any:
+        return await inbound.execute_activity(ExecuteActivityInput(lambda: "done", [], None, {}))
+
+    assert await env.run(run) == "done"
+    assert threading.get_ident() not in called_in
 
 
 def test_every_step_that_holds_up_a_run_is_noticed_to_be_dead() -> None:
