@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-deps test-all kube-binaries test-kubernetes test-kubernetes-37 soak fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi bench clean
+.PHONY: help env run run-kubernetes dev test test-deps test-servers test-e2e test-all kube-binaries test-kubernetes test-kubernetes-37 soak fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture bench clean
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -11,14 +11,17 @@ help:
 	@echo "make run        crawl for real, with the whole stack on this machine, and prove what happened"
 	@echo "make run-kubernetes  the same with real pods on a real Kubernetes that it starts on this machine (root)"
 	@echo "make dev        keep the same stack up (Ctrl-C ends it)"
-	@echo "make test       ruff, mypy, pytest; says in words what it had to skip"
-	@echo "make test-deps  install what some tests need from Debian (root): MariaDB, curl, jq, unzip, runc, CNI plugins"
-	@echo "make test-all   everything, large matrices included"
+	@echo "make test       ruff, mypy, pytest on SQLite and fakes, and one whole stack; says in words what it had to skip"
+	@echo "make test-servers  what needs a database server (MariaDB, MySQL)"
+	@echo "make test-e2e   services, crawls and whole stacks as real processes: what the README promises"
+	@echo "make test-deps  install what some tests need (root): MariaDB, MySQL, curl, jq, unzip, runc, CNI plugins"
+	@echo "make test-all   everything, whole matrices and the Kubernetes included; tells where the time went"
 	@echo "make test-kubernetes-37  what we ask of the Kubernetes API, on the client's next major release; it may lag"
-	@echo "make test-kubernetes  the tests on a real Kubernetes; make kube-binaries builds it first (Go; minutes, once)"
+	@echo "make test-kubernetes  what docs/kubernetes.md promises, on a real Kubernetes; make kube-binaries builds it first (Go; minutes, once)"
 	@echo "make soak       a random plan against the whole stack (MINUTES=10 SEED=1): is anything untrue on record then?"
 	@echo "make fuzz       new random examples for every property (SEED=1 for the same again); what it finds becomes a fixed one"
 	@echo "make bench      the figures, each beside its baseline"
+	@echo "make picture    docs/watch.svg, the picture in the README, taken during a real run"
 	@echo "make wheel      dist/*.whl; make image builds the container image from it (docker or podman)"
 	@echo "make lock       renew the lock files; make lock-check tells whether they fit pyproject.toml"
 
@@ -45,17 +48,20 @@ dev: $(RUNS)
 	@.venv/bin/crawlctl dev
 
 # The stacks of tests/e2e and tests/dev are killed and have many processes: one at a time.
-# On a starved machine a deadline may be missed: that is tried once more, and told at the end. What is untrue is not.
-RERUN = --reruns 1 -rR --only-rerun Timeout --only-rerun 'not (\w+ )?within' --only-rerun 'not ready after' --only-rerun 'deadline exceeded' \
-	--only-rerun 'yield within' --only-rerun 'Failed creating worker'
-# What happens before those; CI begins there with what may run beside them.
-BETWEEN ?= true
-TOGETHER = -n $(JOBS) --dist worksteal --ignore tests/e2e --ignore tests/dev
+TOGETHER := -n $(JOBS) --dist worksteal --ignore tests/e2e --ignore tests/dev
+# The one that `make test` plays: every command that the README tells a newcomer to type.
+STACK := tests/e2e/test_readme.py
 
 test: lint types
-	@$(PY) -m pytest -q $(RERUN) $(TOGETHER)
-	@$(BETWEEN)
-	@$(PY) -m pytest -q $(RERUN) tests/e2e tests/dev
+	@$(PY) -m pytest -q $(TOGETHER)
+	@$(PY) -m pytest -q $(STACK)
+
+test-servers: env
+	@$(PY) -m pytest -q -m "servers and not slow and not soak" $(TOGETHER)
+
+test-e2e: env
+	@$(PY) -m pytest -q -m "processes and not servers and not slow and not soak" $(TOGETHER)
+	@$(PY) -m pytest -q -m "not slow and not soak" tests/e2e tests/dev --ignore $(STACK)
 
 lint: env image-lint
 	@$(PY) -m ruff check .
@@ -70,24 +76,30 @@ types: env
 fmt: env
 	@$(PY) -m ruff check --fix . ; $(PY) -m ruff format .
 
-DEPS := mariadb-server curl jq unzip runc containernetworking-plugins busybox-static iproute2
+# Maven fetches MySQL, which needs the two libraries.
+DEPS := mariadb-server curl jq unzip runc containernetworking-plugins busybox-static iproute2 maven libaio1 libnuma1
 test-deps:
-	@for tool in mariadbd curl jq unzip runc busybox ip; do PATH=$$PATH:/usr/sbin command -v $$tool >/dev/null || missing=1; done; \
+	@for tool in mariadbd curl jq unzip runc busybox ip mvn; do PATH=$$PATH:/usr/sbin command -v $$tool >/dev/null || missing=1; done; \
 	  [ -x /usr/lib/cni/bridge ] || missing=1; \
+	  ldconfig -p | grep -q libaio.so.1 && ldconfig -p | grep -q libnuma.so.1 || missing=1; \
 	  [ -z "$$missing" ] || (apt-get update -q && apt-get install -y -q --no-install-recommends $(DEPS))
+	@python3 tools/mysql.py
 
+test-all: export HYPOTHESIS_PROFILE = thorough
 test-all: lint types
-	@HYPOTHESIS_PROFILE=thorough $(PY) -m pytest -q -m "not soak" $(RERUN) $(TOGETHER)
-	@HYPOTHESIS_PROFILE=thorough $(PY) -m pytest -q -m "not soak" $(RERUN) tests/e2e tests/dev
+	@$(PY) -m pytest -q -m "not soak" --durations 100 $(TOGETHER)
+	@$(PY) -m pytest -q -m "not soak" --durations 100 tests/e2e tests/dev
+	@$(MAKE) --no-print-directory test-kubernetes MARKS="not soak" PYTEST_ADDOPTS="$$PYTEST_ADDOPTS --durations=100"
 
 # The programs of the test cluster, into a cache folder outside of the tree; nothing to do when the pins are the same.
 kube-binaries: env
 	@$(PY) -m tests.kubernetes.cluster binaries
 
+MARKS ?= not slow and not soak
 test-kubernetes: env
 	@if [ "$$(id -u)" = 0 ]; then $(MAKE) --no-print-directory test-deps; fi
 	@$(MAKE) --no-print-directory kube-binaries
-	@$(PY) -m pytest -q -m "not soak" $(RERUN) tests/kubernetes
+	@$(PY) -m pytest -q -m "$(MARKS)" tests/kubernetes
 
 # Has it ever lied to us? The same seed is the same plan; RUNS limits how many runs it starts.
 MINUTES ?= 10
@@ -113,7 +125,7 @@ test-kubernetes-37: env
 	@$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	  > $$($(NEXT_ENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ours.pth
 	@$(NEXT_ENV)/bin/python -c 'import kubernetes; print("kubernetes", kubernetes.__version__)'
-	@KUBERNETES_MAJOR=37 $(NEXT_ENV)/bin/python -m pytest -q tests/adapters/kubernetes_*
+	@KUBERNETES_MAJOR=37 $(NEXT_ENV)/bin/python -m pytest -q tests/adapters/kubernetes
 
 # Hashes only: the locks name no address, so that they work behind any mirror. The image's is a part of the other one.
 COMPILE := uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url
@@ -144,7 +156,11 @@ crawler-image:
 
 # What clients are generated from, and the page of error codes; a test compares both with the code.
 openapi: env
-	@$(PY) -m crawler_lifecycle.gateway.openapi docs
+	@$(PY) -m crawler_lifecycle.gateway.openapi_file docs
+
+# The picture in the README, taken during a real run.
+picture: $(RUNS)
+	@$(PY) -m examples.picture docs/watch.svg
 
 bench: env
 	@$(PY) -m benchmarks

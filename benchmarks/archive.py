@@ -23,8 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from crawler_lifecycle.adapters.archive.s3 import S3Archive
-from crawler_lifecycle.adapters.archive.streaming import Digesting
+from crawler_lifecycle.adapters.archive.s3.archive import S3Archive
+from crawler_lifecycle.adapters.archive.zip.stream import Digesting
 from crawler_lifecycle.ports import FileSource
 from tests.support.s3 import S3Server, aws_environment, rclone_s3
 
@@ -118,7 +118,7 @@ def _packed(archive: S3Archive, files: Path) -> int:
 
 
 def _stored(archive: S3Archive, files: Path) -> int:
-    from crawler_lifecycle.adapters.archive.s3_upload import PART_BYTES, Upload
+    from crawler_lifecycle.adapters.archive.s3.upload import PART_BYTES, Upload
 
     upload = Upload(archive._s3(), archive.bucket, "stored.zip", {}, PART_BYTES, lambda: None)
     stream = _Counting(upload)

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
-from crawler_lifecycle.adapters.database.tables import metadata, task_history
-from crawler_lifecycle.adapters.database.unit import count_tasks
+from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
+from crawler_lifecycle.adapters.database.schema.tables import metadata, task_history
+from crawler_lifecycle.adapters.database.writes.unit_of_work import count_tasks
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, TaskState, reconcile
-from crawler_lifecycle.ports import Deployed, Fence, Finding, Look, Owner
+from crawler_lifecycle.ports import Deployed, Fence, Look, Owner, TaskFinding
 from tests.support.filling import COMMON_TAG, FILLED_FROM, RARE_TAG, analyze, fill_events, fill_runs, fill_tasks
 from tests.support.mariadb import running_mariadb
 
@@ -52,7 +52,7 @@ def _figures(name: str, url: str) -> None:
     store = open_store(url)
     begun = time.monotonic()
     # Straight from an engine of our own: what fills a database needs longer than any statement of the service may.
-    filler = sa.create_engine(store._db.engine.url)
+    filler = sa.create_engine(store.database.engine.url)
     with filler.begin() as connection:
         first = fill_runs(connection, RUNS)
         fill_tasks(connection, first, LARGE_RUNS, EACH)
@@ -135,8 +135,10 @@ def _filters() -> dict[str, dict[str, Any]]:
     }
 
 
-def _lists(store: SqlRunStore, name: str) -> None:
-    calls = {title: lambda wanted=wanted: store.list_runs(limit=PAGE, **wanted) for title, wanted in _filters().items()}
+def _lists(store: SqlStore, name: str) -> None:
+    calls = {
+        title: lambda wanted=wanted: store.runs.list_runs(limit=PAGE, **wanted) for title, wanted in _filters().items()
+    }
     medians = _rotated(calls, 7)
     worst = max(medians, key=lambda title: medians[title])
     print(
@@ -148,9 +150,9 @@ def _lists(store: SqlRunStore, name: str) -> None:
         print(f"    {median:7.1f} ms  {title}")
 
 
-def _counts(store: SqlRunStore, name: str) -> None:
+def _counts(store: SqlStore, name: str) -> None:
     runs = iter(range(1, LARGE_RUNS + 1))
-    with store._db.reading() as connection:
+    with store.database.reading() as connection:
         open_ = _rotated(
             {
                 "SELECT 1": lambda: connection.execute(sa.text("SELECT 1")).scalar_one(),
@@ -158,7 +160,9 @@ def _counts(store: SqlRunStore, name: str) -> None:
             },
             200,
         )
-    whole = _rotated({"SELECT 1": lambda: _select_one(store), "count": lambda: store.count_tasks(next(runs))}, 200)
+    whole = _rotated(
+        {"SELECT 1": lambda: _select_one(store), "count": lambda: store.tasks.count_tasks(next(runs))}, 200
+    )
     print(f"  count of the alive tasks of a run of {EACH:,} among {LARGE_RUNS * EACH:,} tasks: ", end="")
     print(
         f"{open_['count']:.2f} ms (reach: <= 0.3 ms on MariaDB; baseline SELECT 1: {open_['SELECT 1']:.2f} ms); ",
@@ -167,17 +171,17 @@ def _counts(store: SqlRunStore, name: str) -> None:
     print(f"with its connection {whole['count']:.2f} ms (SELECT 1: {whole['SELECT 1']:.2f} ms)")
 
 
-def _select_one(store: SqlRunStore) -> None:
-    with store._db.reading() as connection:
+def _select_one(store: SqlStore) -> None:
+    with store.database.reading() as connection:
         connection.execute(sa.text("SELECT 1")).scalar_one()
 
 
-def _events(store: SqlRunStore, name: str) -> None:
-    last = store.last_event_seq()
+def _events(store: SqlStore, name: str) -> None:
+    last = store.events.last_event_seq()
     medians = _rotated(
         {
-            "page": lambda: store.events_after(last // 2, limit=500),
-            "tail": lambda: store.events_after(last, limit=500),
+            "page": lambda: store.events.events_after(last // 2, limit=500),
+            "tail": lambda: store.events.events_after(last, limit=500),
             "one": lambda: _select_one(store),
         },
         20,
@@ -189,48 +193,48 @@ def _events(store: SqlRunStore, name: str) -> None:
     print(f"(baseline SELECT 1: {medians['one']:.2f} ms)")
 
 
-def _additions(store: SqlRunStore, name: str) -> None:
+def _additions(store: SqlStore, name: str) -> None:
     """``add_tasks`` against the bare bulk INSERT of the same rows."""
     args = [{"url": f"https://site.example/{n}"} for n in range(CHANGED)]
     keys = iter(range(10**6))
 
     def new_run() -> int:
-        return store.reserve_run(RunRequest(crawler="added"), f"added-{next(keys)}")[0].run_id
+        return store.initiation.reserve_run(RunRequest(crawler="added"), f"added-{next(keys)}")[0].run_id
 
     times: dict[str, list[float]] = {"add": [], "again": [], "bare": []}
     for _ in range(3):
         run_id, other = new_run(), new_run()
         with _no_collection():
-            times["add"].append(_milliseconds(lambda: store.add_tasks(run_id, "k", args)))  # noqa: B023
-            times["again"].append(_milliseconds(lambda: store.add_tasks(run_id, "k", args)))  # noqa: B023
+            times["add"].append(_milliseconds(lambda: store.additions.add_tasks(run_id, "k", args)))  # noqa: B023
+            times["again"].append(_milliseconds(lambda: store.additions.add_tasks(run_id, "k", args)))  # noqa: B023
             times["bare"].append(_milliseconds(lambda: _bare_insert(store, other, args)))  # noqa: B023
     add, again, bare = (statistics.median(times[title]) for title in ("add", "again", "bare"))
     print(f"  {CHANGED:,} added tasks: {add:.0f} ms, asked again {again:.0f} ms; ", end="")
     print(f"baseline, the INSERT alone: {bare:.0f} ms (ratio {bare / add:.2f})")
 
 
-def _bare_insert(store: SqlRunStore, run_id: int, args: list[dict[str, str]]) -> None:
+def _bare_insert(store: SqlStore, run_id: int, args: list[dict[str, str]]) -> None:
     now = datetime.now(UTC)
     common = {"run_id": run_id, "attempt": 1, "status": "QUEUED", "status_since": now, "ever_seen": False}
     rows = [{**common, "task_index": 1 + n, "args": own} for n, own in enumerate(args)]
-    with store._db.writing() as connection:
+    with store.database.writing() as connection:
         connection.execute(sa.insert(task_history), rows)
 
 
-def _sync(store: SqlRunStore, name: str) -> None:
+def _sync(store: SqlStore, name: str) -> None:
     """``apply_findings`` for 10,000 ends against a bare UPDATE … IN of the status of the same rows."""
     times: dict[str, list[float]] = {"bare": [], "look": [], "details": [], "sync": []}
     for turn in range(ROUNDS):
         fence, look, findings = _large_run(store, f"sync-{turn}")
         ids = [finding.change.task_id for finding in findings]
         with _no_collection():
-            times["look"].append(_milliseconds(lambda: store.record_look(fence, look, findings, None, "look")))  # noqa: B023
-            times["details"].append(_milliseconds(lambda: store.apply_details(fence)))  # noqa: B023
+            times["look"].append(_milliseconds(lambda: store.looks.record_look(fence, look, findings, None, "look")))  # noqa: B023
+            times["details"].append(_milliseconds(lambda: store.looks.apply_details(fence)))  # noqa: B023
             times["bare"].append(_milliseconds(lambda: _bare_update(store, ids, "STOPPING")))  # noqa: B023
             times["bare"].append(_milliseconds(lambda: _bare_update(store, ids, "PENDING")))  # noqa: B023
-            times["sync"].append(_milliseconds(lambda: store.apply_findings(fence, "look")))  # noqa: B023
+            times["sync"].append(_milliseconds(lambda: store.looks.apply_findings(fence, "look")))  # noqa: B023
             times["bare"].append(_milliseconds(lambda: _bare_update(store, ids, "RUNNING")))  # noqa: B023
-        assert store.transitions(fence.run_id, limit=1, after_seq=0)
+        assert store.runs.transitions(fence.run_id, limit=1, after_seq=0)
     median = {title: statistics.median(taken) for title, taken in times.items()}
     print(f"  sync of {CHANGED:,} changed statuses with their transitions: {median['sync']:.0f} ms; ", end="")
     print(f"baseline, UPDATE ... IN of the same rows: {median['bare']:.0f} ms, ", end="")
@@ -238,19 +242,19 @@ def _sync(store: SqlRunStore, name: str) -> None:
     print(f"before it, the look took {median['look']:.0f} ms and the details {median['details']:.0f} ms", flush=True)
 
 
-def _large_run(store: SqlRunStore, request_id: str) -> tuple[Fence, Look, list[Finding]]:
+def _large_run(store: SqlStore, request_id: str) -> tuple[Fence, Look, list[TaskFinding]]:
     """A run of 10,000 RUNNING tasks, and a look that finds them all ended."""
-    row, _ = store.reserve_run(RunRequest(crawler="large"), request_id, [{}] * CHANGED)
-    handle = store.claim_run(RunRequest(run_id=row.run_id), OWNER, lambda _: False)
+    row, _ = store.initiation.reserve_run(RunRequest(crawler="large"), request_id, [{}] * CHANGED)
+    handle = store.initiation.claim_run(RunRequest(run_id=row.run_id), OWNER, lambda _: False)
     fence = Fence(handle.run_id, handle.attempt, OWNER.first_run_id, handle.run_uid)
     now = datetime.now(UTC)
-    offered, _ = store.offer_tasks(fence, CHANGED, None, now)
+    offered, _ = store.deployment.offer_tasks(fence, CHANGED, None, now)
     answers = [Deployed(t.index, "created", f"crawl-{fence.run_id}-{t.index}-1", f"uid-{t.task_id}") for t in offered]
-    store.record_deployed(fence, "local", answers, now)
-    state = store.found_state(fence)
+    store.deployment.record_deployed(fence, "local", answers, now)
+    state = store.looks.found_state(fence)
     seen = [_ended(task, now) for task in state.tasks]
     changes = [(reconcile(task, one, None, due_at=now), one) for task, one in zip(state.tasks, seen, strict=True)]
-    findings = [Finding(change, one) for change, one in changes if change is not None]
+    findings = [TaskFinding(change, one) for change, one in changes if change is not None]
     assert len(findings) == CHANGED
     return fence, Look(now, 1.0, seen), findings
 
@@ -280,9 +284,9 @@ def _ended(task: TaskState, now: datetime) -> Observation:
     )
 
 
-def _bare_update(store: SqlRunStore, ids: list[int], status: str) -> None:
+def _bare_update(store: SqlStore, ids: list[int], status: str) -> None:
     t = task_history.c
-    with store._db.writing() as connection:
+    with store.database.writing() as connection:
         for start in range(0, len(ids), CHUNK):
             chosen = ids[start : start + CHUNK]
             connection.execute(sa.update(task_history).where(t.task_id.in_(chosen)).values(status=status))

@@ -28,9 +28,9 @@ from benchmarks import gateway_streams
 from benchmarks.throughput import _end, _server, _worker
 from benchmarks.worker import BARE_QUEUE
 from crawler_lifecycle.adapters.database import open_store, upgrade
-from crawler_lifecycle.adapters.database.tables import metadata
-from crawler_lifecycle.cli import processes
-from crawler_lifecycle.temporal import plugin
+from crawler_lifecycle.adapters.database.schema.tables import metadata
+from crawler_lifecycle.cli.stack import processes
+from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.filling import analyze, fill_runs
 from tests.support.mariadb import running_mariadb
 
@@ -213,7 +213,7 @@ async def _page() -> None:
         with running_mariadb() as server, server.database() as url, tempfile.TemporaryDirectory() as name:
             upgrade(url)
             store = open_store(url)
-            filler = sa.create_engine(store._db.engine.url)
+            filler = sa.create_engine(store.database.engine.url)
             with filler.begin() as connection:
                 fill_runs(connection, RUNS)
             with filler.begin() as connection:

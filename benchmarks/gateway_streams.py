@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks import gateway as figures
-from crawler_lifecycle.adapters.database import SqlRunStore, open_store
+from crawler_lifecycle.adapters.database import SqlStore, open_store
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports import Fence, Owner
 
@@ -67,10 +67,10 @@ class Readers:
 class Writer:
     """Appends events to the outbox as a worker would: committed one by one."""
 
-    def __init__(self, store: SqlRunStore) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
         owner = Owner("benchmark", "benchmark")
-        run = store.create_run(RunRequest(crawler="books"), f"streams-{time.time_ns()}", owner)
+        run = store.initiation.create_run(RunRequest(crawler="books"), f"streams-{time.time_ns()}", owner)
         self._fence = Fence(run.run_id, run.attempt, owner.first_run_id, run.run_uid)
         self.written = 0
 
@@ -84,7 +84,7 @@ class Writer:
     def _append(self) -> None:
         self.written += 1
         body = {"sent": time.time(), "pad": "x" * BODY}
-        self._store.append_event(self._fence, "benchmark.told", f"told-{time.time_ns()}", body)
+        self._store.events.append_event(self._fence, "benchmark.told", f"told-{time.time_ns()}", body)
 
 
 async def measure(url: str, pid: int, database: str) -> None:

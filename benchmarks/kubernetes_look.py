@@ -103,14 +103,14 @@ def _memory(field: str) -> float:
 
 
 def _api(kubeconfig: str, namespace: str) -> Any:
-    from crawler_lifecycle.adapters.kubernetes.api import Api
+    from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 
     return Api.connect(kubeconfig=Path(kubeconfig), namespace=namespace)
 
 
 def _bare(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:
     from crawler_lifecycle.adapters.kubernetes import labels
-    from crawler_lifecycle.adapters.kubernetes.objects import Named, decode_page
+    from crawler_lifecycle.adapters.kubernetes.client.objects import Named, decode_page
 
     api = _api(kubeconfig, namespace)
     token = re.compile(rb'"continue":"([^"]*)"')
@@ -170,7 +170,7 @@ def _typed(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:
 
 
 def _observed(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:
-    from crawler_lifecycle.adapters.kubernetes.observer import KubernetesObserver
+    from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
 
     observer = KubernetesObserver(_api(kubeconfig, namespace))
     over = threading.Event()
@@ -227,7 +227,7 @@ def one_look(cluster: Cluster, pods: int) -> None:
 def at_rest(cluster: Cluster, runs: int) -> None:
     """One look at each of many runs that execute, counted by the API server itself, beside an observer."""
     from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
-    from crawler_lifecycle.adapters.kubernetes.observer import KubernetesObserver
+    from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
     from crawler_lifecycle.ports import TaskRef
 
     namespace = cluster.namespace("rest")

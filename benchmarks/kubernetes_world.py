@@ -31,12 +31,12 @@ from temporalio.client import Client
 from benchmarks.kubernetes_look import requests
 from benchmarks.truth_lag import _epoch, _line
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.api import Api
-from crawler_lifecycle.adapters.kubernetes.errors import NoAnswer
-from crawler_lifecycle.adapters.kubernetes.facts import ended, main_of
-from crawler_lifecycle.adapters.kubernetes.objects import Pod, decode
-from crawler_lifecycle.cli.cluster_access import Place
-from crawler_lifecycle.cli.stack import Stack
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+from crawler_lifecycle.adapters.kubernetes.client.errors import NoAnswer
+from crawler_lifecycle.adapters.kubernetes.client.objects import Pod, decode
+from crawler_lifecycle.adapters.kubernetes.looks.predicates import crawler_container, ended
+from crawler_lifecycle.cli.cluster_access import ClusterAccess
+from crawler_lifecycle.cli.stack.stack import Stack
 from tests.e2e.world import until
 from tests.kubernetes.cluster import images
 from tests.kubernetes.cluster.cluster import Cluster
@@ -84,7 +84,7 @@ class BenchWorld(RealWorld):
         catalogue = self.folder / "crawlers.yaml"
         catalogue.write_text(json.dumps(CATALOGUE))
         if not self.cluster.nodes:  # there is no bridge either; pods that only pretend reach nobody
-            place = Place(self.cluster.kubeconfig, None, self.namespace)
+            place = ClusterAccess(self.cluster.kubeconfig, None, self.namespace)
             self.stack = Stack(self.folder, only_free_ports=True, crawlers=catalogue, kubernetes=place)
         self.shown: dict[int, float] = {}
         self.finished: dict[int, float] = {}
@@ -104,7 +104,7 @@ class BenchWorld(RealWorld):
                     continue
                 run_id = int(pod.metadata.labels[labels.RUN])
                 self.shown.setdefault(run_id, now)
-                main = main_of(pod)
+                main = crawler_container(pod)
                 over = main.state.terminated if main is not None else None
                 if over is not None and over.finished_at is not None:
                     self.finished[run_id] = over.finished_at.timestamp()

@@ -17,9 +17,9 @@ from pathlib import Path
 from temporalio.client import Client
 
 from benchmarks.worker import BARE_QUEUE
-from crawler_lifecycle.cli import processes, temporal_server
+from crawler_lifecycle.cli.stack import processes, temporal_server
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.temporal import plugin
+from crawler_lifecycle.temporal.plugin import plugin
 
 RUNS, AT_ONCE, REPETITIONS = 60, 20, 5
 _TICK = os.sysconf("SC_CLK_TCK")

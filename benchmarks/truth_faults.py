@@ -27,9 +27,9 @@ from temporalio.client import Client
 from benchmarks.throughput import _cpu, _server, _worker
 from crawler_lifecycle.cli.gateway import Gateway
 from crawler_lifecycle.cli.problems import CommandFailed
-from crawler_lifecycle.cli.stack import Stack
+from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.temporal import plugin
+from crawler_lifecycle.temporal.plugin import plugin
 from examples.story_checks import Places, query
 from tests.support.mariadb import running_mariadb
 

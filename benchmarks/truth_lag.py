@@ -24,7 +24,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 
 from benchmarks.truth_faults import Bench
-from crawler_lifecycle.cli.stack import Stack
+from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.domain import names
 
 RUNS, IDLE, SECONDS = 100, 50, 60.0

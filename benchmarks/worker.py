@@ -21,7 +21,7 @@ from temporalio.worker import Worker
 
 with workflow.unsafe.imports_passed_through():  # the bare workflow needs none of it
     from crawler_lifecycle.cli.exits import leave
-    from crawler_lifecycle.temporal import plugin
+    from crawler_lifecycle.temporal.plugin import plugin
 
 BARE_QUEUE = "benchmark-bare"
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from temporalio import activity
-
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.audit import AuditActivities
 from crawler_lifecycle.activities.cancellation import CancellationActivities
@@ -17,15 +15,17 @@ from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.activities.deployment import DeploymentActivities
 from crawler_lifecycle.activities.initiation import InitiationActivities
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
+from crawler_lifecycle.activities.shared import activities_in
 from crawler_lifecycle.adapters.archive import open_archive, open_bundles
 from crawler_lifecycle.adapters.catalogue import EmptyCatalogue, YamlCatalogue
 from crawler_lifecycle.adapters.database import open_store
+from crawler_lifecycle.adapters.event_file import JsonLinesSink
 from crawler_lifecycle.adapters.eventbridge import EventBridgeSink
-from crawler_lifecycle.adapters.events import JsonLinesSink, OutboxNotifier
 from crawler_lifecycle.adapters.local.cluster import LocalCluster, LocalRuns
 from crawler_lifecycle.adapters.local.logs import LocalLogs
 from crawler_lifecycle.adapters.local.observer import LocalObserver
 from crawler_lifecycle.adapters.local.task_files import LocalFiles
+from crawler_lifecycle.adapters.outbox_notifier import OutboxNotifier
 from crawler_lifecycle.adapters.pusher import PusherNotifier
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
 from crawler_lifecycle.domain import names
@@ -42,8 +42,8 @@ from crawler_lifecycle.ports import (
     LiveFiles,
     Notifier,
     Observer,
-    RunStore,
     SchedulerClient,
+    Store,
     TaskBundles,
     TaskLogs,
     WorkflowDirectory,
@@ -55,9 +55,9 @@ from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 from crawler_lifecycle.workflows.policies import POLICIES
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.adapters.archive.bundles_place import BundlesPlace
-    from crawler_lifecycle.adapters.kubernetes.api import Api
-    from crawler_lifecycle.adapters.kubernetes.files import TaskFiles
+    from crawler_lifecycle.adapters.archive.bundles.location import BundlesPlace
+    from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+    from crawler_lifecycle.adapters.kubernetes.files.sources import TaskFiles
 
 #: What the role ``workflows`` executes.
 WORKFLOWS: tuple[type, ...] = (CrawlerLifecycleWorkflow, RunExportWorkflow, CrawlAuditWorkflow)
@@ -93,7 +93,7 @@ ON_CONTROL_TOO = (
 class Parts:
     """Everything outside that the activities of one role use. Each role has its own database connections."""
 
-    store: RunStore
+    store: Store
     cluster: Cluster
     catalogue: Catalogue
     scheduler: SchedulerClient
@@ -122,7 +122,7 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
     )
 
 
-def build_store(settings: Settings) -> RunStore:
+def build_store(settings: Settings) -> Store:
     """The database, with connections of its own. Raises ``InvalidRequest``."""
     return open_store(settings.database.url, pool_size=settings.database.pool_size, told=meters.committed)
 
@@ -160,7 +160,7 @@ def build_bundles(settings: Settings) -> TaskBundles | None:
 def build_bundles_place(url: str, *, probing: bool = False) -> BundlesPlace:
     """The place of such files itself, for those who look after it; ``probing``: somebody waits. Raises
     ``InvalidRequest``."""
-    from crawler_lifecycle.adapters.archive.bundles_place import BundlesPlace
+    from crawler_lifecycle.adapters.archive.bundles.location import BundlesPlace
 
     return BundlesPlace(url, probing=probing)
 
@@ -171,7 +171,7 @@ def build_places(settings: Settings) -> list[FilesPlace]:
     if c.files_url is not None:
         found.append(build_bundles_place(c.files_url))
     if c.volume_path is not None:
-        from crawler_lifecycle.adapters.kubernetes.volume import VolumePlace
+        from crawler_lifecycle.adapters.kubernetes.files.volume import VolumePlace
 
         found.append(VolumePlace(c.volume_path))
     if not found:
@@ -244,7 +244,7 @@ class _Unasked:
 
 
 def _task_files(settings: Settings) -> TaskFiles:
-    from crawler_lifecycle.adapters.kubernetes.files import task_files
+    from crawler_lifecycle.adapters.kubernetes.files.sources import task_files
 
     return task_files(settings.cluster.volume_claim, settings.cluster.volume_path, build_bundles(settings))
 
@@ -253,7 +253,7 @@ def build_observer(settings: Settings) -> Observer | None:
     """What notices changes on the cluster at once, or ``None`` for a cluster where this version has none."""
     if settings.cluster.kind == "local":
         return LocalObserver(settings.cluster.state_dir)
-    from crawler_lifecycle.adapters.kubernetes.observer import KubernetesObserver
+    from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
 
     return KubernetesObserver(build_api(settings))
 
@@ -262,7 +262,7 @@ def build_logs(settings: Settings) -> TaskLogs | None:
     """What tasks print, or ``None`` for a cluster whose logs this version cannot read. Raises ``InvalidRequest``."""
     if settings.cluster.kind == "local":
         return LocalLogs(settings.cluster.state_dir)
-    from crawler_lifecycle.adapters.kubernetes.logs import PodLogs
+    from crawler_lifecycle.adapters.kubernetes.files.logs import PodLogs
 
     return PodLogs(build_api(settings))
 
@@ -314,35 +314,43 @@ def build_api(settings: Settings) -> Api:
 @functools.cache
 def _api(kubeconfig: Path | None, context: str | None, namespace: str, connect_s: float, read_s: float) -> Api:
     # Only now: it takes a while, and whoever has no such cluster needs none of it.
-    from crawler_lifecycle.adapters.kubernetes.api import Api
+    from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 
     return Api.connect(kubeconfig=kubeconfig, context=context, namespace=namespace, connect_s=connect_s, read_s=read_s)
 
 
 def build_audit(parts: Parts) -> AuditActivities:
     """What compares database, cluster and Temporal, and puts right where they differ."""
-    return AuditActivities(parts.store, parts.cluster, parts.directory, parts.audit)
+    s = parts.store
+    return AuditActivities(
+        s.audits, s.findings, s.corrections, s.adoption, s.runs, s.tasks, parts.cluster, parts.directory, parts.audit
+    )
 
 
 def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
     """Every activity by its name."""
-    p = parts
+    p, s = parts, parts.store
     owners = (
-        InitiationActivities(p.store, p.directory, p.catalogue),
-        DeploymentActivities(p.store, p.cluster, p.scheduler, p.notifier),
-        ReconciliationActivities(p.store, p.cluster, p.notifier),
-        CancellationActivities(p.store, p.cluster, p.notifier),
-        CompletionActivities(p.store, p.cluster, p.sink, p.archive, p.catalogue, p.notifier),
+        InitiationActivities(s.initiation, s.additions, s.runs, p.directory, p.catalogue),
+        DeploymentActivities(s.deployment, s.looks, s.runs, s.tasks, s.events, p.cluster, p.scheduler, p.notifier),
+        ReconciliationActivities(s.looks, s.tasks, s.events, p.cluster, p.notifier),
+        CancellationActivities(s.stops, s.looks, s.tasks, s.events, p.cluster, p.notifier),
+        CompletionActivities(
+            s.completion,
+            s.exports,
+            s.deployment,
+            s.runs,
+            s.tasks,
+            s.events,
+            p.cluster,
+            p.sink,
+            p.archive,
+            p.catalogue,
+            p.notifier,
+        ),
         build_audit(p),
     )
-    found: dict[str, Callable[..., Any]] = {}
-    for owner in owners:
-        for attribute in vars(type(owner)):
-            method = getattr(owner, attribute)
-            definition = activity._Definition.from_callable(method) if callable(method) else None
-            if definition is not None and definition.name is not None:
-                found[definition.name] = method
-    return found
+    return {name: method for owner in owners for name, method in activities_in(owner).items()}
 
 
 def activities_of(role: str, parts: Parts) -> list[Callable[..., Any]]:

@@ -1,4 +1,4 @@
-"""All settings as one tree, read once by entry points and passed on as values.
+"""All settings as one tree: entry points read it once and pass values on.
 
 Sources, later ones win: defaults, the TOML file named by ``LIFECYCLE_CONFIG``, environment variables with the prefix
 ``LIFECYCLE_`` and ``__`` between levels (``LIFECYCLE_DATABASE__URL``). Temporal keeps its own (``TEMPORAL_*``).
@@ -15,8 +15,8 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from .domain.errors import InvalidRequest
-from .domain.pod import Owned
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.pod import Owned
 
 #: What the variables of all settings begin with.
 PREFIX = "LIFECYCLE_"

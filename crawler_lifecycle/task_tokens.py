@@ -1,4 +1,4 @@
-"""The tokens by which a crawler adds tasks to its own run and reads its stop, and a runner uploads its task's files.
+"""Tokens of a task: its crawler adds tasks and reads the stop of its own run, its runner uploads files.
 
 Each does that and nothing else. ``task.<run>.<mac>`` and ``files.<run>.<index>.<attempt>.<mac>``, where a run is named
 by number and uid (``RunRef``), so that no other run that ever gets the number is opened: the mac is
@@ -14,7 +14,7 @@ import hashlib
 import hmac
 import re
 
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 
 #: Another version of the token gets another text here, and so another signature.
 _PURPOSE = b"crawler-lifecycle/task-token/v2\n"

@@ -24,8 +24,8 @@ from typing import Any
 from crawler_lifecycle.cli.gateway import Gateway
 from crawler_lifecycle.cli.output import milliseconds, moment, span
 from crawler_lifecycle.cli.problems import CommandFailed
-from crawler_lifecycle.cli.stack import Stack
-from crawler_lifecycle.cli.supervise import PartFailed
+from crawler_lifecycle.cli.stack.stack import Stack
+from crawler_lifecycle.cli.stack.supervise import PartFailed
 from examples.story_checks import CHECKS, Places, Untrue, expect, task_processes
 from examples.story_view import TERMINAL, View
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from crawler_lifecycle.cli import processes
+from crawler_lifecycle.cli.stack import processes
 
 Run = Mapping[str, Any]
 

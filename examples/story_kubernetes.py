@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.cli.cluster_access import Place
+from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.gateway import Gateway
 from crawler_lifecycle.cli.output import milliseconds, span
 from crawler_lifecycle.cli.problems import CommandFailed
-from crawler_lifecycle.cli.stack import Stack
-from crawler_lifecycle.cli.supervise import PartFailed
+from crawler_lifecycle.cli.stack.stack import Stack
+from crawler_lifecycle.cli.stack.supervise import PartFailed
 from examples.story import STORYTELLER, Run, Story, _leave
 from examples.story_checks import Places, Untrue, check_archive, check_database, check_events, expect, query
 from examples.story_view import View
@@ -213,7 +213,7 @@ def _mapping(value: object) -> Mapping[str, object]:
 # --- the stage -------------------------------------------------------------------------------------------------------
 
 
-def prepare(cluster: Cluster, folder: Path, view: View) -> tuple[str, Place]:
+def prepare(cluster: Cluster, folder: Path, view: View) -> tuple[str, ClusterAccess]:
     """The crawler image on the node, a namespace that enforces Pod Security "restricted", a volume for files."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as work:
@@ -232,7 +232,7 @@ def prepare(cluster: Cluster, folder: Path, view: View) -> tuple[str, Place]:
     cluster.admin.post(f"{path}/persistentvolumeclaims", {"metadata": {"name": CLAIM}, "spec": claim})
     os.environ["LIFECYCLE_CLUSTER__VOLUME_CLAIM"] = CLAIM
     os.environ["LIFECYCLE_CLUSTER__VOLUME_PATH"] = str(files)
-    return namespace, Place(cluster.kubeconfig, None, namespace, REFERENCE, cluster.places.gateway)
+    return namespace, ClusterAccess(cluster.kubeconfig, None, namespace, REFERENCE, cluster.places.gateway)
 
 
 def tell(story: ClusterStory) -> list[str]:

@@ -8,8 +8,20 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.examples import load_profile
+from tests.support.servers import SERVERS, mariadb
+
+__all__ = ["mariadb"]
 
 load_profile()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever needs a database server has the marker ``servers``."""
+    for item in items:
+        values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        named = {*getattr(item, "fixturenames", ()), *(value for value in values if isinstance(value, str))}
+        if named & set(SERVERS):
+            item.add_marker(pytest.mark.servers)
 
 
 @pytest.fixture(autouse=True)

@@ -1,10 +1,12 @@
-"""The import rule of docs/architecture.md: imports point downwards only, and a workflow stays light."""
+"""The import rule of docs/architecture.md: imports point downwards only, in no circle, and a workflow stays light."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -14,44 +16,33 @@ ROOT = Path(__file__).parent.parent / "crawler_lifecycle"
 #: What each part of the house may import of ours. A part that is not listed may not exist.
 MAY_IMPORT: dict[str, set[str]] = {
     "domain": set(),
-    "ports": {"domain"},
-    "activities": {"domain", "ports"},
-    "cloudevents": {"domain", "ports"},
-    "adapters": {"domain", "ports", "cloudevents", "runner"},
-    "payloads": set(),
-    "workflows": {"domain", "activities", "ports", "payloads"},
-    "client": {"domain", "ports", "workflows"},
-    "settings": {"domain"},
-    "fakes": {"domain", "ports", "cloudevents"},
     "task_tokens": {"domain"},
-    "observability": {"domain", "ports", "activities", "settings"},
-    "temporal": {"domain", "observability", "patience", "payloads"},
-    "codec": {"domain", "observability", "payloads"},
-    "compose": {"domain", "ports", "activities", "adapters", "workflows", "settings"},
+    "settings": {"domain"},
+    "background": {"domain"},
+    "ports": {"domain"},
+    "cloudevents": {"domain", "ports"},
+    "activities": {"domain", "ports", "background"},
+    "observability": {"domain", "settings"},
     "web": {"domain", "observability"},
-    "waking": {"domain", "ports"},
-    "counting": {"domain", "ports"},
-    "releasing": {"domain", "ports"},
-    "numbering": {"domain", "ports"},
-    "overdue": {"domain", "ports"},
-    "beating": set(),
-    "watchdog": set(),
-    "patience": {"domain"},
-    "worker": {
-        *("domain", "ports", "activities", "adapters", "workflows", "settings", "compose", "temporal"),
-        *("codec", "observability", "client", "waking", "counting", "beating", "releasing", "numbering"),
-        *("overdue", "web", "watchdog"),
-    },
+    "adapters": {"domain", "ports", "cloudevents", "runner", "background"},
+    "fakes": {"domain", "ports", "cloudevents"},
+    "workflows": {"domain", "ports", "activities"},
+    "temporal": {"domain", "ports", "activities", "workflows", "observability", "background"},
+    "compose": {"domain", "ports", "activities", "adapters", "workflows", "settings"},
     "scheduler": {
-        *("domain", "ports", "adapters", "settings", "compose", "web", "task_tokens", "observability"),
+        *("domain", "ports", "adapters", "settings", "compose", "web", "task_tokens", "observability", "background"),
     },
     "gateway": {
-        *("domain", "ports", "adapters", "settings", "compose", "client", "temporal"),
-        *("web", "task_tokens", "codec", "observability"),
+        *("domain", "ports", "adapters", "settings", "compose", "temporal", "web", "task_tokens", "observability"),
+        "background",
+    },
+    "worker": {
+        *("domain", "ports", "activities", "adapters", "workflows", "settings", "compose", "temporal", "web"),
+        *("observability", "background"),
     },
     "cli": {
-        *("domain", "ports", "adapters", "settings", "compose", "client", "temporal", "observability"),
-        *("worker", "scheduler", "gateway", "numbering", "web"),
+        *("domain", "ports", "adapters", "settings", "compose", "temporal", "observability", "web"),
+        *("worker", "scheduler", "gateway"),
     },
     "runner": set(),
     "generic": set(),
@@ -73,18 +64,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "pusher": ("adapters/pusher.py",),
     "urllib3": ("adapters/kubernetes",),
     "fastapi": ("gateway", "scheduler", "web"),
-    "temporalio": (
-        *("activities", "workflows", "adapters/temporal.py", "temporal.py", "client.py", "compose.py", "worker.py"),
-        *(
-            "observability/interceptors.py",
-            "observability/tracing.py",
-            "codec.py",
-            "payloads.py",
-            "beating.py",
-            "patience.py",
-        ),
-        *("gateway", "cli"),
-    ),
+    "temporalio": ("activities", "workflows", "temporal", "worker"),
 }
 
 
@@ -94,6 +74,7 @@ def _part(path: Path) -> str:
 
 
 def _imports(path: Path) -> list[tuple[int, str]]:
+    """Line and dotted name of everything that a module imports; of ours down to the name in the module."""
     package = ("crawler_lifecycle", *path.relative_to(ROOT).parts)[:-1]
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
@@ -102,14 +83,12 @@ def _imports(path: Path) -> list[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
             module = ".".join(filter(None, (base, node.module)))
-            if module == "crawler_lifecycle":
-                found += [(node.lineno, f"crawler_lifecycle.{alias.name}") for alias in node.names]
-            else:
-                found.append((node.lineno, module))
+            found += [(node.lineno, f"{module}.{alias.name}") for alias in node.names]
     return found
 
 
 MODULES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
+ROOMS = sorted({p.parent for p in MODULES if "versions" not in p.parts})
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -127,6 +106,26 @@ def test_imports_point_downwards(path: Path) -> None:
                 assert mine == theirs, f"{relative}:{line}: adapters do not know each other"
         elif head in ONLY_IN and part != "fakes":
             assert relative.startswith(ONLY_IN[head]), f"{relative}:{line}: {head} is not used here"
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda p: str(p.relative_to(ROOT.parent)))
+def test_what_stands_side_by_side_imports_in_no_circle(room: Path) -> None:
+    """Modules and rooms of one folder, a room with everything in it; imports for types count like any other."""
+    beside = {path.stem for path in room.iterdir()} - {"__init__", "__pycache__"}
+    before: dict[str, set[str]] = defaultdict(set)
+    dotted = ".".join(room.relative_to(ROOT.parent).parts)
+    for path in room.rglob("*.py"):
+        mine = path.relative_to(room).parts[0].removesuffix(".py")
+        if mine == "__init__":
+            continue
+        imported = (
+            module.removeprefix(dotted + ".") for _, module in _imports(path) if module.startswith(dotted + ".")
+        )
+        before[mine] |= {name.split(".")[0] for name in imported} & beside - {mine}
+    try:
+        TopologicalSorter(before).prepare()
+    except CycleError as error:
+        pytest.fail(f"{dotted}: a circle of imports: {' <- '.join(error.args[1])}")
 
 
 def test_domain_and_runner_need_the_standard_library_alone() -> None:

@@ -1,6 +1,6 @@
 """A worker for everything: every role in one process, each with threads and connections of its own.
 
-``python -m workers.all``; see ``crawler_lifecycle.worker``.
+``python -m workers.all``; see ``crawler_lifecycle.worker.process``.
 """
 
 import sys

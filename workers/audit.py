@@ -1,6 +1,6 @@
 """A worker for audits: database, cluster and Temporal compared.
 
-``python -m workers.audit``; see ``crawler_lifecycle.worker``.
+``python -m workers.audit``; see ``crawler_lifecycle.worker.process``.
 """
 
 import sys

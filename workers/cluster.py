@@ -1,6 +1,6 @@
 """A worker for everything that may hang on a slow cluster: deployments and looks.
 
-``python -m workers.cluster``; see ``crawler_lifecycle.worker``.
+``python -m workers.cluster``; see ``crawler_lifecycle.worker.process``.
 """
 
 import sys

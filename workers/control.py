@@ -1,6 +1,6 @@
 """A worker for stops: everything from the wish that a run ends to the proof that nothing of it runs.
 
-``python -m workers.control``; see ``crawler_lifecycle.worker``.
+``python -m workers.control``; see ``crawler_lifecycle.worker.process``.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """A worker for supporting files: zip and upload.
 
-``python -m workers.export``; see ``crawler_lifecycle.worker``.
+``python -m workers.export``; see ``crawler_lifecycle.worker.process``.
 """
 
 import sys

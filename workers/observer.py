@@ -1,6 +1,6 @@
 """A worker that serves no queue: it notices changes on the cluster and wakes the runs concerned.
 
-``python -m workers.observer``; see ``crawler_lifecycle.worker``.
+``python -m workers.observer``; see ``crawler_lifecycle.worker.process``.
 """
 
 import sys

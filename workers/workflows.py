@@ -1,6 +1,6 @@
 """A worker for workflows and the short steps beside them: database, events, notifications.
 
-``python -m workers.workflows``; see ``crawler_lifecycle.worker``.
+``python -m workers.workflows``; see ``crawler_lifecycle.worker.process``.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""One call for each of many things, some of them at once, so that a call that hangs keeps no other one waiting."""
+"""Calls for many things, some of them at once: a call that hangs holds up no other one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taking up again what executes and no row knows, as after a restore of the database."""
+"""Adoption: takes up runs and tasks that execute but have no row, for example after a restore of the database."""
 
 from __future__ import annotations
 
@@ -11,8 +11,18 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.adoption import WorkflowRecord
 from crawler_lifecycle.domain.audit import OpenWorkflow
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, TemporalUnavailable
-from crawler_lifecycle.domain.run import RunRef, RunRequest
-from crawler_lifecycle.ports import Cluster, LostRun, Owner, RunRow, RunStore, TaskRecord, WorkflowDirectory
+from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.ports import (
+    AdoptionStore,
+    Cluster,
+    LostRun,
+    Owner,
+    RunReader,
+    RunRow,
+    TaskRecord,
+    WorkflowDirectory,
+)
 
 from .audit_ending import Mend
 
@@ -33,8 +43,11 @@ class Adoption:
     repair mode, as any run whose workflow was lost.
     """
 
-    def __init__(self, store: RunStore, cluster: Cluster, directory: WorkflowDirectory) -> None:
-        self._store = store
+    def __init__(
+        self, adoption: AdoptionStore, runs: RunReader, cluster: Cluster, directory: WorkflowDirectory
+    ) -> None:
+        self._adoption = adoption
+        self._runs = runs
         self._cluster = cluster
         self._directory = directory
         self._hurried: set[RunRef] = set()
@@ -44,7 +57,7 @@ class Adoption:
         return lambda: self._adopt(run)
 
     def _adopt(self, run: RunRef) -> str:
-        there = self._store.get_run(run.run_id)
+        there = self._runs.get_run(run.run_id)
         tasks = self._cluster.task_records(run)
         if there is not None and run.owns(there.run_uid):
             words = self._complete(there, tasks)
@@ -57,7 +70,7 @@ class Adoption:
                 known = self._directory.record(workflow)
             except TemporalUnavailable as error:
                 trouble = error
-        row = self._store.adopt_run(self._lost(run, tasks, workflow, known, trouble))
+        row = self._adoption.adopt_run(self._lost(run, tasks, workflow, known, trouble))
         if workflow is not None:
             self._hurry(row)
             return f"taken up again as run {row.run_id}, with {len(tasks)} tasks; its workflow goes on"
@@ -68,10 +81,10 @@ class Adoption:
 
         Raises ``NotInThisState`` where that row has ended.
         """
-        request, owner = self._store.request_of(row.run_id), Owner(row.owner_workflow_id or "", row.owner_run_id or "")
+        request, owner = self._runs.request_of(row.run_id), Owner(row.owner_workflow_id or "", row.owner_run_id or "")
         multi = row.multi or len(tasks) > 1
         lost = LostRun(row.ref, row.attempt, row.request_id, request, multi, owner, tasks, self._cluster.kind)
-        self._store.adopt_run(lost)
+        self._adoption.adopt_run(lost)
         return f"taken up again in run {row.run_id}"
 
     def _hurry(self, row: RunRow) -> None:

@@ -1,4 +1,4 @@
-"""The audit: what database, cluster and Temporal say about the same runs, compared in pages and put right.
+"""Activities of the audit: compare database, cluster and Temporal in pages, and repair what differs.
 
 Everything here runs on a task queue of its own, with threads and connections of its own: an audit that hangs, or has a
 million rows to compare, never holds up a run. Each activity compares one page of one source, keeps what it found, and
@@ -17,11 +17,11 @@ from temporalio import activity
 
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import (
+    AuditFinding,
     AuditReport,
     AuditRules,
     ClusterTask,
     EndedRun,
-    Finding,
     FindingKind,
     LiveRun,
     Noted,
@@ -39,6 +39,7 @@ from crawler_lifecycle.domain.audit import (
     ready_at,
     reportable,
 )
+from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import (
     ClusterUnavailable,
     InvalidRequest,
@@ -46,15 +47,27 @@ from crawler_lifecycle.domain.errors import (
     RowUnreadable,
     RunNotFound,
 )
-from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.overdue import OVERDUE_S
-from crawler_lifecycle.domain.run import RunRef, RunRequest, StopIntent
+from crawler_lifecycle.domain.run import RunRequest, StopIntent
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.ports import Cluster, Correction, Fence, RunStore, TaskRef, WorkflowDirectory
+from crawler_lifecycle.ports import (
+    AdoptionStore,
+    AuditStore,
+    Cluster,
+    Correction,
+    CorrectionStore,
+    Fence,
+    FindingStore,
+    RunReader,
+    TaskReader,
+    TaskRef,
+    WorkflowDirectory,
+)
 
 from . import meters
 from .adoption import Adoption, run_of
-from .audit_ending import Ending, Mend
+from .audit_ending import AuditEnding, Mend
 from .shared import Clock, alive, beating, utc_now
 
 log = logging.getLogger(__name__)
@@ -91,14 +104,19 @@ class CloseAudit:
     report: AuditReport
     complete: list[FindingKind] = field(default_factory=list)
     noted_from: datetime | None = None
-    """The earliest ``noted_at`` of a page; ``None`` where a workflow of an earlier build asks."""
+    """The earliest ``noted_at`` of a page; ``None`` when no page noted anything."""
 
 
 @dataclass
 class AuditActivities:
     """Activities of an audit."""
 
-    store: RunStore
+    audits: AuditStore
+    findings: FindingStore
+    corrections: CorrectionStore
+    adoption: AdoptionStore
+    runs: RunReader
+    tasks: TaskReader
     cluster: Cluster
     directory: WorkflowDirectory
     rules: AuditRules = field(default_factory=AuditRules)
@@ -115,7 +133,7 @@ class AuditActivities:
         with beating():
             after = _key(page.after)
             seen = self.cluster.inventory(after=after, limit=PAGE)
-            rows = {task.key: task for task in self.store.recorded_tasks([task.key for task in seen])}
+            rows = {task.key: task for task in self.tasks.recorded_tasks([task.key for task in seen])}
             suspects = [task for task in seen if judge_task(task, rows.get(task.key)) is not None]
             # A task may have ended, and been recorded, between the two readings: who still executes now is wrong.
             still = {
@@ -124,28 +142,28 @@ class AuditActivities:
                 for task in self.cluster.inventory(run_id=run_id, limit=len(suspects) + PAGE)
             }
             pairs = [(task, rows.get(task.key)) for task in suspects if (task.key, task.uid) in still]
-            found: list[tuple[Finding, ClusterTask]] = []
+            found: list[tuple[AuditFinding, ClusterTask]] = []
             for task, row in pairs:
                 finding = judge_task(task, row)
                 if finding is not None:
                     self._still_alive(finding, task)
                     found.append((finding, task))
-            ending = Ending(self.cluster, {finding.subject: (finding, task) for finding, task in found})
+            ending = AuditEnding(self.cluster, {finding.subject: (finding, task) for finding, task in found})
             findings = [finding for finding, _ in found]
-            adoption = Adoption(self.store, self.cluster, self.directory)
+            adoption = Adoption(self.adoption, self.runs, self.cluster, self.directory)
             runs = {finding.subject: task.run for finding, task in found}
             adopts = page.unknown is Unknown.ADOPT
 
-            def mend_of(finding: Finding) -> Mend:
+            def mend_of(finding: AuditFinding) -> Mend:
                 return adoption.of(runs[finding.subject]) if finding.unknown and adopts else ending.of(finding)
 
-            def ask(wanted: Sequence[Finding]) -> None:
+            def ask(wanted: Sequence[AuditFinding]) -> None:
                 ending.ask([finding for finding in wanted if not (finding.unknown and adopts)])
 
             part = self._settle(findings, page, len(seen), mend_of, ask)
         return replace(part, next=_text(seen[-1].key) if len(seen) >= PAGE else None)
 
-    def _still_alive(self, finding: Finding, task: ClusterTask) -> None:
+    def _still_alive(self, finding: AuditFinding, task: ClusterTask) -> None:
         """The correction of a task that is recorded as ended and executes."""
         if finding.kind is not FindingKind.STILL_ALIVE or finding.run_id is None:
             return
@@ -172,7 +190,7 @@ class AuditActivities:
         Second execution: finds the workflows that the first one started.
         """
         with beating():
-            runs = self.store.open_runs(int(page.after or 0), PAGE)
+            runs = self.audits.open_runs(int(page.after or 0), PAGE)
             since = self.clock() - timedelta(seconds=self.rules.recent_s)
             mends: dict[str, Mend] = {}
             findings = self._late_evidence({run.run_id: run.stop for run in runs if run.unreadable is None}, since)
@@ -187,14 +205,14 @@ class AuditActivities:
             part = self._settle(findings, page, len(runs), lambda finding: mends[finding.subject])
         return replace(part, next=str(runs[-1].run_id) if len(runs) >= PAGE else None)
 
-    def _judged(self, run: LiveRun) -> Finding | None:
+    def _judged(self, run: LiveRun) -> AuditFinding | None:
         if run.unreadable is not None:
             return judge_live(run, WorkflowState(open=False))
         state = self._state(run)
         if state.open:
             return None
         # It may have come to its end, or been resumed, between the two readings.
-        now = next(iter(self.store.open_runs(run.run_id - 1, 1)), None)
+        now = next(iter(self.audits.open_runs(run.run_id - 1, 1)), None)
         return judge_live(run, state) if now == run else None
 
     def _state(self, run: LiveRun) -> WorkflowState:
@@ -212,7 +230,7 @@ class AuditActivities:
         opened = any(self.directory.state(workflow_id).open for workflow_id in coming)
         return WorkflowState(open=True) if opened else state
 
-    def _resumer(self, finding: Finding, run: LiveRun) -> Mend:
+    def _resumer(self, finding: AuditFinding, run: LiveRun) -> Mend:
         def begin() -> str:
             request = RunRequest(crawler=run.crawler, run_id=run.run_id, priority=_priority(run.priority))
             if finding.kind is FindingKind.NOT_STARTED:
@@ -262,20 +280,20 @@ class AuditActivities:
         """
         with beating():
             listed, following = self.directory.open_runs(page.after, PAGE)
-            there = self.store.existing_runs([w.run_id for w in listed if w.run_id is not None])
+            there = self.audits.existing_runs([w.run_id for w in listed if w.run_id is not None])
             suspects = [w for w in listed if judge_workflow(w, there.get(w.run_id or 0)) is not None]
-            found: list[tuple[Finding, OpenWorkflow]] = []
+            found: list[tuple[AuditFinding, OpenWorkflow]] = []
             for listed_one in suspects:
                 alive()
                 # The list lags behind: the workflow itself says whether it is open and what it works for.
                 workflow = self.directory.confirm(listed_one)
                 if workflow is None:
                     continue
-                uids = {} if workflow.run_id is None else self.store.existing_runs([workflow.run_id])
+                uids = {} if workflow.run_id is None else self.audits.existing_runs([workflow.run_id])
                 finding = judge_workflow(workflow, uids.get(workflow.run_id or 0))
                 if finding is not None:
                     found.append((finding, workflow))
-            adoption = Adoption(self.store, self.cluster, self.directory)
+            adoption = Adoption(self.adoption, self.runs, self.cluster, self.directory)
             mends = {
                 finding.subject: adoption.of(run_of(workflow))
                 if page.unknown is Unknown.ADOPT
@@ -286,7 +304,7 @@ class AuditActivities:
             part = self._settle(findings, page, len(listed), lambda finding: mends[finding.subject])
         return replace(part, next=following)
 
-    def _terminator(self, finding: Finding, workflow: OpenWorkflow) -> Mend:
+    def _terminator(self, finding: AuditFinding, workflow: OpenWorkflow) -> Mend:
         def end() -> str:
             self.directory.end(workflow, f"audit: {finding.detail}")
             return "terminated"
@@ -303,9 +321,9 @@ class AuditActivities:
         """
         with beating():
             since = self.clock() - timedelta(seconds=self.rules.recent_s)
-            runs = self.store.ended_runs(since, _moment(page.after), PAGE)
+            runs = self.audits.ended_runs(since, _moment(page.after), PAGE)
             mends: dict[str, Mend] = {}
-            findings: list[Finding] = []
+            findings: list[AuditFinding] = []
             for run in runs:
                 alive()
                 undelivered = self._undelivered(run)
@@ -319,7 +337,7 @@ class AuditActivities:
         last = runs[-1] if len(runs) >= PAGE else None
         return replace(part, next=f"{last.ended_at.isoformat()} {last.run_id}" if last is not None else None)
 
-    def _undelivered(self, run: EndedRun) -> Finding | None:
+    def _undelivered(self, run: EndedRun) -> AuditFinding | None:
         finding = judge_deliveries(run, busy=False)
         if finding is None or not reportable(finding, self.clock(), self.rules):
             return None
@@ -329,7 +347,7 @@ class AuditActivities:
         if self.directory.state(names.export_workflow_id(run.ref, run.attempt)).open:
             return None
         # It may have delivered the last of it and closed between the two readings.
-        now = self.store.ended_run(run.run_id)
+        now = self.audits.ended_run(run.run_id)
         return finding if now == run else None
 
     def _deliverer(self, run: EndedRun) -> Mend:
@@ -341,12 +359,12 @@ class AuditActivities:
 
         return deliver
 
-    def _late_evidence(self, stops: Mapping[int, StopIntent | None], since: datetime) -> list[Finding]:
+    def _late_evidence(self, stops: Mapping[int, StopIntent | None], since: datetime) -> list[AuditFinding]:
         """What the cluster says now about ends that were recorded without evidence. ``stops`` are those of the runs."""
         found = []
         ends: dict[RunRef, list[TaskRef]] = {}
         recorded = {}
-        for task in self.store.unproved_ends(list(stops), since):
+        for task in self.audits.unproved_ends(list(stops), since):
             recorded[task.key] = task
             ends.setdefault(task.run, []).append(TaskRef(task.task_id, task.index, task.attempt, task.uid))
         for run, refs in ends.items():
@@ -363,7 +381,7 @@ class AuditActivities:
                     found.append(finding)
         return found
 
-    def _recorder(self, finding: Finding) -> Mend:
+    def _recorder(self, finding: AuditFinding) -> Mend:
         def record() -> str:
             if finding.run_id is not None:
                 correction = Correction(
@@ -390,24 +408,24 @@ class AuditActivities:
         """
         # Not the time of Temporal's clock: if ours lags behind it, what was seen a moment ago would be gone.
         begin = order.noted_from or order.report.started_at
-        gone = self.store.forget_findings([str(kind) for kind in order.complete], begin)
-        self.store.record_audit(order.report)
+        gone = self.findings.forget_findings([str(kind) for kind in order.complete], begin)
+        self.findings.record_audit(order.report)
         return gone
 
     # --- shared -----------------------------------------------------------------------------------------------------
 
     def _settle(
         self,
-        findings: Iterable[Finding],
+        findings: Iterable[AuditFinding],
         page: AuditPage,
         looked: int,
-        mend_of: Callable[[Finding], Mend],
-        prepare: Callable[[Sequence[Finding]], None] | None = None,
+        mend_of: Callable[[AuditFinding], Mend],
+        prepare: Callable[[Sequence[AuditFinding]], None] | None = None,
     ) -> AuditPart:
         """Keep the findings, repair those that are due or that a person spoke about, and say what became of each."""
         now = self.clock()
         worth = [finding for finding in findings if reportable(finding, now, self.rules)]
-        noted = self.store.note_findings(worth) if worth else {}
+        noted = self.findings.note_findings(worth) if worth else {}
         wanted = {f.subject for f in worth if page.repair and due(f, noted[f.subject], now, self.rules)}
         if page.unknown is not Unknown.LEAVE:
             wanted |= {f.subject for f in worth if f.unknown}
@@ -429,14 +447,14 @@ class AuditActivities:
             log.warning("audit: %s%s", finding.detail, f"; {one.repair}" if one.repair else "", extra=_about(finding))
         return AuditPart(looked, found, repaired, most_urgent(told), noted_at=now)
 
-    def _tell(self, finding: Finding, noted: Noted, mend: Mend | None) -> Reported:
+    def _tell(self, finding: AuditFinding, noted: Noted, mend: Mend | None) -> Reported:
         words, done = finding.spared, False
         if mend is not None:
             try:
                 words, done = mend(), True
             except LifecycleError as error:
                 words = f"could not be repaired: {error}"
-            self.store.note_repair(finding.subject, words, done=done)
+            self.findings.note_repair(finding.subject, words, done=done)
         person = finding.kind.repair is None or finding.spared is not None
         left = None if done or person else ready_at(finding, noted, self.rules)
         return Reported(
@@ -445,14 +463,14 @@ class AuditActivities:
 
     def _correct(self, run_id: int, correction: Correction) -> None:
         try:
-            written = self.store.record_corrections(run_id, [correction], "sweep")
+            written = self.corrections.record_corrections(run_id, [correction], "sweep")
         except (RunNotFound, InvalidRequest, RowUnreadable) as error:  # what is audited may be gone or spoilt by now
             log.warning("audit: a correction of run %d could not be written: %s", run_id, error)
             return
         meters.corrected(written)
 
 
-def _about(finding: Finding) -> dict[str, object]:
+def _about(finding: AuditFinding) -> dict[str, object]:
     known = {"run_id": finding.run_id, "task_id": finding.task_id, "finding": str(finding.kind)}
     return {name: value for name, value in known.items() if value is not None}
 

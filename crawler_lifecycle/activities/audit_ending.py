@@ -1,11 +1,11 @@
-"""How an audit ends tasks that nobody owns, and what a repair is."""
+"""How an audit ends tasks that no run owns, and how it repairs a run."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from crawler_lifecycle.domain.audit import ClusterTask, Finding
+from crawler_lifecycle.domain.audit import AuditFinding, ClusterTask
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.ports import Cluster, TaskRef
 
@@ -24,25 +24,25 @@ HANGS_S = 15.0
 Mend = Callable[[], str]
 
 
-class Ending:
+class AuditEnding:
     """Ends tasks that nobody owns: all are asked first, and then each has the rest of the same time."""
 
-    def __init__(self, cluster: Cluster, tasks: Mapping[str, tuple[Finding, ClusterTask]]) -> None:
+    def __init__(self, cluster: Cluster, tasks: Mapping[str, tuple[AuditFinding, ClusterTask]]) -> None:
         self._cluster = cluster
         self._tasks = tasks
         self._until = 0.0
-        self._asked: list[Finding] = []
+        self._asked: list[AuditFinding] = []
         self._refused: dict[str, Exception] = {}
         self._became: dict[str, str | Exception] | None = None
 
-    def ask(self, findings: Sequence[Finding]) -> None:
+    def ask(self, findings: Sequence[AuditFinding]) -> None:
         """Ask all of these to end, some at once."""
         told = self._abreast(self._ask, findings)
         self._refused = {subject: what for subject, what in told.items() if isinstance(what, Exception)}
         self._asked = [finding for finding in findings if finding.subject not in self._refused]
         self._until, self._became = time.monotonic() + STOP_S, None
 
-    def of(self, finding: Finding) -> Mend:
+    def of(self, finding: AuditFinding) -> Mend:
         """What sees to the end of this one; the first that is called sees to the ends of all, some at once."""
 
         def end() -> str:
@@ -56,7 +56,7 @@ class Ending:
         return end
 
     @staticmethod
-    def _abreast(do: Callable[[Finding], str], findings: Sequence[Finding]) -> dict[str, str | Exception]:
+    def _abreast(do: Callable[[AuditFinding], str], findings: Sequence[AuditFinding]) -> dict[str, str | Exception]:
         """What became of each; of one that hangs nothing is told."""
         crowd = Abreast(do, slow_s=STOP_S + KILLED_S + HANGS_S)
         found: dict[str, str | Exception] = {}
@@ -65,16 +65,16 @@ class Ending:
             alive()
         return found
 
-    def _ask(self, finding: Finding) -> str:
+    def _ask(self, finding: AuditFinding) -> str:
         task, ref = self._ref(finding)
         self._cluster.stop(task.run, ref)
         return "asked to end"
 
-    def _ref(self, finding: Finding) -> tuple[ClusterTask, TaskRef]:
+    def _ref(self, finding: AuditFinding) -> tuple[ClusterTask, TaskRef]:
         _, task = self._tasks[finding.subject]
         return task, TaskRef(finding.task_id or task.task_id or 0, task.index, task.attempt, task.uid)
 
-    def _end(self, finding: Finding) -> str:
+    def _end(self, finding: AuditFinding) -> str:
         """Wait for its end, then end it by force; proved by its absence."""
         task, ref = self._ref(finding)
         while self._there(task):

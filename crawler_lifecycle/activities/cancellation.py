@@ -1,4 +1,4 @@
-"""Stopping: from the wish to the proof. Everything here runs on the control queue."""
+"""Activities of a stop, from the request to the proof. All of them run on the control queue."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from temporalio import activity
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import EVENT_RUN_STOPPED, event_key
 from crawler_lifecycle.domain.run import StopIntent
-from crawler_lifecycle.ports import Cluster, Fence, Notifier, RunStore
+from crawler_lifecycle.ports import Cluster, DetailStore, EventStore, Fence, Notifier, StopStore, TaskReader
 
 from .shared import Clock, Counts, beating, send_event, utc_now
 from .stopping import StopPass, StopReport
@@ -38,7 +38,10 @@ class RecordStop:
 class CancellationActivities:
     """Activities of a stop."""
 
-    store: RunStore
+    stops: StopStore
+    details: DetailStore
+    tasks: TaskReader
+    events: EventStore
     cluster: Cluster
     notifier: Notifier
     clock: Clock = utc_now
@@ -53,13 +56,18 @@ class CancellationActivities:
         stop = None
         try:
             for heard in order.heard:
-                stop = self.store.record_stop(order.fence.run_id, heard.intent, heard.request_id, order.fence).stop
+                stop = self.stops.record_stop(order.fence.run_id, heard.intent, heard.request_id, order.fence).stop
         except RowUnreadable:
             force = any(heard.intent.force for heard in order.heard)
             with beating():
-                StopPass(self.store, self.cluster, self.clock, order.fence, force=force, seconds=UNRECORDED_S).run()
+                self._pass(order.fence, force=force, seconds=UNRECORDED_S)
             raise
         return stop
+
+    def _pass(self, fence: Fence, *, force: bool, seconds: float | None = None) -> StopReport:
+        return StopPass(
+            self.stops, self.details, self.tasks, self.cluster, self.clock, fence, force=force, seconds=seconds
+        ).run()
 
     @activity.defn(name="cancel_queued_tasks", no_thread_cancel_exception=True)
     def cancel_queued_tasks(self, fence: Fence) -> Counts:
@@ -68,7 +76,7 @@ class CancellationActivities:
 
         Second execution: they are CANCELLED already.
         """
-        return Counts.of(self.store.cancel_queued(fence, self.clock()))
+        return Counts.of(self.stops.cancel_queued(fence, self.clock()))
 
     @activity.defn(name="k8_stop_task", no_thread_cancel_exception=True)
     def k8_stop_task(self, fence: Fence) -> StopReport:
@@ -79,7 +87,7 @@ class CancellationActivities:
         sends no second signal to the crawler.
         """
         with beating():
-            return StopPass(self.store, self.cluster, self.clock, fence, force=False).run()
+            return self._pass(fence, force=False)
 
     @activity.defn(name="add_cancellation_log_to_db", no_thread_cancel_exception=True)
     def add_cancellation_log_to_db(self, order: RecordStop) -> None:
@@ -89,8 +97,8 @@ class CancellationActivities:
         """
         for heard in order.heard:
             if heard.request_id is not None:
-                self.store.record_stop(order.fence.run_id, heard.intent, heard.request_id, order.fence)
-        self.store.acted_on_stop(order.fence, self.clock())
+                self.stops.record_stop(order.fence.run_id, heard.intent, heard.request_id, order.fence)
+        self.stops.acted_on_stop(order.fence, self.clock())
 
     @activity.defn(name="k8_stop_pod", no_thread_cancel_exception=True)
     def k8_stop_pod(self, fence: Fence) -> StopReport:
@@ -99,7 +107,7 @@ class CancellationActivities:
         Second execution: goes on with those that were not killed yet; what is gone stays gone.
         """
         with beating():
-            return StopPass(self.store, self.cluster, self.clock, fence, force=True).run()
+            return self._pass(fence, force=True)
 
     @activity.defn(name="signal_pusher_stopped", no_thread_cancel_exception=True)
     def signal_pusher_stopped(self, fence: Fence) -> None:
@@ -108,6 +116,6 @@ class CancellationActivities:
         The event was written together with the verdict; it is pushed also when the run was resumed meanwhile.
         Second execution: pushes the same event under the same id.
         """
-        event = self.store.find_event(event_key(fence.run, fence.attempt, EVENT_RUN_STOPPED))
+        event = self.events.find_event(event_key(fence.run, fence.attempt, EVENT_RUN_STOPPED))
         if event is not None:
-            send_event(self.store, event, self.notifier.push, self.notifier.name)
+            send_event(self.events, event, self.notifier.push, self.notifier.name)

@@ -1,4 +1,4 @@
-"""Stage 4, completion: the verdict, the signal for the export, and the archive of supporting files."""
+"""Stage 4, completion: the verdict, the export signal, and the archive of supporting files."""
 
 from __future__ import annotations
 
@@ -21,13 +21,18 @@ from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, St
 from crawler_lifecycle.ports import (
     Catalogue,
     Cluster,
+    CompletionStore,
     EventSink,
+    EventStore,
+    ExportStore,
     Fence,
     FileArchive,
     FileSource,
     Notifier,
-    RunStore,
+    RunReader,
+    TaskReader,
     TaskRef,
+    WaitStore,
 )
 
 from .shared import alive, beating, send_event, telling
@@ -61,7 +66,12 @@ class RunEnded:
 class CompletionActivities:
     """Activities of stage 4."""
 
-    store: RunStore
+    completion: CompletionStore
+    exports: ExportStore
+    waits: WaitStore
+    runs: RunReader
+    tasks: TaskReader
+    events: EventStore
     cluster: Cluster
     sink: EventSink
     archive: FileArchive
@@ -74,17 +84,17 @@ class CompletionActivities:
 
         Second execution: answers the verdict already committed.
         """
-        with telling(self.store.note_waiting, fence):
-            row = self.store.get_run(fence.run_id)
+        with telling(self.waits.note_waiting, fence):
+            row = self.runs.get_run(fence.run_id)
         crawler = self.catalogue.get(row.crawler) if row is not None else None
         partial_ok = crawler is not None and crawler.partial_ok
 
         def judge(groups: Sequence[EndedTasks], stop: StopIntent | None) -> Verdict:
             return verdict(groups, stop, partial_ok=partial_ok)
 
-        with telling(self.store.note_waiting, fence):
-            ended = self.store.end_run(fence, judge)
-        tasks = self.store.count_tasks(fence.run_id).positive()
+        with telling(self.waits.note_waiting, fence):
+            ended = self.completion.end_run(fence, judge)
+        tasks = self.tasks.count_tasks(fence.run_id).positive()
         return RunEnded(
             ended.status,
             ended.outcome or "",
@@ -105,11 +115,11 @@ class CompletionActivities:
         The event was written together with the verdict; here it is delivered, also when the run was resumed meanwhile.
         Second execution: delivers the same event under the same id.
         """
-        event = self.store.find_event(event_key(fence.run, fence.attempt, EVENT_RUN_ENDED))
+        event = self.events.find_event(event_key(fence.run, fence.attempt, EVENT_RUN_ENDED))
         if event is None:
             raise NotDelivered(f"attempt {fence.attempt} of run {fence.run_id} has no verdict to tell yet")
         self._tell_earlier_ends(fence)
-        return send_event(self.store, event, self.sink.send, self.sink.name).seq
+        return send_event(self.events, event, self.sink.send, self.sink.name).seq
 
     def _tell_earlier_ends(self, fence: Fence) -> None:
         """Deliver the ends of earlier attempts that nobody has: a resume came before their own workflow got to it.
@@ -118,21 +128,21 @@ class CompletionActivities:
         """
         if fence.attempt == 1:
             return
-        ends = [row for row in self.store.deliveries(fence.run_id, keyed=True) if row["type"] == EVENT_RUN_ENDED]
+        ends = [row for row in self.events.deliveries(fence.run_id, keyed=True) if row["type"] == EVENT_RUN_ENDED]
         told = {row["attempt"] for row in ends if row["status"] == "delivered"}
         untold = {int(str(row["attempt"])) for row in ends if row["attempt"] not in told}
         for attempt in sorted(one for one in untold if one < fence.attempt):
-            event = self.store.find_event(event_key(fence.run, attempt, EVENT_RUN_ENDED))
+            event = self.events.find_event(event_key(fence.run, attempt, EVENT_RUN_ENDED))
             if event is not None:
                 with suppress(NotDelivered):
-                    send_event(self.store, event, self.sink.send, self.sink.name)
+                    send_event(self.events, event, self.sink.send, self.sink.name)
 
     def _all_tasks(self, fence: Fence) -> list[TaskRef]:
         """The tasks of this attempt and those before it; a later attempt has an archive of its own."""
         refs: list[TaskRef] = []
         after = 0
         while True:
-            page = self.store.list_tasks(fence.run_id, after_task_id=after, limit=TASK_PAGE, superseded=True)
+            page = self.tasks.list_tasks(fence.run_id, after_task_id=after, limit=TASK_PAGE, superseded=True)
             mine = [task for task in page if task.attempt <= fence.attempt]
             refs += [TaskRef(task.task_id, task.task_index, task.attempt, task.cluster_uid) for task in mine]
             if len(page) < TASK_PAGE:
@@ -149,10 +159,10 @@ class CompletionActivities:
         return [*(FileSource(files_prefix(r.index, r.attempt), missing=FILES_REMOVED) for r in gone), *found]
 
     def _is_stored(self, fence: Fence) -> bool:
-        return any(one["attempt"] == fence.attempt and one["url"] for one in self.store.exports(fence.run_id))
+        return any(one["attempt"] == fence.attempt and one["url"] for one in self.exports.list_exports(fence.run_id))
 
     def _files_max(self, run_id: int) -> int | None:
-        crawler = self.catalogue.get(self.store.request_of(run_id).crawler or "")
+        crawler = self.catalogue.get(self.runs.request_of(run_id).crawler or "")
         return None if crawler is None else crawler.files_max
 
     @activity.defn(name="export_supporting_files", no_thread_cancel_exception=True)
@@ -164,12 +174,12 @@ class CompletionActivities:
         """
         try:
             with beating():
-                given_up = self.store.begin_export(fence)
+                given_up = self.exports.begin_export(fence)
                 if given_up >= fence.attempt and self._is_stored(fence):
                     raise NotInThisState(f"{FILES_REMOVED}; the archive stays as it was exported before")
                 sources = self._sources(fence, given_up)
                 if not sources:
-                    self.store.record_export(fence, "empty", None, None)
+                    self.exports.record_export(fence, "empty", None, None)
                     return None
                 manifest = {"run_id": fence.run_id, "run_uid": fence.run_uid, "attempt": fence.attempt}
                 key = archive_key(fence.run_id, fence.attempt)
@@ -181,9 +191,9 @@ class CompletionActivities:
                     files_max=self._files_max(fence.run_id),
                 )
         except LifecycleError as error:
-            self.store.record_export(fence, "failed", None, str(error))
+            self.exports.record_export(fence, "failed", None, str(error))
             raise
-        self.store.record_export(fence, "exported", result, result.note)
+        self.exports.record_export(fence, "exported", result, result.note)
         return result
 
     @activity.defn(name="resend_pushes", no_thread_cancel_exception=True)
@@ -193,16 +203,16 @@ class CompletionActivities:
         A ``run.changed`` that a later one has overtaken is left out.
         Second execution: only those that still are undelivered. Raises ``NotDelivered`` at the first that fails again.
         """
-        newest = self.store.last_event(fence.run_id, EVENT_RUN_CHANGED)
+        newest = self.events.last_event(fence.run_id, EVENT_RUN_CHANGED)
         sent = 0
-        for delivery in self.store.deliveries(fence.run_id):
+        for delivery in self.events.deliveries(fence.run_id):
             failed = delivery["sink"] == self.notifier.name and delivery["status"] == "failed"
             untried = delivery["type"] == EVENT_RUN_STOPPED and delivery["status"] == "pending"
-            event = self.store.get_event(int(str(delivery["seq"]))) if failed or untried else None
+            event = self.events.get_event(int(str(delivery["seq"]))) if failed or untried else None
             if event is None or event.attempt != fence.attempt:
                 continue
             if event.type == EVENT_RUN_CHANGED and event != newest:
                 continue
-            send_event(self.store, event, self.notifier.push, self.notifier.name)
+            send_event(self.events, event, self.notifier.push, self.notifier.name)
             sent += 1
         return sent

@@ -1,4 +1,4 @@
-"""Stage 2, deployment: tasks go to the scheduler service, and the main task is watched until it has started."""
+"""Stage 2, deployment: offers tasks to the scheduler service and waits until the main task has started."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from crawler_lifecycle.domain.adoption import record_of
-from crawler_lifecycle.domain.cadence import start_check_interval
 from crawler_lifecycle.domain.clocks import CLOCK_MARGIN_S
 from crawler_lifecycle.domain.errors import (
     CallTooLarge,
@@ -22,6 +21,7 @@ from crawler_lifecycle.domain.errors import (
     NotStarted,
     SchedulerUnavailable,
 )
+from crawler_lifecycle.domain.ladder import start_check_interval
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import ACTIVE, Observation, Phase, TaskState, TaskStatus
 from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, SCHEDULER_WAIT
@@ -29,12 +29,16 @@ from crawler_lifecycle.ports import (
     Cluster,
     Deployed,
     Deployment,
+    DeploymentStore,
+    EventStore,
     Fence,
     FoundState,
     Look,
+    LookStore,
     Notifier,
-    RunStore,
+    RunReader,
     SchedulerClient,
+    TaskReader,
 )
 
 from .reconciliation import compare, ref_of
@@ -108,7 +112,11 @@ class Requeue:
 class DeploymentActivities:
     """Activities of stage 2."""
 
-    store: RunStore
+    deployment: DeploymentStore
+    looks: LookStore
+    runs: RunReader
+    tasks: TaskReader
+    events: EventStore
     cluster: Cluster
     scheduler: SchedulerClient
     notifier: Notifier
@@ -136,7 +144,7 @@ class DeploymentActivities:
 
         Second execution: as for the first wave.
         """
-        row = self.store.get_run(order.fence.run_id)
+        row = self.runs.get_run(order.fence.run_id)
         return self._deploy(order, scheduled=row is not None and row.trigger == "scheduled")
 
     def _deploy(self, order: Deploy, *, scheduled: bool) -> DeployReport:
@@ -144,16 +152,16 @@ class DeploymentActivities:
         expires_at = self.clock() + timedelta(seconds=DEPLOYMENT_LIFE_S)
         # Who creates goes by another clock than who proves that nothing came.
         until = expires_at + timedelta(seconds=CLOCK_MARGIN_S)
-        with beating(), telling(self.store.note_waiting, fence):
+        with beating(), telling(self.deployment.note_waiting, fence):
             place = self._place(fence)
-            handle = self.store.request_of(fence.run_id)
+            handle = self.runs.request_of(fence.run_id)
             if fence.attempt > 1:
                 self._adopt_late_ones(fence)
-            tasks, stop = self.store.offer_tasks(
+            tasks, stop = self.deployment.offer_tasks(
                 fence, DEPLOYMENT_PAGE, order.max_parallel, until, place, order.next_look_at
             )
             if stop is not None or not tasks:
-                counts = self.store.count_tasks(fence.run_id)
+                counts = self.tasks.count_tasks(fence.run_id)
                 if stop is None and counts.queued and not counts.active:
                     raise NothingDeployed("a deployment call of the former attempt may still be on its way")
                 return DeployReport(Counts.of(counts))
@@ -180,15 +188,15 @@ class DeploymentActivities:
             except SchedulerUnavailable as error:
                 # Or else nobody could look where they have never been.
                 if isinstance(error, MeantElsewhere | CallTooLarge):
-                    self.store.withdraw_offer(fence, tasks, until)
-                self.store.note_waiting(fence, f"{SCHEDULER_WAIT}{error}")
+                    self.deployment.withdraw_offer(fence, tasks, until)
+                self.deployment.note_waiting(fence, f"{SCHEDULER_WAIT}{error}")
                 raise
-            counts = self.store.record_deployed(fence, self.cluster.kind, answers, self.clock(), until, call.tasks)
+            counts = self.deployment.record_deployed(fence, self.cluster.kind, answers, self.clock(), until, call.tasks)
         deferred = [a for a in answers if a.state == "deferred"]
         refused = next((a.reason for a in answers if a.state == "refused"), None)
         why = next((a.reason for a in deferred if a.reason), "no room on the cluster")
         if deferred:
-            self.store.note_waiting(fence, why)
+            self.deployment.note_waiting(fence, why)
         if deferred and not counts.active:
             raise NothingDeployed(f"the cluster takes no task of this run yet: {why}")
         return DeployReport(Counts.of(counts), len(call.tasks), len(deferred), refused)
@@ -205,7 +213,7 @@ class DeploymentActivities:
                 if len(call.tasks) == 1:
                     raise
             half = len(call.tasks) // 2
-            self.store.withdraw_offer(fence, call.tasks[half:], until)
+            self.deployment.withdraw_offer(fence, call.tasks[half:], until)
             call = replace(call, tasks=call.tasks[:half])
 
     def _place(self, fence: Fence) -> str | None:
@@ -214,17 +222,17 @@ class DeploymentActivities:
         Otherwise no look could find them all again.
         """
         try:
-            return self.cluster.place(self.store.places(fence.run_id))
+            return self.cluster.place(self.deployment.places(fence.run_id))
         except ClusterUnavailable as error:
-            self.store.note_waiting(fence, f"{CLUSTER_WAIT}{error}")
+            self.deployment.note_waiting(fence, f"{CLUSTER_WAIT}{error}")
             raise
 
     def _record(self, fence: Fence) -> Mapping[str, object]:
         """What the cluster keeps beside each task, should the database lose the run's row."""
-        row = self.store.get_run(fence.run_id)
+        row = self.runs.get_run(fence.run_id)
         if row is None or row.owner_workflow_id is None or row.unreadable is not None:
             return {}
-        owner, tasks = (row.owner_workflow_id, fence.owner_run_id), self.store.count_tasks(fence.run_id)
+        owner, tasks = (row.owner_workflow_id, fence.owner_run_id), self.tasks.count_tasks(fence.run_id)
         return record_of(row.request, row.request_id, row.multi, owner, sum(tasks.by_status.values()))
 
     def _refused(self, call: Deployment, until: datetime, fence: Fence, why: str) -> DeployReport:
@@ -232,17 +240,17 @@ class DeploymentActivities:
 
         They are looked for; what is not there may come until the end of that call, and is refused after it.
         """
-        counts = self.store.refuse_queued(fence, why, call.tasks, until)
+        counts = self.deployment.refuse_queued(fence, why, call.tasks, until)
         if counts.queued:
             try:
                 self._look_for_queued(fence, "look")
             except ClusterUnavailable as error:
-                self.store.note_waiting(fence, f"{CLUSTER_WAIT}{error}")
+                self.deployment.note_waiting(fence, f"{CLUSTER_WAIT}{error}")
                 raise
-            counts = self.store.refuse_queued(fence, why)
+            counts = self.deployment.refuse_queued(fence, why)
         if counts.queued and not counts.active:
             text = f"an earlier deployment call may still be on its way, and the later one was refused: {why}"
-            self.store.note_waiting(fence, text)
+            self.deployment.note_waiting(fence, text)
             raise NothingDeployed(text)
         return DeployReport(Counts.of(counts), len(call.tasks), counts.queued, refused=why)
 
@@ -251,7 +259,7 @@ class DeploymentActivities:
 
         The store offers such a task again only when that call is void; this look comes before.
         """
-        page = self.store.task_page(fence.run_id, [TaskStatus.QUEUED], limit=DEPLOYMENT_PAGE)
+        page = self.tasks.task_page(fence.run_id, [TaskStatus.QUEUED], limit=DEPLOYMENT_PAGE)
         if any(task.attempt < fence.attempt and task.offered_until is not None for task in page):
             self._look_for_queued(fence, "resume")
 
@@ -260,15 +268,15 @@ class DeploymentActivities:
 
         It is a whole look, because it is recorded as one: it vouches for the tasks that were deployed before as well.
         """
-        state = self.store.found_state(fence)
+        state = self.looks.found_state(fence)
         look = self.cluster.look(fence.run, [ref_of(task) for task in state.tasks])
         found = compare(state, look, gap_s=0, resumed=source == "resume")
-        self.store.record_look(fence, look, found, None, source, ordered_at())
+        self.looks.record_look(fence, look, found, None, source, ordered_at())
         changed = {finding.change.task_id for finding in found}
         refs = [ref_of(task) for task in state.tasks if task.task_id in changed]
-        self.store.save_details(fence, self.cluster.details(fence.run, refs))
-        self.store.apply_details(fence)
-        self.store.apply_findings(fence, source, look.observed_at)
+        self.looks.save_details(fence, self.cluster.details(fence.run, refs))
+        self.looks.apply_details(fence)
+        self.looks.apply_findings(fence, source, look.observed_at)
 
     @activity.defn(name="get_main_job_status", no_thread_cancel_exception=True)
     def get_main_job_status(self, order: MainJob) -> MainJobReport:
@@ -278,35 +286,35 @@ class DeploymentActivities:
         Second execution: asks again; reading changes nothing.
         """
         fence = order.fence
-        with beating(), telling(self.store.note_waiting, fence):
-            active = self.store.task_page(fence.run_id, ACTIVE, limit=1)
+        with beating(), telling(self.deployment.note_waiting, fence):
+            active = self.tasks.task_page(fence.run_id, ACTIVE, limit=1)
             if not active:
                 return MainJobReport(None, ended=True)
             main = active[0]
             try:
                 look = self.cluster.look(fence.run, [ref_of(main)])
             except ClusterUnavailable as error:
-                self.store.note_waiting(fence, f"{CLUSTER_WAIT}{error}")
+                self.deployment.note_waiting(fence, f"{CLUSTER_WAIT}{error}")
                 if order.alone:
-                    self.store.record_look_error(fence, str(error), ordered_at())
+                    self.looks.record_look_error(fence, str(error), ordered_at())
                 raise self._again(error, order.start_check_s) from error
             seen = look.observations[0]
             replaced = main.uid is not None and seen.uid is not None and seen.uid != main.uid
             over = replaced or seen.phase in (Phase.ENDED, Phase.GONE)
             if not over and seen.phase in (Phase.ABSENT, Phase.WAITING):
                 why = seen.reason or _waiting_words(seen)
-                self.store.note_waiting(fence, why)
+                self.deployment.note_waiting(fence, why)
                 again_s = look.again_s
                 if order.alone:
                     wait = timedelta(seconds=_interval(order.start_check_s, again_s))
-                    self._note(fence, self.store.found_state(fence), look, self.clock() + wait)
+                    self._note(fence, self.looks.found_state(fence), look, self.clock() + wait)
                 elif _is_news(main, seen):
                     again_s = self._note_executing(fence) or again_s
                 raise self._again(NotStarted(why), order.start_check_s, again_s)
             if over:  # a whole look follows at once
                 return MainJobReport(None if replaced else seen.started_at, ended=True)
             self._note_executing(fence)
-        return MainJobReport(seen.started_at, ended=False, counts=Counts.of(self.store.count_tasks(fence.run_id)))
+        return MainJobReport(seen.started_at, ended=False, counts=Counts.of(self.tasks.count_tasks(fence.run_id)))
 
     def _note_executing(self, fence: Fence) -> float | None:
         """Write down which tasks execute by now, so that the first minute of the ladder shows no stale PENDING.
@@ -314,7 +322,7 @@ class DeploymentActivities:
         And which are missing: two looks prove together that a task is gone. Seconds after which the second one does.
         Ends are left to the next look, which fetches their debugging information as well.
         """
-        state = self.store.found_state(fence)
+        state = self.looks.found_state(fence)
         try:
             look = self.cluster.look(fence.run, [ref_of(task) for task in state.tasks])
         except ClusterUnavailable:
@@ -324,8 +332,8 @@ class DeploymentActivities:
 
     def _note(self, fence: Fence, state: FoundState, look: Look, next_look_at: datetime | None) -> None:
         executing = [f for f in compare(state, look, gap_s=0, resumed=False) if not f.change.after.terminal]
-        self.store.record_look(fence, look, executing, next_look_at, "look", ordered_at())
-        self.store.apply_findings(fence, "look", look.observed_at)
+        self.looks.record_look(fence, look, executing, next_look_at, "look", ordered_at())
+        self.looks.apply_findings(fence, "look", look.observed_at)
 
     def _again(self, error: LifecycleError, start_check_s: float, again_s: float | None = None) -> ApplicationError:
         """The failure that makes Temporal ask again at the interval of the specification; expected, so benign.
@@ -342,7 +350,7 @@ class DeploymentActivities:
 
         Second execution: the run is PROCESSING (or further) already, and stays so.
         """
-        return self.store.mark_started(order.fence, order.started_at, order.next_look_at)
+        return self.deployment.mark_started(order.fence, order.started_at, order.next_look_at)
 
     @activity.defn(name="signal_pusher_started", no_thread_cancel_exception=True)
     def signal_pusher_started(self, fence: Fence) -> None:
@@ -350,14 +358,16 @@ class DeploymentActivities:
 
         Second execution: pushes the same event under the same id.
         """
-        row = self.store.get_run(fence.run_id)
+        row = self.runs.get_run(fence.run_id)
         if row is None:
             return
         failed = row.status is RunStatus.INITIALIZING
         body = {"run_id": row.run_id, "attempt": row.attempt, "crawler": row.crawler, "started": not failed}
         if failed:
-            body["cause"] = next((g.cause for g in self.store.ended_groups(row.run_id) if g.cause), row.waiting_for)
-        deliver(self.store, fence, "run.started", body, self.notifier.push, self.notifier.name)
+            body["cause"] = next(
+                (g.cause for g in self.deployment.ended_groups(row.run_id) if g.cause), row.waiting_for
+            )
+        deliver(self.events, fence, "run.started", body, self.notifier.push, self.notifier.name)
 
     @activity.defn(name="requeue_ended_tasks", no_thread_cancel_exception=True)
     def requeue_ended_tasks(self, order: Requeue) -> Counts:
@@ -365,7 +375,7 @@ class DeploymentActivities:
 
         Second execution: those rows are superseded already, so nothing is left to do.
         """
-        return Counts.of(self.store.requeue_ended(order.fence, order.include_succeeded))
+        return Counts.of(self.deployment.requeue_ended(order.fence, order.include_succeeded))
 
 
 def _interval(start_check_s: float, again_s: float | None) -> float:

@@ -1,4 +1,4 @@
-"""Stage 1, initiation: the run records itself and says who owns it."""
+"""Stage 1, initiation: records the run and the workflow that owns it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from temporalio import activity
 from crawler_lifecycle.domain.crawler import check_tasks, with_limits
 from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID
 from crawler_lifecycle.domain.run import AddedTaskId, ChildTask, RunRequest, TasksAdded
-from crawler_lifecycle.ports import Catalogue, Fence, Owner, RunHandle, RunStore, WorkflowDirectory
+from crawler_lifecycle.ports import (
+    AdditionStore,
+    Catalogue,
+    Fence,
+    InitiationStore,
+    Owner,
+    RunHandle,
+    RunReader,
+    WorkflowDirectory,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +54,9 @@ class AddToRun:
 class InitiationActivities:
     """Activities of stage 1."""
 
-    store: RunStore
+    initiation: InitiationStore
+    additions: AdditionStore
+    runs: RunReader
     directory: WorkflowDirectory
     catalogue: Catalogue
 
@@ -58,15 +69,15 @@ class InitiationActivities:
         """
         request = order.request
         if request.run_id is not None:
-            return self.store.claim_run(request, order.owner, self.directory.is_open, repair=order.repair)
+            return self.initiation.claim_run(request, order.owner, self.directory.is_open, repair=order.repair)
         crawler = self.catalogue.get(request.crawler or "")
         if crawler is not None:
             # The catalogue may have changed since a first execution, and what that recorded stays.
-            if self.store.find_run(order.request_id) is None:
+            if self.runs.find_run(order.request_id) is None:
                 tasks = None if request.tasks is None else [task.args for task in request.tasks]
                 check_tasks(crawler, request.args, request.settings, tasks)
             request = with_limits(request, crawler.limits)
-        return self.store.create_run(request, order.request_id, order.owner)
+        return self.initiation.create_run(request, order.request_id, order.owner)
 
     @activity.defn(name="add_workflow_id", no_thread_cancel_exception=True)
     def add_workflow_id(self, order: AddWorkflowId) -> None:
@@ -74,7 +85,7 @@ class InitiationActivities:
 
         Second execution: writes the same value again.
         """
-        self.store.set_property(order.run_id, order.attempt, PROPERTY_WORKFLOW_ID, order.workflow_id)
+        self.initiation.set_property(order.run_id, order.attempt, PROPERTY_WORKFLOW_ID, order.workflow_id)
 
     @activity.defn(name="add_tasks", no_thread_cancel_exception=True)
     def add_tasks(self, order: AddToRun) -> TasksAdded:
@@ -84,10 +95,10 @@ class InitiationActivities:
         together with them. Second execution: the same key gets the same tasks.
         """
         run_id = order.fence.run_id
-        request = self.store.request_of(run_id)
+        request = self.runs.request_of(run_id)
         crawler = self.catalogue.get(request.crawler or "")
         args = [task.args for task in order.tasks]
         if crawler is not None:
             check_tasks(crawler, request.args, request.settings, args)
-        added = self.store.add_tasks(run_id, order.key, args, order.fence)
+        added = self.additions.add_tasks(run_id, order.key, args, order.fence)
         return TasksAdded(run_id, [AddedTaskId(task.task_id, task.index) for task in added])

@@ -1,4 +1,4 @@
-"""What is counted about runs, and where: one table of instruments, and the calls that feed them.
+"""Metrics of runs: one table of instruments, and the calls that count.
 
 Everything goes through the SDK's meter of the activity, or of the worker for what it does beside them, so that a worker
 has one endpoint for its own figures and the SDK's, and an activity that is executed outside of a worker counts nothing.

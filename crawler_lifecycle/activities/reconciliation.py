@@ -1,4 +1,4 @@
-"""Stage 3, reconciliation: look at the cluster, compare, write down what is true.
+"""Stage 3, reconciliation: looks at the cluster, compares, and records what is true.
 
 A look's findings are staged in the database between the activities of one round, so that nothing large travels
 through Temporal and each activity can be repeated alone.
@@ -11,13 +11,24 @@ from datetime import datetime, timedelta
 
 from temporalio import activity
 
-from crawler_lifecycle.domain import cadence
+from crawler_lifecycle.domain import ladder
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.stall import stalled
 from crawler_lifecycle.domain.task import ACTIVE, Observation, Phase, TaskState, TaskStatus, reconcile
-from crawler_lifecycle.ports import Cluster, Fence, Finding, FoundState, Look, Notifier, RunStore, TaskRef
+from crawler_lifecycle.ports import (
+    Cluster,
+    EventStore,
+    Fence,
+    FoundState,
+    Look,
+    LookStore,
+    Notifier,
+    TaskFinding,
+    TaskReader,
+    TaskRef,
+)
 
 from .shared import Clock, Counts, beating, ordered_at, send_event, telling, utc_now
 
@@ -83,7 +94,7 @@ class Sync:
     fence: Fence
     source: str = "look"
     observed_at: datetime | None = None
-    """Of the look whose findings are meant; ``None`` where a workflow of an earlier build asks."""
+    """Of the look whose findings are meant; ``None``: of whichever was the last."""
 
 
 def ref_of(task: TaskState) -> TaskRef:
@@ -94,7 +105,7 @@ def ref_of(task: TaskState) -> TaskRef:
     return TaskRef(task.task_id, task.index, task.attempt, task.uid, stopping, task.missed_at, place)
 
 
-def compare(state: FoundState, look: Look, *, gap_s: float, resumed: bool) -> list[Finding]:
+def compare(state: FoundState, look: Look, *, gap_s: float, resumed: bool) -> list[TaskFinding]:
     """The changes that a look proves about the tasks in ``state``, in order of the tasks."""
     seen = {(o.index, o.attempt): o for o in look.observations}
     findings = []
@@ -105,11 +116,11 @@ def compare(state: FoundState, look: Look, *, gap_s: float, resumed: bool) -> li
         end = observation.end
         changed_at = (end.finished_at if end else None) or observation.changed_at or look.observed_at
         planned = state.next_look_at or look.observed_at
-        due = cadence.due_for(changed_at.timestamp(), planned.timestamp(), gap_s)
+        due = ladder.due_for(changed_at.timestamp(), planned.timestamp(), gap_s)
         due_at = datetime.fromtimestamp(due, tz=look.observed_at.tzinfo)
         change = reconcile(task, observation, state.stop, due_at=due_at, resumed=resumed)
         if change is not None:
-            findings.append(Finding(change, observation))
+            findings.append(TaskFinding(change, observation))
     return findings
 
 
@@ -136,7 +147,9 @@ class Synced(Counts):
 class ReconciliationActivities:
     """Activities of stage 3."""
 
-    store: RunStore
+    looks: LookStore
+    tasks: TaskReader
+    events: EventStore
     cluster: Cluster
     notifier: Notifier
     clock: Clock = utc_now
@@ -147,10 +160,10 @@ class ReconciliationActivities:
 
         Second execution: reads again.
         """
-        counts = Counts.of(self.store.count_tasks(order.run_id))
+        counts = Counts.of(self.tasks.count_tasks(order.run_id))
         if not order.page:
             return ActiveReport(counts)
-        page = self.store.task_page(order.run_id, order.statuses, order.after_index, order.page)
+        page = self.tasks.task_page(order.run_id, order.statuses, order.after_index, order.page)
         return ActiveReport(counts, [ref_of(task) for task in page])
 
     @activity.defn(name="get_history_statuses_to_sync", no_thread_cancel_exception=True)
@@ -162,7 +175,7 @@ class ReconciliationActivities:
         """
         fence = order.fence
         with beating(), telling(self._tell, fence):
-            state = self.store.found_state(fence)
+            state = self.looks.found_state(fence)
             try:
                 look = self.cluster.look(fence.run, [ref_of(task) for task in state.tasks])
             except ClusterUnavailable as error:
@@ -170,9 +183,9 @@ class ReconciliationActivities:
                 raise
             findings = compare(state, look, gap_s=order.gap_s, resumed=order.resumed)
             wanted = order.next_gap_s if look.again_s is None else min(order.next_gap_s, look.again_s)
-            gap = max(wanted, 2 * look.seconds, cadence.MIN_GAP_SECONDS)
+            gap = max(wanted, 2 * look.seconds, ladder.MIN_GAP_SECONDS)
             next_look_at = self.clock() + timedelta(seconds=gap)
-            report = self.store.record_look(fence, look, findings, next_look_at, order.source, ordered_at())
+            report = self.looks.record_look(fence, look, findings, next_look_at, order.source, ordered_at())
         return LookAnswer(
             report.changed,
             report.active,
@@ -187,7 +200,7 @@ class ReconciliationActivities:
 
     def _tell(self, fence: Fence, error: str) -> None:
         """A look that cannot be had, or not be written down, says why from its first try on."""
-        self.store.record_look_error(fence, error, ordered_at())
+        self.looks.record_look_error(fence, error, ordered_at())
 
     @activity.defn(name="get_bulk_task_history_data", no_thread_cancel_exception=True)
     def get_bulk_task_history_data(self, fence: Fence) -> int:
@@ -198,13 +211,13 @@ class ReconciliationActivities:
         fetched, after = 0, -1
         with beating(), telling(self._tell, fence):
             while True:
-                page = self.store.staged(fence, after, DETAILS_PAGE)
+                page = self.looks.staged(fence, after, DETAILS_PAGE)
                 refs = [
                     TaskRef(f.change.task_id, f.observation.index, f.observation.attempt, f.observation.uid)
                     for f in page
                 ]
                 details = self.cluster.details(fence.run, refs)
-                self.store.save_details(fence, details)
+                self.looks.save_details(fence, details)
                 fetched += len(details)
                 if len(page) < DETAILS_PAGE:
                     return fetched
@@ -217,7 +230,7 @@ class ReconciliationActivities:
         Second execution: writes the same values again.
         """
         with telling(self._tell, fence):
-            return self.store.apply_details(fence)
+            return self.looks.apply_details(fence)
 
     @activity.defn(name="sync_statuses", no_thread_cancel_exception=True)
     def sync_statuses(self, order: Sync) -> Synced:
@@ -226,7 +239,7 @@ class ReconciliationActivities:
         Second execution: nothing is staged any more, and the counts are the same.
         """
         with telling(self._tell, order.fence):
-            counts = self.store.apply_findings(order.fence, order.source, order.observed_at)
+            counts = self.looks.apply_findings(order.fence, order.source, order.observed_at)
         return Synced(counts.positive(), counts.active, counts.queued, push=self.notifier.sends)
 
     @activity.defn(name="signal_pusher_changed", no_thread_cancel_exception=True)
@@ -235,9 +248,9 @@ class ReconciliationActivities:
 
         Second execution: pushes the newest event of that moment, which tells at least as much.
         """
-        event = self.store.last_event(fence.run_id, EVENT_RUN_CHANGED)
+        event = self.events.last_event(fence.run_id, EVENT_RUN_CHANGED)
         if event is not None:
-            send_event(self.store, event, self.notifier.push, self.notifier.name)
+            send_event(self.events, event, self.notifier.push, self.notifier.name)
 
     @activity.defn(name="count_alive_tasks", no_thread_cancel_exception=True)
     def count_alive_tasks(self, run_id: int) -> Counts:
@@ -245,4 +258,4 @@ class ReconciliationActivities:
 
         Second execution: counts again.
         """
-        return Counts.of(self.store.count_tasks(run_id))
+        return Counts.of(self.tasks.count_tasks(run_id))

@@ -1,20 +1,23 @@
-"""What several stages share: wire formats of activities, heartbeats, and the two ways of delivering an event."""
+"""What several stages share: wire formats of activities, heartbeats, and the delivery of events."""
 
 from __future__ import annotations
 
 import contextvars
+import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from temporalio import activity
 from temporalio.exceptions import CancelledError, FailureError
 
+from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.errors import LifecycleError, NotDelivered, RowUnreadable, StoreRefused
 from crawler_lifecycle.domain.names import event_key
-from crawler_lifecycle.ports import Event, Fence, RunStore, TaskCounts
+from crawler_lifecycle.ports import Event, EventStore, Fence, TaskCounts
 
 from . import meters
 
@@ -24,6 +27,17 @@ Clock = Callable[[], datetime]
 def utc_now() -> datetime:
     """Now, aware, in UTC."""
     return datetime.now(UTC)
+
+
+def activities_in(owner: object) -> dict[str, Callable[..., Any]]:
+    """The activities among an object's methods, by their names."""
+    found: dict[str, Callable[..., Any]] = {}
+    for attribute in vars(type(owner)):
+        method = getattr(owner, attribute)
+        definition = activity._Definition.from_callable(method) if callable(method) else None
+        if definition is not None and definition.name is not None:
+            found[definition.name] = method
+    return found
 
 
 def ordered_at() -> datetime | None:
@@ -104,12 +118,9 @@ def beating(every_s: float = 3.0) -> Iterator[None]:
     """
     over = threading.Event()
     context = contextvars.copy_context()
-
-    def beat() -> None:
-        while not over.wait(every_s):
-            context.run(_beat)
-
-    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    loop = Loop("the heartbeat of an activity", every_s, first_s=every_s)
+    work = functools.partial(loop.run_in_thread, lambda: context.run(_beat), over)
+    thread = threading.Thread(target=work, name="heartbeat", daemon=True)
     thread.start()
     try:
         yield
@@ -119,7 +130,7 @@ def beating(every_s: float = 3.0) -> Iterator[None]:
 
 
 def deliver(
-    store: RunStore,
+    events: EventStore,
     fence: Fence,
     type: str,
     body: Mapping[str, object],
@@ -131,18 +142,18 @@ def deliver(
     A second execution finds the same event under the same id and sends it again; receivers de-duplicate by id.
     Raises ``NotDelivered`` after writing down why.
     """
-    event = store.append_event(fence, type, event_key(fence.run, fence.attempt, type), body)
-    return send_event(store, event, send, sink)
+    event = events.append_event(fence, type, event_key(fence.run, fence.attempt, type), body)
+    return send_event(events, event, send, sink)
 
 
-def send_event(store: RunStore, event: Event, send: Callable[[Event], None], sink: str) -> Event:
+def send_event(events: EventStore, event: Event, send: Callable[[Event], None], sink: str) -> Event:
     """Send an event that is on record, with this try on record too. Raises ``NotDelivered`` after writing down why."""
     try:
         send(event)
     except NotDelivered as error:
         meters.delivered(sink, str(error))
-        store.record_delivery(event.seq, sink, str(error))
+        events.record_delivery(event.seq, sink, str(error))
         raise
     meters.delivered(sink)
-    store.record_delivery(event.seq, sink, None)
+    events.record_delivery(event.seq, sink, None)
     return event

@@ -1,4 +1,4 @@
-"""Asking the tasks of a run to end: as many as there are, page by page, with the progress on record."""
+"""Asks the tasks of a run to end, page by page; heartbeats carry the progress."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from crawler_lifecycle.domain.errors import RowUnreadable
-from crawler_lifecycle.ports import Cluster, Details, Fence, RunStore, TaskRef
+from crawler_lifecycle.ports import Cluster, Details, DetailStore, Fence, StopStore, TaskReader, TaskRef
 
 from .abreast import Abreast
 from .reconciliation import ref_of
@@ -45,7 +45,9 @@ class StopPass:
 
     def __init__(
         self,
-        store: RunStore,
+        stops: StopStore,
+        details: DetailStore,
+        tasks: TaskReader,
         cluster: Cluster,
         clock: Clock,
         fence: Fence,
@@ -53,7 +55,8 @@ class StopPass:
         force: bool,
         seconds: float | None = None,
     ) -> None:
-        self._store, self._cluster, self._clock = store, cluster, clock
+        self._stops, self._details, self._tasks = stops, details, tasks
+        self._cluster, self._clock = cluster, clock
         self._fence, self._force = fence, force
         self._until = time.monotonic() + (PASS_S if seconds is None else seconds)
         self._asked, self._begun, self._more = 0, False, False
@@ -64,7 +67,7 @@ class StopPass:
         """Ask all, as far as the time reaches. Raises the first error when no task could be asked."""
         asking = Abreast[TaskRef, Details | None](self._kill if self._force else self._stop)
         errors = []
-        for task, answer in asking.over(self._tasks()):
+        for task, answer in asking.over(self._turns()):
             if isinstance(answer, Exception):
                 errors.append(answer)
             else:
@@ -79,10 +82,10 @@ class StopPass:
         if left:
             why = errors[0] if errors else "no answer yet"
             log.warning("%d tasks of run %d were not asked to end, they are asked again: %s", left, run_id, why)
-        counts, asked_at = Counts.of(self._store.count_tasks(run_id)), self._store.last_asked(run_id)
+        counts, asked_at = Counts.of(self._tasks.count_tasks(run_id)), self._stops.last_asked(run_id)
         return StopReport(left, self._more, asked_at, counts)
 
-    def _tasks(self) -> Iterator[TaskRef]:
+    def _turns(self) -> Iterator[TaskRef]:
         """The tasks whose turn it is, while there is time."""
         yield from self._pages(None)
         if self._force and not self._more:
@@ -92,7 +95,7 @@ class StopPass:
     def _pages(self, killed_before: datetime | None) -> Iterator[TaskRef]:
         after = -1
         while True:
-            page = self._store.unstopped(self._fence, self._force, killed_before, after, STOP_PAGE)
+            page = self._stops.unstopped(self._fence, self._force, killed_before, after, STOP_PAGE)
             for task in page:
                 if self._begun and time.monotonic() >= self._until:
                     self._more = True
@@ -129,8 +132,8 @@ class StopPass:
             try:
                 details = [kept for _, kept in answered if kept is not None]
                 if details:
-                    self._store.save_details(self._fence, details)
-                self._store.mark_stopping(self._fence, [task.task_id for task, _ in answered], killed=self._force)
+                    self._details.save_details(self._fence, details)
+                self._stops.mark_stopping(self._fence, [task.task_id for task, _ in answered], killed=self._force)
             except RowUnreadable as error:  # what was asked counts; they are asked again when the row was mended
                 log.warning("%d tasks of run %d were asked to end: %s", len(answered), self._fence.run_id, error)
         self._asked += len(answered)

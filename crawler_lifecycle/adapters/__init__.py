@@ -1,1 +1,1 @@
-"""One package per outside system; each implements ports of ``crawler_lifecycle.ports`` and knows no other adapter."""
+"""One package or module for each outside system: they implement ports and know no other adapter."""

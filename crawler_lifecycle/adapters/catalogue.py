@@ -1,4 +1,4 @@
-"""The catalogue of crawlers in a YAML file (docs/crawlers.md), read strictly and again whenever it changes.
+"""The catalogue of crawlers in a YAML file (docs/crawlers.md): strict, and read again when it changes.
 
 The file is composed into YAML nodes and converted by hand instead of being loaded in one step: only nodes know their
 lines, and people fix a file by line number. It also keeps YAML's guesses out: an unquoted ``8400`` or ``yes`` where a

@@ -1,4 +1,4 @@
-"""Amazon EventBridge as the bus that data pipelines read.
+"""The event sink for Amazon EventBridge.
 
 boto3 is loaded when a sink is made, never by importing this module: everything else starts without it.
 """

@@ -1,4 +1,4 @@
-"""Pusher Channels, or a server that speaks its HTTP API: pushes to browsers that watch runs.
+"""The notifier for Pusher Channels, or a server with the same HTTP API.
 
 The official client makes and signs the requests; the transport under it is ours, because a push may take only so long
 and the client's own cannot promise that. The package is an extra and loaded when a notifier is made.

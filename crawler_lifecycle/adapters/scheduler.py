@@ -1,4 +1,4 @@
-"""The scheduler service over HTTP (docs/scheduler.md)."""
+"""The client of the scheduler service over HTTP (docs/scheduler.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Kubernetes cluster a command means, and a connection to it whose failures name a cure."""
+"""Which Kubernetes cluster a command means, and a connection to it whose errors name a cure."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from crawler_lifecycle.cli.addresses import LOOPBACK
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.processes import LOOPBACK
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.adapters.kubernetes.api import Api
+    from crawler_lifecycle.adapters.kubernetes.client.connection import Api
     from crawler_lifecycle.settings import ClusterSettings
 
 _SETTING = "LIFECYCLE_CLUSTER__"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ClusterAccess:
     """A Kubernetes cluster, as the options of a command name it. What is ``None`` is left to the settings."""
 
     kubeconfig: Path | None = None
@@ -68,7 +68,7 @@ _FIELDS = ("kind", "namespace", "kubeconfig", "context", "image", "connect_s", "
 
 def connect(settings: ClusterSettings) -> Api:
     """A client of the cluster's API. Raises ``CommandFailed`` when its configuration cannot be read."""
-    from crawler_lifecycle.adapters.kubernetes.api import Api
+    from crawler_lifecycle.adapters.kubernetes.client.connection import Api
     from crawler_lifecycle.domain.errors import LifecycleError
 
     try:
@@ -100,8 +100,8 @@ def namespace_phase(api: Api) -> str | None:
 
     Raises ``CommandFailed`` when there is none, or the cluster does not answer.
     """
-    from crawler_lifecycle.adapters.kubernetes.errors import NotFound, Refused
-    from crawler_lifecycle.adapters.kubernetes.place import read_namespace
+    from crawler_lifecycle.adapters.kubernetes.client.errors import NotFound, Refused
+    from crawler_lifecycle.adapters.kubernetes.looks.namespace_identity import read_namespace
     from crawler_lifecycle.domain.errors import ClusterUnavailable
 
     name = api.namespace

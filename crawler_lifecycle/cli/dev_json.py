@@ -1,4 +1,4 @@
-"""``.crawl/dev.json``: what a ``crawlctl dev`` tells about its stack, and when it is believed.
+"""``.crawl/dev.json``: what a ``crawlctl dev`` writes about its stack, and when the file is trusted.
 
 Whoever can write into a folder above ours could lay such a file there and have us call what they name. So it counts
 only if file and folder are our own, nobody else can write to them, and every service it names is on this machine. A

@@ -1,4 +1,4 @@
-"""The one way in which our programs leave."""
+"""How our programs exit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gateway's HTTP API, as commands use it."""
+"""The client of the gateway's HTTP API."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from crawler_lifecycle.cli.http_errors import refusal, unreachable
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.refusals import refusal, unreachable
 
 Document = dict[str, Any]
 

@@ -14,49 +14,49 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 #: Verb -> its function (or group of verbs) by name, and its line in the help. They are imported when their verb is
 #: called: what one verb needs must not slow down the others.
 RUNS = {
-    "start": ("start:start", "Start a run of a crawler."),
-    "stop": ("control:stop", "Ask runs to end in order."),
-    "force-stop": ("control:force_stop", "End runs at once, killing what they execute."),
-    "resume": ("control:resume", "Go on with a run that has ended, as its next attempt."),
-    "look": ("control:look", "Have the cluster asked about a run now."),
-    "wait": ("control:wait", "Wait for a run; the exit code tells how it ended."),
-    "watch": ("watch:watch", "Watch a run to its end, or all live runs."),
-    "list": ("show:list_runs", "List runs, newest first."),
-    "get": ("show:get", "Describe a run; without one, list runs."),
-    "describe": ("show:describe", "Show everything about a run on one screen."),
-    "tasks": ("tasks:app", "List the tasks of a run; tasks add gives it more."),
-    "timeline": ("show:timeline", "List everything that happened to a run, and how late it was recorded."),
-    "corrections": ("show:corrections", "List recorded statuses that were untrue, and for how long."),
-    "logs": ("logs:logs", "Show the log of a task, or follow it."),
-    "items": ("files:items", "Show the items that a run found, also while it runs."),
-    "files": ("files:files", "List the supporting files of a run, show or fetch one."),
-    "export": ("export:export", "Show what was exported of a run; send it again, or fetch it."),
+    "start": ("runs.start:start", "Start a run of a crawler."),
+    "stop": ("runs.control:stop", "Ask runs to end in order."),
+    "force-stop": ("runs.control:force_stop", "End runs at once, killing what they execute."),
+    "resume": ("runs.control:resume", "Go on with a run that has ended, as its next attempt."),
+    "look": ("runs.control:look", "Have the cluster asked about a run now."),
+    "wait": ("runs.control:wait", "Wait for a run; the exit code tells how it ended."),
+    "watch": ("runs.watch:watch", "Watch a run to its end, or all live runs."),
+    "list": ("runs.show:list_runs", "List runs, newest first."),
+    "get": ("runs.show:get", "Describe a run; without one, list runs."),
+    "describe": ("runs.show:describe", "Show everything about a run on one screen."),
+    "tasks": ("runs.tasks:app", "List the tasks of a run; tasks add gives it more."),
+    "timeline": ("runs.show:timeline", "List everything that happened to a run, and how late it was recorded."),
+    "corrections": ("runs.show:corrections", "List recorded statuses that were untrue, and for how long."),
+    "logs": ("runs.logs:logs", "Show the log of a task, or follow it."),
+    "items": ("runs.files:items", "Show the items that a run found, also while it runs."),
+    "files": ("runs.files:files", "List the supporting files of a run, show or fetch one."),
+    "export": ("runs.export:export", "Show what was exported of a run; send it again, or fetch it."),
 }
 SERVICES = {
-    "audit": ("audit:audit", "Compare database, cluster and Temporal, and put right what differs."),
-    "dev": ("dev:dev", "Run everything on this machine until Ctrl-C."),
-    "worker": ("services:worker", "Run a worker."),
-    "gateway": ("services:gateway_app", "Run the gateway (HTTP API); gateway token new makes tokens."),
-    "scheduler": ("services:scheduler", "Run the scheduler service."),
+    "audit": ("admin.audit:audit", "Compare database, cluster and Temporal, and put right what differs."),
+    "dev": ("stack.dev:dev", "Run everything on this machine until Ctrl-C."),
+    "worker": ("admin.services:worker", "Run a worker."),
+    "gateway": ("admin.services:gateway_app", "Run the gateway (HTTP API); gateway token new makes tokens."),
+    "scheduler": ("admin.services:scheduler", "Run the scheduler service."),
     "doctor": ("doctor:doctor", "Check everything that a run needs, and say what to do about it."),
 }
 PROGRAM = {
     "completion": ("program:completion", "Print the completion script of bash, zsh or fish."),
-    "version": ("program:show_version", "Show the version of this program."),
+    "version": ("version:show_version", "Show the version of this program."),
 }
 CRAWLER = {
-    "list": ("show:crawlers", "List the crawlers that can be run."),
-    "describe": ("show:describe_crawler", "Show one crawler of the catalogue."),
+    "list": ("runs.show:crawlers", "List the crawlers that can be run."),
+    "describe": ("runs.show:describe_crawler", "Show one crawler of the catalogue."),
 }
 DB = {
-    "upgrade": ("services:db_upgrade", "Bring the database's schema to this version."),
-    "current": ("services:db_current", "Show the schema version of the database."),
-    "check": ("services:db_check", "Fail unless the database has the schema of this version."),
-    "prune": ("db_prune:prune", "Remove what runs that ended long ago left and nobody needs; the record stays."),
+    "upgrade": ("admin.services:db_upgrade", "Bring the database's schema to this version."),
+    "current": ("admin.services:db_current", "Show the schema version of the database."),
+    "check": ("admin.services:db_check", "Fail unless the database has the schema of this version."),
+    "prune": ("admin.db_prune:prune", "Remove what runs that ended long ago left and nobody needs; the record stays."),
 }
 CLUSTER = {
-    "release": ("cluster:release", "Take our finalizer from pods that nobody will record any more."),
-    "tidy": ("cluster_tidy:tidy", "Remove what old runs left on the shared volume and in object storage."),
+    "release": ("admin.cluster:release", "Take our finalizer from pods that nobody will record any more."),
+    "tidy": ("admin.cluster_tidy:tidy", "Remove what old runs left on the shared volume and in object storage."),
 }
 ALIASES = {"list": "ls", "tasks": "ps", "force-stop": "terminate"}
 
@@ -97,7 +97,7 @@ def _add(app: App, name: str, function: str, text: str, group: str | None, alias
 
 
 def _version() -> str:
-    from crawler_lifecycle.cli.program import installed
+    from crawler_lifecycle.cli.version import installed
 
     return installed()
 

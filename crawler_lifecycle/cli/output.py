@@ -1,4 +1,4 @@
-"""How data reaches standard output: tables for people; JSON, JSON lines, YAML and names for programs.
+"""Output formats: tables for people; JSON, JSON lines, YAML and names for programs.
 
 Data comes from crawlers and their pages, so every text passes ``clean`` before it reaches a terminal.
 """

@@ -1,4 +1,4 @@
-"""Asking the gateway the same again and again, with patience for its restarts."""
+"""Polling of the gateway, which waits while the gateway restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How commands fail: an exit code with a meaning, and a message that says what, why and what to do next."""
+"""Errors of commands: an exit code, and a message that says what, why and what to do next."""
 
 from __future__ import annotations
 

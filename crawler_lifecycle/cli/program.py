@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import platform
-import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import session as options
-from crawler_lifecycle.cli.output import emit, show_facts
 from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.cli.session import current
 
@@ -22,28 +18,6 @@ _HINTS = {
     "zsh": "next: write it as _crawlctl into a folder of $fpath",
     "fish": "next: crawlctl completion fish > ~/.config/fish/completions/crawlctl.fish",
 }
-
-
-def installed() -> str:
-    """The version of this package."""
-    try:
-        return version("crawler-lifecycle")
-    except PackageNotFoundError:
-        return "unknown (not installed)"
-
-
-def show_version() -> int:
-    """Show the version of this program, of Python and of where both are."""
-    session = current()
-    document = {
-        "version": installed(),
-        "python": platform.python_version(),
-        "executable": sys.executable,
-        "package": str(Path(options.__file__).parents[1]),
-    }
-    table = list(document.items())
-    emit(session, document, names=[document["version"]], table=lambda: show_facts(session, table))
-    return Exit.DONE
 
 
 def completion(shell: Annotated[Shell, Parameter(help="the shell that shall complete")], /) -> int:

@@ -1,4 +1,4 @@
-"""What holds for a whole call of ``crawlctl``: the options that every verb accepts, before or after its name."""
+"""Options that every verb accepts, before or after its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arguments that a crawler declares: what each takes, and whether a value is such.
+"""Arguments that a crawler declares: their types, and the check of a value.
 
 Values travel as texts, because a process receives nothing else. A declared type says which texts are meant.
 """

@@ -1,4 +1,4 @@
-"""The rules of an audit: what database, cluster and Temporal say about the same runs, and what to do where they differ.
+"""Rules of the audit: what may differ between database, cluster and Temporal, and what is done about it.
 
 Everything here is pure. An audit reads facts, judges each of them alone (so their order means nothing), keeps what it
 found with the moment it first saw it, and repairs a finding once its grace is over: whoever is just about to put
@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from .run import RunRef, RunStatus, StopIntent
+from crawler_lifecycle.domain.run_ref import RunRef
+
+from .run import RunStatus, StopIntent
 from .task import Observation, Phase, TaskStatus, read_end
 
 #: Findings that a report lists; all of them are counted.
@@ -223,7 +225,7 @@ class RecordedTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """One thing that does not agree. ``subject`` names it, the same at every audit."""
 
     subject: str
@@ -256,7 +258,7 @@ class Noted:
 # --- judging
 
 
-def judge_live(run: LiveRun, workflow: WorkflowState) -> Finding | None:
+def judge_live(run: LiveRun, workflow: WorkflowState) -> AuditFinding | None:
     """A run that has not ended. ``workflow`` is its owner, or whichever other workflow of it is open."""
     if run.unreadable is not None:
         return _unreadable(run.run_id, run.unreadable)
@@ -272,7 +274,7 @@ def judge_live(run: LiveRun, workflow: WorkflowState) -> Finding | None:
     return _of_run(FindingKind.NO_WORKFLOW, run, detail, evidence, workflow.closed_at)
 
 
-def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> Finding | None:
+def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding | None:
     """A task that waits or executes on the cluster, and its row (``None``: there is none).
 
     Another object under a row's name is no task of ours, whatever the row says: it may be another installation's crawl.
@@ -308,7 +310,7 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> Finding | No
         detail = f"{name} {does}, and {'it is ' if ended else ''}{believed}"
         kind, task_id = FindingKind.STILL_ALIVE, recorded.task_id
         evidence |= {"recorded": recorded.status, "run": recorded.run_status}
-    return Finding(
+    return AuditFinding(
         f"{kind}/{subject}",
         kind,
         detail,
@@ -333,12 +335,12 @@ def _is_another(seen: ClusterTask, recorded: RecordedTask) -> bool:
     return recorded.uid is not None or recorded.outcome == _REFUSED or numbered
 
 
-def judge_workflow(workflow: OpenWorkflow, row_uid: str | None) -> Finding | None:
+def judge_workflow(workflow: OpenWorkflow, row_uid: str | None) -> AuditFinding | None:
     """An open workflow; ``row_uid`` is the uid of the run under the number it says it works for, if there is one."""
     more = {"workflow": workflow.workflow_id, "started_at": workflow.started_at.isoformat()}
     if workflow.run_id is None:
         detail = f"workflow {workflow.workflow_id!r} is open and has not recorded its run"
-        return Finding(
+        return AuditFinding(
             f"{FindingKind.UNRECORDED}/workflow/{workflow.first_run_id}"[:200],
             FindingKind.UNRECORDED,
             detail,
@@ -353,7 +355,7 @@ def judge_workflow(workflow: OpenWorkflow, row_uid: str | None) -> Finding | Non
         run = RunRef(workflow.run_id, row_uid)
         detail = run.foreign(f"what workflow {workflow.workflow_id!r} works for", workflow.run_uid)
         more |= {"run_uid": workflow.run_uid or "-", "recorded_run_uid": row_uid}
-    return Finding(
+    return AuditFinding(
         f"{FindingKind.NO_ROW}/workflow/{workflow.first_run_id}"[:200],
         FindingKind.NO_ROW,
         detail,
@@ -365,7 +367,7 @@ def judge_workflow(workflow: OpenWorkflow, row_uid: str | None) -> Finding | Non
     )
 
 
-def judge_deliveries(run: EndedRun, busy: bool) -> Finding | None:
+def judge_deliveries(run: EndedRun, busy: bool) -> AuditFinding | None:
     """A run that has ended; ``busy``: a workflow is still at its deliveries."""
     if run.unreadable is not None:
         return _unreadable(run.run_id, run.unreadable)
@@ -381,7 +383,7 @@ def judge_deliveries(run: EndedRun, busy: bool) -> Finding | None:
     if busy or not missing:
         return None
     detail = f"run {run.run_id} ({run.crawler}) is {run.status}, and not delivered: {', '.join(missing)}"
-    return Finding(
+    return AuditFinding(
         f"{FindingKind.UNDELIVERED}/run/{run.run_id}/{run.attempt}",
         FindingKind.UNDELIVERED,
         detail,
@@ -393,7 +395,7 @@ def judge_deliveries(run: EndedRun, busy: bool) -> Finding | None:
     )
 
 
-def judge_end(recorded: RecordedTask, seen: Observation, stop: StopIntent | None) -> Finding | None:
+def judge_end(recorded: RecordedTask, seen: Observation, stop: StopIntent | None) -> AuditFinding | None:
     """The recorded end of a task beside what the cluster says about it now.
 
     Only evidence contradicts: an end on the cluster where none was found before, or another exit than was written down.
@@ -426,7 +428,7 @@ def judge_end(recorded: RecordedTask, seen: Observation, stop: StopIntent | None
         "signal": end.signal,
         "finished_at": end.finished_at.isoformat() if end.finished_at else None,
     }
-    return Finding(
+    return AuditFinding(
         f"{FindingKind.LATE_EVIDENCE}/task/{recorded.task_id}/{ending.status}",
         FindingKind.LATE_EVIDENCE,
         detail,
@@ -449,16 +451,16 @@ _ENDS = frozenset(s.value for s in TaskStatus if s.terminal)
 _OVER = frozenset(s.value for s in RunStatus if s.terminal)
 
 
-def _unreadable(run_id: int, why: str) -> Finding:
+def _unreadable(run_id: int, why: str) -> AuditFinding:
     subject = f"{FindingKind.UNREADABLE}/run/{run_id}"
-    return Finding(subject, FindingKind.UNREADABLE, why, run_id, evidence={"problem": why})
+    return AuditFinding(subject, FindingKind.UNREADABLE, why, run_id, evidence={"problem": why})
 
 
 def _of_run(
     kind: FindingKind, run: LiveRun, detail: str, evidence: dict[str, object], since: datetime | None
-) -> Finding:
+) -> AuditFinding:
     subject = f"{kind}/run/{run.run_id}/{run.attempt}"
-    return Finding(
+    return AuditFinding(
         subject,
         kind,
         detail,
@@ -477,14 +479,14 @@ def _without_none(values: Mapping[str, object]) -> dict[str, object]:
 # --- when to repair
 
 
-def reportable(finding: Finding, now: datetime, rules: AuditRules) -> bool:
+def reportable(finding: AuditFinding, now: datetime, rules: AuditRules) -> bool:
     """Whether a finding is worth a word yet: what is only just beginning or only just over is no finding at all."""
     if finding.kind in (FindingKind.NOT_STARTED, FindingKind.UNRECORDED, FindingKind.UNDELIVERED):
         return finding.since is None or now - finding.since >= _grace(finding.kind, rules)
     return True
 
 
-def due(finding: Finding, noted: Noted, now: datetime, rules: AuditRules) -> bool:
+def due(finding: AuditFinding, noted: Noted, now: datetime, rules: AuditRules) -> bool:
     """Whether a finding is to be repaired now. Never before its grace is over, and never where only a person can."""
     if finding.kind not in REPAIRS or finding.spared is not None or noted.settled:
         return False
@@ -494,7 +496,7 @@ def due(finding: Finding, noted: Noted, now: datetime, rules: AuditRules) -> boo
     return max(now, noted.first_seen) >= ready_at(finding, noted, rules)
 
 
-def ready_at(finding: Finding, noted: Noted, rules: AuditRules) -> datetime:
+def ready_at(finding: AuditFinding, noted: Noted, rules: AuditRules) -> datetime:
     """The end of the grace."""
     begin = noted.first_seen
     if finding.since is not None and finding.kind not in (FindingKind.ORPHAN, FindingKind.STILL_ALIVE):

@@ -1,4 +1,4 @@
-"""How large numbers, times and texts from outside may be: each bound is set here, and applied where the value enters.
+"""Bounds of numbers, times and texts from outside: each is set here and applied where the value enters.
 
 The first part is the table of what a caller may ask for (``LIMITS``). The second reads what a crawler says: its word is
 taken for what it is, and what cannot be is unknown, because a value that no column holds would break every look.

@@ -1,4 +1,4 @@
-"""How far the clocks of our machines may be apart: what proofs allow for, and what ``crawlctl doctor`` calls bad.
+"""How far clocks of machines may be apart: what proofs allow for, and when ``crawlctl doctor`` complains.
 
 A deployment call expires by the clock of whoever creates; that nothing was created is proved by the clock of whoever
 looks. If one lags behind the other a task could come to life after it was proved that none will. In the same way a

@@ -1,4 +1,4 @@
-"""Which settings a request may give a crawl: numbers, switches and short texts that steer it and do nothing else.
+"""Settings that a request may give a crawl: an allow-list of numbers, switches and short texts.
 
 A setting of Scrapy can import a class, write a file or open a port, and whoever may start a run must not. So this is a
 list of what is harmless, not of what is known to be dangerous. A catalogue entry adds names of its own

@@ -1,4 +1,4 @@
-"""Crawler definitions (the entries of ``crawlers.yaml``) and what may be asked of a crawler."""
+"""Crawler definitions (the entries of ``crawlers.yaml``), and what a request may ask of a crawler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every name that somebody outside may type, store or search for, in one place.
+"""Every name that people outside may type, store or search for.
 
 Changing one of these is a change of contract: schedulers start the workflow type, operators send the signals, saved
 views in the Temporal UI use the search attributes, reports join on the names of cluster objects.
@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .run import RunRef
+    from .run_ref import RunRef
 
 LIFECYCLE_WORKFLOW = "CrawlerLifecycleWorkflow"
 #: Sends again what an ended run has to deliver; started by a person, hours or months after the run.

@@ -1,5 +1,6 @@
-"""Looks that are overdue: a run that nobody has looked at by the time that its row names. A status that was verified
-before then may be untrue by now, whoever is to blame: so it is told wherever statuses are told.
+"""Overdue looks: runs that nobody has looked at by the time that their row names.
+
+A status that was verified before may be untrue by now. So every answer with a status says that the look is overdue.
 """
 
 from __future__ import annotations

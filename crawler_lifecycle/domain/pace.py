@@ -1,4 +1,4 @@
-"""How fast a crawl is: pages per minute, on average, out of what is recorded and nothing else."""
+"""The pace of a crawl: average pages per minute, from recorded values only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a run has stalled: it executes, looks can read its signs of life, and there are none.
+"""Stall detection: when a run that executes shows no sign of life.
 
 Only time that looks vouch for counts. Two successful looks in a row, with the run executing and readable at both and
 no counter moved between them, vouch for the time from one to the other, but never for more than was planned between

@@ -1,4 +1,4 @@
-"""A task: its statuses, what one look says about it, and the table that turns an end into status, outcome and cause."""
+"""A task: its statuses, observations of it, and the table from an end to status, outcome and cause."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from .cadence import LATE_TOLERANCE_SECONDS
 from .clocks import surely_before
+from .ladder import LATE_TOLERANCE_SECONDS
 from .run import StopIntent
 
 LOG_TAIL_BYTES = 16 * 1024

@@ -1,4 +1,4 @@
-"""What a run waits for, in one sentence: the same one in the gateway's answers, the command line and Temporal's UI.
+"""Why a run waits, in one sentence, for the gateway's answers, the command line and Temporal's UI.
 
 It is made of what is on record and nothing else. A look that fails says nothing about any task, so the sentence says
 that the cluster does not answer, for how long, and why; a look that is overdue is called overdue with its age.

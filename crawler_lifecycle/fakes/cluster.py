@@ -1,4 +1,4 @@
-"""A cluster in memory with a clock of one's own, for tests that must not wait and must not start processes."""
+"""A cluster in memory, with a clock that tests move."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.audit import ClusterTask
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, given_to_task
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, OtherPlace
 from crawler_lifecycle.domain.names import cluster_name
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
 from crawler_lifecycle.ports import Counted, Deployed, Deployment, Details, FileSource, Look, TaskRecord, TaskRef
 

@@ -1,10 +1,10 @@
-"""What tasks print, in memory."""
+"""Logs of tasks, in memory."""
 
 from __future__ import annotations
 
 import threading
 
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import LogPart, TaskRef
 
 

@@ -1,4 +1,4 @@
-"""The outside services in memory, for tests: scheduler service, workflow directory, notifier, sink, archive, catalogue.
+"""Outside services in memory: scheduler service, workflow directory, notifier, sink, archive, catalogue.
 
 Each behaves like its adapter (``tests/contracts/services`` runs the same tests over both) and can be told to fail.
 """
@@ -33,7 +33,8 @@ from crawler_lifecycle.domain.errors import (
     TemporalUnavailable,
 )
 from crawler_lifecycle.domain.names import cluster_name, run_number
-from crawler_lifecycle.domain.run import ExportResult, RunRef, RunRequest
+from crawler_lifecycle.domain.run import ExportResult, RunRequest
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import (
     Deployed,
     Deployer,

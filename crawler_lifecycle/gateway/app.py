@@ -1,4 +1,4 @@
-"""The gateway's application: what its routes share, its background tasks, and its health."""
+"""The gateway's application: shared objects, background tasks, health."""
 
 from __future__ import annotations
 
@@ -12,35 +12,37 @@ from typing import Any
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request, Response
 
+from crawler_lifecycle.background import Beside
 from crawler_lifecycle.domain.audit import LiveRun
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.overdue import overdue_before
-from crawler_lifecycle.ports import FileArchive, LiveFiles, RunStore, SchedulerClient, TaskBundles, TaskLogs
+from crawler_lifecycle.gateway.access.limits import RateLimits, Serving
+from crawler_lifecycle.gateway.access.operations import AuthenticationMiddleware, Entrance, Operations, caller_name
+from crawler_lifecycle.gateway.access.tokens import TokenFile
+from crawler_lifecycle.gateway.api.answers import CrawlerList, Readiness
+from crawler_lifecycle.gateway.api.audit import add_audit
+from crawler_lifecycle.gateway.api.commands import add_commands, add_deliveries, add_uploads
+from crawler_lifecycle.gateway.api.corrections import add_ledger
+from crawler_lifecycle.gateway.api.etags import NOT_MODIFIED, conditional
+from crawler_lifecycle.gateway.api.events import add_stream
+from crawler_lifecycle.gateway.api.files import add_files
+from crawler_lifecycle.gateway.api.logs import add_logs
+from crawler_lifecycle.gateway.api.openapi import describe
+from crawler_lifecycle.gateway.api.runs import add_readers
+from crawler_lifecycle.gateway.api.uploads import Uploads
+from crawler_lifecycle.gateway.runs.blocked import Blocked
+from crawler_lifecycle.gateway.runs.commands import Commands
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.runs.deliveries import Deliveries
+from crawler_lifecycle.gateway.runs.sweep import Sweep
+from crawler_lifecycle.gateway.streams.feed import Feed
+from crawler_lifecycle.gateway.streams.logs import LogReader
+from crawler_lifecycle.ports import FileArchive, LiveFiles, SchedulerClient, Store, StoreHealth, TaskBundles, TaskLogs
+from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import install
-from crawler_lifecycle.web.serving import Bodies, Guard
+from crawler_lifecycle.web.serving import BodyLimit, Guard
 
-from .auth import Callers, Door, Entrance, Operations, caller_name
-from .blocked import Blocked
-from .commands import Commands
-from .conditional import NOT_MODIFIED, conditional
-from .crawlers import Crawlers
-from .deliveries import Deliveries
-from .feed import Feed
-from .limits import Limits, Serving
 from .metrics import Measured, Metrics, add_metrics
-from .openapi import describe
-from .routes_audit import add_audit
-from .routes_commands import add_commands, add_deliveries, add_uploads
-from .routes_files import add_files
-from .routes_ledger import add_ledger
-from .routes_logs import add_logs
-from .routes_reading import add_readers
-from .routes_stream import add_stream
-from .schemas import CrawlerList, Readiness
-from .sweep import Sweep
-from .task_logs import LogReader
-from .uploads import Uploads
-from .workflows import Workflows
 
 API_VERSION = "1.0"
 READY_TIMEOUT_S = 3.0
@@ -48,7 +50,7 @@ _UNTOLD = "not available; ask with a token for the reason, or read the log"
 
 
 def create_app(
-    store: RunStore,
+    store: Store,
     workflows: Workflows,
     scheduler: SchedulerClient,
     *,
@@ -71,32 +73,33 @@ def create_app(
     the catalogue that nobody asked for; ``background`` runs while the app does.
     """
     crawlers = Crawlers(scheduler)
-    commands = Commands(store, workflows, crawlers, clock)
+    commands = Commands(store.initiation, store.additions, store.stops, store.runs, workflows, crawlers, clock)
     metrics = Metrics()
-    feed, reader = Feed(store, metrics, clock), LogReader(store, logs, metrics)
+    feed = Feed(store.events, store.runs, metrics, clock)
+    reader = LogReader(store.runs, store.tasks, logs, metrics)
 
     def overdue(limit: int) -> list[LiveRun]:
-        return store.overdue_runs(overdue_before(clock()), limit=limit)
+        return store.overdue.overdue_runs(overdue_before(clock()), limit=limit)
 
     blocked = Blocked(workflows, metrics, every_s=blocked_s, overdue=overdue)
     tasks = [*background, feed.run, blocked.run]
     if catalogue_s is not None:
         tasks.append(functools.partial(crawlers.keep_reading, catalogue_s))
     if sweep_s is not None:
-        tasks.append(Sweep(store, workflows, commands, every_s=sweep_s, clock=clock).run)
+        sweep = Sweep(store.sweep, store.runs, workflows, commands, every_s=sweep_s, clock=clock)
+        tasks.append(sweep.run)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         reader.open()
-        running = [asyncio.create_task(task()) for task in tasks]
-        try:
-            yield
-        finally:
-            for leave in leaving:
-                leave()
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+        async with Beside() as beside:
+            for task in tasks:
+                beside.start(task())
+            try:
+                yield
+            finally:
+                for leave in leaving:
+                    leave()
 
     leaving = [feed.close, reader.close]
     app = FastAPI(
@@ -111,20 +114,22 @@ def create_app(
     app.state.metrics = metrics
     install(app, describe)
     add_commands(app, commands, clock)
-    add_deliveries(app, Deliveries(store, workflows, archive), clock)
-    add_uploads(app, Uploads(store, bundles))
-    add_ledger(app, store, metrics, clock)
+    add_deliveries(app, Deliveries(store.runs, store.events, store.exports, workflows, archive), clock)
+    add_uploads(app, Uploads(store.tasks, bundles))
+    add_ledger(app, store.corrections, store.overdue, metrics, clock)
     add_readers(app, store, blocked, feed, clock)
-    add_logs(app, reader, store)
-    add_files(app, files, store)
-    add_stream(app, feed, store)
-    add_audit(app, store, workflows)
-    _add_rest(app, store, workflows, crawlers, entrance.callers, metrics)
+    add_logs(app, reader, store.runs, store.tasks)
+    add_files(app, files, store.runs, store.tasks)
+    add_stream(app, feed, store.runs)
+    add_audit(app, store.findings, workflows)
+    _add_rest(app, store.health, workflows, crawlers, entrance.callers, metrics)
     # The one added last is the first that a request meets.
-    limits = Limits(entrance.quota)
+    limits = RateLimits(entrance.quota)
     app.add_middleware(Serving, limits=limits)
-    app.add_middleware(Bodies, limit=lambda scope: int(scope["lifecycle.body_max"]))
-    app.add_middleware(Door, operations=Operations(app), entrance=entrance, limits=limits, clock=clock)
+    app.add_middleware(BodyLimit, limit=lambda scope: int(scope["lifecycle.body_max"]))
+    app.add_middleware(
+        AuthenticationMiddleware, operations=Operations(app), entrance=entrance, limits=limits, clock=clock
+    )
     app.add_middleware(Guard, check=entrance.check)
     app.add_middleware(Measured, metrics=metrics)
     return app
@@ -132,10 +137,10 @@ def create_app(
 
 def _add_rest(
     app: FastAPI,
-    store: RunStore,
+    health: StoreHealth,
     workflows: Workflows,
     crawlers: Crawlers,
-    callers: Callers | None,
+    callers: TokenFile | None,
     metrics: Metrics,
 ) -> None:
     # Its own two threads: a database that hangs must not take the answer to "are you well?" with it.
@@ -143,7 +148,7 @@ def _add_rest(
 
     async def ask() -> dict[str, str]:
         database, temporal = await asyncio.gather(
-            _check(to_thread.run_sync(store.ping, abandon_on_cancel=True, limiter=probes)), _check(workflows.ping())
+            _check(to_thread.run_sync(health.ping, abandon_on_cancel=True, limiter=probes)), _check(workflows.ping())
         )
         return {"database": database, "temporal": temporal}
 

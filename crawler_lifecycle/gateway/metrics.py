@@ -1,4 +1,4 @@
-"""What the gateway counts about itself, for Prometheus. Labels come from our own routes, never from a caller."""
+"""Metrics of the gateway for Prometheus. Labels come from our own routes, never from a caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The entry of the gateway: settings to a listening process."""
+"""The entry point of the gateway: from settings to a listening process."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ import sys
 
 from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
-from crawler_lifecycle.codec import codec_of
 from crawler_lifecycle.compose import build_archive, build_bundles, build_live_files, build_logs
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.loopback import is_loopback
-from crawler_lifecycle.observability import logs, tracing
+from crawler_lifecycle.gateway.access.limits import Quota
+from crawler_lifecycle.gateway.access.operations import Entrance
+from crawler_lifecycle.gateway.access.tokens import TokenFile, TokenFileError
+from crawler_lifecycle.observability import logs
 from crawler_lifecycle.settings import GatewaySettings, Settings
 from crawler_lifecycle.task_tokens import KEY_MIN
-from crawler_lifecycle.temporal import connect
+from crawler_lifecycle.temporal import tracing
+from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.temporal.codec import codec_of
+from crawler_lifecycle.temporal.plugin import connect
 from crawler_lifecycle.web.listening import Unservable, bind, run
 from crawler_lifecycle.web.origins import named_hosts, own_page_only
 
 from .app import create_app
-from .auth import Callers, CallersError, Entrance
-from .limits import Quota
-from .workflows import LateTemporal
 
 logger = logging.getLogger(__name__)
 
@@ -63,10 +65,11 @@ def serve(settings: Settings) -> int:
         min(settings.scheduler.timeout_s, SCHEDULER_TIMEOUT_S),
         token=token.get_secret_value() if token else None,
     )
-    temporal = LateTemporal(functools.partial(connect, plugins=traces.plugins, codec=codec))
+    workflows = Workflows()
+    connecting = functools.partial(connect, plugins=traces.plugins, codec=codec)
     app = create_app(
         store,
-        temporal,
+        workflows,
         scheduler,
         entrance=entrance,
         archive=archive,
@@ -75,7 +78,7 @@ def serve(settings: Settings) -> int:
         bundles=bundles,
         sweep_s=listen.sweep_s,
         catalogue_s=CATALOGUE_S,
-        background=[temporal.keep_connecting],
+        background=[functools.partial(workflows.keep_connecting, connecting)],
     )
     try:
         return run("gateway", app, bound)
@@ -110,8 +113,8 @@ def entrance_of(settings: GatewaySettings) -> Entrance:
             f"{_OPEN}=true to ask for none, on 127.0.0.1 only"
         )
     try:
-        callers = Callers.load(settings.tokens_file)
-    except CallersError as error:
+        callers = TokenFile.load(settings.tokens_file)
+    except TokenFileError as error:
         raise Unservable(str(error)) from None
     quota = Quota(settings.reads_per_s, settings.writes_per_s, settings.requests_at_once, settings.streams_at_once)
     return Entrance(callers, key, quota, named_hosts(tuple(settings.hosts)))

@@ -1,1 +1,1 @@
-"""How our processes tell what they do: log lines, figures and traces, with every secret left out."""
+"""Logs, metrics and traces of our processes, with every secret left out."""

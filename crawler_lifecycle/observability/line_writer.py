@@ -1,4 +1,4 @@
-"""Lines on their way out: whoever writes one never waits for a reader that stands still."""
+"""Writes log lines so that nobody waits for a reader that stands still."""
 
 from __future__ import annotations
 

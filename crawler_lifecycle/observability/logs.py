@@ -1,4 +1,4 @@
-"""Logging of our processes: one JSON object a line in services, coloured text on a terminal.
+"""Logging: one JSON object a line in services, coloured text on a terminal.
 
 Whatever is written, by us or a library, leaves through one handler. There every line gets the fields of the run it is
 about, loses every secret, has its control characters escaped and its length bounded.

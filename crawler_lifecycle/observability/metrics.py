@@ -1,4 +1,4 @@
-"""The figures of the scheduler service in Prometheus' text format, and of what Python itself does.
+"""Metrics of the scheduler service, and of Python itself, for Prometheus.
 
 A worker's figures come from the SDK (``activities/meters.py``), the gateway has its own (``gateway/metrics.py``); each
 process has exactly one endpoint. Labels are closed sets: operations of ours, never paths.

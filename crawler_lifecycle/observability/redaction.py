@@ -1,4 +1,4 @@
-"""What must never be read in a log, a trace or a workflow's history: secrets, and characters that steer a terminal.
+"""Redaction: removes secrets and control characters from logs, traces and workflow histories.
 
 Three nets, one behind the other: values we know to be secret (collected once from settings and environment, in every
 form they may appear in), values beside a key that names a secret, and credentials inside of URLs. Everything here is

@@ -1,4 +1,4 @@
-"""The ports themselves; that of the database is in ``store.py``."""
+"""Ports of everything outside but the database, whose ports are in ``store``."""
 
 from __future__ import annotations
 
@@ -8,17 +8,10 @@ from datetime import datetime
 from typing import Protocol
 
 from crawler_lifecycle.domain.adoption import WorkflowRecord
-from crawler_lifecycle.domain.audit import (
-    ClusterTask,
-    OpenWorkflow,
-    WorkflowState,
-)
+from crawler_lifecycle.domain.audit import ClusterTask, OpenWorkflow, WorkflowState
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.run import (
-    ExportResult,
-    RunRef,
-    RunRequest,
-)
+from crawler_lifecycle.domain.run import ExportResult, RunRequest
+from crawler_lifecycle.domain.run_ref import RunRef
 
 from .values import (
     Counted,

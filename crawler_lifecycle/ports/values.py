@@ -1,4 +1,4 @@
-"""The values that cross the ports: what is stored, deployed, seen and told."""
+"""Values that cross the ports: what is stored, deployed, observed and reported."""
 
 from __future__ import annotations
 
@@ -7,15 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from crawler_lifecycle.domain.ledger import CorrectionKind
-from crawler_lifecycle.domain.run import (
-    Limits,
-    Resources,
-    RunRef,
-    RunRequest,
-    RunStatus,
-    StopIntent,
-)
+from crawler_lifecycle.domain.corrections import CorrectionKind
+from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunStatus, StopIntent
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Change, Counters, Observation, TaskState, TaskStatus
 
 
@@ -236,7 +230,7 @@ class CorrectionRow:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A recorded status that turned out to be untrue, to be written down by ``RunStore.record_corrections``.
+    """A recorded status that turned out to be untrue, to be written down by ``CorrectionStore.record_corrections``.
 
     ``believed`` and ``truth`` are statuses, or another word of at most 20 characters where what was untrue is none.
     """
@@ -559,7 +553,7 @@ class FoundState:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class TaskFinding:
     """One change that a look found, with the observation that proves it, staged until ``sync_statuses``."""
 
     change: Change

@@ -1,7 +1,8 @@
-"""The crawler's supporting files as one ``tar.gz``, made while it is sent, in parts of bounded size.
+"""Packs the crawler's supporting files into one ``tar.gz`` while it is sent, in parts of bounded size.
 
 Nothing is written to a disk (the root may be read-only), and memory is one part. What is no regular file goes in by its
-name alone, so that whoever makes an archive of it can say that it was there. Links are never followed.
+name alone, so that whoever makes an archive of it can say that it was there. Folders are held (``held.py``), so that
+no link is followed, whatever the crawler's last processes do meanwhile.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any, cast
 
+from .held import Held, NotOurs
+
 #: Bytes of one part; the gateway gives no leave for larger ones, nor for more parts.
 PART_BYTES = 8 * 1024 * 1024
 PARTS_MAX = 6400
@@ -23,6 +26,8 @@ BYTES_MAX = 50 * 2**30
 #: A sparse file costs its writer nothing, but us the time to read it.
 HOLES_MAX = 2**30
 DEPTH_MAX = 64
+#: Of one folder.
+NAMES_MAX = 200_000
 
 #: Called with number and content of each part, in order; raises to end all.
 Send = Callable[[int, bytes], None]
@@ -90,41 +95,45 @@ class Bundle:
             encoding="utf-8",
             errors="surrogateescape",
         ) as tar:
-            for name, path, found in self._walk():
+            for path, folder, found in self._walk():
                 empty = False
-                self._add(tar, name, path, found)
+                self._add(tar, path, folder, found)
                 cast(Any, tar).members = []  # it would keep a hundred thousand of them for nobody
         if not empty:
             parts.finish()
         stated = {"files": self.files, "bytes": self.bytes, "left_out": self.left_out}
         return {"version": 1, **stated, "parts": parts.sent}
 
-    def _walk(self) -> Iterator[tuple[str, str, os.stat_result]]:
-        return self._below(self._folder, "", 0)
-
-    def _below(self, folder: str, prefix: str, depth: int) -> Iterator[tuple[str, str, os.stat_result]]:
+    def _walk(self) -> Iterator[tuple[str, Held, os.stat_result]]:
+        """Path, folder and kind of everything but folders, in the order of names."""
         try:
-            with os.scandir(folder) as entries:
-                names = sorted((entry.name for entry in entries), key=os.fsencode)
+            root = Held(self._folder)
         except OSError:
             self.left_out += 1
             return
-        for name in names:
-            path = os.path.join(folder, name)
+        yield from self._below(root, "", 0)
+
+    def _below(self, folder: Held, prefix: str, depth: int) -> Iterator[tuple[str, Held, os.stat_result]]:
+        try:
+            names, more = folder.names(NAMES_MAX)
+        except OSError:
+            self.left_out += 1
+            return
+        self.left_out += more
+        for name in sorted(names, key=os.fsencode):
             try:
-                found = os.stat(path, follow_symlinks=False)
-            except OSError:
-                self.left_out += 1
-                continue
-            if not stat.S_ISDIR(found.st_mode):
-                yield prefix + name, path, found
-            elif depth < DEPTH_MAX:
-                yield from self._below(path, prefix + name + "/", depth + 1)
-            else:
+                found = folder.stat(name)
+                if found is not None and not stat.S_ISDIR(found.st_mode):
+                    yield prefix + name, folder, found
+                elif found is not None and depth < DEPTH_MAX:
+                    yield from self._below(folder.below(name), prefix + name + "/", depth + 1)
+                else:
+                    self.left_out += 1
+            except (OSError, NotOurs):
                 self.left_out += 1
 
-    def _add(self, tar: tarfile.TarFile, name: str, path: str, found: os.stat_result) -> None:
-        info = tarfile.TarInfo(name)
+    def _add(self, tar: tarfile.TarFile, path: str, folder: Held, found: os.stat_result) -> None:
+        info = tarfile.TarInfo(path)
         info.mtime = max(0, int(found.st_mtime))
         if not stat.S_ISREG(found.st_mode):
             kind = _KINDS.get(stat.S_IFMT(found.st_mode))
@@ -139,29 +148,20 @@ class Bundle:
         if over or found.st_size - found.st_blocks * 512 > HOLES_MAX:
             self.left_out += 1
             return
-        opened = _opened(path)
-        if opened is None:
+        try:
+            handle = folder.open(path.rpartition("/")[2])
+        except (OSError, NotOurs):  # something else has taken its place since it was looked at
+            handle = None
+        if handle is None:
             self.left_out += 1
             return
-        with opened as file:
+        with open(handle, "rb") as file:
             info.size = found.st_size
             self.files += 1
             self.bytes += found.st_size
             whole = _Whole(file, found.st_size)
             tar.addfile(info, cast(IO[bytes], whole))
             self.left_out += whole.lacking
-
-
-def _opened(path: str) -> IO[bytes] | None:
-    """The file, unless something else has taken its place since it was looked at: the crawler may have left writers."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    if stat.S_ISREG(os.fstat(handle).st_mode):
-        return open(handle, "rb")
-    os.close(handle)
-    return None
 
 
 class _Whole:

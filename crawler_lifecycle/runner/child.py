@@ -1,4 +1,4 @@
-"""The crawler as our child: started, signalled once, reaped, and with it every orphan it leaves to us."""
+"""The crawler as a child process: started, signalled once, and reaped with all its orphans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process contract: what the environment tells the runner, and the files it answers with."""
+"""The process contract: the environment that the runner reads, and the files that it writes."""
 
 from __future__ import annotations
 

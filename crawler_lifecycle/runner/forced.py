@@ -1,4 +1,4 @@
-"""Learns of a forced stop from the gateway, because nobody else can tell us.
+"""Asks the gateway whether a stop is forced, because nobody else can tell the runner.
 
 A kubelet that has begun to end a pod waits out the grace it began with: shortened afterwards, it changes nothing. So
 what is being stopped asks whether its stop has become a forced one, seldom, and only once it takes long.

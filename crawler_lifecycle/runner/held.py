@@ -1,4 +1,4 @@
-"""Files in a folder that a crawler may change at any moment: nothing outside of it is touched, nothing in it stops us.
+"""Files in a folder that a crawler may change at any moment, held by descriptors: nothing outside is touched.
 
 The folder is opened once and held by its descriptor; everything in it is opened by its bare name, relative to that
 descriptor. No link is followed, at no level below the root; only regular files are read, without waiting for them; and
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -41,17 +42,15 @@ class Held:
         Raises ``NotOurs`` when one of the names is no folder, and ``OSError``.
         """
         self._handle = -1
-        self.path = os.path.join(root, *names)
-        handle = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
-        try:
-            for name in names:
-                inner = _opened(name, _FOLDER, handle)
-                os.close(handle)
-                handle = inner
-        except BaseException:
-            os.close(handle)
-            raise
-        self._handle = handle
+        self.path = root
+        self._handle = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
+        self._enter(names)
+
+    def _enter(self, names: Iterable[str]) -> None:
+        for name in names:
+            inner = _opened(name, _FOLDER, self._handle)
+            os.close(self._handle)
+            self._handle, self.path = inner, os.path.join(self.path, name)
 
     def __del__(self) -> None:
         if self._handle >= 0:
@@ -67,6 +66,12 @@ class Held:
         """Whether anything has this name. Raises ``OSError`` when that cannot be told."""
         return self.stat(name) is not None
 
+    def names(self, most: int) -> tuple[list[str], int]:
+        """At most ``most`` names of what is in the folder, and how many more there are. Raises ``OSError``."""
+        with os.scandir(self._handle) as entries:
+            found = [entry.name for entry in itertools.islice(entries, most)]
+            return found, sum(1 for _ in entries)
+
     def stat(self, name: str) -> os.stat_result | None:
         """Of what has this name itself, a link for instance; ``None`` for nothing. Raises ``OSError``."""
         try:
@@ -77,13 +82,9 @@ class Held:
     def open(self, name: str) -> int | None:
         """A descriptor of the regular file with this name; ``None`` for none. Raises ``NotOurs`` and ``OSError``."""
         try:
-            handle = _opened(name, _FILE, self._handle)
+            return _opened(name, _FILE, self._handle)
         except FileNotFoundError:
             return None
-        if stat.S_ISREG(os.fstat(handle).st_mode):
-            return handle
-        os.close(handle)
-        raise NotOurs(f"{name} is no file")
 
     def read(self, name: str, most: int) -> bytes | None:
         """At most ``most`` bytes of the file's beginning; ``None`` without one. Raises ``NotOurs`` and ``OSError``."""
@@ -169,11 +170,7 @@ class Held:
     def lockable(self, name: str) -> int:
         """A descriptor of the file with this name, made where there is none, to lock it. Raises as ``open``."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        handle = _opened(name, flags, self._handle)
-        if stat.S_ISREG(os.fstat(handle).st_mode):
-            return handle
-        os.close(handle)
-        raise NotOurs(f"{name} is no file")
+        return _opened(name, flags, self._handle)
 
     def make(self, name: str) -> Held:
         """The folder with this name in this one, made where there is nothing. Raises ``NotOurs`` and ``OSError``."""
@@ -181,11 +178,11 @@ class Held:
             os.mkdir(name, dir_fd=self._handle)
         return self.below(name)
 
-    def below(self, name: str) -> Held:
-        """The folder with this name in this one. Raises ``NotOurs`` and ``OSError``."""
+    def below(self, *names: str) -> Held:
+        """The folder that ``names`` lead to from this one. Raises ``NotOurs`` and ``OSError``."""
         inner = Held.__new__(Held)
-        inner._handle, inner.path = -1, os.path.join(self.path, name)
-        inner._handle = _opened(name, _FOLDER, self._handle)
+        inner._handle, inner.path = os.dup(self._handle), self.path
+        inner._enter(names)
         return inner
 
     def _write_beside(self, name: str, data: bytes, *, lasting: bool = True) -> str:
@@ -204,18 +201,25 @@ class Held:
 
 
 def _opened(name: str, flags: int, folder: int) -> int:
-    """Opened without following a link. Raises ``NotOurs`` for another kind of thing, and ``OSError``."""
+    """The folder, or else the regular file, opened without following a link or waiting for a pipe.
+
+    Raises ``NotOurs`` for another kind of thing, and ``OSError``.
+    """
 
     def attempt() -> int:
         return os.open(name, flags, 0o600, dir_fd=folder)
 
     try:
-        return _made_readable(attempt, name, folder)
+        handle = _made_readable(attempt, name, folder)
     except OSError as error:
         if error.errno not in _OTHER_KIND:
             raise
         kind = "folder" if flags & os.O_DIRECTORY else "file"
         raise NotOurs(f"{name} is no {kind} ({error.strerror})") from None
+    if flags & os.O_DIRECTORY or stat.S_ISREG(os.fstat(handle).st_mode):
+        return handle
+    os.close(handle)
+    raise NotOurs(f"{name} is no file")
 
 
 def _made_readable(attempt: Callable[[], T], name: str, folder: int) -> T:

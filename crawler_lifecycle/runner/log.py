@@ -1,4 +1,4 @@
-"""The crawler's log where we keep it ourselves: it prints into a pipe, and we write what we read, within a cap.
+"""The crawler's log: read from a pipe and written to a file of limited size.
 
 A crawler that writes to the file itself could fill a disk faster than anybody looks. The pipe makes it wait for us
 instead. We read on whatever becomes of the file: a pipe that nobody reads would hold the crawler up.

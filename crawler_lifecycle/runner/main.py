@@ -1,4 +1,4 @@
-"""The runner's one job: run a crawler, pass one stop on, and tell truthfully how it went.
+"""Runs one crawler, passes one stop on, and reports how it ended.
 
 runner scrapy --project DIR --spider NAME
 runner command [--project DIR] -- argv…

@@ -1,4 +1,4 @@
-"""The memory limit that the kernel keeps for us, where nobody told it: from the control group, version 2 or 1."""
+"""The memory limit, read from the control group (version 2 or 1) when nobody named one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signs of life of a crawler that counts nothing: what its processes write, as the kernel counts it."""
+"""Signs of life of a crawler without counters: the bytes that its processes write, as the kernel counts them."""
 
 from __future__ import annotations
 

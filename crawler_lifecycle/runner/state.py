@@ -1,4 +1,4 @@
-"""Resumption: whether the state an earlier attempt left behind may be trusted.
+"""Saved state: whether the state of an earlier attempt may be used to resume.
 
 Scrapy's job folder is consistent only after a clean stop. Such a stop leaves a marker beside the folder; every start
 consumes it, so that a crawl killed later leaves none.

@@ -1,4 +1,4 @@
-"""Takes the crawler's supporting files to object storage when the crawler has ended.
+"""Uploads the crawler's supporting files to object storage when the crawler has ended.
 
 For each part the gateway is asked for an address (with a token that is good for this task's files and nothing else),
 and the part is put there. Nothing of this changes how the crawl went: what goes wrong is tried again until time is up,

@@ -1,4 +1,4 @@
-"""From how the crawler ended to the runner's exit code and finish reason. Pure."""
+"""From the end of the crawler to the runner's exit code and finish reason. Pure."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from crawler_lifecycle.observability.metrics import SchedulerMetrics
 from crawler_lifecycle.ports import Catalogue, Deployer
 from crawler_lifecycle.web.origins import Check, programs_only
 from crawler_lifecycle.web.problems import FieldError, JsonBody, Problem, install, of_error, unavailable
-from crawler_lifecycle.web.serving import Bodies, Guard, bearer, unauthorised
+from crawler_lifecycle.web.serving import BodyLimit, Guard, bearer, unauthorised
 
 from .schemas import CrawlerList, DeploymentAnswer, OnetimeCall, ScheduledCall, TaskAnswer, merged
 
@@ -37,7 +37,7 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
         docs_url=None,
         redoc_url=None,
     )
-    app.add_middleware(Bodies, limit=lambda _: BODY_MAX)
+    app.add_middleware(BodyLimit, limit=lambda _: BODY_MAX)
     app.add_middleware(Guard, check=_known_programs(token, programs_only(listens)))
     metrics = SchedulerMetrics()
     app.add_middleware(metrics.requests)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from typing import Protocol
 
-from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.background import Loop
+from crawler_lifecycle.domain.retention import DAY_S
 
 logger = logging.getLogger(__name__)
 
 FIRST_S = 60.0
 #: Seconds between two cleanings.
 EVERY_S = 3600.0
-_DAY_S = 86_400.0
+#: Seconds after an error, and the most of them.
+RETRY_S = (60.0, EVERY_S)
 
 
 class Removing(Protocol):
@@ -23,12 +26,8 @@ class Removing(Protocol):
 
 
 def clean(cluster: Removing, keep_days: float) -> None:
-    """Remove what is older, and say so in the log. Never raises: the next cleaning tries again."""
-    try:
-        removed = cluster.remove_old(keep_days * _DAY_S)
-    except ClusterUnavailable as error:
-        logger.warning("old runs cannot be removed now: %s", error)
-        return
+    """Remove what is older, and say so in the log. Raises ``ClusterUnavailable``."""
+    removed = cluster.remove_old(keep_days * DAY_S)
     if removed:
         shown = ", ".join(map(str, removed[:20])) + (", …" if len(removed) > 20 else "")
         logger.info("removed the files of %d runs that ended more than %g days ago: %s", len(removed), keep_days, shown)
@@ -41,12 +40,7 @@ def start(
     if keep_days <= 0:
         return None
     done = threading.Event()
-
-    def work() -> None:
-        wait_s = first_s
-        while not done.wait(wait_s):
-            clean(cluster, keep_days)
-            wait_s = every_s
-
+    loop = Loop("the removal of old runs", every_s, first_s=first_s, retry_s=RETRY_S)
+    work = functools.partial(loop.run_in_thread, lambda: clean(cluster, keep_days), done)
     threading.Thread(target=work, name="housekeeping", daemon=True).start()
     return done

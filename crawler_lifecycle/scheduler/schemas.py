@@ -1,4 +1,4 @@
-"""The wire format of the scheduler service, and how a call becomes a deployment."""
+"""Bodies of the scheduler service's API, and how a call becomes a deployment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.adoption import RECORD_MAX
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, args_of_tasks, effective_settings
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.run import Limits, Resources, RunRef
+from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
 
 #: Tasks in one call.

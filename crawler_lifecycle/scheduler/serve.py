@@ -1,4 +1,4 @@
-"""The entry of the scheduler service: settings to a listening process."""
+"""The entry point of the scheduler service: from settings to a listening process."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def _deployer(settings: Settings) -> tuple[Deployer, Removing | None]:
         )
         return local, local
     # Only now: its client takes a while to load.
-    from crawler_lifecycle.adapters.kubernetes.api import Api
-    from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
+    from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+    from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
 
     api = Api.connect(
         kubeconfig=cluster.kubeconfig,

@@ -1,1 +1,1 @@
-"""What our HTTP services share: problem documents, strict bodies, the guard in front and the port underneath."""
+"""What our HTTP services share: problem documents, strict bodies, request checks, and the port."""

@@ -1,4 +1,4 @@
-"""A port under an HTTP service of ours: binding, serving, and what slow or silent clients may cost."""
+"""The listening socket of an HTTP service: binding, serving, and limits for slow or silent clients."""
 
 from __future__ import annotations
 

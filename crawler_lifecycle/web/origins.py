@@ -1,4 +1,4 @@
-"""Who may call our HTTP ports by a browser: the one place that decides on the headers Host and Origin.
+"""Checks of the headers Host and Origin: which web pages may call our HTTP ports.
 
 A page that somebody visits can send requests to every port of their machine, and by a name of its own that it lets
 point to 127.0.0.1 (DNS rebinding) it can read the answers, too. What it cannot do is lie about the two headers.

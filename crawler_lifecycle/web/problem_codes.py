@@ -1,4 +1,4 @@
-"""Every stable code of a problem document: what it means and what to do. docs/problems.md is made from this table."""
+"""Every stable code of a problem document: what it means and what to do. docs/problems.md is made from it."""
 
 from __future__ import annotations
 

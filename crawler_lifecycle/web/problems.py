@@ -1,4 +1,4 @@
-"""What our HTTP services share: problem documents (RFC 9457) and strict JSON bodies.
+"""Problem documents (RFC 9457) and strict JSON bodies, for all our HTTP services.
 
 FastAPI's own body parsing is not used: it coerces (``"yes"`` becomes true), accepts NaN, lets the last of two equal
 keys win and recurses as deeply as a caller likes. ``JsonBody`` refuses all of that and names field, value and cure.

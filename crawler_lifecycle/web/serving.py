@@ -1,4 +1,4 @@
-"""What stands in front of every HTTP service of ours: checks of heads, limits of bodies, and no tracebacks."""
+"""Middleware in front of every HTTP service: checks of heads, limits of bodies, and no tracebacks."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _check_head(scope: Scope, headers: Headers) -> Problem | None:
 # --- bodies -----------------------------------------------------------------------------------------------------------
 
 
-class Bodies:
+class BodyLimit:
     """ASGI middleware that reads a body completely before the app sees the request, within limits of size and time.
 
     So a slow sender costs a coroutine and no thread. ``limit`` gives the size in bytes that this request may have.

@@ -1,1 +1,1 @@
-"""Deterministic code: the state machines that Temporal replays. They import the domain and activity stubs, no more."""
+"""Deterministic code: the state machines that Temporal replays. They import domain and activity stubs only."""

@@ -23,7 +23,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from crawler_lifecycle.activities.audit import AuditActivities, AuditPage, AuditPart, CloseAudit
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import AuditReport, FindingKind, Reported, Unknown, most_urgent
-from crawler_lifecycle.payloads import Undecoded
+from crawler_lifecycle.domain.undecoded import Undecoded
 
 from .calls import WithoutSignals, call, reason
 from .leaving import MustLeave, may_leave

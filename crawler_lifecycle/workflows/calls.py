@@ -1,4 +1,4 @@
-"""Calling activities from a workflow so that a stop never waits behind one of them."""
+"""Calls of activities from a workflow, such that a stop never waits behind one of them."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def reason(error: FailureError) -> str:
     return error.message or str(error)
 
 
-def neglect(handle: workflow.ActivityHandle[Any]) -> None:
+def fire_and_forget(handle: workflow.ActivityHandle[Any]) -> None:
     """Let an activity run without waiting for it, whatever comes of it."""
     handle.add_done_callback(look_away)
 
@@ -166,7 +166,7 @@ def neglect(handle: workflow.ActivityHandle[Any]) -> None:
 def abandon(handles: Sequence[workflow.ActivityHandle[Any]]) -> None:
     """Ask activities to cancel and never await them."""
     for handle in handles:
-        neglect(handle)
+        fire_and_forget(handle)
         handle.cancel()
 
 

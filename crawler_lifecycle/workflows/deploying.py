@@ -1,4 +1,4 @@
-"""Deploying beside looking: waves of tasks go to the scheduler service, and neither waits for the other."""
+"""Deployment beside looks: waves of tasks go to the scheduler service, and neither waits for the other."""
 
 from __future__ import annotations
 

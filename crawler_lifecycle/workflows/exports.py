@@ -1,4 +1,4 @@
-"""``RunExportWorkflow``: sends again what an ended run has to deliver.
+"""``RunExportWorkflow``: delivers an ended run's event and archive again.
 
 A run's own workflow gives up after 24 hours and may be closed for months when somebody asks for the archive again. The
 activities, their keys and their records are the same, so a delivery that had succeeded is only repeated.
@@ -18,7 +18,7 @@ from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import LIMITS, check_number
 from crawler_lifecycle.domain.run import ExportResult
-from crawler_lifecycle.payloads import Undecoded
+from crawler_lifecycle.domain.undecoded import Undecoded
 from crawler_lifecycle.ports import Fence
 
 from .calls import WithoutSignals, call, reason

@@ -1,4 +1,4 @@
-"""When an execution goes on as another one: long before its history reaches a limit of the server."""
+"""When an execution continues as a new one: long before its history reaches a limit of the server."""
 
 from __future__ import annotations
 

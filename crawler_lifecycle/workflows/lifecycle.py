@@ -28,18 +28,10 @@ from crawler_lifecycle.activities.deployment import DeploymentActivities, MainJo
 from crawler_lifecycle.activities.initiation import AddToRun, AddWorkflowId, CreateHistory, InitiationActivities
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
 from crawler_lifecycle.activities.shared import Counts
-from crawler_lifecycle.domain import cadence, names
+from crawler_lifecycle.domain import ladder, names
 from crawler_lifecycle.domain.adoption import WorkflowRecord
 from crawler_lifecycle.domain.errors import NotInThisState
-from crawler_lifecycle.domain.run import (
-    RunRequest,
-    RunResult,
-    RunSnapshot,
-    RunStatus,
-    Stage,
-    StopIntent,
-    TasksAdded,
-)
+from crawler_lifecycle.domain.run import RunRequest, RunResult, RunSnapshot, RunStatus, Stage, StopIntent, TasksAdded
 from crawler_lifecycle.ports import Fence, Owner
 
 from .calls import call, look_away, pause
@@ -47,7 +39,7 @@ from .deploying import Deploying
 from .leaving import Interrupted, MustLeave, may_leave
 from .requests import read_carried, read_request, read_tasks
 from .state import REASON_MAX, RunState
-from .steps import ask_to_end, courtesy, gap, gap_left, is_time, look_round, publish, tell_parent, until_look
+from .steps import ask_to_end, best_effort, gap, gap_left, is_time, look_round, publish, tell_parent, until_look
 
 #: Seconds between looks for the proof that a deployment call, to which nobody answered, has brought nothing.
 QUEUED_PROOF_S = 5.0
@@ -220,7 +212,7 @@ class CrawlerLifecycleWorkflow:
         s = self._s
         if s.counted and not s.counts.alive:
             if s.started_at is None:  # nothing ever was on the cluster
-                await courtesy(s, DeploymentActivities.signal_pusher_started)
+                await best_effort(s, DeploymentActivities.signal_pusher_started)
             s.stage = Stage.COMPLETION
             return
         self._deploying.begin()
@@ -291,13 +283,13 @@ class CrawlerLifecycleWorkflow:
     async def _has_started(self, at: datetime | None) -> None:
         """The main task or another one executes: from now on its time runs, and the ladder begins anew."""
         s, now = self._s, workflow.now()
-        s.rung, soon = 0, now + timedelta(seconds=cadence.poll_interval(0, s.poll_minutes, s.last_look_s))
+        s.rung, soon = 0, now + timedelta(seconds=ladder.poll_interval(0, s.poll_minutes, s.last_look_s))
         s.next_look_at = min(s.next_look_at or soon, soon)
         started = Started(s.fence, at, s.next_look_at)
         s.status = await call(DeploymentActivities.update_run_started, started, wake=s.stop_wanted)
         s.started_at = min(max(at or now, s.since or now), now)
         s.stage, s.waiting_for = Stage.RECONCILIATION, None
-        await courtesy(s, DeploymentActivities.signal_pusher_started)
+        await best_effort(s, DeploymentActivities.signal_pusher_started)
 
     async def _keep_time(self) -> None:
         """Stop the run when one of its limits of time is over, whatever is waited for meanwhile."""
@@ -339,9 +331,9 @@ class CrawlerLifecycleWorkflow:
         if not s.counts.alive:
             s.stage = Stage.COMPLETION
             return
-        wait = cadence.stop_interval(s.stop_rung, s.last_look_s)
+        wait = ladder.stop_interval(s.stop_rung, s.last_look_s)
         s.stop_rung += 1
-        await self._logging(look_round(s, "stop", wait, cadence.stop_interval(s.stop_rung, s.last_look_s)))
+        await self._logging(look_round(s, "stop", wait, ladder.stop_interval(s.stop_rung, s.last_look_s)))
         if not s.counts.alive:
             s.stage = Stage.COMPLETION
             return
@@ -422,9 +414,9 @@ class CrawlerLifecycleWorkflow:
         if s.push_end:
             steps.append(ReconciliationActivities.signal_pusher_changed)
         for step in [*steps, CompletionActivities.initiate_export_signal][s.completed :]:
-            await courtesy(s, step)
+            await best_effort(s, step)
             s.completed += 1
-        export = await courtesy(s, CompletionActivities.export_supporting_files)
+        export = await best_effort(s, CompletionActivities.export_supporting_files)
         # An update that came too late gets its refusal before the workflow is over.
         await workflow.wait_condition(workflow.all_handlers_finished)
         result = s.result(export)

@@ -1,4 +1,4 @@
-"""One table: on which queue, how long, and how often each activity is tried.
+"""One table: queue, timeouts and retries of each activity.
 
 Retries live here and nowhere else. Database and cluster steps are tried for ever, because an outage of our own
 infrastructure must never fail a run; what no retry can mend is told apart by its type (``domain.errors``).

@@ -1,4 +1,4 @@
-"""Reading what outside starters and callers send, and what activities answer.
+"""Reads what outside starters and callers send, and what activities answer.
 
 The SDK applies type hints only when as many payloads came as the workflow has parameters, and it fails the workflow
 task where they do not fit. Outside starters send one payload, a continued run two, a stranger anything: all are read
@@ -19,7 +19,7 @@ from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import AddTasks, RunRequest
-from crawler_lifecycle.payloads import Undecoded
+from crawler_lifecycle.domain.undecoded import Undecoded
 
 A = TypeVar("A")
 S = TypeVar("S")

@@ -1,4 +1,4 @@
-"""What a run's workflow remembers, as one value that travels over continue-as-new."""
+"""The state of a run's workflow, as one value that travels over continue-as-new."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from crawler_lifecycle.domain.run import (
     StopIntent,
     Trigger,
 )
+from crawler_lifecycle.domain.undecoded import Undecoded
 from crawler_lifecycle.domain.waiting import Standing, waiting
-from crawler_lifecycle.payloads import Undecoded
 from crawler_lifecycle.ports import Fence, RunHandle
 
 from .leaving import Interrupted, MustLeave

@@ -1,4 +1,4 @@
-"""The parts that several steps of a run share: one look and what follows, asking tasks to end, telling the world."""
+"""Steps that several stages share: one look and what follows, asking tasks to end, sending events."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from crawler_lifecycle.activities.reconciliation import (
     ReconciliationActivities,
     Sync,
 )
-from crawler_lifecycle.domain import cadence, names
+from crawler_lifecycle.domain import ladder, names
 from crawler_lifecycle.domain.run import RunResult, StopIntent
 from crawler_lifecycle.ports import Fence
 
-from .calls import call, neglect, reason, start
+from .calls import call, fire_and_forget, reason, start
 from .leaving import Interrupted, history_full
 from .state import RunState
 
@@ -32,14 +32,14 @@ ASK_WINDOW_S = 45.0
 
 def gap(s: RunState) -> float:
     """Seconds from one look to the next at the present rung."""
-    return cadence.poll_interval(s.rung, s.poll_minutes, s.last_look_s)
+    return ladder.poll_interval(s.rung, s.poll_minutes, s.last_look_s)
 
 
 def gap_left(s: RunState) -> float:
     """Seconds until the run may be looked at again, however often it is woken."""
     if s.last_look_at is None:
         return 0.0
-    least = max(cadence.MIN_GAP_SECONDS, 2 * s.last_look_s)
+    least = max(ladder.MIN_GAP_SECONDS, 2 * s.last_look_s)
     return least - (workflow.now() - s.last_look_at).total_seconds()
 
 
@@ -76,7 +76,7 @@ async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *
         await call(rec.reconcile_tasks, fence, control=control, wake=wake)
         synced = await call(rec.sync_statuses, Sync(fence, source, found.observed_at), control=control, wake=wake)
         if synced.push:
-            neglect(start(rec.signal_pusher_changed, fence))
+            fire_and_forget(start(rec.signal_pusher_changed, fence))
     if found.changed or not believed.counts.alive or s.pages_deployed != pages:
         s.counts = await call(rec.count_alive_tasks, s.run_id, control=control, wake=wake)
     if found.stalled and s.counts.active and not s.stop_wanted():
@@ -104,7 +104,7 @@ async def ask_to_end(s: RunState) -> None:
             return
 
 
-async def courtesy(s: RunState, method: Callable[[Any, Fence], R]) -> R | None:
+async def best_effort(s: RunState, method: Callable[[Any, Fence], R]) -> R | None:
     """An activity whose failure is on record elsewhere and never changes the run.
 
     A stop of a live run does not wait for it: its queue may be stuck for as long as what runs there hangs.

@@ -13,7 +13,7 @@ from crawler_lifecycle.activities.cancellation import RecordStop
 from crawler_lifecycle.activities.deployment import Deploy, MainJob, Requeue, Started
 from crawler_lifecycle.activities.initiation import AddToRun, AddWorkflowId
 from crawler_lifecycle.activities.reconciliation import ActiveTasks, Sync
-from crawler_lifecycle.domain.audit import AuditReport, Finding, FindingKind, OpenWorkflow, Unknown
+from crawler_lifecycle.domain.audit import AuditFinding, AuditReport, FindingKind, OpenWorkflow, Unknown
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import event_key
 from crawler_lifecycle.domain.run import ChildTask, Limits, Resources, RunRequest, RunStatus, Trigger
@@ -86,14 +86,14 @@ def _created(w: World, handle: Any) -> None:
     )  # fmt: skip
     assert [(t.status, t.args) for t in w.tasks()] == [("QUEUED", {"shelf": str(n)}) for n in range(3)]
     assert handle.request.limits.run_timeout_s == 7200, "the crawler's own limit"
-    assert len(w.store.transitions(1)) == 1
+    assert len(w.store.runs.transitions(1)) == 1
 
 
 def _claimed(w: World, handle: Any) -> None:
     assert (handle.run_id, handle.attempt, handle.resumed) == (1, 2, True)
     assert (w.row().attempt, w.row().owner_run_id, w.row().status) == (2, OTHER.first_run_id, "INITIALIZING")
     assert w.statuses() == ["FAILED"], "new rows are another step"
-    assert [(t.from_status, t.to_status, t.source) for t in w.store.transitions(1)][-1] == (
+    assert [(t.from_status, t.to_status, t.source) for t in w.store.runs.transitions(1)][-1] == (
         "FAILED", "INITIALIZING", "resume",
     )  # fmt: skip
 
@@ -119,7 +119,7 @@ def _taken_over(w: World, handle: Any) -> None:
 
 def _prepare_reserved(w: World) -> Any:
     order = w.order(2)
-    w.store.reserve_run(order.request, "r1")
+    w.store.initiation.reserve_run(order.request, "r1")
     return w.order(None, "", crawler=None, run_id=1)
 
 
@@ -134,7 +134,7 @@ def _prepare_property(w: World) -> Any:
 
 
 def _property(w: World, _: Any) -> None:
-    (found,) = w.store.properties(1)
+    (found,) = w.store.runs.properties(1)
     assert (found["attempt"], found["name"], found["value"]) == (1, "workflow_id", "crawl/books/r1")
 
 
@@ -216,7 +216,7 @@ def _refused(w: World, report: Any) -> None:
 def _prepare_main(w: World) -> Any:
     w.cluster.behaviour = UNTIL_STOPPED
     fence = w.deployed(3)
-    w.store.note_waiting(fence, "waiting: 4 of 4 slots in use")
+    w.store.deployment.note_waiting(fence, "waiting: 4 of 4 slots in use")
     w.forward(0.5)
     return MainJob(fence, 6)
 
@@ -236,14 +236,14 @@ def _started(w: World, status: Any) -> None:
 
 def _prepare_start(w: World) -> Any:
     fence = w.deployed()
-    w.store.note_waiting(fence, "waiting: 4 of 4 slots in use")
+    w.store.deployment.note_waiting(fence, "waiting: 4 of 4 slots in use")
     return Started(fence, w.now, w.now + timedelta(minutes=1))
 
 
 def _told_started(w: World, _: Any) -> None:
     (event,) = w.notifier.pushed
     assert (event.type, event.body["started"], event.body["run_id"]) == ("run.started", True, 1)
-    assert w.store.find_event(event_key(w.row().ref, 1, "run.started")) is not None
+    assert w.store.events.find_event(event_key(w.row().ref, 1, "run.started")) is not None
 
 
 def _told_not_started(w: World, _: Any) -> None:
@@ -266,7 +266,7 @@ def _prepare_requeue(w: World) -> Any:
 
 def _requeued(w: World, counts: Any) -> None:
     assert (counts.queued, counts.by_status) == (2, {"SUCCEEDED": 1, "QUEUED": 2})
-    rows = w.store.list_tasks(1, superseded=True)
+    rows = w.store.tasks.list_tasks(1, superseded=True)
     assert [(t.task_index, t.attempt) for t in rows] == [(0, 1), (1, 1), (2, 1), (1, 2), (2, 2)]
     assert [t.superseded_by for t in rows[1:3]] == [t.task_id for t in rows[3:]]
 
@@ -325,7 +325,7 @@ def _prepare_details(w: World) -> Fence:
 def _details_staged(w: World, fetched: Any) -> None:
     assert fetched == 2
     assert [bool(row["details"]) for row in w.tables()["task_observation"]] == [True, True]
-    assert w.store.log_tail(1) is None
+    assert w.store.tasks.log_tail(1) is None
 
 
 def _prepare_reconcile(w: World) -> Fence:
@@ -336,7 +336,7 @@ def _prepare_reconcile(w: World) -> Fence:
 
 def _details_written(w: World, written: Any) -> None:
     assert written == 2
-    assert w.store.log_tail(1) == w.store.log_tail(2) == "a line of log\n"
+    assert w.store.tasks.log_tail(1) == w.store.tasks.log_tail(2) == "a line of log\n"
     assert [t.exit_code for t in w.tasks()] == [0, 137, None]
     assert w.tasks()[0].items == 100
 
@@ -350,10 +350,10 @@ def _prepare_sync(w: World) -> Sync:
 def _synced(w: World, counts: Any) -> None:
     assert counts.by_status == {"SUCCEEDED": 1, "FAILED": 1, "RUNNING": 1}
     assert w.statuses() == ["SUCCEEDED", "FAILED", "RUNNING"]
-    assert [(c.kind, c.task_id, c.believed, c.truth) for c in w.store.corrections(1)] == [
+    assert [(c.kind, c.task_id, c.believed, c.truth) for c in w.store.corrections.list_corrections(1)] == [
         ("killed", 2, "RUNNING", "FAILED")
     ]
-    assert [t.to_status for t in w.store.transitions(1)][-2:] == ["SUCCEEDED", "FAILED"]
+    assert [t.to_status for t in w.store.runs.transitions(1)][-2:] == ["SUCCEEDED", "FAILED"]
     assert w.tables()["task_observation"] == []
 
 
@@ -363,7 +363,7 @@ def _alive(w: World, counts: Any) -> None:
 
 def _told_changed(w: World, _: Any) -> None:
     (pushed,) = w.notifier.pushed
-    assert pushed == w.store.last_event(1, "run.changed")
+    assert pushed == w.store.events.last_event(1, "run.changed")
     assert pushed.body["status"] == "PROCESSING"
 
 
@@ -403,7 +403,7 @@ def _prepare_stop(w: World) -> RecordStop:
 def _stop_recorded(w: World, intent: Any) -> None:
     assert (intent.requested_by, intent.force) == ("ada", False)
     assert (w.row().status, w.row().stop) == ("STOPPING", intent)
-    (entry,) = w.store.cancellations(1)
+    (entry,) = w.store.runs.cancellations(1)
     assert (entry["request_id"], entry["acted_at"]) == ("s1", None)
     assert w.cluster.signals(1) == 0, "first the record, then the deed"
 
@@ -425,7 +425,7 @@ def _killed(w: World, _: Any) -> None:
 
 
 def _logged(w: World, _: Any) -> None:
-    assert [(c["request_id"], c["acted_at"]) for c in w.store.cancellations(1)] == [("s1", w.now), ("s2", w.now)]
+    assert [(c["request_id"], c["acted_at"]) for c in w.store.runs.cancellations(1)] == [("s1", w.now), ("s2", w.now)]
 
 
 def _prepare_log(w: World) -> RecordStop:
@@ -480,7 +480,7 @@ def _signalled(w: World, seq: Any) -> None:
     assert (event.seq, event.type) == (seq, "run.ended")
     assert event.body["status"] == "COMPLETED"
     assert event.body["supporting_files"] == "1/1/supporting-files.zip"
-    assert w.store.find_event(event_key(w.row().ref, 1, "run.ended")) is not None
+    assert w.store.events.find_event(event_key(w.row().ref, 1, "run.ended")) is not None
 
 
 def _prepare_export(w: World) -> Fence:
@@ -491,14 +491,14 @@ def _prepare_export(w: World) -> Fence:
 
 def _exported(w: World, result: Any) -> None:
     assert set(w.archive.stored) == {result.url} == {"memory:///1/1/supporting-files.zip"}
-    (record,) = w.store.exports(1)
+    (record,) = w.store.exports.list_exports(1)
     assert (record["status"], record["files"], record["url"]) == ("exported", 2, result.url)
 
 
 def _nothing_exported(w: World, result: Any) -> None:
     assert result is None
     assert w.archive.stored == {}
-    assert [e["status"] for e in w.store.exports(1)] == ["empty"]
+    assert [e["status"] for e in w.store.exports.list_exports(1)] == ["empty"]
 
 
 def _prepare_untold(w: World) -> Fence:
@@ -513,7 +513,7 @@ def _prepare_untold(w: World) -> Fence:
 def _told_at_last(w: World, sent: Any) -> None:
     assert sent in (0, 1)
     assert [e.type for e in w.notifier.pushed] == ["run.started"]
-    assert [d["status"] for d in w.store.deliveries(1) if d["sink"] == w.notifier.name] == ["delivered"]
+    assert [d["status"] for d in w.store.events.deliveries(1) if d["sink"] == w.notifier.name] == ["delivered"]
 
 
 COMPLETION = [
@@ -573,7 +573,7 @@ def _prepare_undead(w: World) -> AuditPage:
 
 def _undead_ended(w: World, part: Any) -> None:
     assert part.repaired == {"still_alive": 1}
-    (correction,) = w.store.corrections(1)
+    (correction,) = w.store.corrections.list_corrections(1)
     assert (correction.kind, correction.believed, correction.truth) == ("still_alive", "SUCCEEDED", "RUNNING")
     assert w.statuses() == ["SUCCEEDED"]
     assert w.cluster.alive() == []
@@ -588,11 +588,11 @@ def _prepare_lost(w: World) -> AuditPage:
 def _taken_over(w: World, part: Any) -> None:
     assert part.repaired == {"no_workflow": 1}
     assert w.directory.begun == {"crawl/books/r1/2": (RunRequest(crawler="books", run_id=1), True)}
-    assert [(c.kind, c.truth) for c in w.store.corrections(1)] == [("repair", "no workflow")]
+    assert [(c.kind, c.truth) for c in w.store.corrections.list_corrections(1)] == [("repair", "no workflow")]
 
 
 def _prepare_reserved(w: World) -> AuditPage:
-    w.store.reserve_run(RunRequest(crawler="books"), "res")
+    w.store.initiation.reserve_run(RunRequest(crawler="books"), "res")
     w.forward(LATER_S)
     return REPAIR
 
@@ -600,7 +600,7 @@ def _prepare_reserved(w: World) -> AuditPage:
 def _begun(w: World, part: Any) -> None:
     assert part.repaired == {"not_started": 1}
     assert w.directory.begun == {"crawl/books/res": (RunRequest(crawler="books", run_id=1), True)}
-    assert w.store.corrections(1) == []
+    assert w.store.corrections.list_corrections(1) == []
 
 
 def _prepare_rowless(w: World) -> AuditPage:
@@ -638,20 +638,20 @@ def _prepare_evidence(w: World) -> AuditPage:
 def _evidence_kept(w: World, part: Any) -> None:
     assert part.repaired == {"late_evidence": 1}
     assert w.statuses()[0] == "LOST"
-    kinds = [(c.kind, c.believed, c.truth) for c in w.store.corrections(1)]
+    kinds = [(c.kind, c.believed, c.truth) for c in w.store.corrections.list_corrections(1)]
     assert kinds == [("vanished", "RUNNING", "LOST"), ("late_evidence", "LOST", "FAILED")]
 
 
 def _prepare_close(w: World) -> CloseAudit:
-    w.store.note_findings([Finding("orphan/1", FindingKind.ORPHAN, "it executed", 1)])
+    w.store.findings.note_findings([AuditFinding("orphan/1", FindingKind.ORPHAN, "it executed", 1)])
     w.forward(60)
     return CloseAudit(AuditReport("a1", w.now, w.now, repair=True, found={"no_row": 1}), [FindingKind.ORPHAN])
 
 
 def _closed(w: World, gone: Any) -> None:
     assert gone in (0, 1)
-    assert [row.subject for row in w.store.audit_findings("gone")] == ["orphan/1"]
-    report = w.store.last_audit()
+    assert [row.subject for row in w.store.findings.audit_findings("gone")] == ["orphan/1"]
+    report = w.store.findings.last_audit()
     assert report is not None
     assert (report.audit_id, report.left) == ("a1", 1)
 

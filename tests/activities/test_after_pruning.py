@@ -12,7 +12,7 @@ from crawler_lifecycle.activities.audit import AuditActivities, AuditPage, Audit
 from crawler_lifecycle.activities.deployment import Deploy, MainJob, Requeue, Started
 from crawler_lifecycle.adapters.database import open_pruner
 from crawler_lifecycle.domain.audit import AuditRules
-from crawler_lifecycle.domain.ledger import CorrectionKind
+from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports import Correction, Fence
@@ -41,15 +41,15 @@ def fence(world: World) -> Fence:
     world.call("export_supporting_files", fence)
     world.forward(100 * DAY)
     assert prune(world) > 3
-    assert EVENT_RUN_CHANGED not in {event.type for event in world.store.events_after(0)}
+    assert EVENT_RUN_CHANGED not in {event.type for event in world.store.events.events_after(0)}
     return fence
 
 
 def test_its_verdict_is_the_one_that_it_had(world: World, fence: Fence) -> None:
-    told = len(world.store.transitions(1))
+    told = len(world.store.runs.transitions(1))
     again = world.call("update_run_status", fence)
     assert (again.status, again.tasks) == (RunStatus.COMPLETED, {"SUCCEEDED": 2})
-    assert len(world.store.transitions(1)) == told
+    assert len(world.store.runs.transitions(1)) == told
     world.call("signal_pusher_changed", fence)
 
 
@@ -64,7 +64,18 @@ def test_it_is_delivered_and_exported_again_under_the_same_names(world: World, f
 
 @pytest.mark.parametrize("what", ["audit_cluster", "audit_runs", "audit_workflows", "audit_ended"])
 def test_an_audit_finds_nothing_wrong_with_it(world: World, fence: Fence, what: str) -> None:
-    audit = AuditActivities(world.store, world.cluster, world.directory, AT_ONCE, world.clock)
+    audit = AuditActivities(
+        world.store.audits,
+        world.store.findings,
+        world.store.corrections,
+        world.store.adoption,
+        world.store.runs,
+        world.store.tasks,
+        world.cluster,
+        world.directory,
+        AT_ONCE,
+        world.clock,
+    )
     part: AuditPart = ActivityEnvironment().run(getattr(audit, what), AuditPage(repair=True))
     assert part.findings == []
     assert world.row().status is RunStatus.COMPLETED
@@ -72,8 +83,8 @@ def test_an_audit_finds_nothing_wrong_with_it(world: World, fence: Fence, what: 
 
 def test_a_correction_is_still_written(world: World, fence: Fence) -> None:
     found = Correction(CorrectionKind.LATE_EVIDENCE, "SUCCEEDED", "FAILED", world.tasks()[0].task_id)
-    assert len(world.store.record_corrections(1, [found])) == 1
-    assert [row.kind for row in world.store.corrections(1)] == ["late_evidence"]
+    assert len(world.store.corrections.record_corrections(1, [found])) == 1
+    assert [row.kind for row in world.store.corrections.list_corrections(1)] == ["late_evidence"]
 
 
 def test_it_is_resumed_to_its_end_and_pruned_again(world: World, fence: Fence) -> None:
@@ -94,5 +105,5 @@ def test_it_is_resumed_to_its_end_and_pruned_again(world: World, fence: Fence) -
     assert prune(world) == 0, "it ended just now"
     world.forward(100 * DAY)
     assert prune(world) > 3
-    marks = [row["attempt"] for row in world.store.properties(1) if row["name"] == "pruned"]
+    marks = [row["attempt"] for row in world.store.runs.properties(1) if row["name"] == "pruned"]
     assert marks == [1, 2]

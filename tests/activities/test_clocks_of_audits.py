@@ -18,7 +18,18 @@ GRACE_S = 300.0
 
 def audited(world: World, audit_id: str, ahead_s: float) -> AuditPart:
     """An audit that only tells, by a Temporal whose clock is so many seconds ahead of the worker's."""
-    audit = AuditActivities(world.store, world.cluster, world.directory, AuditRules(start_grace_s=GRACE_S), world.clock)
+    audit = AuditActivities(
+        world.store.audits,
+        world.store.findings,
+        world.store.corrections,
+        world.store.adoption,
+        world.store.runs,
+        world.store.tasks,
+        world.cluster,
+        world.directory,
+        AuditRules(start_grace_s=GRACE_S),
+        world.clock,
+    )
     state = AuditState(started_at=world.now + timedelta(seconds=ahead_s))
     part: AuditPart = ActivityEnvironment().run(audit.audit_runs, AuditPage())
     world.forward(1)
@@ -32,25 +43,25 @@ def audited(world: World, audit_id: str, ahead_s: float) -> AuditPart:
 @pytest.mark.parametrize("ahead_s", [-30.0, 0.0, 30.0])
 def test_what_an_audit_saw_a_moment_ago_is_not_gone(world: World, ahead_s: float) -> None:
     """If it were, its grace would begin anew with each audit, and nothing would ever be repaired."""
-    world.store.reserve_run(RunRequest(crawler="books"), "nobody took it up")
+    world.store.initiation.reserve_run(RunRequest(crawler="books"), "nobody took it up")
     world.forward(GRACE_S + 1)
     assert audited(world, "a1", ahead_s).found == {"not_started": 1}
-    [first] = world.store.audit_findings("open")
+    [first] = world.store.findings.audit_findings("open")
     world.forward(60)
     audited(world, "a2", ahead_s)
-    [again] = world.store.audit_findings("open")
+    [again] = world.store.findings.audit_findings("open")
     assert (again.first_seen, again.last_seen > first.last_seen) == (first.first_seen, True)
 
 
 def test_what_an_audit_saw_no_more_is_gone(world: World) -> None:
-    row, _ = world.store.reserve_run(RunRequest(crawler="books"), "started late")
+    row, _ = world.store.initiation.reserve_run(RunRequest(crawler="books"), "started late")
     world.forward(GRACE_S + 1)
     audited(world, "a1", 0)
-    world.store.claim_run(RunRequest(run_id=row.run_id), OWNER, lambda _: False)
+    world.store.initiation.claim_run(RunRequest(run_id=row.run_id), OWNER, lambda _: False)
     world.directory.open.add(OWNER)
     world.forward(60)
     assert audited(world, "a2", 0).found == {}
-    assert [found.kind for found in world.store.audit_findings("gone")] == ["not_started"]
+    assert [found.kind for found in world.store.findings.audit_findings("gone")] == ["not_started"]
 
 
 def test_pages_by_workers_with_different_clocks_keep_the_earliest_time(world: World) -> None:

@@ -24,15 +24,15 @@ from crawler_lifecycle.activities.deployment import MainJob, Started
 from crawler_lifecycle.activities.reconciliation import LookOrder, Sync
 from crawler_lifecycle.domain import task as task_rules
 from crawler_lifecycle.domain.audit import AuditRules
+from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
-from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.fakes.services import FakeScheduler
 from crawler_lifecycle.ports import CorrectionRow, Deployment, Fence, Look, QueuedTask, TaskRef
 from tests.activities.world import CRAWLERS, Crash, World
-from tests.local.local_bench import Bench, wait_until
+from tests.adapters.local.local_bench import Bench, wait_until
 from tests.support.run_refs import run_ref
 
 AT_ONCE = AuditRules(grace_s=0, orphan_grace_s=0, start_grace_s=0, record_grace_s=0, resend_s=0)
@@ -191,7 +191,18 @@ def misled(world: World, fence: Fence) -> None:
 
 def audited(world: World, what: str) -> AuditPart:
     """One page of an audit that repairs at once."""
-    audit = AuditActivities(world.store, world.cluster, world.directory, AT_ONCE, world.clock)
+    audit = AuditActivities(
+        world.store.audits,
+        world.store.findings,
+        world.store.corrections,
+        world.store.adoption,
+        world.store.runs,
+        world.store.tasks,
+        world.cluster,
+        world.directory,
+        AT_ONCE,
+        world.clock,
+    )
     part: AuditPart = ActivityEnvironment().run(getattr(audit, what), AuditPage(repair=True))
     return part
 
@@ -269,7 +280,7 @@ def test_every_kind_is_provoked() -> None:
 
 
 def of_kind(world: World, kind: CorrectionKind) -> CorrectionRow:
-    [row] = world.store.corrections(kind=kind)
+    [row] = world.store.corrections.list_corrections(kind=kind)
     return row
 
 
@@ -292,13 +303,13 @@ def test_it_is_provoked_and_written_with_the_fix(stage: tuple[World, Hands], kin
     assert row.lag_ms is not None
     assert 0 <= row.lag_ms <= (row.created_at - row.believed_since) / timedelta(milliseconds=1) + 1
     if kind in FIXES:
-        [fix] = [t for t in world.store.transitions(1) if t.task_id and t.to_status == row.truth]
+        [fix] = [t for t in world.store.runs.transitions(1) if t.task_id and t.to_status == row.truth]
         assert (fix.from_status, fix.committed_at, fix.source) == (believed, row.created_at, found_by)
         assert str(task.status) == row.truth
     else:
         assert str(task.status) == believed, "an end never changes"
-        assert [t for t in world.store.transitions(1) if t.committed_at == row.created_at] == []
-    others = {other.kind for other in world.store.corrections()} - {kind}
+        assert [t for t in world.store.runs.transitions(1) if t.committed_at == row.created_at] == []
+    others = {other.kind for other in world.store.corrections.list_corrections()} - {kind}
     assert others <= ({"vanished"} if believed == "LOST" else set())
 
 
@@ -307,7 +318,7 @@ def test_looking_and_auditing_again_writes_nothing_more(new_world: Callable[[], 
     world = new_world()
     hands = FakeHands(world)
     WAYS[kind][0](world, hands)
-    before = world.store.corrections()
+    before = world.store.corrections.list_corrections()
     row = world.row()
     fence = Fence(1, row.attempt, row.owner_run_id or "", row.run_uid)
     for _ in range(2):
@@ -315,7 +326,9 @@ def test_looking_and_auditing_again_writes_nothing_more(new_world: Callable[[], 
         look(world, fence)
         for what in ("audit_cluster", "audit_ended"):
             audited(world, what)
-    assert [c for c in world.store.corrections() if c.kind == kind] == [c for c in before if c.kind == kind]
+    assert [c for c in world.store.corrections.list_corrections() if c.kind == kind] == [
+        c for c in before if c.kind == kind
+    ]
 
 
 def test_another_object_under_the_name_is_told_and_left_alone(stage: tuple[World, Hands]) -> None:
@@ -331,7 +344,7 @@ def test_another_object_under_the_name_is_told_and_left_alone(stage: tuple[World
         assert "(LOST) is of object" in finding.detail
         assert (finding.repair or "").startswith("left alone")
     assert [seen.executing for seen in world.cluster.inventory()] == [True]
-    assert [row.kind for row in world.store.corrections()] == ["not_ours"]
+    assert [row.kind for row in world.store.corrections.list_corrections()] == ["not_ours"]
 
 
 def test_a_crawl_under_the_name_of_a_refused_task_is_left_alone(new_world: Callable[[], World]) -> None:
@@ -342,12 +355,12 @@ def test_a_crawl_under_the_name_of_a_refused_task_is_left_alone(new_world: Calla
     soon = world.now + timedelta(minutes=1)
     theirs = Deployment(run_ref(1), 1, "books", {}, {}, [QueuedTask(1, 0, {})], Resources(), Limits(), soon)
     world.cluster.deploy(theirs, CRAWLERS[0])
-    world.store.refuse_queued(fence, "a Job of this name exists already and is not ours")
+    world.store.deployment.refuse_queued(fence, "a Job of this name exists already and is not ours")
     part = audited(world, "audit_cluster")
     assert (part.found, part.repaired, part.findings[0].due_at) == ({"orphan": 1}, {}, None)
     assert "(FAILED) is of no object" in part.findings[0].detail
     assert world.cluster.alive() == [(1, 0, 1)]
-    assert world.store.corrections() == []
+    assert world.store.corrections.list_corrections() == []
 
 
 @pytest.mark.parametrize("kind", sorted(FIXES))
@@ -355,7 +368,7 @@ def test_fix_and_correction_are_there_together_or_not_at_all(
     new_world: Callable[[], World], kind: CorrectionKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last statement of the transaction fails: neither is there; the second try writes both."""
-    from crawler_lifecycle.adapters.database.unit import Unit
+    from crawler_lifecycle.adapters.database.writes.unit_of_work import Unit
 
     world = new_world()
     hands = FakeHands(world)
@@ -370,7 +383,7 @@ def test_fix_and_correction_are_there_together_or_not_at_all(
         broken.setattr(Unit, "announce", cut)
         with pytest.raises(Crash):
             WAYS[kind][0](world, hands)
-    assert world.store.corrections() == []
+    assert world.store.corrections.list_corrections() == []
     believed = WAYS[kind][1]
     assert world.statuses() == [believed]
     row = world.row()
@@ -404,4 +417,4 @@ def test_what_ends_as_it_should_is_no_correction(stage: tuple[World, Hands]) -> 
     world.call("update_run_status", fence)
     for what in ("audit_cluster", "audit_ended", "audit_runs"):
         audited(world, what)
-    assert world.store.corrections() == []
+    assert world.store.corrections.list_corrections() == []

@@ -15,10 +15,10 @@ from temporalio.testing import ActivityEnvironment
 
 from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.adapters.archive import open_archive
-from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
-from crawler_lifecycle.adapters.kubernetes.files import VolumeFiles
-from crawler_lifecycle.adapters.kubernetes.layout import files_path, state_path
-from crawler_lifecycle.adapters.kubernetes.volume import VolumePlace
+from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
+from crawler_lifecycle.adapters.kubernetes.files.layout import files_path, state_path
+from crawler_lifecycle.adapters.kubernetes.files.sources import VolumeFiles
+from crawler_lifecycle.adapters.kubernetes.files.volume import VolumePlace
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.fakes.services import FakeCatalogue, FakeNotifier, FakeSink
 from crawler_lifecycle.ports import Cluster, Fence
@@ -29,14 +29,24 @@ from tests.contracts.store.world import Clock, World
 class Scene:
     """A run that was exported, on a volume and with an archive that are real."""
 
-    def __init__(self, store: SqlRunStore, clock: Clock, root: Path) -> None:
+    def __init__(self, store: SqlStore, clock: Clock, root: Path) -> None:
         self.store, self.world, self.root = store, World(store, clock), root
         self.volume = root / "volume"
         self.archive = open_archive((root / "archive").as_uri())
         self.place = VolumePlace(self.volume)
         cluster = cast(Cluster, VolumeFiles(self.volume))
         self.completion = CompletionActivities(
-            store, cluster, FakeSink(), self.archive, FakeCatalogue(), FakeNotifier()
+            store.completion,
+            store.exports,
+            store.deployment,
+            store.runs,
+            store.tasks,
+            store.events,
+            cluster,
+            FakeSink(),
+            self.archive,
+            FakeCatalogue(),
+            FakeNotifier(),
         )
 
     def ended(self, fence: Fence, *, files: bool = True) -> None:
@@ -53,9 +63,9 @@ class Scene:
     def tidied(self, fence: Fence) -> None:
         self.world.clock.forward(20 * 86_400)
         before = self.world.clock.now - timedelta(days=14)
-        self.store.give_up_files(fence.run_id, before, lambda: self.place.put_aside(fence.run))
+        self.store.file_retention.give_up_files(fence.run_id, before, lambda: self.place.put_aside(fence.run))
         self.place.remove(fence.run, fence.attempt)
-        self.store.note_files_removed(fence.run_id, fence.attempt)
+        self.store.file_retention.note_files_removed(fence.run_id, fence.attempt)
 
     def stored(self, url: str) -> tuple[dict[str, bytes], list[str]]:
         """The files of an archive, and what it says is missing."""
@@ -65,7 +75,9 @@ class Scene:
         return files, [one["reason"] for one in skipped]
 
     def on_record(self, run_id: int) -> list[tuple[object, object, bool]]:
-        return [(one["status"], one["url"], one["error"] is not None) for one in self.store.exports(run_id)]
+        return [
+            (one["status"], one["url"], one["error"] is not None) for one in self.store.exports.list_exports(run_id)
+        ]
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def wire(world: World) -> Wire:
 def _created(world: World, sizes: list[int]) -> Fence:
     """A run whose tasks have arguments of these sizes."""
     fence = world.created(1)
-    world.store.add_tasks(fence.run_id, "more", [{"shelf": "x" * size} for size in sizes], fence)
+    world.store.additions.add_tasks(fence.run_id, "more", [{"shelf": "x" * size} for size in sizes], fence)
     return fence
 
 
@@ -96,7 +96,9 @@ def test_one_task_that_is_too_large_alone_is_told_by_name_and_waits_for_its_cure
         assert "task 1 alone" in (world.row().waiting_for or "")
         assert world.statuses() == ["PENDING", "QUEUED", "QUEUED"]
     # It was not offered, so nothing is on its way: a stop needs to wait for nobody.
-    assert all(task.offered_until is None for task in world.store.found_state(fence).tasks if task.status == "QUEUED")
+    assert all(
+        task.offered_until is None for task in world.store.looks.found_state(fence).tasks if task.status == "QUEUED"
+    )
     wire.limit = BODY_MAX
     _deploy_all(world, fence)
     assert set(world.statuses()) == {"PENDING"}
@@ -107,12 +109,12 @@ def test_what_is_offered_is_what_one_call_carries(world: World) -> None:
     until = world.clock() + timedelta(seconds=35)
     seen = []
     for _ in range(8):
-        tasks, _stop = world.store.offer_tasks(fence, 100, None, until)
+        tasks, _stop = world.store.deployment.offer_tasks(fence, 100, None, until)
         if not tasks:
             break
         seen.append([task.index for task in tasks])
         size = sum(len(json.dumps(task.args)) for task in tasks)
         assert size <= OFFER_BYTES_MAX or len(tasks) == 1
         answers = [Deployed(task.index, "created", f"n{task.index}", f"u{task.index}") for task in tasks]
-        world.store.record_deployed(fence, "local", answers, world.clock())
+        world.store.deployment.record_deployed(fence, "local", answers, world.clock())
     assert seen == [[0, 1, 2, 3], [4, 5, 6], [7], [8]]

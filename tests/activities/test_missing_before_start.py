@@ -11,14 +11,14 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.activities.deployment import MainJob, MainJobReport, Started
-from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
+from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import ALIVE
 from crawler_lifecycle.ports import Deployed, Deployment, Fence
 from crawler_lifecycle.settings import ClusterSettings
 from tests.activities.world import World
-from tests.adapters.kubernetes_cluster.world import CRAWLER
-from tests.adapters.kubernetes_cluster.world import World as Kubernetes
+from tests.adapters.kubernetes.looks.world import CRAWLER
+from tests.adapters.kubernetes.looks.world import World as Kubernetes
 from tests.support.kube_api.store import JOBS
 
 JOB = "crawl-1-0-1"
@@ -58,7 +58,7 @@ class Stage:
         return caught.value.next_retry_delay.total_seconds()
 
     def missed(self) -> Any:
-        return self.world.store.task_page(1, ALIVE, limit=1)[0].missed_at
+        return self.world.store.tasks.task_page(1, ALIVE, limit=1)[0].missed_at
 
     def goes_on(self, fence: Fence) -> None:
         """What the workflow does when the main task needs no more waiting."""
@@ -92,7 +92,9 @@ def test_a_job_that_vanishes_before_its_start_is_lost_by_two_looks(stage: Stage)
     assert stage.ask(fence) == MainJobReport(None, ended=True)
     stage.goes_on(fence)
     assert stage.world.statuses() == ["LOST"]
-    assert [row.kind for row in stage.world.store.corrections(1)] == ["vanished"], "it was seen to wait"
+    assert [row.kind for row in stage.world.store.corrections.list_corrections(1)] == ["vanished"], (
+        "it was seen to wait"
+    )
 
 
 def test_what_no_check_ever_saw_never_existed(stage: Stage) -> None:
@@ -102,7 +104,7 @@ def test_what_no_check_ever_saw_never_existed(stage: Stage) -> None:
     stage.forward(31)
     assert stage.ask(fence).ended
     stage.goes_on(fence)
-    assert [row.kind for row in stage.world.store.corrections(1)] == ["never_existed"]
+    assert [row.kind for row in stage.world.store.corrections.list_corrections(1)] == ["never_existed"]
 
 
 def test_a_task_that_goes_on_waiting_is_written_down_once(stage: Stage) -> None:
@@ -165,5 +167,5 @@ def test_a_job_that_was_made_anew_is_not_waited_for(stage: Stage, executes: bool
     assert stage.ask(fence) == MainJobReport(None, ended=True), "when the other one started says nothing of ours"
     stage.goes_on(fence)
     assert stage.world.statuses() == ["LOST"]
-    assert [row.kind for row in stage.world.store.corrections(1)] == ["not_ours"]
+    assert [row.kind for row in stage.world.store.corrections.list_corrections(1)] == ["not_ours"]
     assert stage.kubernetes.server.job(JOB)["metadata"].get("deletionTimestamp") is None

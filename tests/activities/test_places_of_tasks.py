@@ -32,8 +32,8 @@ def test_where_a_task_is_put_is_on_record_before_it_is_asked_for(placed: World) 
     placed.scheduler.faults.add(SchedulerUnavailable("no answer"))
     with pytest.raises(SchedulerUnavailable):
         placed.call("run_onetime_crawler", Deploy(fence, 1))
-    assert placed.store.places(1) == ["day"]
-    assert [task.place for task in placed.store.task_page(1, [TaskStatus.QUEUED])] == ["day", None]
+    assert placed.store.deployment.places(1) == ["day"]
+    assert [task.place for task in placed.store.tasks.task_page(1, [TaskStatus.QUEUED])] == ["day", None]
     assert placed.scheduler.calls[0].place == "day"
 
 
@@ -99,7 +99,7 @@ def test_a_scheduler_service_with_another_setting_creates_nothing(placed: World,
         placed.call("run_onetime_crawler", Deploy(fence))
     assert service.alive() == []
     assert placed.row().waiting_for == "scheduler service: the caller looks into day, this is night"
-    assert placed.store.places(1) == [], "they have never been where the worker looked"
+    assert placed.store.deployment.places(1) == [], "they have never been where the worker looked"
     if wrong == "service":
         placed.scheduler.deployer = placed.cluster
     else:
@@ -115,7 +115,7 @@ def test_a_place_that_is_gone_for_good_holds_nobody_up(placed: World) -> None:
     placed.round(fence)
     assert placed.statuses() == ["LOST", "QUEUED"]
     placed.call("deploy_queued_tasks", Deploy(fence, 1))
-    assert placed.store.places(1) == ["night"]
+    assert placed.store.deployment.places(1) == ["night"]
 
 
 def test_a_task_that_was_put_off_is_nowhere(placed: World) -> None:
@@ -125,7 +125,7 @@ def test_a_task_that_was_put_off_is_nowhere(placed: World) -> None:
     placed.call("deploy_queued_tasks", Deploy(fence, 2))
     placed.cluster.end_now(1)
     placed.round(fence)
-    assert placed.store.places(1) == []
+    assert placed.store.deployment.places(1) == []
     placed.cluster.here, placed.cluster.behaviour = "night", UNTIL_STOPPED
     placed.call("deploy_queued_tasks", Deploy(fence, 2))
-    assert placed.store.places(1) == ["night"]
+    assert placed.store.deployment.places(1) == ["night"]

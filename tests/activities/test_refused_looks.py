@@ -80,7 +80,7 @@ def test_a_fault_of_ours_is_told_by_its_kind_alone(world: World, monkeypatch: py
     def fault(*_: object, **__: object) -> None:
         raise OverflowError("MARKER")
 
-    monkeypatch.setattr(world.store, "record_look", fault)
+    monkeypatch.setattr(world.store.looks, "record_look", fault)
     with pytest.raises(OverflowError):
         world.call("get_history_statuses_to_sync", world.look(fence))
     told = world.row().look_error or ""

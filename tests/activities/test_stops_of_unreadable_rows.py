@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from crawler_lifecycle.adapters.database.tables import run_history, task_history
+from crawler_lifecycle.adapters.database.schema.tables import run_history, task_history
 from crawler_lifecycle.domain.errors import RowUnreadable
 from tests.activities.world import World
 
@@ -40,7 +40,7 @@ TASK = {
 def test_no_row_keeps_a_stop_from_its_tasks(world: World, table: str, column: str, value: object, force: bool) -> None:
     fence = world.started(tasks=2)
     known = {"run_history": run_history, "task_history": task_history}[table]
-    with world.store._db.writing() as conn:
+    with world.store.database.writing() as conn:
         conn.execute(sa.text(f"UPDATE {known.name} SET {column} = :value"), {"value": value})
     try:
         world.call("record_stop", world.stop(fence, force=force))

@@ -94,7 +94,7 @@ def test_a_property_belongs_to_its_attempt(world: World) -> None:
     fence = world.resumed()
     world.call("add_workflow_id", AddWorkflowId(1, fence.attempt, OTHER.workflow_id))
     world.call("add_workflow_id", AddWorkflowId(1, 1, OWNER.workflow_id))
-    kept = {(p["attempt"], p["name"]): p["value"] for p in world.store.properties(1)}
+    kept = {(p["attempt"], p["name"]): p["value"] for p in world.store.runs.properties(1)}
     assert [kept[attempt, PROPERTY_WORKFLOW_ID] for attempt in (1, 2)] == [OWNER.workflow_id, OTHER.workflow_id]
 
 
@@ -158,7 +158,7 @@ def test_a_refused_call_is_no_reason_to_cancel_what_an_earlier_one_may_bring(wor
 def test_a_refusal_of_a_later_wave_keeps_the_plan_of_looks_and_the_others(world: World) -> None:
     world.cluster.behaviour = UNTIL_STOPPED
     fence = world.started(3, max_parallel=2, crawler="shops")
-    world.store.offer_tasks(fence, 10, None, world.now + timedelta(seconds=25))  # by a worker that died then
+    world.store.deployment.offer_tasks(fence, 10, None, world.now + timedelta(seconds=25))  # by a worker that died then
     world.scheduler.catalogue = FakeCatalogue(CRAWLERS[:1])
     planned = world.row().next_look_at
     assert planned is not None
@@ -336,9 +336,9 @@ def test_an_archive_that_could_not_be_written_says_so_until_it_is(world: World) 
     world.archive.faults.add(NotDelivered("no space"))
     with pytest.raises(NotDelivered):
         world.call("export_supporting_files", fence)
-    assert [(e["status"], e["error"]) for e in world.store.exports(1)] == [("failed", "no space")]
+    assert [(e["status"], e["error"]) for e in world.store.exports.list_exports(1)] == [("failed", "no space")]
     world.call("export_supporting_files", fence)
-    assert [(e["status"], e["error"]) for e in world.store.exports(1)] == [("exported", None)]
+    assert [(e["status"], e["error"]) for e in world.store.exports.list_exports(1)] == [("exported", None)]
 
 
 def test_files_that_are_missing_are_on_record_beside_those_that_are_not(
@@ -350,13 +350,13 @@ def test_files_that_are_missing_are_on_record_beside_those_that_are_not(
     lost = FileSource("task-1", missing="nothing was uploaded")
     monkeypatch.setattr(world.cluster, "files", lambda run_id, tasks: [there, lost])
     result = world.call("export_supporting_files", fence)
-    (record,) = world.store.exports(1)
+    (record,) = world.store.exports.list_exports(1)
     assert (record["status"], record["url"]) == ("exported", result.url)
     assert "task-1: nothing was uploaded" in str(record["error"])
     assert record["error"] == result.note
     monkeypatch.setattr(world.cluster, "files", lambda run_id, tasks: [there])
     world.call("export_supporting_files", fence)
-    assert [e["error"] for e in world.store.exports(1)] == [None]
+    assert [e["error"] for e in world.store.exports.list_exports(1)] == [None]
 
 
 def test_files_that_are_gone_for_good_are_on_record_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,7 +371,7 @@ def test_files_that_are_gone_for_good_are_on_record_too(world: World, monkeypatc
     monkeypatch.setattr(world.cluster, "files", removed)
     with pytest.raises(NotInThisState):
         world.call("export_supporting_files", fence)
-    (record,) = world.store.exports(1)
+    (record,) = world.store.exports.list_exports(1)
     assert (record["status"], record["error"]) == ("exported", "the files were removed")
     assert record["url"] == "memory:///1/1/supporting-files.zip"
 
@@ -411,7 +411,7 @@ def test_a_limit_leaves_no_row_in_the_cancellation_log(world: World) -> None:
     order = world.stop(fence, None, requested_by=None, reason=None, limit="timed_out")
     assert world.call("record_stop", order).limit == "timed_out"
     world.call("add_cancellation_log_to_db", order)
-    assert world.store.cancellations(1) == []
+    assert world.store.runs.cancellations(1) == []
     assert world.row().status == "STOPPING"
 
 

@@ -14,12 +14,13 @@ from temporalio.testing import ActivityEnvironment
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.reconciliation import Sync
 from crawler_lifecycle.adapters.database import open_store
+from crawler_lifecycle.domain.corrections import wrong_words
 from crawler_lifecycle.domain.errors import ClusterUnavailable, StoreUnavailable
-from crawler_lifecycle.domain.ledger import wrong_words
 from crawler_lifecycle.domain.waiting import waiting
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
-from crawler_lifecycle.gateway.waiting import standing_of
+from crawler_lifecycle.gateway.api.run_waits import standing_of
 from tests.activities.world import Breaker, Crash, World
+from tests.support.store_ports import port_of
 
 SHOWN = ("status", "verified_at", "next_look_at", "pages", "items", "last_progress_at")
 
@@ -67,7 +68,7 @@ def test_a_database_that_takes_no_writes_shows_nothing_false(
         raise StoreUnavailable("read-only")
 
     with monkeypatch.context() as outage:
-        outage.setattr(world.store, method, down)
+        outage.setattr(port_of(world.store, method), method, down)
         with pytest.raises(StoreUnavailable):
             world.call("get_history_statuses_to_sync", world.look(fence))
     assert shown(world) == before
@@ -75,7 +76,7 @@ def test_a_database_that_takes_no_writes_shows_nothing_false(
         "the look that was due 3 min ago has not come: no worker takes it up, or it hangs"
     )  # fmt: skip
     world.round(fence)
-    [wrong] = world.store.corrections()
+    [wrong] = world.store.corrections.list_corrections()
     assert (wrong.kind, wrong.lag_ms) == ("killed", 260_000)
 
 
@@ -96,7 +97,7 @@ def test_a_look_that_fails_after_one_whose_answer_was_lost_takes_nothing_back(wo
     world.cluster.fail_with(None)
     world.forward(30)
     world.round(fence)
-    [wrong] = world.store.corrections()
+    [wrong] = world.store.corrections.list_corrections()
     assert wrong.lag_ms == 130_000
 
 
@@ -212,9 +213,9 @@ def test_an_outage_is_lag_or_a_correction_and_the_sentence_says_which(
     world.forward(back_after)
     world.round(fence)
     untrue_ms = round((world.clock() - ended).total_seconds() * 1000)
-    told = world.store.transitions(1)[-1]
+    told = world.store.runs.transitions(1)[-1]
     assert (told.to_status, told.lag_ms) == ("SUCCEEDED", untrue_ms)
-    summary = world.store.correction_summary(ended)
+    summary = world.store.corrections.correction_summary(ended)
     assert {total.kind: total.count for total in summary.kinds} == kinds
     assert summary.worst_ms == (untrue_ms if kinds else None), "it counts from the end, not from the look that was due"
     words = wrong_words(summary.worst_ms, kinds, "this week")

@@ -21,9 +21,10 @@ from crawler_lifecycle.activities.cancellation import HeardStop, RecordStop
 from crawler_lifecycle.activities.deployment import Deploy, MainJob, Started
 from crawler_lifecycle.activities.initiation import AddWorkflowId, CreateHistory
 from crawler_lifecycle.activities.reconciliation import LookOrder, Sync
-from crawler_lifecycle.adapters.database import SqlRunStore, open_store
-from crawler_lifecycle.adapters.database.tables import metadata
-from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition
+from crawler_lifecycle.adapters.database import SqlStore, open_store
+from crawler_lifecycle.adapters.database.schema.tables import metadata
+from crawler_lifecycle.domain.arguments import Argument
+from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, StopIntent
 from crawler_lifecycle.fakes.cluster import Behaviour, FakeCluster
 from crawler_lifecycle.fakes.services import (
@@ -36,6 +37,7 @@ from crawler_lifecycle.fakes.services import (
 )
 from crawler_lifecycle.ports import Fence, Owner, RunRow, TaskRef, TaskRow
 from tests.support.run_refs import run_ref
+from tests.support.store_ports import behind
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 OWNER = Owner("crawl/books/r1", "chain-1")
@@ -93,9 +95,9 @@ class World:
         self.now = START
         self.url = f"sqlite:///{file}"
         self.folder = folder
-        self.store: SqlRunStore = open_store(self.url, pool_size=2, clock=self.clock)
+        self.store: SqlStore = open_store(self.url, pool_size=2, clock=self.clock)
         uids = itertools.count(1)
-        self.store.new_uid = lambda: run_ref(next(uids)).uid  # the same in every world
+        self.store.initiation.new_uid = lambda: run_ref(next(uids)).uid  # the same in every world
         self.cluster = FakeCluster(clock=self.clock, behaviour=Behaviour(executes=20))
         self.scheduler = FakeScheduler(CRAWLERS, self.cluster)
         self.notifier, self.sink, self.archive = FakeNotifier(), FakeSink(), FakeArchive()
@@ -122,7 +124,6 @@ class World:
     def activities(self, breaker: Breaker | None = None) -> dict[str, Callable[..., Any]]:
         """Every activity as a worker has it; with a breaker, between all ports and the activity."""
         ports = (
-            self.store,
             self.cluster,
             self.catalogue,
             self.scheduler,
@@ -131,9 +132,10 @@ class World:
             self.archive,
             self.directory,
         )
-        names = ("store", "cluster", "catalogue", "scheduler", "notifier", "sink", "archive", "directory")
+        names = ("cluster", "catalogue", "scheduler", "notifier", "sink", "archive", "directory")
         wrapped = [Proxy(n, p, breaker) if breaker else p for n, p in zip(names, ports, strict=True)]
-        found = compose.all_activities(compose.Parts(*wrapped))
+        store = behind(self.store, lambda port: Proxy("store", port, breaker)) if breaker else self.store
+        found = compose.all_activities(compose.Parts(store, *wrapped))
         for method in found.values():
             owner = method.__self__  # type: ignore[attr-defined]
             if hasattr(owner, "clock"):
@@ -226,12 +228,12 @@ class World:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def row(self, run_id: int = 1) -> RunRow:
-        row = self.store.get_run(run_id)
+        row = self.store.runs.get_run(run_id)
         assert row is not None
         return row
 
     def tasks(self, run_id: int = 1) -> list[TaskRow]:
-        return self.store.list_tasks(run_id)
+        return self.store.tasks.list_tasks(run_id)
 
     def statuses(self, run_id: int = 1) -> list[str]:
         return [str(t.status) for t in self.tasks(run_id)]

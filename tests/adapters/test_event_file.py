@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.adapters.events import JsonLinesSink
+from crawler_lifecycle.adapters.event_file import JsonLinesSink
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.ports import Event
 
@@ -69,7 +69,8 @@ def test_a_torn_line_costs_nobody_but_itself(path: Path) -> None:
 
 def test_many_writers_lose_and_mix_nothing(path: Path) -> None:
     code = (
-        "import sys; from datetime import datetime, UTC; from crawler_lifecycle.adapters.events import JsonLinesSink; "
+        "import sys; from datetime import datetime, UTC\n"
+        "from crawler_lifecycle.adapters.event_file import JsonLinesSink\n"
         "from crawler_lifecycle.ports import Event\n"
         "for n in range(50): JsonLinesSink(sys.argv[1], lock_timeout_s=120).send("
         "Event(n, n + int(sys.argv[2]), 'u' * 32, 1, 'run.ended', {'x': 'y' * 5000}, datetime.now(UTC)))"

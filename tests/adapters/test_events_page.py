@@ -13,7 +13,7 @@ import pytest
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.activities.deployment import DeploymentActivities
-from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
+from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
 from crawler_lifecycle.adapters.eventbridge import EventBridgeSink
 from crawler_lifecycle.adapters.pusher import PusherNotifier
 from crawler_lifecycle.cloudevents import CAUSE_MAX, CORE, TEXT_MAX, cloud_event
@@ -47,7 +47,7 @@ TYPES = {names.EVENT_RUN_STARTED, names.EVENT_RUN_CHANGED, names.EVENT_RUN_STOPP
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlRunStore]:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlStore]:
     url = f"sqlite:///{tmp_path_factory.mktemp('events') / 'lifecycle.db'}"
     upgrade(url)
     store = open_store(url)
@@ -56,26 +56,28 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlRunStore]:
 
 
 @pytest.fixture(scope="module")
-def real(store: SqlRunStore) -> list[Document]:
+def real(store: SqlStore) -> list[Document]:
     """The documents of four runs: completed, failed, stopped, and never deployed."""
     world, notifier = World(store, Clock()), FakeNotifier()
-    deployment = DeploymentActivities(store, FakeCluster(), FakeScheduler(), notifier)
-    cancellation = CancellationActivities(store, FakeCluster(), notifier)
+    deployment = DeploymentActivities(
+        store.deployment, store.looks, store.runs, store.tasks, store.events, FakeCluster(), FakeScheduler(), notifier
+    )
+    cancellation = CancellationActivities(store.stops, store.looks, store.tasks, store.events, FakeCluster(), notifier)
     for request_id, failed in (("good", ()), ("bad", (0,))):
         fence = world.deployed(request_id, tasks=2)
         world.execute(fence)
         deployment.signal_pusher_started(fence)
         world.finish(fence, failed)
     fence = world.run("never")
-    store.refuse_queued(fence, "no crawler named 'services'")
+    store.deployment.refuse_queued(fence, "no crawler named 'services'")
     deployment.signal_pusher_started(fence)
     world.end(fence)
     fence = world.run("stopped")
-    store.record_stop(fence.run_id, world.stop(reason="enough"), "s1", fence)
-    store.cancel_queued(fence, world.clock.now)
+    store.stops.record_stop(fence.run_id, world.stop(reason="enough"), "s1", fence)
+    store.stops.cancel_queued(fence, world.clock.now)
     world.end(fence)
     cancellation.signal_pusher_stopped(fence)
-    return [cloud_event(event) for event in store.events_after(0)]
+    return [cloud_event(event) for event in store.events.events_after(0)]
 
 
 def _alike(real: list[Document], example: Document) -> list[Document]:
@@ -150,14 +152,14 @@ def test_the_patterns_match_what_is_said(real: list[Document]) -> None:
 # --- what the page promises about delivery ----------------------------------------------------------------------------
 
 
-def fence_of(store: SqlRunStore, run_id: int) -> Fence:
-    row = store.get_run(run_id)
+def fence_of(store: SqlStore, run_id: int) -> Fence:
+    row = store.runs.get_run(run_id)
     assert row is not None
     return Fence(run_id, 1, "chain-1", row.run_uid)
 
 
 def test_a_run_is_told_of_once_the_bus_accepts_and_every_try_is_on_record(
-    store: SqlRunStore, real: list[Document], monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, real: list[Document], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in AWS_UNSET:
         monkeypatch.delenv(name, raising=False)
@@ -166,13 +168,25 @@ def test_a_run_is_told_of_once_the_bus_accepts_and_every_try_is_on_record(
     fence = fence_of(store, 1)
 
     def row() -> tuple[Any, ...]:
-        [found] = [d for d in store.deliveries(1) if d["sink"] == "eventbridge"]
+        [found] = [d for d in store.events.deliveries(1) if d["sink"] == "eventbridge"]
         return found["status"], found["tries"], found["error"], found["delivered_at"]
 
     with event_bus_server() as bus:
         monkeypatch.setenv("AWS_ENDPOINT_URL", bus.url)
         sink = EventBridgeSink(f"eventbridge://{BUS}")
-        completion = CompletionActivities(store, FakeCluster(), sink, FakeArchive(), FakeCatalogue(), FakeNotifier())
+        completion = CompletionActivities(
+            store.completion,
+            store.exports,
+            store.deployment,
+            store.runs,
+            store.tasks,
+            store.events,
+            FakeCluster(),
+            sink,
+            FakeArchive(),
+            FakeCatalogue(),
+            FakeNotifier(),
+        )
         bus.failed_entry = ("ThrottlingException", "Rate exceeded")
         faults: list[Callable[[], object]] = [
             lambda: None,  # refused with status 200
@@ -192,11 +206,11 @@ def test_a_run_is_told_of_once_the_bus_accepts_and_every_try_is_on_record(
     told = names.event_key(fence.run, 1, "run.ended")
     assert ids == [told] * 2, "the lost answer's event came again, under the same id"
     assert bus.details[0] == bus.details[1] == next(d for d in real if d["id"] == ids[0])
-    assert store.get_run(1).status.value == "COMPLETED"  # type: ignore[union-attr]
+    assert store.runs.get_run(1).status.value == "COMPLETED"  # type: ignore[union-attr]
 
 
-def test_a_push_that_fails_changes_no_run_and_can_be_made_again(store: SqlRunStore, real: list[Document]) -> None:
-    before, fence = store.get_run(1), fence_of(store, 1)
+def test_a_push_that_fails_changes_no_run_and_can_be_made_again(store: SqlStore, real: list[Document]) -> None:
+    before, fence = store.runs.get_run(1), fence_of(store, 1)
     with pusher_server() as server:
         host, port = server.url.removeprefix("http://").split(":")
         notifier = PusherNotifier(
@@ -209,27 +223,60 @@ def test_a_push_that_fails_changes_no_run_and_can_be_made_again(store: SqlRunSto
             tls=False,
             timeout_s=120,
         )
-        deployment = DeploymentActivities(store, FakeCluster(), FakeScheduler(), notifier)
+        deployment = DeploymentActivities(
+            store.deployment,
+            store.looks,
+            store.runs,
+            store.tasks,
+            store.events,
+            FakeCluster(),
+            FakeScheduler(),
+            notifier,
+        )
         server.faults.extend([Answer(429, b"slow down"), "drop", Answer(413, b"too large")])
         for _ in range(3):
             with pytest.raises(NotDelivered):
                 deployment.signal_pusher_started(fence)
-        [row] = [d for d in store.deliveries(1) if d["sink"] == "pusher"]
+        [row] = [d for d in store.events.deliveries(1) if d["sink"] == "pusher"]
         assert (row["type"], row["status"], row["tries"]) == ("run.started", "failed", 3)
         assert "answered 413: too large" in str(row["error"])
-        completion = CompletionActivities(store, FakeCluster(), FakeSink(), FakeArchive(), FakeCatalogue(), notifier)
+        completion = CompletionActivities(
+            store.completion,
+            store.exports,
+            store.deployment,
+            store.runs,
+            store.tasks,
+            store.events,
+            FakeCluster(),
+            FakeSink(),
+            FakeArchive(),
+            FakeCatalogue(),
+            notifier,
+        )
         assert completion.resend_pushes(fence) == 1
         assert completion.resend_pushes(fence) == 0, "what arrived is not pushed again"
         notifier.close()
     assert [t.data for t in server.triggered] == [
         d for d in real if d["id"] == names.event_key(fence.run, 1, "run.started")
     ] * 2
-    assert store.get_run(1) == before
+    assert store.runs.get_run(1) == before
 
 
-def test_what_is_delivered_stays_delivered(store: SqlRunStore, real: list[Document]) -> None:
+def test_what_is_delivered_stays_delivered(store: SqlStore, real: list[Document]) -> None:
     sink = FakeSink()
-    completion = CompletionActivities(store, FakeCluster(), sink, FakeArchive(), FakeCatalogue(), FakeNotifier())
+    completion = CompletionActivities(
+        store.completion,
+        store.exports,
+        store.deployment,
+        store.runs,
+        store.tasks,
+        store.events,
+        FakeCluster(),
+        sink,
+        FakeArchive(),
+        FakeCatalogue(),
+        FakeNotifier(),
+    )
     for _ in range(2):
         completion.initiate_export_signal(fence_of(store, 2))
     assert [cloud_event(event) for event in sink.sent] == [

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from crawler_lifecycle.adapters.events import OutboxNotifier
+from crawler_lifecycle.adapters.outbox_notifier import OutboxNotifier
 from crawler_lifecycle.adapters.pusher import CALLS_MAX, DATA_MAX, PusherNotifier
 from crawler_lifecycle.cloudevents import cloud_event
 from crawler_lifecycle.compose import build_notifier
@@ -26,7 +26,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.ports import Event
 from crawler_lifecycle.settings import PusherSettings, Settings
 from crawler_lifecycle.workflows.policies import POLICIES
-from tests.local.local_bench import wait_until
+from tests.adapters.local.local_bench import wait_until
 from tests.support.faulty_http import Answer
 from tests.support.ports import deaf_port
 from tests.support.pusher_server import APP_ID, KEY, SECRET, PusherServer, pusher_server

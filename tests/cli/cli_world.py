@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from cli_answers import RUN, TASKS
+from tests.cli.cli_answers import RUN, TASKS
 
 
 @dataclass

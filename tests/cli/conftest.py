@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import respx
-from cli_support import GATEWAY, NOW, Crawlctl, Result
 
 from crawler_lifecycle.cli import main, output, polling
+from tests.cli.cli_support import GATEWAY, NOW, Crawlctl, Result
 from tests.support.s3 import S3Server, rclone_s3, use_aws
 from tests.support.s3_faults import FaultProxy, fault_proxy
 

@@ -10,11 +10,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from cli_support import Crawlctl
 
 from crawler_lifecycle.cli import dev_json
 from crawler_lifecycle.cli.problems import CommandFailed
-from crawler_lifecycle.cli.stack import Stack
+from crawler_lifecycle.cli.stack.stack import Stack
+from tests.cli.cli_support import Crawlctl
 
 TOKEN = "correct-horse-battery-staple"
 
@@ -36,7 +36,7 @@ def seen() -> Iterator[tuple[str, list[dict[str, str]]]]:
             """Nobody reads it."""
 
     with HTTPServer(("127.0.0.1", 0), Listener) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}", heads
         server.shutdown()

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dev_support import Dev
+
+from tests.dev.dev_support import Dev
 
 HERE = Path(__file__).parent
 

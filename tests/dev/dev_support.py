@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crawler_lifecycle.cli import processes
+from crawler_lifecycle.cli.stack import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Far longer than anything takes that works, in seconds; what a child process may take at most.
-PATIENCE_S, ANSWER_S = 60.0, 120.0
+PATIENCE_S, ANSWER_S = 150.0, 300.0
 
 
 @dataclass

@@ -12,10 +12,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from dev_support import ANSWER_S, Dev, wait_until
 
-from crawler_lifecycle.cli import processes
-from crawler_lifecycle.cli.supervise import answers
+from crawler_lifecycle.cli.stack import processes
+from crawler_lifecycle.cli.stack.health import answers
+from tests.dev.dev_support import ANSWER_S, Dev, wait_until
 
 CRAWLCTL = (sys.executable, "-m", "crawler_lifecycle.cli")
 NEW, ROLES = ("gateway", "token", "new"), ("read", "operate")

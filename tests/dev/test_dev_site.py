@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dev_support import ANSWER_S, ROOT, Dev, wait_until
 
+from tests.dev.dev_support import ANSWER_S, ROOT, Dev, wait_until
 from tests.support.generic_site import write_pages
 
 QUICK_START = re.compile(

@@ -14,10 +14,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import yaml
-from dev_support import ANSWER_S, Dev, gone, wait_until
 
-from crawler_lifecycle.cli import dev, layout, processes
-from crawler_lifecycle.cli.stack import Stack
+from crawler_lifecycle.cli.stack import dev, layout, processes
+from crawler_lifecycle.cli.stack.stack import Stack
+from tests.dev.dev_support import ANSWER_S, Dev, gone, wait_until
 
 PARTS = {"temporal", "scheduler", "gateway", "worker", "site"}
 

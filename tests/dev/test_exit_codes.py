@@ -13,10 +13,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from dev_support import ANSWER_S, ROOT, Dev, wait_until
 
-from crawler_lifecycle.cli import processes
-from crawler_lifecycle.cli.supervise import answers
+from crawler_lifecycle.cli.stack import processes
+from crawler_lifecycle.cli.stack.health import answers
+from tests.dev.dev_support import ANSWER_S, ROOT, Dev, wait_until
 
 #: Without the exit helper a third of such programs die on their way out.
 PROGRAM = """

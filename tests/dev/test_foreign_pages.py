@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dev_support import Dev
+
+from tests.dev.dev_support import Dev
 
 EVIL = "http://evil.example"
 PATHS = ("/", "/index.html", "/healthz", "/readyz", "/metrics", "/v1/runs", "/v1/crawlers", "/v1/deployments/onetime")

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from dev_support import ANSWER_S, PATIENCE_S, Dev, wait_until
 
-from crawler_lifecycle.cli import nearby
+from crawler_lifecycle.cli.admin import nearby
 from crawler_lifecycle.cli.problems import CommandFailed
+from tests.dev.dev_support import ANSWER_S, PATIENCE_S, Dev, wait_until
 
 
 @pytest.fixture(scope="module")

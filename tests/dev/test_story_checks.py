@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dev_support import ROOT
 
-from crawler_lifecycle.cli import processes
+from crawler_lifecycle.cli.stack import processes
+from tests.dev.dev_support import ROOT
 
 sys.path.insert(0, str(ROOT))
 from examples.story_checks import CHECKS, Places, Untrue

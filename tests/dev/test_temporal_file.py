@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.cli import temporal_server
+from crawler_lifecycle.cli.stack import temporal_server
 
 BUILD = """
 import os, sys
 from pathlib import Path
-from crawler_lifecycle.cli import temporal_server
+from crawler_lifecycle.cli.stack import temporal_server
 file = Path(sys.argv[1])
 temporal_server.prepare(file, env=os.environ, log=file.with_name("build.log"), say=print)
 """

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.audit import (
+    AuditFinding,
     AuditRules,
     ClusterTask,
     EndedRun,
-    Finding,
     FindingKind,
     LiveRun,
     Noted,
@@ -66,14 +66,14 @@ class World:
 
     runs: list[Run] = field(default_factory=list)
 
-    def findings(self, order: random.Random | None = None) -> list[Finding]:
+    def findings(self, order: random.Random | None = None) -> list[AuditFinding]:
         """Everything judged, in any order."""
         runs = list(self.runs)
         if order is not None:
             order.shuffle(runs)
         return [finding for run in runs for finding in _judged(run)]
 
-    def repair(self, finding: Finding) -> None:
+    def repair(self, finding: AuditFinding) -> None:
         """The effect of a repair, as the activities have it."""
         run = next(run for run in self.runs if run.run_id == finding.run_id)
         if finding.kind in (FindingKind.ORPHAN, FindingKind.STILL_ALIVE):
@@ -86,8 +86,8 @@ class World:
             run.delivered = True
 
 
-def _judged(run: Run) -> list[Finding]:
-    found: list[Finding | None] = []
+def _judged(run: Run) -> list[AuditFinding]:
+    found: list[AuditFinding | None] = []
     owner = (f"w{run.run_id}", f"c{run.run_id}") if run.owned else (None, None)
     if run.row and run.status in LIVE:
         live = LiveRun(run.run_id, U, 1, run.status, "books", f"r{run.run_id}", LONG_AGO, *owner)
@@ -152,7 +152,7 @@ def test_a_sound_world_has_no_findings(world: World) -> None:
 
 @given(worlds("damaged"), st.randoms(use_true_random=False))
 def test_the_order_of_reading_means_nothing(world: World, order: random.Random) -> None:
-    def by_subject(findings: list[Finding]) -> list[Finding]:
+    def by_subject(findings: list[AuditFinding]) -> list[AuditFinding]:
         return sorted(findings, key=lambda finding: finding.subject)
 
     assert by_subject(world.findings(order)) == by_subject(world.findings())
@@ -182,7 +182,7 @@ def test_nothing_is_repaired_before_its_grace(
     kind: FindingKind, rules: AuditRules, age_s: float, since_s: float | None
 ) -> None:
     since = None if since_s is None else NOW - timedelta(seconds=since_s)
-    finding = Finding("s", kind, "d", 1, since=since)
+    finding = AuditFinding("s", kind, "d", 1, since=since)
     noted = Noted(NOW - timedelta(seconds=age_s))
     if not due(finding, noted, NOW, rules):
         return
@@ -205,12 +205,12 @@ def test_what_was_repaired_and_settled_is_not_repaired_again(
     kind: FindingKind, rules: AuditRules, age_s: float
 ) -> None:
     noted = Noted(NOW - timedelta(seconds=age_s), NOW, settled=True)
-    assert not due(Finding("s", kind, "d", 1, since=LONG_AGO), noted, NOW, rules)
+    assert not due(AuditFinding("s", kind, "d", 1, since=LONG_AGO), noted, NOW, rules)
 
 
 def test_a_delivery_is_ordered_again_after_its_time_and_not_at_every_audit() -> None:
     rules = AuditRules()
-    finding = Finding("s", FindingKind.UNDELIVERED, "d", 1, since=LONG_AGO)
+    finding = AuditFinding("s", FindingKind.UNDELIVERED, "d", 1, since=LONG_AGO)
     for passed, wanted in ((0, False), (rules.resend_s - 1, False), (rules.resend_s, True)):
         noted = Noted(LONG_AGO, NOW - timedelta(seconds=passed))
         assert due(finding, noted, NOW, rules) is wanted
@@ -219,10 +219,10 @@ def test_a_delivery_is_ordered_again_after_its_time_and_not_at_every_audit() -> 
 def test_what_only_begins_is_no_finding_yet() -> None:
     rules = AuditRules()
     for kind in (FindingKind.NOT_STARTED, FindingKind.UNRECORDED, FindingKind.UNDELIVERED):
-        young = Finding("s", kind, "d", 1, since=NOW - timedelta(seconds=1))
+        young = AuditFinding("s", kind, "d", 1, since=NOW - timedelta(seconds=1))
         assert not reportable(young, NOW, rules)
         assert reportable(replace(young, since=LONG_AGO), NOW, rules)
-    assert reportable(Finding("s", FindingKind.ORPHAN, "d", 1), NOW, rules)
+    assert reportable(AuditFinding("s", FindingKind.ORPHAN, "d", 1), NOW, rules)
 
 
 # --- evidence that comes late

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from crawler_lifecycle.domain import cadence, errors, names
-from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind, check_tasks, effective_args
+from crawler_lifecycle.domain import errors, ladder, names
+from crawler_lifecycle.domain.arguments import Argument
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind, check_tasks, effective_args
 from crawler_lifecycle.domain.run import (
     ChildTask,
     EndedTasks,
@@ -157,13 +158,13 @@ def test_stops_merge_to_the_first_time_the_most_force_and_the_person() -> None:
 
 
 def test_the_ladder() -> None:
-    assert [cadence.poll_interval(n, None) / 60 for n in range(8)] == [1, 2, 3, 5, 8, 15, 15, 15]
-    assert [cadence.poll_interval(n, [0.05, 0.1]) for n in range(3)] == [3.0, 6.0, 6.0]
-    assert cadence.poll_interval(0, [0.001]) == 1.0
-    assert cadence.poll_interval(0, [0.001], last_look_seconds=4) == 8.0
-    assert [cadence.start_check_interval(n, 6) for n in (1, 10, 11, 12)] == [6, 6, 9, 13.5]
-    assert cadence.start_check_interval(500, 6) == 60
-    assert cadence.start_check_interval(99, 120) == 120
+    assert [ladder.poll_interval(n, None) / 60 for n in range(8)] == [1, 2, 3, 5, 8, 15, 15, 15]
+    assert [ladder.poll_interval(n, [0.05, 0.1]) for n in range(3)] == [3.0, 6.0, 6.0]
+    assert ladder.poll_interval(0, [0.001]) == 1.0
+    assert ladder.poll_interval(0, [0.001], last_look_seconds=4) == 8.0
+    assert [ladder.start_check_interval(n, 6) for n in (1, 10, 11, 12)] == [6, 6, 9, 13.5]
+    assert ladder.start_check_interval(500, 6) == 60
+    assert ladder.start_check_interval(99, 120) == 120
 
 
 def test_names_are_stable_and_fit() -> None:

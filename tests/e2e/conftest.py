@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.world import World
-from tests.support.mariadb import mariadb
-
-__all__ = ["mariadb"]
 
 HERE = Path(__file__).parent
 TABLE = pytest.StashKey[list[str]]()

@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -457,10 +456,6 @@ def cells_of(database: str) -> list[Any]:
     return [pytest.param(cell, id=cell.id, marks=() if cell in sample else pytest.mark.slow) for cell in mine]
 
 
-#: A batch that failed is played once more when it is asked for again, as a test that missed a deadline is.
-PLAYS = 2
-
-
 @dataclass
 class Matrix:
     """The drills of the cells that this session asks for; a batch runs when its first cell is asked for."""
@@ -469,7 +464,6 @@ class Matrix:
     cells: list[Cell]
     drills: dict[str, Drill] = field(default_factory=dict)
     failures: dict[tuple[str, bool], BaseException] = field(default_factory=dict)
-    plays: Counter[tuple[str, bool]] = field(default_factory=Counter)
 
     @classmethod
     def of(cls, request: pytest.FixtureRequest, world: StopWorld) -> Matrix:
@@ -480,9 +474,7 @@ class Matrix:
     def drill(self, cell: Cell) -> Drill:
         """The drill of this cell, after everything. Raises what made its batch fail."""
         key = batch_of(cell)
-        if cell.id not in self.drills or (key in self.failures and self.plays[key] < PLAYS):
-            self.failures.pop(key, None)
-            self.plays[key] += 1
+        if cell.id not in self.drills:
             mine = [Drill(self.world, c) for c in self.cells if batch_of(c) == key]
             self.drills |= {drill.cell.id: drill for drill in mine}
             began = time.monotonic()

@@ -25,7 +25,7 @@ from typing import Any
 import pymysql
 from temporalio.client import WorkflowUpdateStage
 
-from crawler_lifecycle.cli import processes
+from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.domain import names
 from tests.e2e.world import PATIENCE_S, TERMINAL, Row, World, until
 from tests.support.mariadb import MariaDb

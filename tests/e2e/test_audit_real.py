@@ -201,6 +201,7 @@ def test_a_crawler_that_outlives_its_supervisor_and_forges_its_end_executes(stac
     settled(stack)
 
 
+@pytest.mark.slow
 def test_what_was_not_delivered_is_sent_again(stack: World) -> None:
     """The workflow is terminated while the archive cannot be written."""
     stack.healthy()
@@ -235,7 +236,7 @@ def test_a_run_whose_starter_died_is_started(stack: World) -> None:
     store = open_store(str(stack.stack.addresses["database"]))
     try:
         request = RunRequest(crawler="plain", args=SHORT, poll_minutes=[0.02])
-        row, _ = store.reserve_run(request, f"reserved-{time.monotonic_ns()}")
+        row, _ = store.initiation.reserve_run(request, f"reserved-{time.monotonic_ns()}")
     finally:
         store.close()
     assert audit(stack)["repaired"] == {"not_started": 1}
@@ -244,6 +245,7 @@ def test_a_run_whose_starter_died_is_started(stack: World) -> None:
     settled(stack)
 
 
+@pytest.mark.slow
 def test_a_temporal_that_has_forgotten_everything_is_noticed_within_a_minute(stack: World) -> None:
     """Its database is gone and an empty one is in its place. No audit is asked for."""
     stack.healthy()

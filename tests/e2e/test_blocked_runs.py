@@ -16,6 +16,8 @@ from examples.story_checks import task_processes
 from tests.e2e.world import ENDLESS, QUICK, World, until
 from tests.support.builds import ROOT, Change, build
 
+pytestmark = pytest.mark.slow
+
 #: Far more than it takes; how long it took is printed and written down in docs/deployment.md.
 SHOWN_S = 150.0
 #: The longer a step has failed, the longer the server leaves it alone before the next try.
@@ -103,7 +105,6 @@ def test_a_blocked_run_is_told_and_goes_on_with_a_build_that_mends_it(
     assert listed(ours, run_id) is None
 
 
-@pytest.mark.slow
 def test_a_crawl_that_ends_while_its_run_is_blocked_is_found_by_the_next_build(ours: World, tmp_path: Path) -> None:
     """With nothing done by anybody but the deployment."""
     request = {"crawler": "plain", "args": {"max_pages": "12", "delay": "0.3"}, **QUICK}
@@ -128,7 +129,6 @@ def test_a_crawl_that_ends_while_its_run_is_blocked_is_found_by_the_next_build(o
     ours.prove(run_id, "COMPLETED", "finished")
 
 
-@pytest.mark.slow
 def test_without_a_worker_a_run_says_so(ours: World) -> None:
     """Its next step is not failing, it is not taken up: another cure."""
     run_id = ours.gateway.start({"crawler": "plain", "args": ENDLESS, **QUICK}, "blocked-nobody")["run_id"]

@@ -17,13 +17,15 @@ from datetime import UTC, datetime
 import pytest
 from temporalio.common import SearchAttributeKey
 
-from crawler_lifecycle.cli import processes
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.supervise import Part
+from crawler_lifecycle.cli.stack import processes
+from crawler_lifecycle.cli.stack.supervise import Part
 from crawler_lifecycle.domain.run import Stage
 from tests.e2e.stopping import QUICK, StopWorld
 from tests.e2e.world import TERMINAL, Row, moment, until
 from tests.support.builds import command
+
+pytestmark = pytest.mark.slow
 
 LONG = 3600.0
 STAGE = SearchAttributeKey.for_keyword("CrawlStage")
@@ -229,7 +231,7 @@ class Frozen:
         return moment(self.world.query("SELECT verified_at FROM run_history WHERE run_id = ?", run)[0][0])
 
 
-@pytest.fixture(scope="module", params=[pytest.param("retried", marks=pytest.mark.slow), "resumed"])
+@pytest.fixture(scope="module", params=["retried", "resumed"])
 def frozen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frozen]:
     folder = tmp_path_factory.mktemp(f"frozen-{request.param}") / "state"
     # Scheduled audits would take over runs whose workflow was terminated, where the story takes long.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.gateway.openapi import text as openapi_text
+from crawler_lifecycle.gateway.openapi_file import text as openapi_text
 from tests.e2e.world import QUICK, World, until
 
 PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"

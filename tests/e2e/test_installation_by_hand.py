@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.cli import processes, temporal_server
-from crawler_lifecycle.cli.supervise import Part, Supervisor
-from tests.database.test_installation import DOCS, SECTION, block, here, installed
+from crawler_lifecycle.cli.stack import processes, temporal_server
+from crawler_lifecycle.cli.stack.supervise import Part, Supervisor
+from tests.adapters.database.test_installation import DOCS, SECTION, block, here, installed
 from tests.e2e.world import end_all_below, until
 from tests.support.mariadb import MariaDb
 from tests.support.s3 import ACCESS_KEY, SECRET_KEY, Bucket, rclone_s3
@@ -134,9 +134,15 @@ class Machine:
 
 
 @pytest.fixture
+def server(mariadb: MariaDb) -> MariaDb:
+    """The database server of ``installed``."""
+    return mariadb
+
+
+@pytest.fixture
 def machine(installed: MariaDb, tmp_path: Path) -> Iterator[Machine]:
-    with rclone_s3() as server:
-        ready = Machine(tmp_path, installed, server.bucket())
+    with rclone_s3() as storage:
+        ready = Machine(tmp_path, installed, storage.bucket())
         try:
             yield ready
         finally:

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from crawler_lifecycle.cli.health import answers
 from crawler_lifecycle.cli.problems import CommandFailed
+from crawler_lifecycle.cli.stack.health import answers
 from tests.e2e.world import ENDLESS, PARTS, QUICK, TERMINAL, World, moment, until
 
 MOMENTS = ("accepted", "executing", "ending")

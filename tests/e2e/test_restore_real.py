@@ -15,6 +15,8 @@ import yaml
 from tests.e2e.test_audit_real import EVERY_S, audit, crawlctl, crawlers_of
 from tests.e2e.world import QUICK, World, until
 
+pytestmark = pytest.mark.slow
+
 #: It needs nothing of the stack, which is away for a while.
 SLEEP = "import json, os, time; time.sleep(float(json.loads(os.environ['CRAWL_ARGS'])['seconds']))"
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.cli import processes
 from crawler_lifecycle.cli.gateway import Gateway
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.runner.state import NOT_ASKED, NOT_CLEAN, WENT_ON
 from examples.story_checks import CHECKS, task_processes
 from tests.e2e.world import ENDLESS, QUICK, Row, World, moment, until

@@ -14,6 +14,8 @@ from tests.e2e.deploys import history, served_by
 from tests.e2e.world import ENDLESS, QUICK, World, until
 from tests.support.builds import ROOT, Change, build
 
+pytestmark = pytest.mark.slow
+
 #: No limit passes before the test has seen what it wants to see, on whatever machine.
 UNHURRIED = (
     Change("workflows/policies.py", "DEPLOY = Policy(QUEUE_CLUSTER, 40,", "DEPLOY = Policy(QUEUE_CLUSTER, 900,"),

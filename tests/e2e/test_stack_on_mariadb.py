@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.world import ENDLESS, QUICK, World, until
 from tests.support.mariadb import MariaDb
+from tests.support.servers import SERVERS, empty_database
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,8 +55,9 @@ def test_the_worker_is_killed(mariadb_world: World) -> None:
     world.prove(run_id, "COMPLETED", "finished")
 
 
-def test_the_story(mariadb: MariaDb, tmp_path: Path) -> None:
-    with mariadb.database() as url:
+@pytest.mark.parametrize("kind", SERVERS)
+def test_the_story(kind: str, tmp_path: Path) -> None:
+    with empty_database(kind, tmp_path) as url:
         words = ["--state-dir", str(tmp_path / "state"), "--free-ports", "--database", url]
         told = subprocess.run(
             [sys.executable, "-m", "examples.story", *words],

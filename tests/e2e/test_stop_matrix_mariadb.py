@@ -11,7 +11,7 @@ from tests.e2e.stopping import StopWorld
 from tests.support.mariadb import running_mariadb
 from tests.support.stop_table import Cell
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.servers]
 
 
 @pytest.fixture(scope="module")

@@ -96,6 +96,7 @@ def test_counters_are_on_record_between_looks(world: World) -> None:
     until(lambda: world.closed([run_id]), "the end of the run")
 
 
+@pytest.mark.slow
 def test_two_workers_notice_the_same_and_send_little(world: World) -> None:
     world.deploy(ROOT, "worker-2")
     try:
@@ -130,6 +131,7 @@ def test_what_ended_while_no_worker_was_there_is_noticed_by_the_next(world: Worl
     assert world.status(run_id) == "FAILED"
 
 
+@pytest.mark.slow
 def test_switched_off_the_ladder_finds_the_same(world: World) -> None:
     world.deploy(ROOT, LIFECYCLE_WORKER__WAKE_UPS="false")
     try:
@@ -142,6 +144,7 @@ def test_switched_off_the_ladder_finds_the_same(world: World) -> None:
         world.deploy(ROOT)
 
 
+@pytest.mark.slow
 def test_an_observer_of_its_own_wakes_for_workers_that_do_not_look_out(world: World) -> None:
     world.deploy(ROOT, LIFECYCLE_WORKER__WAKE_UPS="false")
     try:

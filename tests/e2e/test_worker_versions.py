@@ -16,6 +16,8 @@ from tests.e2e.deploys import served_by
 from tests.e2e.world import ENDLESS, QUICK, World, until
 from tests.support.builds import ROOT
 
+pytestmark = pytest.mark.slow
+
 DOCS = ROOT / "docs" / "deployment.md"
 A, B = "worker-a", "worker-b"
 

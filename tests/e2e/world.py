@@ -19,13 +19,13 @@ from typing import Any, TypeVar
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from crawler_lifecycle.cli import processes, temporal_server
 from crawler_lifecycle.cli.gateway import Gateway
 from crawler_lifecycle.cli.problems import CommandFailed
-from crawler_lifecycle.cli.stack import Stack
-from crawler_lifecycle.cli.supervise import Part
+from crawler_lifecycle.cli.stack import processes, temporal_server
+from crawler_lifecycle.cli.stack.stack import Stack
+from crawler_lifecycle.cli.stack.supervise import Part
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.cadence import LATE_TOLERANCE_SECONDS
+from crawler_lifecycle.domain.ladder import LATE_TOLERANCE_SECONDS
 from examples.story_checks import CHECKS, Places, query
 from tests.support.builds import command, environment
 
@@ -40,7 +40,7 @@ QUICK: Row = {"poll_minutes": [0.02, 0.03], "limits": {"start_check_s": 0.3}}
 #: A crawl that only a stop ends within the time of a test: the site has 234 pages, which take 20 minutes.
 ENDLESS = {"max_pages": "100000", "delay": "5"}
 #: Far longer than anything takes that works; a wait that reaches it has failed.
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0
 
 
 def until(condition: Callable[[], T], what: str, seconds: float = PATIENCE_S) -> T:

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from demo_site import ROOT, RunningSite, running_site
+
+from tests.examples.demo_site import ROOT, RunningSite, running_site
 
 if str(ROOT) not in sys.path:  # bare `pytest` does not put the project's folder there, `python -m pytest` does
     sys.path.insert(0, str(ROOT))

@@ -15,13 +15,13 @@ from http.client import HTTPException
 from urllib.parse import urljoin
 
 import pytest
-from demo_site import ROOT, RunningSite, running_site
 
 from examples.site import models
 from examples.site.app import create_app
 from examples.site.markup import clean, first_sentence, text_of
 from examples.site.models import Catalogue
 from examples.site.pages import RETIRED, UNSTEADY_EVERY, NoSuchPage, Pages, relative
+from tests.examples.demo_site import ROOT, RunningSite, running_site
 
 LOCATION = "{http://www.sitemaps.org/schemas/sitemap/0.9}loc"
 

@@ -18,10 +18,10 @@ CODE = """
 import os, sys
 from crawler_lifecycle.gateway import app
 from crawler_lifecycle.gateway.serve import serve
-from crawler_lifecycle.gateway.workflows import LateTemporal
+from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.settings import Settings
 app.READY_TIMEOUT_S = 60.0
-LateTemporal.__init__.__kwdefaults__["timeout_s"] = 60.0
+Workflows.__init__.__kwdefaults__["timeout_s"] = 60.0
 code = serve(Settings.load())
 sys.stderr.flush()
 os._exit(code)
@@ -70,7 +70,7 @@ def gateway(settings: dict[str, str], folder: Path) -> Iterator[Gateway]:
         # Into a file: a pipe that nobody reads would stop it.
         process = subprocess.Popen([sys.executable, "-c", CODE], env=settings, stderr=sink, cwd=folder)
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 150
         while not (found := re.search(r"listens on (http://[^\s\"]+)", log.read_text())):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < until, log.read_text()

@@ -13,20 +13,22 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.adapters.database import SqlRunStore
-from crawler_lifecycle.client import TemporalUnavailable
+from crawler_lifecycle.adapters.database import SqlStore
+from crawler_lifecycle.domain.arguments import Argument
 from crawler_lifecycle.domain.audit import AuditReport, Unknown
-from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.names import export_workflow_id
-from crawler_lifecycle.domain.run import RunRef, RunRequest, RunStatus, StopRequest, Verdict
+from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopRequest, Verdict
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.fakes.services import FakeScheduler
+from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.app import create_app
-from crawler_lifecycle.gateway.auth import Entrance
-from crawler_lifecycle.gateway.commands import Commands
-from crawler_lifecycle.gateway.crawlers import Crawlers
-from crawler_lifecycle.gateway.sweep import Sweep
-from crawler_lifecycle.gateway.troubles import Trouble
+from crawler_lifecycle.gateway.runs.commands import Commands
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.runs.sweep import Sweep
 from crawler_lifecycle.ports import Deployed, Fence, Owner, RunHandle
+from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
 
 BASE = "http://127.0.0.1:8500"
 
@@ -63,7 +65,7 @@ class FakeWorkflows:
     started: list[tuple[str, RunRequest]] = field(default_factory=list)
     signals: list[tuple[str, StopRequest | None]] = field(default_factory=list)
     exports: list[tuple[Fence, bool, bool]] = field(default_factory=list)
-    troubles: dict[str, Trouble] = field(default_factory=dict)
+    troubles: dict[str, WorkflowProblem] = field(default_factory=dict)
     listed: dict[str, str] = field(default_factory=dict)
     audits: list[bool] = field(default_factory=list)
     report: AuditReport | None = None
@@ -108,11 +110,11 @@ class FakeWorkflows:
         found = self.open.get(workflow_id)
         return found is not None and first_run_id in (None, found)
 
-    async def trouble(self, workflow_id: str) -> Trouble | None:
+    async def problem(self, workflow_id: str) -> WorkflowProblem | None:
         await self._reach()
         return self.troubles.get(workflow_id)
 
-    async def troubled(self) -> dict[str, str]:
+    async def problems(self) -> dict[str, str]:
         await self._reach()
         return dict(self.listed)
 
@@ -133,7 +135,7 @@ class FakeWorkflows:
 class World:
     """Everything around one gateway, and the workflow's part of the conversation with the store."""
 
-    def __init__(self, store: SqlRunStore, clock: Clock) -> None:
+    def __init__(self, store: SqlStore, clock: Clock) -> None:
         self.store = store
         self.clock = clock
         self.workflows = FakeWorkflows()
@@ -150,26 +152,34 @@ class World:
             yield client
 
     def sweep(self) -> Sweep:
-        commands = Commands(self.store, self.workflows, Crawlers(self.scheduler), self.clock)
-        return Sweep(self.store, self.workflows, commands, every_s=15, clock=self.clock)
+        commands = Commands(
+            self.store.initiation,
+            self.store.additions,
+            self.store.stops,
+            self.store.runs,
+            self.workflows,
+            Crawlers(self.scheduler),
+            self.clock,
+        )
+        return Sweep(self.store.sweep, self.store.runs, self.workflows, commands, every_s=15, clock=self.clock)
 
     # --- what a workflow would do -------------------------------------------------------------------------------
 
     def ref(self, run_id: int) -> RunRef:
-        row = self.store.get_run(run_id)
+        row = self.store.runs.get_run(run_id)
         assert row is not None
         return row.ref
 
     def claim(self, run_id: int, *, rerun: bool = False) -> RunHandle:
         """The open workflow of the run claims it."""
-        row = self.store.get_run(run_id)
+        row = self.store.runs.get_run(run_id)
         assert row is not None
         workflow_id = next(w for w, request in reversed(self.workflows.started) if request.run_id == run_id)
         owner = Owner(workflow_id, self.workflows.open[workflow_id])
-        return self.store.claim_run(RunRequest(run_id=run_id, rerun=rerun), owner, lambda _: False)
+        return self.store.initiation.claim_run(RunRequest(run_id=run_id, rerun=rerun), owner, lambda _: False)
 
     def fence(self, run_id: int) -> Fence:
-        row = self.store.get_run(run_id)
+        row = self.store.runs.get_run(run_id)
         assert row is not None
         assert row.owner_run_id is not None
         return Fence(run_id, row.attempt, row.owner_run_id, row.run_uid)
@@ -177,15 +187,15 @@ class World:
     def end(self, run_id: int, status: RunStatus = RunStatus.FAILED, *, close: bool = True) -> None:
         """The run gets its verdict; its workflow closes unless it still exports."""
         fence = self.fence(run_id)
-        self.store.refuse_queued(fence, "no such image")
-        self.store.end_run(fence, lambda groups, stop: Verdict(status, "finished", "It is over"))
+        self.store.deployment.refuse_queued(fence, "no such image")
+        self.store.completion.end_run(fence, lambda groups, stop: Verdict(status, "finished", "It is over"))
         if close:
-            row = self.store.get_run(run_id)
+            row = self.store.runs.get_run(run_id)
             assert row is not None
             self.workflows.open.pop(row.owner_workflow_id or "")
 
     def deploy(self, run_id: int) -> None:
         fence = self.fence(run_id)
-        tasks, _ = self.store.offer_tasks(fence, 100, None, self.clock() + timedelta(seconds=25))
+        tasks, _ = self.store.deployment.offer_tasks(fence, 100, None, self.clock() + timedelta(seconds=25))
         answers = [Deployed(t.index, "created", f"crawl-{t.index}", f"uid-{t.index}") for t in tasks]
-        self.store.record_deployed(fence, "fake", answers, self.clock())
+        self.store.deployment.record_deployed(fence, "fake", answers, self.clock())

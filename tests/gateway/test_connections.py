@@ -15,7 +15,7 @@ import uvicorn
 
 from crawler_lifecycle.web import listening
 from crawler_lifecycle.web.listening import Connection, bind
-from crawler_lifecycle.web.serving import HEAD_MAX, HEADERS_MAX, TARGET_MAX, Bodies, Guard
+from crawler_lifecycle.web.serving import HEAD_MAX, HEADERS_MAX, TARGET_MAX, BodyLimit, Guard
 
 GET = b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -42,7 +42,7 @@ def server() -> Iterator[uvicorn.Server]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(listening, "_WATCH_EVERY_S", 0.05)
         config = uvicorn.Config(
-            Guard(Bodies(_app, limit=lambda _: 1000)),
+            Guard(BodyLimit(_app, limit=lambda _: 1000)),
             http=Patient,
             ws="none",
             log_config=None,
@@ -127,7 +127,7 @@ def test_so_does_one_that_begins_a_second_request_and_stops(server: Any, time_is
 
 def test_so_does_one_that_sends_a_head_letter_by_letter(server: Any, time_is_up: Callable[[], None]) -> None:
     def trickle() -> None:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 150
         while time.monotonic() < until:
             connection.sendall(b"G")
             time.sleep(0.02)
@@ -144,7 +144,7 @@ def test_a_client_that_does_not_read_loses_its_connection(server: Any, time_is_u
         assert connection.recv(1) == b"H"
         time_is_up()
         # Reading on would be what keeps it, so the server alone is looked at.
-        state, until = server.server_state, time.monotonic() + 60
+        state, until = server.server_state, time.monotonic() + 150
         while (state.tasks or state.connections) and time.monotonic() < until:
             time.sleep(0.02)
         assert not state.tasks

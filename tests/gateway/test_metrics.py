@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from fastapi.testclient import TestClient
-from gateway_world import World
 from prometheus_client.parser import text_string_to_metric_families
+
+from tests.gateway.gateway_world import World
 
 
 def _samples(client: TestClient) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from gateway_process import environment, gateway, refused
 
-from crawler_lifecycle.gateway.auth import new_token
+from crawler_lifecycle.gateway.access.tokens import new_token
+from tests.gateway.gateway_process import environment, gateway, refused
+
+pytestmark = pytest.mark.processes
 
 MIB = 1024 * 1024
 

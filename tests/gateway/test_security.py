@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 from fastapi.testclient import TestClient
-from gateway_process import environment, gateway
-from gateway_world import World
 
 from crawler_lifecycle.adapters.database import upgrade
+from tests.gateway.gateway_process import environment, gateway
+from tests.gateway.gateway_world import World
 
 HOSTILE = [
     "' OR '1'='1",
@@ -74,14 +74,14 @@ def run_id(world: World, client: TestClient) -> int:
 def test_what_is_not_declared_is_refused_by_name_and_nothing_happens(
     world: World, client: TestClient, run_id: int, path: str, body: dict[str, Any]
 ) -> None:
-    before = world.store.get_run(run_id)
+    before = world.store.runs.get_run(run_id)
     for name, value in UNDECLARED.items():
         answer = client.post(path.format(run_id), json={**body, name: value})
         assert answer.status_code == 422, (path, name)
         assert [error["field"] for error in answer.json()["errors"]] == [name]
         assert "unknown" in answer.json()["errors"][0]["message"]
-    assert world.store.get_run(run_id) == before
-    assert len(world.store.list_runs()) == 1
+    assert world.store.runs.get_run(run_id) == before
+    assert len(world.store.runs.list_runs()) == 1
 
 
 def test_undeclared_fields_are_refused_at_every_depth(world: World, client: TestClient) -> None:
@@ -91,7 +91,7 @@ def test_undeclared_fields_are_refused_at_every_depth(world: World, client: Test
         {"limits": {"run_timeout_s": 5, "owner": "x"}},
     ):
         assert client.post("/v1/runs", json={"crawler": "plain", **more}).status_code == 422
-    assert world.store.list_runs() == []
+    assert world.store.runs.list_runs() == []
 
 
 def test_undeclared_parameters_are_refused_on_every_list(client: TestClient, run_id: int) -> None:
@@ -118,7 +118,7 @@ def test_a_filter_finds_what_is_equal_and_runs_nothing(
         assert answer.status_code in (200, 422), (text, answer.text)
         if answer.status_code == 200:
             assert answer.json()["runs"] == [], text
-    assert [row.run_id for row in world.store.list_runs()] == [run_id]
+    assert [row.run_id for row in world.store.runs.list_runs()] == [run_id]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_ids_and_tokens_of_pages_are_no_code_either(
         answer = client.get(path.format(run_id), params={name: text})
         assert answer.status_code == 422, (text, answer.text)
         assert client.get("/v1/events", headers={"Last-Event-ID": text.encode()}).status_code == 422
-    assert [row.run_id for row in world.store.list_runs()] == [run_id]
+    assert [row.run_id for row in world.store.runs.list_runs()] == [run_id]
 
 
 def test_stored_text_comes_back_as_it_was_and_as_json(client: TestClient) -> None:
@@ -193,4 +193,4 @@ def test_added_tasks_need_a_usable_key_as_well(world: World, client: TestClient,
     world.claim(number)
     answer = client.post(f"/v1/runs/{number}/tasks", json={"tasks": [{"args": {}}]}, headers={"Idempotency-Key": key})
     assert answer.status_code == 422, answer.text
-    assert len(world.store.list_tasks(number)) == 1
+    assert len(world.store.tasks.list_tasks(number)) == 1

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 import crawler_lifecycle.generic
 import crawler_lifecycle.runner
-from crawler_lifecycle.generic.site_crawler.patience import PAUSE_MAX_S, seconds_of
 from crawler_lifecycle.generic.site_crawler.redirects import Redirects
+from crawler_lifecycle.generic.site_crawler.retry_after import PAUSE_MAX_S, seconds_of
 from crawler_lifecycle.generic.site_crawler.scope import MAX_PAGES, Scope
 from tests.support.generic_site import LOOPS, Most, nasty_server, write_pages
 
@@ -95,13 +95,14 @@ def folder_site(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     pages = tmp_path / "pages"
     pages.mkdir()
     titles = write_pages(pages)
-    command = [sys.executable, "-m", "crawler_lifecycle.cli.site", "--port", "0", "--folder", str(pages)]
+    command = [sys.executable, "-m", "crawler_lifecycle.cli.stack.site", "--port", "0", "--folder", str(pages)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         yield server.stdout.readline().strip(), titles
         server.terminate()
 
 
+@pytest.mark.processes
 def test_an_item_for_every_page_of_a_folder(crawl: Crawl, folder_site: tuple[str, dict[str, str]]) -> None:
     site, titles = folder_site
     summary = crawl.run(start=site)
@@ -118,6 +119,7 @@ def test_an_item_for_every_page_of_a_folder(crawl: Crawl, folder_site: tuple[str
     assert found["/chapter-1.html"]["links"] == 3
 
 
+@pytest.mark.processes
 def test_traps_end(crawl: Crawl) -> None:
     # One request at a time: what is endless cannot run ahead of a late answer, and take the places of the rest.
     settings = {"DOWNLOAD_MAXSIZE": "100000", "CONCURRENT_REQUESTS": "1"}
@@ -141,6 +143,7 @@ def test_traps_end(crawl: Crawl) -> None:
     assert items["/down"]["status"] == 503
 
 
+@pytest.mark.processes
 def test_a_redirect_inside_the_site_is_followed(crawl: Crawl) -> None:
     """Without the endless traps, whose pages would race with it for the last places."""
     with nasty_server() as (site, _):
@@ -152,6 +155,7 @@ def test_a_redirect_inside_the_site_is_followed(crawl: Crawl) -> None:
     assert crawl.skipped["/chain"].startswith("302 leads to an address that allow or deny leaves out: http://")
 
 
+@pytest.mark.processes
 def test_everything_that_leads_into_a_loop_of_redirects_is_on_record(crawl: Crawl) -> None:
     with nasty_server() as (site, _):
         crawl.run(start=f"{site}/loops")
@@ -182,6 +186,7 @@ def test_loops_of_redirects_are_found_in_any_order(targets: dict[int, int], orde
     assert sorted(caught) == sorted(str(source) for source in targets if not ends(source))
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("what", ["tags", "attributes"])
 def test_a_page_that_is_too_much_for_a_parser_is_skipped(crawl: Crawl, what: str) -> None:
     """The crawler has 256 MiB at most: parsed, either takes more, or minutes."""
@@ -194,12 +199,14 @@ def test_a_page_that_is_too_much_for_a_parser_is_skipped(crawl: Crawl, what: str
     assert summary["peak_memory"] < 400 * 2**20
 
 
+@pytest.mark.processes
 def test_a_large_page_of_words_is_a_page(crawl: Crawl) -> None:
     with nasty_server() as (site, _):
         summary = crawl.run(start=f"{site}/giant?words")
     assert (summary["exit"], [item["words"] for item in crawl.items]) == (0, [2_000_000])
 
 
+@pytest.mark.processes
 def test_a_server_that_names_a_time_is_left_alone_until_then(crawl: Crawl) -> None:
     with nasty_server() as (site, asked):
         summary = crawl.run(start=f"{site}/later", settings={"RETRY_TIMES": "2"})
@@ -229,6 +236,7 @@ def test_no_retry_after_breaks_the_walk(header: bytes) -> None:
     assert 0 <= seconds_of(header, 1000.0) <= PAUSE_MAX_S
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("save", ["html", "text"])
 def test_pages_are_kept(crawl: Crawl, folder_site: tuple[str, dict[str, str]], save: str) -> None:
     site, _ = folder_site
@@ -242,6 +250,7 @@ def test_pages_are_kept(crawl: Crawl, folder_site: tuple[str, dict[str, str]], s
     assert "body" not in crawl.items[0]
 
 
+@pytest.mark.processes
 def test_a_query_that_grows_is_bounded_by_pages_or_depth(crawl: Crawl) -> None:
     with nasty_server() as (site, _):
         # One request at a time: with eight, a machine that answers one of them late lets the others run ahead of it.
@@ -256,6 +265,7 @@ def test_a_query_that_grows_is_bounded_by_pages_or_depth(crawl: Crawl) -> None:
     assert {_path(item["url"]) for item in crawl.items} == {f"/calendar{q}" for q in ("", "?1", "?2", "?3", "?5")}
 
 
+@pytest.mark.processes
 def test_allow_is_for_what_is_followed(crawl: Crawl, folder_site: tuple[str, dict[str, str]]) -> None:
     site, _ = folder_site
     crawl.run(start=site, allow="/chapter")
@@ -264,14 +274,15 @@ def test_allow_is_for_what_is_followed(crawl: Crawl, folder_site: tuple[str, dic
     }
 
 
+@pytest.mark.processes
 def test_stopped_it_goes_on_where_it_was_and_keeps_to_its_limit(crawl: Crawl) -> None:
     most = Most(8)
     with nasty_server(most) as (site, asked):
         first = crawl.start(start=f"{site}/calendar", max_pages="30")
-        until = time.monotonic() + 60
+        until = time.monotonic() + 150
         file = crawl.folder / "files" / "items.jsonl"
         while not file.exists() or len(file.read_text().splitlines()) < 5:
-            assert time.monotonic() < until, "not within 60 s"
+            assert time.monotonic() < until, "not within 150 s"
             time.sleep(0.02)
         first.send_signal(signal.SIGTERM)
         assert first.stdout is not None
@@ -292,6 +303,7 @@ def test_stopped_it_goes_on_where_it_was_and_keeps_to_its_limit(crawl: Crawl) ->
     assert len(asked) == len(set(asked)) + 1  # robots.txt once each time
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("start", "more"),
     [
@@ -310,6 +322,7 @@ def test_without_its_start_a_crawl_has_failed(crawl: Crawl, start: str, more: di
     assert summary["message"] in crawl.output
 
 
+@pytest.mark.processes
 def test_a_start_that_moved_is_followed_whatever_is_allowed(crawl: Crawl) -> None:
     with nasty_server() as (site, _):
         summary = crawl.run(start=f"{site}/moved", max_depth="0", allow="elsewhere")
@@ -334,6 +347,7 @@ def test_wrong_arguments_are_refused_by_name(args: dict[str, str], words: str) -
         Scope.read(**args)
 
 
+@pytest.mark.processes
 def test_a_refusal_is_the_reason_of_the_end(crawl: Crawl) -> None:
     summary = crawl.run(start="http://127.0.0.1:9/", max_pages="many")
     assert summary["exit"] == 4

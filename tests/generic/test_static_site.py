@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from crawler_lifecycle.cli import site
+from crawler_lifecycle.cli.stack import site
 
 Answer = tuple[int, dict[str, str], bytes]
 Get = Callable[..., Answer]
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def get(folder: Path) -> Iterator[Get]:
-    command = [sys.executable, "-m", "crawler_lifecycle.cli.site", "--port", "0", "--folder", str(folder)]
+    command = [sys.executable, "-m", "crawler_lifecycle.cli.stack.site", "--port", "0", "--folder", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         address = urlsplit(process.stdout.readline().strip()).netloc

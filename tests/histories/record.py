@@ -33,7 +33,6 @@ from temporalio.client import (
 )
 
 from crawler_lifecycle.activities import audit
-from crawler_lifecycle.client import Lifecycle
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import AuditReport
 from crawler_lifecycle.domain.errors import NotDelivered, SchedulerUnavailable, StoreUnavailable
@@ -41,6 +40,7 @@ from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunResul
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from crawler_lifecycle.ports import Deployment, Event, Fence, Look, QueuedTask, TaskRef
+from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 from tests.support.lab import CRAWLERS, Lab, laboratory
 from tests.support.run_refs import run_ref
@@ -160,8 +160,8 @@ async def exported(lab: Lab) -> WorkflowHandle[Any, Any]:
     """The deliveries of an ended run, made again."""
     lab.cluster.folders[1, 0] = lab.folder
     await _to_its_end(lab, {"crawler": "books"})
-    row = lab.store.get_run(1)
-    workflow_id = await Lifecycle(lab.client).export_again(Fence(1, 1, row.owner_run_id, row.run_uid))
+    row = lab.store.runs.get_run(1)
+    workflow_id = await Workflows(lab.client).export_again(Fence(1, 1, row.owner_run_id, row.run_uid))
     first = (await lab.client.get_workflow_handle(workflow_id).describe()).run_id
     handle = lab.client.get_workflow_handle(workflow_id, run_id=first, first_execution_run_id=first)
     await handle.result()
@@ -306,9 +306,9 @@ async def stopped_pushing(lab: Lab) -> Handle:
 
     lab.outside.push = hang  # type: ignore[method-assign]
     handle = await lab.start({"crawler": "books"})
-    await lab.until(lambda: lab.store.list_runs() and lab.store.get_run(1).status == "PROCESSING")
+    await lab.until(lambda: lab.store.runs.list_runs() and lab.store.runs.get_run(1).status == "PROCESSING")
     await handle.signal("stop", {"requested_by": "ada"})
-    await lab.until(lambda: lab.store.get_run(1).status.terminal)
+    await lab.until(lambda: lab.store.runs.get_run(1).status.terminal)
     over.set()
     return await _ended(handle, "cancelled")
 
@@ -317,14 +317,14 @@ async def updated_for_long(lab: Lab) -> Handle:
     """An update that hangs until the history is long, and a stop meanwhile. By a server that likes short histories."""
     lab.cluster.behaviour = Behaviour(executes=None)
     begun, over = threading.Event(), threading.Event()
-    add = lab.store.add_tasks
+    add = lab.store.additions.add_tasks
 
     def hang(*args: Any) -> Any:
         begun.set()
         over.wait(120)
         return add(*args)
 
-    lab.store.add_tasks = hang
+    lab.store.additions.add_tasks = hang
     try:
         handle = await lab.start({"crawler": "books", "poll_minutes": [0.02]})
         await lab.snapshot_where(handle, lambda s: s.looks >= 1)
@@ -336,10 +336,10 @@ async def updated_for_long(lab: Lab) -> Handle:
         looks = (await lab.snapshot_where(handle, lambda s: s.notes)).looks
         await lab.snapshot_where(handle, lambda s: s.looks > looks)
         await handle.signal("stop", {"requested_by": "ada"})
-        await lab.until(lambda: lab.store.get_run(1).status.terminal)
+        await lab.until(lambda: lab.store.runs.get_run(1).status.terminal)
     finally:
         over.set()
-        del lab.store.add_tasks
+        del lab.store.additions.add_tasks
     return await _ended(handle, "cancelled")
 
 
@@ -397,14 +397,14 @@ async def nothing_to_prove(lab: Lab) -> Handle:
 
 async def stopped_before_verdict(lab: Lab) -> Handle:
     """Two stops while the verdict of a crawl that had finished could not be written: both are on record before it."""
-    judge = lab.store.end_run
+    judge = lab.store.completion.end_run
 
     def away(fence: Fence, how: Any) -> Any:
-        if len(lab.store.cancellations(fence.run_id)) < 2:
+        if len(lab.store.runs.cancellations(fence.run_id)) < 2:
             raise StoreUnavailable("not now")
         return judge(fence, how)
 
-    lab.store.end_run = away
+    lab.store.completion.end_run = away
     handle = await lab.start({"crawler": "books"})
     await lab.snapshot_where(handle, lambda s: s.stage == "completion")
     for by in ("ada", "ben"):
@@ -421,7 +421,7 @@ async def stop_taken_over(lab: Lab) -> Handle:
     await lab.until(lambda: lab.cluster.signals(1))
     await first.terminate("by an operator")
     again = await lab.start({"run_id": 1})
-    await lab.until(lambda: lab.store.get_run(1).attempt == 2)
+    await lab.until(lambda: lab.store.runs.get_run(1).attempt == 2)
     for index in (0, 1):
         lab.cluster.end_now(1, index, end=SHUTDOWN)
     return await _ended(again, "cancelled")
@@ -468,7 +468,7 @@ async def audited(lab: Lab) -> WorkflowHandle[Any, Any]:
 async def audited_long(lab: Lab) -> WorkflowHandle[Any, Any]:
     """An audit of so many pages that it continues as new."""
     for n in range(30):
-        lab.store.reserve_run(RunRequest(crawler="books"), f"r{n}")
+        lab.store.initiation.reserve_run(RunRequest(crawler="books"), f"r{n}")
     audit.PAGE, page = 1, audit.PAGE
     try:
         report = await _audit(lab)

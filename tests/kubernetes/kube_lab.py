@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,19 @@ from temporalio.client import Client
 
 from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
-from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
-from crawler_lifecycle.adapters.kubernetes.observer import KubernetesObserver
-from crawler_lifecycle.client import Lifecycle
+from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
+from crawler_lifecycle.background import Beside
 from crawler_lifecycle.domain.audit import AuditRules
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentRefused, SchedulerUnavailable
 from crawler_lifecycle.ports import Deployed, Deployment, RunRow, TaskRow
-from crawler_lifecycle.releasing import Releaser
 from crawler_lifecycle.settings import ClusterSettings
-from crawler_lifecycle.waking import Waker
+from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.worker.finalizer_release import Releaser
+from crawler_lifecycle.worker.wake_ups import Waker
 from tests.kubernetes.cluster.admin import AdminError
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.support.lab import Lab, laboratory
@@ -142,29 +142,31 @@ class KubeLab:
     # --- the database
 
     def run(self, run_id: int = 1) -> RunRow:
-        row: RunRow | None = self.lab.store.get_run(run_id)
+        row: RunRow | None = self.lab.store.runs.get_run(run_id)
         assert row is not None
         return row
 
     def tasks(self, run_id: int = 1, *, superseded: bool = False) -> list[TaskRow]:
-        rows: list[TaskRow] = self.lab.store.list_tasks(run_id, superseded=superseded)
+        rows: list[TaskRow] = self.lab.store.tasks.list_tasks(run_id, superseded=superseded)
         return rows
 
-    async def until_task(self, status: str, index: int = 0, seconds: float = 60, run_id: int = 1) -> TaskRow:
+    async def until_task(self, status: str, index: int = 0, seconds: float = 150, run_id: int = 1) -> TaskRow:
         """Wait until the database has the task in this status."""
 
         def there() -> TaskRow | None:
-            rows = [t for t in self.tasks(run_id) if t.task_index == index] if self.lab.store.get_run(run_id) else []
+            rows = (
+                [t for t in self.tasks(run_id) if t.task_index == index] if self.lab.store.runs.get_run(run_id) else []
+            )
             return rows[0] if rows and rows[0].status == status else None
 
         found: TaskRow = await self.lab.until(there, seconds)
         return found
 
-    async def until_said(self, words: str, seconds: float = 60, run_id: int = 1) -> str:
+    async def until_said(self, words: str, seconds: float = 150, run_id: int = 1) -> str:
         """Wait until the run or one of its tasks says these words."""
 
         def said() -> str | None:
-            row = self.lab.store.get_run(run_id)
+            row = self.lab.store.runs.get_run(run_id)
             texts = [row.waiting_for, row.look_error, *(t.reason for t in self.tasks(run_id))] if row else []
             return next((text for text in texts if text and words in text), None)
 
@@ -203,17 +205,12 @@ async def kube_laboratory(
         scheduler = KubeScheduler(deployer)
         lab.parts.cluster, lab.parts.scheduler = kubernetes, scheduler
         lab.parts.audit = audit or lab.parts.audit
-        releaser = Releaser(kubernetes, lab.store, turn_s=0.5)
-        over = asyncio.Event()
-        helpers = [asyncio.create_task(releaser.run(over))]
+        releaser = Releaser(kubernetes, lab.store.tasks, turn_s=0.5)
+        beside = await stack.enter_async_context(Beside())
+        beside.start(releaser.run())
         observer = KubernetesObserver(own) if watched else None
         if observer is not None:
-            waker = Waker(observer, lab.store, Lifecycle(client).look_now)
-            helpers.append(asyncio.create_task(waker.run(over)))
+            waker = Waker(observer, lab.store.wake_ups, Workflows(client).look_now)
+            beside.start(waker.run())
         await stack.enter_async_context(lab.working())
-        try:
-            yield KubeLab(lab, cluster, namespace, own, scheduler, releaser, observer)
-        finally:
-            over.set()
-            with suppress(asyncio.CancelledError):
-                await asyncio.gather(*helpers)
+        yield KubeLab(lab, cluster, namespace, own, scheduler, releaser, observer)

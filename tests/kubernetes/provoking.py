@@ -70,7 +70,7 @@ class Scene:
     def job(self) -> Json:
         return self.cluster.admin.get(f"{self.jobs}/{NAME}")
 
-    def until(self, right: Callable[[Json], Any], what: str, seconds: float = 60) -> None:
+    def until(self, right: Callable[[Json], Any], what: str, seconds: float = 150) -> None:
         """Wait until the objects are ``right``. Raises ``TimeoutError`` with what they were instead."""
         end = time.monotonic() + seconds
         while True:
@@ -96,7 +96,7 @@ class Scene:
         """Wait until the crawler has its handlers and a second of its life is over."""
         self.running()
         path = f"{self.pods}/{self.objects()['pods'][0]['metadata']['name']}/log"
-        end = time.monotonic() + 60
+        end = time.monotonic() + 150
         while "ready" not in self.cluster.admin.text(path):
             if time.monotonic() > end:
                 raise TimeoutError("the crawler does not come to its wait")
@@ -107,7 +107,7 @@ class Scene:
         self.until(lambda o: "terminated" in main(o)["state"], "ended")
         self.until(lambda o: o["pods"][0]["status"]["phase"] in ("Failed", "Succeeded"), "a final phase")
 
-    def waits(self, *reasons: str, seconds: float = 60) -> None:
+    def waits(self, *reasons: str, seconds: float = 150) -> None:
         """Return when it waits for one of these reasons, and not because a starved kubelet has not found out yet."""
 
         def known(objects: Json) -> bool:

@@ -186,7 +186,7 @@ def _big_files(scene: Scene) -> None:
     mounts = {"volumeMounts": [{"name": "files", "mountPath": "/files"}]}
     code = "open('/files/big', 'wb').write(bytes(32 << 20))\n" + WAITS
     scene.start(code, pod_spec={"volumes": volumes}, container=mounts)
-    scene.until(lambda o: o["pods"][0]["status"].get("reason") == "Evicted", "Evicted", 90)
+    scene.until(lambda o: o["pods"][0]["status"].get("reason") == "Evicted", "Evicted", 150)
 
 
 def _job_deadline(scene: Scene) -> None:
@@ -199,13 +199,13 @@ def _job_deadline(scene: Scene) -> None:
 def _job_deadline_no_pod(scene: Scene) -> None:
     _quota(scene)
     scene.start(job_spec={"activeDeadlineSeconds": 3})
-    scene.until(lambda o: [c for c in o["job"]["status"]["conditions"] if c["type"] == "Failed"], "Failed", 90)
+    scene.until(lambda o: [c for c in o["job"]["status"]["conditions"] if c["type"] == "Failed"], "Failed", 150)
 
 
 def _pod_deadline(scene: Scene) -> None:
     # It counts from the kubelet's first look at the pod, and the container is to execute by then.
     scene.start(pod_spec={"activeDeadlineSeconds": 12})
-    scene.until(lambda o: o["pods"][0]["status"].get("reason") == "DeadlineExceeded", "DeadlineExceeded", 90)
+    scene.until(lambda o: o["pods"][0]["status"].get("reason") == "DeadlineExceeded", "DeadlineExceeded", 150)
 
 
 def _failed_no_pod(code: str, **changes: Any) -> Play:
@@ -289,8 +289,8 @@ def _replaced(scene: Scene) -> None:
     scene.start(job_spec={"backoffLimit": 1})
     scene.running()
     scene.delete_pod(1)
-    scene.until(lambda o: len(o["pods"]) == 2, "two pods", 60)
-    scene.until(lambda o: _running_pods(o) == 1, "the second one runs", 60)
+    scene.until(lambda o: len(o["pods"]) == 2, "two pods", 150)
+    scene.until(lambda o: _running_pods(o) == 1, "the second one runs", 150)
 
 
 def _running_pods(objects: Mapping[str, Any]) -> int:
@@ -459,7 +459,7 @@ def _node_lost(scene: Scene) -> None:
     scene.start(kwok=True, pod_spec={"tolerations": _impatient()})
     scene.running()
     _lose_node(scene)
-    scene.until(lambda o: o["pods"][0]["metadata"]["deletionTimestamp"], "the taint manager", 60)
+    scene.until(lambda o: o["pods"][0]["metadata"]["deletionTimestamp"], "the taint manager", 150)
 
 
 def _node_lost_back(scene: Scene) -> None:

@@ -24,7 +24,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 DEAF = scripted(stop_after="3600s")
 
 
-@pytest_asyncio.fixture(loop_scope="session", params=[True, False], ids=["observed", "unobserved"])
+@pytest_asyncio.fixture(
+    loop_scope="session", params=[True, pytest.param(False, marks=pytest.mark.slow)], ids=["observed", "unobserved"]
+)
 async def kube(
     request: pytest.FixtureRequest, server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path
 ) -> AsyncIterator[KubeLab]:
@@ -63,7 +65,7 @@ async def test_a_service_account_that_is_missing_and_then_made(kube: KubeLab) ->
     kube.knows(QUICKLY)
     kube.cluster.admin.delete(kube.path("serviceaccounts", "crawl"))
     stays = await kube.lab.start(request())
-    await kube.lab.until(lambda: kube.lab.store.get_run(1))
+    await kube.lab.until(lambda: kube.lab.store.runs.get_run(1))
     goes = await kube.lab.start(request())
     for run_id in (1, 2):
         said = await kube.until_said("The service account", run_id=run_id)

@@ -20,6 +20,8 @@ from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.places import CGROUPS, Places, base
 from tests.kubernetes.cluster.processes import ClusterFailed, Part, until
 
+pytestmark = pytest.mark.slow
+
 UP = [sys.executable, "-m", "tests.kubernetes.cluster", "up"]
 POD = {
     "containers": [{"name": "crawler", "image": images.PYTHON, "imagePullPolicy": "Never"}],
@@ -77,7 +79,7 @@ def test_nothing_is_left(kwok: int, nodes: int) -> None:
         spec = POD | {"containers": [POD["containers"][0] | {"args": ["-c", "import time; time.sleep(600)"]}]}
         cluster.admin.post(f"/api/v1/namespaces/{namespace}/pods", {"metadata": {"name": "stays"}, "spec": spec})
         path = f"/api/v1/namespaces/{namespace}/pods/stays"
-        until(lambda: cluster.admin.get(path)["status"]["phase"] == "Running", "a running pod", 60)
+        until(lambda: cluster.admin.get(path)["status"]["phase"] == "Running", "a running pod", 150)
         assert _trace(name)
     assert _trace(name) == []
     assert not folder.exists()
@@ -120,7 +122,7 @@ def test_whoever_ends_it_every_process_ends(number: int, tmp_path: Path) -> None
     assert _processes(said["dir"])
     running.send_signal(number)
     assert running.wait(120) == (-number if number == signal.SIGKILL else 0)
-    until(lambda: not _processes(said["dir"]), "the end of every process", 60)
+    until(lambda: not _processes(said["dir"]), "the end of every process", 150)
     running.stdout.close()
     places = Places.take()
     assert _trace(places.name) == []
@@ -135,7 +137,7 @@ def test_it_ends_with_its_parent(tmp_path: Path) -> None:
     assert json.loads(shell.stdout.readline())
     shell.kill()
     shell.wait()
-    until(lambda: not _processes(str(tmp_path)), "the end of every process", 60)
+    until(lambda: not _processes(str(tmp_path)), "the end of every process", 150)
     shell.stdout.close()
 
 
@@ -154,7 +156,7 @@ def test_parts_can_be_broken_and_come_back() -> None:
         with pytest.raises(OSError, match="timed out"):
             impatient.get("/api/v1/namespaces")
         cluster.thaw("kube-apiserver")
-        until(cluster.admin.ready, "the thawed server", 60)
+        until(cluster.admin.ready, "the thawed server", 150)
         cluster.kill("kube-apiserver")
         with pytest.raises(OSError, match="refused"):
             cluster.admin.get("/api/v1/namespaces")
@@ -188,7 +190,7 @@ def test_admission_and_tokens_of_service_accounts_are_real(kwok_cluster: Cluster
     subject = {"kind": "ServiceAccount", "name": "reader", "namespace": namespace}
     binding = {"metadata": {"name": "reads"}, "roleRef": reference, "subjects": [subject]}
     kwok_cluster.admin.post(f"{roles}/rolebindings", binding)
-    until(lambda: _listed(reader, pods), "the right to list pods", 60)
+    until(lambda: _listed(reader, pods), "the right to list pods", 150)
 
 
 def _listed(reader: Admin, path: str) -> bool:
@@ -263,7 +265,7 @@ def _pod(cluster: Cluster, annotations: dict[str, str] | None = None, **more: ob
 
 
 def _phase(cluster: Cluster, path: str, *phases: str) -> dict[str, object]:
-    until(lambda: cluster.admin.get(path)["status"]["phase"] in phases, f"{path} {phases}", 60, pause_s=0.05)
+    until(lambda: cluster.admin.get(path)["status"]["phase"] in phases, f"{path} {phases}", 150, pause_s=0.05)
     status: dict[str, object] = cluster.admin.get(path)["status"]
     return status
 
@@ -302,7 +304,7 @@ def test_a_kwok_pod_is_evicted_as_told(kwok_cluster: Cluster) -> None:
 def test_a_kwok_pod_waits_as_told_and_runs_when_told_no_more(kwok_cluster: Cluster) -> None:
     said = {"crawl.test/waiting": "ImagePullBackOff", "crawl.test/waiting-message": 'Back-off "x"'}
     path = _pod(kwok_cluster, said)
-    until(lambda: kwok_cluster.admin.get(path)["status"].get("containerStatuses"), "a status", 60)
+    until(lambda: kwok_cluster.admin.get(path)["status"].get("containerStatuses"), "a status", 150)
     status = kwok_cluster.admin.get(path)["status"]
     assert status["phase"] == "Pending"
     waiting = {"reason": "ImagePullBackOff", "message": 'Back-off "x"'}
@@ -320,4 +322,4 @@ def test_a_stopped_kwok_pod_keeps_its_end_as_long_as_a_finalizer_holds_it(kwok_c
     time.sleep(0.5)
     assert kwok_cluster.admin.get(path)["metadata"]["finalizers"] == ["crawl.test/hold"]
     kwok_cluster.admin.patch(path, {"metadata": {"finalizers": None}})
-    until(lambda: kwok_cluster.admin.find(path) is None, "the end of the pod", 60)
+    until(lambda: kwok_cluster.admin.find(path) is None, "the end of the pod", 150)

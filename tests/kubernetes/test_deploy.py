@@ -18,13 +18,13 @@ import pytest
 import yaml
 
 from crawler_lifecycle import compose
-from crawler_lifecycle.adapters.kubernetes import labels, rights
-from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes import labels, rbac
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+from crawler_lifecycle.adapters.kubernetes.client.errors import Refused
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
-from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
-from crawler_lifecycle.adapters.kubernetes.errors import Refused
-from crawler_lifecycle.adapters.kubernetes.logs import PodLogs
-from crawler_lifecycle.adapters.kubernetes.observer import KubernetesObserver
+from crawler_lifecycle.adapters.kubernetes.files.logs import PodLogs
+from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
 from crawler_lifecycle.cli.doctor import cluster as doctor
 from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.cli.doctor.sources import Sources
@@ -45,21 +45,21 @@ from tests.support.run_refs import run_ref
 SERVICES, CRAWLS = "crawler-lifecycle", "crawls"
 #: Kinds of the Prometheus operator: a cluster without it does not know them.
 FOREIGN = "monitoring.coreos.com/"
-NOBODYS = (*rights.RIGHTLESS, "db-upgrade")
+NOBODYS = (*rbac.RIGHTLESS, "db-upgrade")
 FORBIDDEN = [
-    *(rights.Right("get", "secrets"), rights.Right("list", "secrets"), rights.Right("create", "pods")),
-    *(rights.Right("create", "pods/exec"), rights.Right("get", "pods/exec"), rights.Right("create", "pods/attach")),
-    *(rights.Right("patch", "pods/ephemeralcontainers"), rights.Right("delete", "namespaces")),
-    *(rights.Right("list", "nodes"), rights.Right("create", "serviceaccounts/token")),
+    *(rbac.Right("get", "secrets"), rbac.Right("list", "secrets"), rbac.Right("create", "pods")),
+    *(rbac.Right("create", "pods/exec"), rbac.Right("get", "pods/exec"), rbac.Right("create", "pods/attach")),
+    *(rbac.Right("patch", "pods/ephemeralcontainers"), rbac.Right("delete", "namespaces")),
+    *(rbac.Right("list", "nodes"), rbac.Right("create", "serviceaccounts/token")),
     *(
-        rights.Right("update", "pods"),
-        rights.Right("update", "jobs", "batch"),
-        rights.Right("patch", "jobs/status", "batch"),
+        rbac.Right("update", "pods"),
+        rbac.Right("update", "jobs", "batch"),
+        rbac.Right("patch", "jobs/status", "batch"),
     ),
-    *(rights.Right("deletecollection", "pods"), rights.Right("deletecollection", "jobs", "batch")),
+    *(rbac.Right("deletecollection", "pods"), rbac.Right("deletecollection", "jobs", "batch")),
     *(
-        rights.Right("create", "rolebindings", "rbac.authorization.k8s.io"),
-        rights.Right("create", "deployments", "apps"),
+        rbac.Right("create", "rolebindings", "rbac.authorization.k8s.io"),
+        rbac.Right("create", "deployments", "apps"),
     ),
 ]
 
@@ -136,14 +136,14 @@ def demo(kwok_cluster: Cluster) -> Iterator[Deployed_]:
     kubectl("apply", "--validate=strict", "-f", "-", cluster=kwok_cluster, stdin=text(found))
     made = Deployed_(kwok_cluster, found)
     accounts = f"/api/v1/namespaces/{CRAWLS}/serviceaccounts"
-    until(lambda: kwok_cluster.admin.find(f"{accounts}/crawl"), "the service account of crawls", 60)
+    until(lambda: kwok_cluster.admin.find(f"{accounts}/crawl"), "the service account of crawls", 150)
     quota = f"/api/v1/namespaces/{CRAWLS}/resourcequotas/crawls"
-    until(lambda: (kwok_cluster.admin.get(quota).get("status") or {}).get("used"), "the quota is counted", 60)
+    until(lambda: (kwok_cluster.admin.get(quota).get("status") or {}).get("used"), "the quota is counted", 150)
     yield made
     for api in made.clients.values():
         api.close()
     kubectl("delete", "namespace", CRAWLS, SERVICES, "--wait=false", cluster=kwok_cluster)
-    until(lambda: _released(kwok_cluster), "the namespaces are gone", 90, pause_s=0.5)
+    until(lambda: _released(kwok_cluster), "the namespaces are gone", 150, pause_s=0.5)
 
 
 def _released(cluster: Cluster) -> bool:
@@ -241,8 +241,8 @@ def test_the_clearing_of_that_volume_can_be_added(demo: Deployed_, tmp_path: Pat
     account = next(one for one in found if one["kind"] == "ServiceAccount" and one["metadata"]["name"] == "tidy")
     kubectl("apply", "-f", "-", cluster=demo.cluster, stdin=text([account]))
     demo.cluster.admin.post(f"/api/v1/namespaces/{SERVICES}/pods?dryRun=All&fieldValidation=Strict", pod)
-    every = {*FORBIDDEN, *(one for those in rights.ROLES.values() for one in those)}
-    assert rights.missing(demo.api("tidy"), every) == every
+    every = {*FORBIDDEN, *(one for those in rbac.ROLES.values() for one in those)}
+    assert rbac.missing(demo.api("tidy"), every) == every
 
 
 def test_the_pruning_of_the_database_can_be_added(demo: Deployed_, tmp_path: Path) -> None:
@@ -268,8 +268,8 @@ def test_the_pruning_of_the_database_can_be_added(demo: Deployed_, tmp_path: Pat
     kubectl("apply", "-f", "-", cluster=demo.cluster, stdin=text([account]))
     pod = {"metadata": {"name": "try", "labels": template["metadata"]["labels"]}, "spec": template["spec"]}
     demo.cluster.admin.post(f"/api/v1/namespaces/{SERVICES}/pods?dryRun=All&fieldValidation=Strict", pod)
-    every = {*FORBIDDEN, *(one for those in rights.ROLES.values() for one in those)}
-    assert rights.missing(demo.api("prune"), every) == every
+    every = {*FORBIDDEN, *(one for those in rbac.ROLES.values() for one in those)}
+    assert rbac.missing(demo.api("prune"), every) == every
 
 
 def test_monitoring_can_be_added(tmp_path: Path) -> None:
@@ -341,37 +341,37 @@ def test_pod_security_takes_every_pod_of_ours_and_refuses_any_other(demo: Deploy
 # --- the table of rights -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("account", [*rights.COMPONENTS, *NOBODYS])
+@pytest.mark.parametrize("account", [*rbac.COMPONENTS, *NOBODYS])
 def test_an_account_can_what_it_needs_and_nothing_else(demo: Deployed_, account: str) -> None:
-    granted = set(rights.ROLES[rights.COMPONENTS[account]]) if account in rights.COMPONENTS else set()
-    asked = {*FORBIDDEN, *(one for those in rights.ROLES.values() for one in those)}
+    granted = set(rbac.ROLES[rbac.COMPONENTS[account]]) if account in rbac.COMPONENTS else set()
+    asked = {*FORBIDDEN, *(one for those in rbac.ROLES.values() for one in those)}
     api = demo.api(account)
-    assert rights.missing(api, asked) == asked - granted
-    assert rights.who_am_i(api) == f"system:serviceaccount:{SERVICES}:{account}"
+    assert rbac.missing(api, asked) == asked - granted
+    assert rbac.who_am_i(api) == f"system:serviceaccount:{SERVICES}:{account}"
 
 
 def test_a_crawl_can_nothing(demo: Deployed_) -> None:
-    asked = {*FORBIDDEN, *(one for those in rights.ROLES.values() for one in those)}
-    assert rights.missing(demo.api("crawl", CRAWLS), asked) == asked
+    asked = {*FORBIDDEN, *(one for those in rbac.ROLES.values() for one in those)}
+    assert rbac.missing(demo.api("crawl", CRAWLS), asked) == asked
 
 
 def test_no_account_reaches_beyond_the_namespace_of_the_crawls(demo: Deployed_) -> None:
-    every = {one for those in rights.ROLES.values() for one in those}
-    for account in rights.COMPONENTS:
+    every = {one for those in rbac.ROLES.values() for one in those}
+    for account in rbac.COMPONENTS:
         # The one object beyond it: kube-system itself, by which clusters are told apart, and nothing in it.
-        own = {rights.CLUSTER} & set(rights.granted(account))
+        own = {rbac.CLUSTER} & set(rbac.granted(account))
         for elsewhere in ("default", "kube-system", SERVICES):
             kubeconfig = demo.cluster.kubeconfig_of(f"system:serviceaccount:{SERVICES}:{account}", elsewhere)
             api = Api.connect(kubeconfig=kubeconfig, namespace=elsewhere)
-            same = {rights.Right("get", "namespaces")} if own and elsewhere == "kube-system" else set()
-            assert rights.missing(api, every) == every - own - same, f"{account} in {elsewhere}"
+            same = {rbac.Right("get", "namespaces")} if own and elsewhere == "kube-system" else set()
+            assert rbac.missing(api, every) == every - own - same, f"{account} in {elsewhere}"
             api.close()
 
 
 # --- each one at its work ------------------------------------------------------------------------------------------
 
 
-def looked(demo: Deployed_, account: str, run_id: int, task: TaskRef, phase: Phase, seconds: float = 60) -> None:
+def looked(demo: Deployed_, account: str, run_id: int, task: TaskRef, phase: Phase, seconds: float = 150) -> None:
     """Wait until looks of this account see the task so."""
     cluster = KubernetesCluster(demo.api(account))
     until(
@@ -399,13 +399,13 @@ def test_a_life_with_each_components_own_rights(demo: Deployed_) -> None:
         "the Job is gone",
         60,
     )
-    until(lambda: demo.cluster.admin.find(f"/api/v1/namespaces/{CRAWLS}/secrets/{name}") is None, "and its Secret", 60)
+    until(lambda: demo.cluster.admin.find(f"/api/v1/namespaces/{CRAWLS}/secrets/{name}") is None, "and its Secret", 150)
 
 
 def test_force_and_audit_with_their_own_rights(demo: Deployed_) -> None:
     run_id, (first, second) = demo.task(tasks=2, KWOK_STOP_AFTER="4s")
     audit = KubernetesCluster(demo.api("worker-audit"))
-    until(lambda: len(audit.inventory(run_id=run_id)) == 2, "both in the inventory", 60)
+    until(lambda: len(audit.inventory(run_id=run_id)) == 2, "both in the inventory", 150)
     looked(demo, "worker-cluster", run_id, ref(first, run_id), Phase.EXECUTING)
     audit.stop(run_ref(run_id), ref(second, run_id))
     KubernetesCluster(demo.api("worker-control")).kill(run_ref(run_id), ref(first, run_id))
@@ -422,9 +422,9 @@ def test_the_observer_with_its_own_rights(demo: Deployed_) -> None:
     thread = threading.Thread(target=observer.watch, args=(lambda run_id, at: seen.add(run_id), over))
     thread.start()
     try:
-        until(lambda: observer.health().up, "it sees", 60)
+        until(lambda: observer.health().up, "it sees", 150)
         run_id, _ = demo.task(KWOK_RUN_FOR="200ms")
-        until(lambda: run_id in seen, "it notices", 60)
+        until(lambda: run_id in seen, "it notices", 150)
     finally:
         over.set()
         thread.join(60)
@@ -487,7 +487,7 @@ def test_rights_that_are_removed_are_no_observation(demo: Deployed_, running: tu
     demo.cluster.admin.delete(binding, {})
     try:
         said = "needs permission to list"
-        until(lambda: said in _trouble(cluster, run_id, one), "a look is refused", 60)
+        until(lambda: said in _trouble(cluster, run_id, one), "a look is refused", 150)
     finally:
         kubectl("apply", "-k", str(DEPLOY / "base/crawls"), cluster=demo.cluster)
         kubectl("apply", "-f", "-", cluster=demo.cluster, stdin=text(demo.overlay))
@@ -518,7 +518,7 @@ def test_the_doctor_finds_nothing_wrong_with_what_deploy_makes(demo: Deployed_) 
     assert ("rights", "ok", "the rights of every component are there, as admin") in found
 
 
-@pytest.mark.parametrize("account", list(rights.COMPONENTS))
+@pytest.mark.parametrize("account", list(rbac.COMPONENTS))
 def test_the_doctor_in_a_components_place(demo: Deployed_, account: str) -> None:
     found = examined(demo.cluster.kubeconfig_of(f"system:serviceaccount:{SERVICES}:{account}", CRAWLS))
     assert [one for one in found if one[1] == "bad"] == []
@@ -528,7 +528,7 @@ def test_the_doctor_in_a_components_place(demo: Deployed_, account: str) -> None
 def test_the_doctor_as_somebody_without_rights(demo: Deployed_) -> None:
     found = examined(demo.cluster.kubeconfig_of(f"system:serviceaccount:{CRAWLS}:crawl", CRAWLS))
     bad = [words for check, level, words in found if (check, level) == ("rights", "bad")]
-    assert len(bad) == len(rights.ROLES)
+    assert len(bad) == len(rbac.ROLES)
 
 
 def test_a_namespace_that_waits_for_our_finalizer_goes_after_a_release(kwok_cluster: Cluster) -> None:
@@ -551,7 +551,7 @@ def test_a_namespace_that_waits_for_our_finalizer_goes_after_a_release(kwok_clus
     assert [pod["released"] for pod in json.loads(told.stdout)["pods"]] == [None] * 3
     done = crawlctl(kwok_cluster, "cluster", "release", "--namespace", namespace, "--yes", "-o", "json")
     assert json.loads(done.stdout)["released"] == 3
-    until(lambda: kwok_cluster.admin.find(f"/api/v1/namespaces/{namespace}") is None, "the namespace is gone", 60)
+    until(lambda: kwok_cluster.admin.find(f"/api/v1/namespaces/{namespace}") is None, "the namespace is gone", 150)
 
 
 def test_a_cluster_is_refused_or_used_before_anything_is_started(kwok_cluster: Cluster, tmp_path: Path) -> None:

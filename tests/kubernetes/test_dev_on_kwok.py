@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.cli.cluster_access import Place
+from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.gateway import Gateway
-from crawler_lifecycle.cli.stack import Stack
+from crawler_lifecycle.cli.stack.stack import Stack
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import until
 
@@ -22,23 +22,23 @@ def test_a_run_from_start_to_stop_and_a_doctor_without_complaints(kwok_cluster: 
     namespace = kwok_cluster.namespace("dev", labels={"pod-security.kubernetes.io/enforce": "restricted"})
     accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
     kwok_cluster.admin.ensure(accounts, {"metadata": {"name": "crawl"}, "automountServiceAccountToken": False})
-    place = Place(kwok_cluster.kubeconfig, None, namespace, "crawl.test/crawlers:1")
+    place = ClusterAccess(kwok_cluster.kubeconfig, None, namespace, "crawl.test/crawlers:1")
     said: list[str] = []
     stack = Stack(tmp_path / "state", services=4, only_free_ports=True, kubernetes=place, say=said.append)
     stack.start()
     try:
         with Gateway(str(stack.addresses["gateway"]), timeout_s=60) as gateway:
             run_id = int(gateway.start({"crawler": "plain", **QUICK}, "once")["run_id"])
-            until(lambda: gateway.run(run_id)["status"] == "PROCESSING", "the run executes", 60)
+            until(lambda: gateway.run(run_id)["status"] == "PROCESSING", "the run executes", 150)
             pods = f"/api/v1/namespaces/{namespace}/pods?labelSelector={labels.RUN}%3D{run_id}"
             (pod,) = kwok_cluster.admin.get(pods)["items"]
             assert pod["spec"]["containers"][0]["image"] == "crawl.test/crawlers:1"
             assert "CRAWL_TOKEN" not in json.dumps(pod), "the gateway on our loopback cannot be reached from there"
             checked = _doctor(tmp_path)
             gateway.stop(run_id, reason="seen enough")
-            until(lambda: gateway.run(run_id)["status"] == "FAILED", "the run was stopped", 60)
+            until(lambda: gateway.run(run_id)["status"] == "FAILED", "the run was stopped", 150)
             assert gateway.run(run_id)["outcome"] == "cancelled"
-            until(lambda: kwok_cluster.admin.get(pods)["items"] == [], "the pod is let go of, and gone", 60)
+            until(lambda: kwok_cluster.admin.get(pods)["items"] == [], "the pod is let go of, and gone", 150)
     finally:
         left = stack.stop(kill_crawls=True)
     assert left == 0

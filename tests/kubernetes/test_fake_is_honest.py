@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes.api import Api
-from crawler_lifecycle.adapters.kubernetes.errors import ApiError, Expired
-from crawler_lifecycle.adapters.kubernetes.objects import Job, Named, decode
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Expired
+from crawler_lifecycle.adapters.kubernetes.client.objects import Job, Named, decode
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.worlds import World, until
 from tests.support.kube_api import FakeApiServer
@@ -495,9 +495,9 @@ def _forgotten(world: World, forget: Callable[[], None], restart: Callable[[], N
             return None  # it is being started
         return None
 
-    seen = until(expired, 60)
+    seen = until(expired, 150)
     restart()  # a watch is served from memory, which goes back to the start of the server, however old that is
-    return seen, until(too_old, 60)
+    return seen, until(too_old, 150)
 
 
 def _restart(busy: threading.Event, writer: threading.Thread, cluster: Cluster) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from tests.contracts.cluster.kube_harness import SHUTDOWN, scripted
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.kube_lab import KubeLab, kube_laboratory
@@ -118,7 +118,7 @@ async def test_the_right_to_patch_goes_first(
         assert len(kube.api_kept()) == 2
         assert place.is_there()
         assert await place.release() == 2
-        await kube.lab.until(lambda: not place.is_there(), 60)
+        await kube.lab.until(lambda: not place.is_there(), 150)
 
 
 async def test_all_rights_go_first(server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ async def test_all_rights_go_first(server: WorkflowEnvironment, kwok_cluster: Cl
         await leave(kube)
         assert [str(task.status) for run_id in (1, 2) for task in kube.tasks(run_id)] == ["RUNNING", "RUNNING"]
         assert await place.release() == 2
-        await kube.lab.until(lambda: not place.is_there(), 60)
+        await kube.lab.until(lambda: not place.is_there(), 150)
         place.admin.post("/api/v1/namespaces", {"metadata": {"name": place.namespace}})
         place.grant([*READ, *WRITE])
         result = await kube.lab.ended(stopped, 90)

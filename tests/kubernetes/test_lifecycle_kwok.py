@@ -24,7 +24,9 @@ QUICKLY = scripted(run_for="1s", message=FINISHED)
 ENDLESS = scripted(stop_code="11", message=SHUTDOWN)
 
 
-@pytest_asyncio.fixture(loop_scope="session", params=[True, False], ids=["observed", "unobserved"])
+@pytest_asyncio.fixture(
+    loop_scope="session", params=[True, pytest.param(False, marks=pytest.mark.slow)], ids=["observed", "unobserved"]
+)
 async def kube(
     request: pytest.FixtureRequest, server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path
 ) -> AsyncIterator[KubeLab]:
@@ -194,4 +196,4 @@ async def test_a_namespace_deleted_under_a_run(kube: KubeLab) -> None:
     assert (result.status, result.outcome) == ("FAILED", "interrupted")
     assert [t.exit_code for t in kube.tasks()] == [11]
     path = f"/api/v1/namespaces/{kube.namespace}"
-    await kube.lab.until(lambda: kube.cluster.admin.find(path) is None, 60)
+    await kube.lab.until(lambda: kube.cluster.admin.find(path) is None, 150)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
-from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
-from crawler_lifecycle.adapters.kubernetes.logs import PodLogs
+from crawler_lifecycle.adapters.kubernetes.files.logs import PodLogs
+from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.pod import PodOptions
 from crawler_lifecycle.domain.run import Limits, Resources
@@ -73,12 +73,12 @@ class Pods:
 
     def details(self, task: TaskRef) -> Details:
         """What is to be kept of it. A node that is slow to hand out the log is asked again."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + 150
         while not (found := self.cluster.details(run_ref(7), [task])):
-            assert time.monotonic() < end, "the log could not be read within 60 s"
+            assert time.monotonic() < end, "the log could not be read within 150 s"
         return found[0]
 
-    def until(self, task: TaskRef, right: Callable[[Observation], Any], seconds: float = 60) -> Observation:
+    def until(self, task: TaskRef, right: Callable[[Observation], Any], seconds: float = 150) -> Observation:
         end = time.monotonic() + seconds
         while not right(seen := self.cluster.look(run_ref(7), [task]).observations[0]):
             assert time.monotonic() < end, f"it did not come within {seconds:g} s: {seen}"
@@ -97,14 +97,14 @@ def test_a_log_that_is_followed_is_given_once_and_whole(pods: Pods) -> None:
     task = pods.deploy()
     pods.until(task, lambda seen: seen.phase is not Phase.WAITING)
     logs, got, place = PodLogs(pods.api), b"", 0
-    end = time.monotonic() + 60
+    end = time.monotonic() + 150
     while True:
         part = logs.read(run_ref(7), task, place, 5000)
         assert part is not None
         got, place = got + part.data, part.next
         if part.ended:
             break
-        assert time.monotonic() < end, "the end of the log did not come within 60 s"
+        assert time.monotonic() < end, "the end of the log did not come within 150 s"
     whole = PodLogs(pods.api).read(run_ref(7), task, None, 1_000_000)
     assert whole is not None
     assert whole.data == got
@@ -134,7 +134,7 @@ def test_counters_come_from_the_log_and_a_stop_leaves_the_rest(pods: Pods) -> No
     assert part.ended
     assert part.data.endswith(b"last words\n") or not part.data
     # Its phase follows the end of its container a moment later, and only then it is looked for among what is kept.
-    until(pods.cluster.kept, "the end is kept", 60)
+    until(pods.cluster.kept, "the end is kept", 150)
     [kept] = pods.cluster.kept()
     assert kept.uid == task.uid
     pods.cluster.release(run_ref(7), [task])

@@ -33,7 +33,7 @@ from tests.kubernetes.kube_lab import KubeLab, kube_laboratory
 from tests.kubernetes.test_lifecycle_kwok import ENDLESS, QUICKLY, request
 from tests.support.temporal import temporal_server
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 
 #: Graces that have passed as soon as something is seen.
 AT_ONCE = AuditRules(grace_s=0, orphan_grace_s=0, start_grace_s=0, resend_s=0)
@@ -111,7 +111,7 @@ class World:
             handle = await self.kube.lab.start(request(**more))
             self._count += 1
             run = Run(self.kube, self._count, handle)
-            await self.kube.lab.until(lambda: self.kube.lab.store.get_run(run.id) and run.kube.tasks(run.id))
+            await self.kube.lab.until(lambda: self.kube.lab.store.runs.get_run(run.id) and run.kube.tasks(run.id))
         return run
 
     async def executing(self) -> Run:
@@ -165,7 +165,7 @@ class World:
         """Not called lost by one look, stoppable meanwhile, and then the truth."""
         missed, stopped = self.is_missed, self.is_missed_and_stopped
         await stopped.stop()
-        await self.kube.lab.until(lambda: missed.says("not on the cluster any more"), 60)
+        await self.kube.lab.until(lambda: missed.says("not on the cluster any more"), 150)
         assert (missed.status, missed.kinds) == ("RUNNING", [])
         assert await stopped.ended() == ("FAILED", "cancelled", {"CANCELLED": 1})
         assert await missed.ended() == ("FAILED", "lost", {"LOST": 1})
@@ -239,7 +239,7 @@ class World:
         finally:
             beating.cancel()
         words = f"Node {self.node} has not answered since"
-        await self.kube.lab.until(lambda: left.says(words) and stopped.says(words), 60)
+        await self.kube.lab.until(lambda: left.says(words) and stopped.says(words), 150)
         assert (left.status, left.kinds) == ("RUNNING", [])
         await stopped.stop()
         await self.kube.lab.until(lambda: stopped.says("The pod is shutting down") and stopped.says(words))

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.api import Api
-from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
-from crawler_lifecycle.adapters.kubernetes.errors import Refused
-from crawler_lifecycle.adapters.kubernetes.manifest import _listed
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+from crawler_lifecycle.adapters.kubernetes.client.errors import Refused
+from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.adapters.kubernetes.jobs.manifest import _listed
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.pod import PodOptions, Toleration
 from crawler_lifecycle.domain.run import Resources
@@ -79,7 +79,7 @@ class Place:
         return [event["message"] for event in found]
 
 
-def eventually(found: Callable[[], Any], seconds: float = 60.0) -> Any:
+def eventually(found: Callable[[], Any], seconds: float = 150) -> Any:
     until = time.monotonic() + seconds
     while not (answer := found()):
         assert time.monotonic() < until, f"it did not come within {seconds:g} s"

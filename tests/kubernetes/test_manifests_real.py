@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes import labels, manifest
-from crawler_lifecycle.adapters.kubernetes.api import Api
-from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
-from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.adapters.kubernetes import labels
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+from crawler_lifecycle.adapters.kubernetes.jobs import manifest
+from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.domain.arguments import Argument
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.pod import PodOptions
 from crawler_lifecycle.domain.run import Limits, Resources
 from tests.kubernetes.cluster import images
@@ -62,7 +64,7 @@ class Node:
         return found
 
 
-def eventually(found: Callable[[], Any], seconds: float = 60.0) -> Any:
+def eventually(found: Callable[[], Any], seconds: float = 150) -> Any:
     until = time.monotonic() + seconds
     while not (answer := found()):
         assert time.monotonic() < until, f"it did not come within {seconds:g} s"

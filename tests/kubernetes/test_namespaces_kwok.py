@@ -8,10 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes import holding, rights
-from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes import rbac
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
-from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
+from crawler_lifecycle.adapters.kubernetes.jobs import held_pods
+from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase
@@ -50,7 +51,7 @@ class Installation:
         """One that was put here and executes."""
         place = self.cluster.place()
         task = TaskRef(100, 0, 1, self.deploy(place).uid, place=place)
-        until(lambda: self.see(task).phase is Phase.EXECUTING, "the task executes", 60)
+        until(lambda: self.see(task).phase is Phase.EXECUTING, "the task executes", 150)
         return task
 
     def see(self, task: TaskRef) -> Observation:
@@ -93,9 +94,13 @@ def test_a_task_lives_where_it_was_put(day: Installation, night: Installation) -
 def test_a_namespace_that_is_made_anew_has_none_of_its_old_tasks(day: Installation, kwok_cluster: Cluster) -> None:
     task, path = day.task(), f"/api/v1/namespaces/{day.namespace}"
     kwok_cluster.admin.delete(path, {})
-    until(lambda: day.see(task).phase is Phase.ENDED, "its pod has ended, and is held", 60)
-    until(lambda: [holding.let_go(day.api, pod) for pod in holding.held(day.api)] == [], "nothing is held", 60)
-    until(lambda: kwok_cluster.admin.find(path) is None, "the namespace is gone", 60)
+    until(lambda: day.see(task).phase is Phase.ENDED, "its pod has ended, and is held", 150)
+    until(
+        lambda: [held_pods.remove_finalizer(day.api, pod) for pod in held_pods.list_held(day.api)] == [],
+        "nothing is held",
+        150,
+    )
+    until(lambda: kwok_cluster.admin.find(path) is None, "the namespace is gone", 150)
     assert day.see(task).phase is Phase.GONE, "with its namespace, on the same cluster"
     kwok_cluster.admin.post("/api/v1/namespaces", {"metadata": {"name": day.namespace}})
     seen = day.see(task)
@@ -109,7 +114,7 @@ def test_the_right_to_tell_clusters_apart_opens_one_object(day: Installation, kw
     api = Api.connect(kubeconfig=kwok_cluster.kubeconfig_of(user, day.namespace), namespace=day.namespace)
     try:
         assert KubernetesCluster(api).place() == f"{day.namespace}/-/-"
-        assert rights.missing(api, [rights.CLUSTER]) == {rights.CLUSTER}
-        assert rights.missing(day.api, [rights.CLUSTER]) == set()
+        assert rbac.missing(api, [rbac.CLUSTER]) == {rbac.CLUSTER}
+        assert rbac.missing(day.api, [rbac.CLUSTER]) == set()
     finally:
         api.close()

@@ -26,6 +26,7 @@ SECONDS = float(os.environ.get("SOAK_SECONDS", "40"))
 CALM = ("look_now", "add_tasks", "audit")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.asyncio(loop_scope="session")
 async def test_runs_that_nobody_disturbs_match_their_pods(

@@ -11,7 +11,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.domain.run import RunResult
 from tests.contracts.cluster.kube_harness import FINISHED, scripted
 from tests.kubernetes.cluster.cluster import Cluster
@@ -57,7 +57,7 @@ class Rights:
         self._admin.delete(f"{self._path}/rolebindings/ours", {})
 
 
-@pytest.mark.parametrize("watched", [True, False], ids=["observed", "unobserved"])
+@pytest.mark.parametrize("watched", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["observed", "unobserved"])
 async def test_rights_removed_in_mid_run(
     server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path, watched: bool
 ) -> None:
@@ -86,10 +86,10 @@ async def test_rights_removed_in_mid_run(
         await late.signal("stop", {"request_id": "s2"})
         assert (await kube.lab.ended(late)).tasks == {"CANCELLED": 1}
         assert kube.lab.corrections(1) == kube.lab.corrections(2) == []
-        await kube.lab.until(lambda: (kube.jobs(), kube.pods()) == ([], []), 60)
+        await kube.lab.until(lambda: (kube.jobs(), kube.pods()) == ([], []), 150)
 
 
-@pytest.mark.parametrize("watched", [True, False], ids=["observed", "unobserved"])
+@pytest.mark.parametrize("watched", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["observed", "unobserved"])
 async def test_parts_of_the_control_plane_are_killed_and_hang(
     server: WorkflowEnvironment, kube_binaries: None, tmp_path: Path, watched: bool
 ) -> None:
@@ -117,7 +117,7 @@ async def test_parts_of_the_control_plane_are_killed_and_hang(
             stopped = await kube.lab.ended(endless, 60)
             assert (stopped.outcome, stopped.tasks) == ("cancelled", {"CANCELLED": 1})
             assert [task.exit_code for task in kube.tasks(2)] == [11]
-            await kube.lab.until(lambda: not kube.api_kept(), 60)
+            await kube.lab.until(lambda: not kube.api_kept(), 150)
 
 
 async def finished(kube: KubeLab, handle: Any) -> RunResult:

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from crawler_lifecycle.adapters.kubernetes.api import Api
-from crawler_lifecycle.adapters.kubernetes.errors import ApiError
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.support.kube_api import FakeApiServer
 
@@ -77,7 +77,7 @@ class World:
         return re.sub(r"-[a-z0-9]{5}(?=\b)", "-XXXXX", words)
 
 
-def until(ask: Callable[[], Any], seconds: float = 60.0) -> Any:
+def until(ask: Callable[[], Any], seconds: float = 150) -> Any:
     """What ``ask`` answers as soon as that is something."""
     end = time.monotonic() + seconds
     while not (found := ask()):

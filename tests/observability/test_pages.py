@@ -178,12 +178,28 @@ def test_every_requirement_has_an_answer() -> None:
     assert re.findall(r"^\| S(\d+) ", page, re.MULTILINE) == [str(n) for n in range(1, 21)]
 
 
-def test_pages_link_to_pages_that_exist() -> None:
+PAGES = sorted([*DOCS.glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "deploy" / "README.md"])
+
+
+def test_pages_link_to_files_that_exist() -> None:
     missing = []
-    for page in DOCS.glob("*.md"):
-        for target in re.findall(r"\]\(([\w./-]+\.md)(?:#[\w-]+)?\)", page.read_text()):
+    for page in PAGES:
+        for target in re.findall(r"\]\(([\w./-]+\.[a-z]+|[\w./-]+/)(?:#[\w-]+)?\)", page.read_text()):
             if not (page.parent / target).exists():
                 missing.append(f"{page.name} -> {target}")
+    assert missing == []
+
+
+def test_modules_and_rooms_that_pages_name_exist() -> None:
+    """Paths of modules on every page; on those for developers also rooms. They begin at the package or the root."""
+    missing = []
+    for page in PAGES:
+        rooms = "|/" if page.name in ("architecture.md", "CONTRIBUTING.md") else ""
+        for named in re.findall(rf"`([a-z_]+(?:/\w+)*(?:/\w+\.py{rooms}))`", page.read_text()):
+            if not any(
+                (base / named).exists() for base in (ROOT, ROOT / "crawler_lifecycle", ROOT / "tests/kubernetes")
+            ):
+                missing.append(f"{page.name}: {named}")
     assert missing == []
 
 

@@ -24,11 +24,11 @@ from crawler_lifecycle.adapters.database import upgrade
 from crawler_lifecycle.compose import WORKFLOWS
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.run import RunResult, RunSnapshot
-from crawler_lifecycle.temporal import plugin
+from crawler_lifecycle.temporal.plugin import plugin
 from tests.observability.watched_world import ROOT, VALUES, Collector, Watched, until
 from tests.support.temporal import temporal_server
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.processes]
 
 HEADER = "canary-of-a-caller-9"
 SECRET = [*VALUES, HEADER]

@@ -69,7 +69,7 @@ def get(url: str) -> str:
         return ""
 
 
-def until(condition: Callable[[], T], seconds: float = 60) -> T:
+def until(condition: Callable[[], T], seconds: float = 150) -> T:
     """The first true value of ``condition``."""
     end = time.monotonic() + seconds
     while not (value := condition()):

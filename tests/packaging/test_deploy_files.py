@@ -16,10 +16,11 @@ import yaml
 
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.adapters.catalogue import load
-from crawler_lifecycle.adapters.kubernetes import labels, rights
-from crawler_lifecycle.adapters.kubernetes.resources import resources_of
-from crawler_lifecycle.cli import cluster_tidy, main
-from crawler_lifecycle.cli.doctor import place
+from crawler_lifecycle.adapters.kubernetes import labels, rbac
+from crawler_lifecycle.adapters.kubernetes.jobs.quantities import resources_of
+from crawler_lifecycle.cli import main
+from crawler_lifecycle.cli.admin import cluster_tidy
+from crawler_lifecycle.cli.doctor import component as place
 from crawler_lifecycle.cli.doctor.cluster_objects import EXPENDABLE
 from crawler_lifecycle.compose import OBSERVER, ROLES
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
@@ -28,7 +29,7 @@ from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.ports import Deployment
 from crawler_lifecycle.settings import Settings, variables
 from crawler_lifecycle.web import listening
-from crawler_lifecycle.worker import Health
+from crawler_lifecycle.worker.process import Health
 from tests.support.manifests import (
     DEPLOY,
     Document,
@@ -337,7 +338,7 @@ def test_each_role_grants_what_the_code_needs_and_nothing_else() -> None:
         elsewhere = role["metadata"]["namespace"] != CRAWLS
         assert elsewhere == (role["metadata"]["name"] == CLUSTER_ID)
         granted[role["metadata"]["name"]] = {
-            rights.Right(verb, resource, group, SYSTEM if elsewhere else "")
+            rbac.Right(verb, resource, group, SYSTEM if elsewhere else "")
             for rule in role["rules"]
             for group in rule["apiGroups"]
             for resource in rule["resources"]
@@ -347,8 +348,8 @@ def test_each_role_grants_what_the_code_needs_and_nothing_else() -> None:
             assert set(rule) <= {"apiGroups", "resources", "verbs", "resourceNames"}
             if rule["resources"] == ["namespaces"]:
                 assert rule["resourceNames"] == [role["metadata"]["namespace"]]
-    assert granted.pop(CLUSTER_ID) == {rights.CLUSTER}
-    assert granted == {name: {one for one in those if not one.name} for name, those in rights.ROLES.items()}
+    assert granted.pop(CLUSTER_ID) == {rbac.CLUSTER}
+    assert granted == {name: {one for one in those if not one.name} for name, those in rbac.ROLES.items()}
 
 
 def test_each_account_has_its_role_and_the_others_have_none() -> None:
@@ -364,8 +365,8 @@ def test_each_account_has_its_role_and_the_others_have_none() -> None:
                 continue
             assert subject["name"] not in bound
             bound[subject["name"]] = binding["roleRef"]["name"]
-    assert bound == dict(rights.COMPONENTS)
-    assert reads_system == {name for name in bound if rights.CLUSTER in rights.granted(name)}
+    assert bound == dict(rbac.COMPONENTS)
+    assert reads_system == {name for name in bound if rbac.CLUSTER in rbac.granted(name)}
     accounts = {
         one["metadata"]["name"] for one in of_kind("ServiceAccount") if one["metadata"]["namespace"] == SERVICES
     }
@@ -376,7 +377,7 @@ def test_each_account_has_its_role_and_the_others_have_none() -> None:
 
 
 def test_nobody_has_what_nobody_needs() -> None:
-    every = {right for those in rights.ROLES.values() for right in those}
+    every = {right for those in rbac.ROLES.values() for right in those}
     assert not any("*" in (right.verb, right.resource, right.group) for right in every)
     assert {right.verb for right in every if right.resource == "secrets"} == {"create"}, "no Secret is ever read"
     forbidden = {"pods/exec", "pods/attach", "pods/portforward", "pods/ephemeralcontainers", "nodes", "roles"}
@@ -385,7 +386,7 @@ def test_nobody_has_what_nobody_needs() -> None:
     mounted = {
         one["metadata"]["name"] for one in WORKLOADS if (pod_of(one) or {})["spec"]["automountServiceAccountToken"]
     }
-    assert mounted == set(rights.COMPONENTS), "a token for those that ask the cluster, and for nobody else"
+    assert mounted == set(rbac.COMPONENTS), "a token for those that ask the cluster, and for nobody else"
     for account in of_kind("ServiceAccount"):
         assert account["automountServiceAccountToken"] is False, "only a pod that says so gets a token"
 
@@ -490,7 +491,7 @@ ALLOWED = [
     (CRAWL, ours("gateway"), 8500), (CRAWL, DNS, 53),
     *((ours(one), DATABASE, 3306) for one in (*WORKERS, "gateway", "db-upgrade")),
     *((ours(one), DATABASE, 7233) for one in (*WORKERS, "gateway")),
-    *((ours(one), API_SERVER, 443) for one in rights.COMPONENTS),
+    *((ours(one), API_SERVER, 443) for one in rbac.COMPONENTS),
     *((ours(one), ours("scheduler"), 8600) for one in ("worker-cluster", "gateway")),
     *((ours(one), WEBSITE, 443) for one in ("worker-export", "worker-workflows", "gateway")),
     *((ours(one), DNS, 53) for one in (*WORKERS, "gateway", "scheduler", "db-upgrade")),
@@ -575,7 +576,7 @@ def test_the_clearing_of_the_volume_is_who_wrote_there_and_may_do_nothing_else(m
     assert account["automountServiceAccountToken"] is False
     pod = (pod_of(job) or {})["spec"]
     assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == (account["metadata"]["name"], False)
-    assert account["metadata"]["name"] not in {*rights.COMPONENTS, *rights.RIGHTLESS}, "it has no role"
+    assert account["metadata"]["name"] not in {*rbac.COMPONENTS, *rbac.RIGHTLESS}, "it has no role"
     security, user = pod["securityContext"], PodOptions().user
     assert (security["runAsUser"], security["runAsGroup"], security["fsGroup"]) == (user, user, user)
     (volume,) = documents(DEPLOY / "components/shared-volume/kustomization.yaml")

@@ -7,9 +7,10 @@ import functools
 import pytest
 import yaml
 
-from crawler_lifecycle.adapters.kubernetes import rights
-from crawler_lifecycle.cli import db_prune, main
-from crawler_lifecycle.cli.db_prune import DEFAULT_AGE
+from crawler_lifecycle.adapters.kubernetes import rbac
+from crawler_lifecycle.cli import main
+from crawler_lifecycle.cli.admin import db_prune
+from crawler_lifecycle.cli.admin.db_prune import DEFAULT_AGE
 from crawler_lifecycle.settings import variables
 from tests.support.manifests import DEPLOY, Document, documents, pod_of, resources
 
@@ -23,7 +24,7 @@ def test_it_asks_the_cluster_nothing() -> None:
     assert ACCOUNT["kind"] == "ServiceAccount"
     assert (ACCOUNT["automountServiceAccountToken"], POD["automountServiceAccountToken"]) == (False, False)
     assert POD["serviceAccountName"] == ACCOUNT["metadata"]["name"]
-    assert ACCOUNT["metadata"]["name"] not in {*rights.COMPONENTS, *rights.RIGHTLESS}, "it has no role"
+    assert ACCOUNT["metadata"]["name"] not in {*rbac.COMPONENTS, *rbac.RIGHTLESS}, "it has no role"
 
 
 def test_its_user_is_that_of_our_other_processes() -> None:

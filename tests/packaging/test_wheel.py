@@ -95,7 +95,9 @@ def test_it_works_where_there_is_no_checkout(wheel: Path, tmp_path: Path) -> Non
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    where = run(python, "-c", "import crawler_lifecycle, crawler_lifecycle.worker; print(crawler_lifecycle.__file__)")
+    where = run(
+        python, "-c", "import crawler_lifecycle, crawler_lifecycle.worker.process; print(crawler_lifecycle.__file__)"
+    )
     assert Path(where.strip()).is_relative_to(venv)
     crawlctl = venv / "bin" / "crawlctl"
     assert "Start a run" in run(crawlctl, "--help")

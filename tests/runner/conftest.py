@@ -6,8 +6,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from runner_bench import RunnerBench
-from scrapy_project import ScrapyBench, Site, write_project
+
+from tests.runner.runner_bench import RunnerBench
+from tests.runner.scrapy_project import ScrapyBench, Site, write_project
 
 
 @pytest.fixture

@@ -25,11 +25,21 @@ gate, keep = sys.argv.pop(1), main.Runner._keep_deadline
 main.Runner._keep_deadline = lambda self, child: keep(self, child) if os.path.exists(gate) else None
 main.main(sys.argv[1:])
 """
+#: The runner with short pauses: before each question whether a stop is forced, between two looks for signs of life, and
+#: before an upload is tried again.
+EAGER = f"""
+import sys
+sys.path.insert(0, {str(RUNNER.parents[1])!r})
+from crawler_lifecycle.runner import forced, main, signs, upload
+forced._PAUSES_S = upload._PAUSES_S = (0.1,)
+signs.SECONDS = 0.1
+main.main(sys.argv[1:])
+"""
 #: The signals that the runner takes when it is ready for them, as a mask.
 _BLOCKED = sum(1 << (number - 1) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD))
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 150) -> None:
     """Poll until the condition holds; fail after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -62,11 +72,21 @@ class RunnerBench:
         }
 
     def start(
-        self, *argv: str, args: Mapping[str, str] | None = None, patient_until: str | None = None, **more: str
+        self,
+        *argv: str,
+        args: Mapping[str, str] | None = None,
+        patient_until: str | None = None,
+        eager: bool = False,
+        **more: str,
     ) -> subprocess.Popen[bytes]:
-        """Start the runner; ``patient_until`` names one of the crawler's files before which no time is up."""
+        """Start the runner; ``patient_until`` names one of the crawler's files before which no time is up.
+
+        With ``eager`` its pauses are a tenth of a second.
+        """
         self.summary_file.unlink(missing_ok=True)
-        runner = [str(RUNNER)] if patient_until is None else ["-c", PATIENT, str(self.files / patient_until)]
+        runner = ["-c", EAGER] if eager else [str(RUNNER)]
+        if patient_until is not None:
+            runner = ["-c", PATIENT, str(self.files / patient_until)]
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", *runner, *argv],
             env=self.environment(args or {}, more),

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from runner_bench import RunnerBench
+from tests.runner.runner_bench import RunnerBench
 
 _SETTINGS = """
 BOT_NAME = "demo"

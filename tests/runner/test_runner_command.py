@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runner_bench import RUNNER, RunnerBench, wait_until
 
 from crawler_lifecycle.runner import contract
 from crawler_lifecycle.runner.main import Runner
 from crawler_lifecycle.runner.state import ANEW, NOT_ASKED, UNKNOWN, WENT_ON
+from tests.runner.runner_bench import RUNNER, RunnerBench, wait_until
 from tests.support.examples import examples
 
 READY = "import os; open(os.environ['CRAWL_FILES_DIR'] + '/ready', 'w').close()\n"

@@ -10,11 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
-from runner_bench import wait_until
-from scrapy_project import ScrapyBench
 
 from crawler_lifecycle.runner.state import NOT_ASKED, NOT_CLEAN, WENT_ON
 from crawler_lifecycle.runner.verdict import BEFORE_START
+from tests.runner.runner_bench import wait_until
+from tests.runner.scrapy_project import ScrapyBench
+
+pytestmark = pytest.mark.processes
 
 #: More pages than the slow spider can ask for while a test lasts.
 ENDLESS = "2000"

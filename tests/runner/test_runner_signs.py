@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from runner_bench import RunnerBench, wait_until
 
 from crawler_lifecycle.runner import contract, signs
 from crawler_lifecycle.runner.main import Runner
 from crawler_lifecycle.runner.signs import Signs
+from tests.runner.runner_bench import RunnerBench, wait_until
 
 #: What a crawler does again and again once it is told to begin, and whether that is a sign of life.
 DOES = {
@@ -71,7 +71,7 @@ def test_a_kernel_that_does_not_say_shows_nothing(monkeypatch: pytest.MonkeyPatc
 
 def test_when_a_crawler_last_wrote_is_in_its_stats_and_counts_for_no_counter(bench: RunnerBench) -> None:
     code = "import time\nopen(__import__('os').environ['CRAWL_FILES_DIR'] + '/ready', 'w')\n"
-    process = bench.start_python(code + "while True: print('page after page', flush=True); time.sleep(0.1)")
+    process = bench.start_python(code + "while True: print('page after page', flush=True); time.sleep(0.1)", eager=True)
     wait_until(bench.stats_file.exists)
     first = bench.stats()
     assert set(first) == {"wrote_at"}

@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runner_bench import RunnerBench, wait_until
 
 from crawler_lifecycle.adapters.archive import open_archive
-from crawler_lifecycle.adapters.archive.bundles import NOTHING, UNFINISHED, S3Bundles
+from crawler_lifecycle.adapters.archive.bundles.reader import NOTHING, UNFINISHED, S3Bundles
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.ports import FilesMissing, FileSource
 from crawler_lifecycle.runner.bundle import PART_BYTES, Bundle
+from crawler_lifecycle.runner.held import Held
 from crawler_lifecycle.runner.upload import Upload
+from tests.runner.runner_bench import RunnerBench, wait_until
 from tests.support.faulty_http import Answer, FaultyServer, serving
 from tests.support.run_refs import run_ref
 from tests.support.s3 import Bucket, S3Server, rclone_s3, use_aws
@@ -124,29 +125,41 @@ def test_what_the_crawler_left_is_in_the_archive_afterwards(bench: RunnerBench, 
     assert (result.files, result.note) == (2, None)
 
 
-@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink("/etc/passwd", path), None])
-def test_something_else_takes_the_place_of_a_file_before_it_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[str], None] | None
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink("../moved", path), None])
+@pytest.mark.parametrize(("name", "left"), [("b", ["a", "c", "sub/d"]), ("sub", ["a", "b", "c"])])
+def test_something_else_takes_the_place_of_what_was_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, left: list[str], make: Callable[[str], None] | None
 ) -> None:
-    """What the crawler left running may do that; the other files are sent all the same."""
-    for name in ("a", "b", "c"):
-        (tmp_path / name).write_text(name)
-    really, parts = os.open, list[bytes]()
+    """What the crawler left running may do that; the other files are sent all the same, and none from elsewhere."""
+    files, look, parts = tmp_path / "files", Held.stat, list[bytes]()
+    (files / "sub").mkdir(parents=True)
+    for path in ("a", "b", "c", "sub/d"):
+        (files / path).write_text(path)
 
-    def late(path: str, flags: int) -> int:
-        if path == str(tmp_path / "b"):
-            os.unlink(path)
+    def late(folder: Held, asked: str) -> os.stat_result | None:
+        found = look(folder, asked)
+        if asked == name:
+            os.rename(files / name, tmp_path / "moved")
             if make is not None:
-                make(path)
-        return really(path, flags)
+                make(str(files / name))
+        return found
 
-    bundle = Bundle(str(tmp_path))
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", late)
-        bundle.send(lambda number, part: parts.append(part))
+    bundle = Bundle(str(files))
+    monkeypatch.setattr(Held, "stat", late)
+    bundle.send(lambda number, part: parts.append(part))
     with tarfile.open(fileobj=io.BytesIO(b"".join(parts))) as tar:
-        assert tar.getnames() == ["a", "c"]
-    assert (bundle.files, bundle.left_out) == (2, 1)
+        assert tar.getnames() == left
+    an_empty_folder = name == "sub" and make is os.mkdir
+    assert (bundle.files, bundle.left_out) == (len(left), 0 if an_empty_folder else 1)
+
+
+def test_of_a_huge_folder_the_rest_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}").touch()
+    monkeypatch.setattr("crawler_lifecycle.runner.bundle.NAMES_MAX", 3)
+    bundle = Bundle(str(tmp_path))
+    assert bundle.send(lambda number, part: None)["files"] == 3
+    assert (bundle.files, bundle.left_out) == (3, 2)
 
 
 def test_a_crawler_that_left_nothing_is_not_taken_for_one_that_uploaded_nothing(bench: RunnerBench, way: Way) -> None:
@@ -278,7 +291,7 @@ def test_a_lost_answer_is_asked_for_again_and_nothing_is_there_twice(bench: Runn
         Fault("damage", "PutObject"),
         Fault("status", "PutObject", status=403, code="RequestExpired"),
     ]
-    assert bench.python("", **way.environment()) == 0
+    assert bench.python("", eager=True, **way.environment()) == 0
     assert _uploaded(bench.summary())["uploaded"] is True
     assert way.contents() == content
     assert way.keys() == ["bundle.json", "part-00000", "part-00001", "part-00002"][: len(way.keys())]
@@ -290,7 +303,7 @@ def test_spoiled_at_random_it_is_whole_in_the_end_or_says_that_it_is_not(
 ) -> None:
     content = _fill(bench.files, 2)
     way.proxy.seeded(seed, 0.4, ("slow_down", "reset", "drop_answer", "internal", "damage"))
-    assert bench.python("", **way.environment()) == 0
+    assert bench.python("", eager=True, **way.environment()) == 0
     way.proxy.calm()
     if _uploaded(bench.summary())["uploaded"]:
         assert way.contents() == content

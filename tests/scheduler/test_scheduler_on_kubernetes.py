@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
-from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
+from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.adapters.scheduler import _DEFINITION
 from crawler_lifecycle.scheduler.app import create_app
 from crawler_lifecycle.scheduler.serve import _deployer

@@ -18,7 +18,8 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.arguments import Argument
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
 from crawler_lifecycle.fakes.services import FakeCatalogue, FakeDeployer
 from crawler_lifecycle.scheduler import create_app
@@ -218,6 +219,7 @@ def _environment(tmp_path: Path, **more: str) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "LIFECYCLE_SCHEDULER__PORT": "0", **more}
 
 
+@pytest.mark.processes
 def test_it_serves_the_local_cluster_and_leaves_when_asked(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", CODE], env=_environment(tmp_path), stderr=subprocess.PIPE, text=True, cwd=tmp_path
@@ -235,6 +237,7 @@ def test_it_serves_the_local_cluster_and_leaves_when_asked(tmp_path: Path) -> No
         process.communicate()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("what", ["port", "kubernetes", "catalogue", "host", "reachable", "guessable"])
 def test_what_prevents_a_start_is_one_line_and_exit_1(tmp_path: Path, what: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -24,7 +24,7 @@ from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
-from crawler_lifecycle.cli import processes
+from crawler_lifecycle.cli.process_identity import start_time
 from crawler_lifecycle.domain import names
 from tests.e2e.world import TERMINAL, Row, World
 from tests.soak.journal import Ask, Deeds, Name, read_journals
@@ -275,9 +275,9 @@ class SoakWorld(World):
 
     def _freeze(self, step: Step) -> None:
         pid = self.stack.kill_part(step.more["part"], signal.SIGSTOP)
-        start = processes.start_time(pid)
+        start = start_time(pid)
         time.sleep(step.more["seconds"])
-        if processes.start_time(pid) == start:
+        if start_time(pid) == start:
             os.kill(pid, signal.SIGCONT)
 
     def _lock(self, step: Step) -> None:
@@ -330,7 +330,7 @@ class SoakWorld(World):
                 self.deeds.note(step.number, f"the folder of task {'/'.join(map(str, name))} is gone")
                 continue
             victim = living[name].get(whom)
-            if victim is None or processes.start_time(victim[0]) != victim[1]:
+            if victim is None or start_time(victim[0]) != victim[1]:
                 continue
             self.deeds.killed(name, whom, time.time())
             with contextlib.suppress(ProcessLookupError):
@@ -345,15 +345,15 @@ class SoakWorld(World):
             with contextlib.suppress(OSError, ValueError, IndexError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
                 mine = [word for word in words if word.startswith(folder)]
-                if mine and (start := processes.start_time(pid)):
+                if mine and (start := start_time(pid)):
                     index, attempt = mine[0].removeprefix(folder).split("/")[:2]
                     found.setdefault((run_id, int(index), int(attempt)), {})["supervisor"] = (pid, start)
         for process in read_journals(self.journals, run_id):
-            if processes.start_time(process.pid) != process.start:
+            if start_time(process.pid) != process.start:
                 continue
             mine_too = found.setdefault(process.name, {})
             mine_too["crawler"] = (process.pid, process.start)
-            parent = processes.start_time(process.runner)
+            parent = start_time(process.runner)
             if parent and parent <= process.start and process.runner > 1 and process.lost is None:
                 mine_too["runner"] = (process.runner, parent)
         return found

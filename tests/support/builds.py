@@ -1,7 +1,6 @@
 """Other builds of this project: a copy of its code with a change, run by processes of their own.
 
-A copy is what a deployment is. Patching a module in a running process would not reach the workflows, whose sandbox
-executes their modules anew.
+A copy is what a deployment is: patching a module in a running process would change both builds.
 """
 
 from __future__ import annotations

@@ -69,6 +69,7 @@ def fill_runs(connection: sa.Connection, count: int) -> int:
         "owner_run_id": unique,
         "claim_resumed": "0",
         "claim_rerun": "0",
+        "claim_repair": "0",
         "requeued_attempt": "1",
         "request": """'{"crawler":"x","args":{},"settings":{},"tags":["nightly"],"limits":{},"priority":3}'""",
         "multi": "1",

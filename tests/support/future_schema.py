@@ -17,11 +17,11 @@ from unittest import mock
 import pytest
 
 from crawler_lifecycle.adapters import database
-from crawler_lifecycle.adapters.database import head_version, schema, upgrade
+from crawler_lifecycle.adapters.database import head_version, upgrade
+from crawler_lifecycle.adapters.database.migrations import schema_version as schema
 
-MIGRATIONS = Path(schema.__file__).parent / "migrations"
+MIGRATIONS = Path(schema.__file__).parent
 VERSION = "0999"
-#: A migration that only adds: columns that may be null, a table, an index.
 _TEXT = """
     import sqlalchemy as sa
     from alembic import op
@@ -31,20 +31,35 @@ _TEXT = """
 
 
     def upgrade():
+"""
+#: A migration that only adds: columns that may be null, a table, an index.
+_ADDS = """
         op.add_column("run_history", sa.Column("future", sa.String(20)))
         op.add_column("task_history", sa.Column("future", sa.BigInteger))
         op.create_table("future", sa.Column("id", sa.Integer, primary_key=True))
         op.create_index("ix_run_history_future", "run_history", ["future"])
 """
+_NOTHING = """
+        pass
+"""
 
 
-def upgrade_by_a_newer_build(url: str, works_from: str) -> None:
-    """Bring the database to schema 0999, which serves builds from ``works_from`` on."""
+def upgrade_by_a_newer_build(url: str, works_from: str, before: str | None = None) -> None:
+    """Bring the database to schema 0999, which serves builds from ``works_from`` on.
+
+    With ``before`` schema 0998 lies between, which serves builds from that one on.
+    """
+    steps = (
+        [(VERSION, works_from, _ADDS)] if before is None else [("0998", before, _NOTHING), (VERSION, works_from, _ADDS)]
+    )
     with tempfile.TemporaryDirectory() as folder:
         migrations = Path(folder, "migrations")
         shutil.copytree(MIGRATIONS, migrations, ignore=shutil.ignore_patterns("__pycache__"))
-        text = _TEXT.format(version=VERSION, before=head_version(), works_from=works_from)
-        (migrations / "versions" / f"{VERSION}_future.py").write_text(textwrap.dedent(text))
+        last = head_version()
+        for version, served, does in steps:
+            text = textwrap.dedent(_TEXT.format(version=version, before=last, works_from=served) + does.strip("\n"))
+            (migrations / "versions" / f"{version}_future.py").write_text(text)
+            last = version
         with _build_with(migrations):
             upgrade(url)
 
@@ -68,7 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     def both(url: str) -> None:
         upgrade(url)
-        upgrade_by_a_newer_build(url, "0003")
+        upgrade_by_a_newer_build(url, head_version())
 
     config.add_cleanup(_patched(both).stop)
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from crawler_lifecycle.adapters.kubernetes.manifest import job_for
-from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.adapters.kubernetes.jobs.manifest import job_for
+from crawler_lifecycle.domain.arguments import Argument
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.pod import PodOptions, PodVolume, Toleration
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.ports import Deployment, QueuedTask

@@ -20,18 +20,20 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer, Worker
 
 from crawler_lifecycle.activities import meters
-from crawler_lifecycle.adapters.database import open_store, upgrade
-from crawler_lifecycle.adapters.temporal import TemporalDirectory
+from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.compose import ROLES, WORKFLOWS, Parts, activities_of, workflows_of
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.cadence import LATE_TOLERANCE_SECONDS
-from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition
+from crawler_lifecycle.domain.arguments import Argument
+from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import DeploymentRefused, SchedulerUnavailable
+from crawler_lifecycle.domain.ladder import LATE_TOLERANCE_SECONDS
 from crawler_lifecycle.domain.run import ExportResult, RunResult, RunSnapshot
 from crawler_lifecycle.fakes.cluster import FakeCluster
 from crawler_lifecycle.ports import CorrectionRow, Deployed, Deployment, Event, FileSource
-from crawler_lifecycle.temporal import plugin
-from tests.support.databases import fresh_database
+from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.temporal.directory import TemporalDirectory
+from crawler_lifecycle.temporal.plugin import plugin
+from tests.support.databases import fresh_database, make_tables
 
 #: Far longer than anything takes that works, in seconds: a wait that reaches it has failed.
 PATIENCE_S = 60.0
@@ -45,6 +47,14 @@ CRAWLERS = {
     "books": CrawlerDefinition("books", args={"shelf": Argument(default="a")}, resumable=True),
     "shops": CrawlerDefinition("shops", partial_ok=True, limits={"run_timeout_s": 7200.0}),
 }
+
+
+def longer_and_longer() -> Iterator[float]:
+    """Seconds between questions: whoever asks without a pause takes the time of those who work."""
+    pause = 0.01
+    while True:
+        yield pause
+        pause = min(pause * 1.3, 0.08)
 
 
 def workflow_clock() -> datetime:
@@ -198,17 +208,17 @@ class Lab:
 
     async def until(self, condition: Callable[[], Any], seconds: float = PATIENCE_S) -> Any:
         """Wait in real time until ``condition()`` is true; its value."""
-        end = time.monotonic() + seconds
+        end, pauses = time.monotonic() + seconds, longer_and_longer()
         while not (value := await asyncio.to_thread(condition)):
             assert time.monotonic() < end, f"not within {seconds:g} s: {condition}"
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(next(pauses))
         return value
 
     async def snapshot_where(
         self, handle: WorkflowHandle[Any, Any], condition: Callable[[RunSnapshot], Any], seconds: float = PATIENCE_S
     ) -> RunSnapshot:
         """Ask the workflow until its snapshot fits. A question to which nobody answers in time is asked again."""
-        end, last = time.monotonic() + seconds, "no answer"
+        end, last, pauses = time.monotonic() + seconds, "no answer", longer_and_longer()
         while True:
             try:
                 snapshot = await handle.query(names.QUERY_STATUS, result_type=RunSnapshot)
@@ -221,15 +231,15 @@ class Lab:
                     return snapshot
                 last = str(snapshot)
             assert time.monotonic() < end, f"not within {seconds:g} s; last: {last}"
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(next(pauses))
 
     def tasks(self, run_id: int) -> dict[int, str]:
         """Status by index of the tasks that count."""
-        return {t.task_index: str(t.status) for t in self.store.list_tasks(run_id)}
+        return {t.task_index: str(t.status) for t in self.store.tasks.list_tasks(run_id)}
 
     def corrections(self, run_id: int) -> list[CorrectionRow]:
         """What was corrected of a run, without the ends that were found late; whether those were late is looked at."""
-        found: list[CorrectionRow] = self.store.corrections(run_id)
+        found: list[CorrectionRow] = self.store.corrections.list_corrections(run_id)
         late = [c for c in found if c.kind in OF_LATENESS]
         tolerance = timedelta(seconds=LATE_TOLERANCE_SECONDS)
         assert all(c.truth_since is not None and c.created_at - c.truth_since >= tolerance for c in late), late
@@ -257,13 +267,15 @@ class Lab:
 
     async def replay_all(self) -> int:
         """Replay every history that the test produced, each execution of a chain; how many."""
-        count = 0
-        for handle in self.handles:
-            for history in await self.chain(handle):
-                await Replayer(workflows=WORKFLOWS, plugins=[plugin()]).replay_workflow(history)
-                count += 1
-        assert count >= len(self.handles)
-        return count
+        histories = [history for handle in self.handles for history in await self.chain(handle)]
+
+        async def each() -> AsyncIterator[WorkflowHistory]:
+            for history in histories:
+                yield history
+
+        await Replayer(workflows=WORKFLOWS, plugins=[plugin()]).replay_workflows(each())
+        assert len(histories) >= len(self.handles)
+        return len(histories)
 
 
 @asynccontextmanager
@@ -289,12 +301,12 @@ async def laboratory(
 async def _laboratory(
     client: Client, folder: Path, url: str, workers: bool, clock: Callable[[], datetime]
 ) -> AsyncIterator[Lab]:
-    upgrade(url)
+    make_tables(url)
     store = open_store(url, clock=clock, told=meters.committed)
     cluster = FakeCluster(clock=clock)
     outside, catalogue = Outside(), DictCatalogue(CRAWLERS)
     scheduler = DirectScheduler(cluster, catalogue)
-    directory = TemporalDirectory(asyncio.get_running_loop(), client)
+    directory = TemporalDirectory(asyncio.get_running_loop(), Workflows(client))
     parts = Parts(store, cluster, catalogue, scheduler, outside, outside, outside, directory)
     lab = Lab(client, parts, cluster, scheduler, outside, folder)
     try:

@@ -194,7 +194,7 @@ class Drill:
     # --- the proof ---------------------------------------------------------------------------------------------------
 
     def _objects(self) -> dict[tuple[int, int], str | None]:
-        return {(t.task_index, t.attempt): t.cluster_uid for t in self.lab.store.list_tasks(RUN, superseded=True)}
+        return {(t.task_index, t.attempt): t.cluster_uid for t in self.lab.store.tasks.list_tasks(RUN, superseded=True)}
 
     def deployed(self) -> tuple[tuple[int, ...], ...]:
         """The cluster's own ledger: under which attempts each task came to be."""
@@ -206,9 +206,9 @@ class Drill:
         assert (result.run_id, result.attempt) == (RUN, cell.attempt)
         assert (result.status, result.outcome) == (cell.status, cell.outcome), result.cause
         assert self.deployed() == cell.deployed, self.deployed()
-        row = store.get_run(RUN)
+        row = store.runs.get_run(RUN)
         assert (row.status, row.outcome, row.attempt) == (result.status, result.outcome, result.attempt)
-        rows = store.list_tasks(RUN, superseded=True)
+        rows = store.tasks.list_tasks(RUN, superseded=True)
         current = Counter(t.task_index for t in rows if t.superseded_by is None)
         assert current == Counter(range(len(cell.deployed))), "one row counts for each task"
         assert all(t.status.terminal for t in rows)
@@ -221,21 +221,21 @@ class Drill:
         assert f"{RUN}/{cell.attempt}/run.ended" in ended
 
     def _prove_ledger(self) -> None:
-        moves = self.lab.store.transitions(RUN)
+        moves = self.lab.store.runs.transitions(RUN)
         ends = Counter((m.task_id, m.to_status) for m in moves if m.task_id is not None)
         assert set(ends.values()) <= {1}, "no task ended twice"
-        kinds = {c.kind for c in self.lab.store.corrections(RUN)} - {"late", "repair"}
+        kinds = {c.kind for c in self.lab.store.corrections.list_corrections(RUN)} - {"late", "repair"}
         assert kinds == self.cell.corrections
 
     def _events(self) -> list[str]:
-        return [f"{e.run_id}/{e.attempt}/{e.type}" for e in self.lab.store.events_after(0, run_id=RUN)]
+        return [f"{e.run_id}/{e.attempt}/{e.type}" for e in self.lab.store.events.events_after(0, run_id=RUN)]
 
     async def _prove_refused(self) -> None:
         """Nothing was written, and a run that is live ends as it would have."""
-        assert self.lab.store.get_run(RUN).attempt == 1
+        assert self.lab.store.runs.get_run(RUN).attempt == 1
         assert self.deployed() == self.cell.deployed
         if self.cell.left != "a live run":
-            row = self.lab.store.get_run(RUN)
+            row = self.lab.store.runs.get_run(RUN)
             assert (row.status, row.outcome) == (self.cell.status, self.cell.outcome)
             return
         assert self.former is not None
@@ -264,7 +264,7 @@ async def _before_the_first_task(drill: Drill) -> None:
     drill.resuming = True
     args = [{}] * 4 if drill.multi else None
     request = RunRequest(crawler="books", poll_minutes=[0.1])
-    drill.lab.store.reserve_run(replace(request), "reserved", args)
+    drill.lab.store.initiation.reserve_run(replace(request), "reserved", args)
     drill.former = await drill.lab.client.start_workflow(
         names.LIFECYCLE_WORKFLOW, {"run_id": RUN}, id=f"first/{drill.lab.folder}", task_queue="nobody-listens"
     )
@@ -273,7 +273,7 @@ async def _before_the_first_task(drill: Drill) -> None:
 
 async def _after_the_row(drill: Drill) -> None:
     drill.behave()
-    gate = Gate(drill.lab.store, "set_property")
+    gate = Gate(drill.lab.store.initiation, "set_property")
     await drill.start()
     await drill.inside(gate)
     await drill.terminate()
@@ -310,7 +310,9 @@ def _while(status: str, rest: Behaviour) -> Callable[[Drill], Awaitable[None]]:
         drill.behave(rest=rest)
         await drill.start()
         if status == "PENDING" and not drill.multi:
-            await drill.lab.until(lambda: (row := drill.lab.store.get_run(RUN)) and "slots" in (row.waiting_for or ""))
+            await drill.lab.until(
+                lambda: (row := drill.lab.store.runs.get_run(RUN)) and "slots" in (row.waiting_for or "")
+            )
         await drill.reach(status)
         await drill.terminate()
 
@@ -343,13 +345,17 @@ async def _under_a_stop(drill: Drill) -> None:
     await handle.signal("stop", {"requested_by": "ada"})
     gone = {3: "CANCELLED"} if drill.multi else {}
     await drill.lab.until(lambda: {drill.rest: "STOPPING", **gone}.items() <= drill.lab.tasks(RUN).items())
-    await drill.lab.until(lambda: [c["acted_at"] is not None for c in drill.lab.store.cancellations(RUN)] == [True])
+    await drill.lab.until(
+        lambda: [c["acted_at"] is not None for c in drill.lab.store.runs.cancellations(RUN)] == [True]
+    )
     await drill.terminate()
 
 
 async def _before_the_verdict(drill: Drill) -> None:
     drill.behave(rest=GOOD, last=GOOD)
-    gate = Gate(drill.lab.store, "end_run", error=StoreUnavailable("the worker was gone before it was committed"))
+    gate = Gate(
+        drill.lab.store.completion, "end_run", error=StoreUnavailable("the worker was gone before it was committed")
+    )
     await drill.start()
     await drill.inside(gate)
     await drill.terminate()

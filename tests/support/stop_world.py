@@ -21,18 +21,18 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.client import Lifecycle
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import ClusterUnavailable, LifecycleError, SchedulerUnavailable, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest, RunResult, RunSnapshot, TasksAdded
 from crawler_lifecycle.fakes.cluster import Behaviour
-from crawler_lifecycle.gateway.commands import Commands, begin_request, own_workflow_id
-from crawler_lifecycle.gateway.crawlers import Crawlers
-from crawler_lifecycle.gateway.schemas import StopRun
-from crawler_lifecycle.gateway.workflows import LateTemporal
+from crawler_lifecycle.gateway.runs.commands import Commands, begin_request, own_workflow_id
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.runs.requests import StopRun
+from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows.state import TOO_LATE
 from tests.support.lab import Lab, start_workers, workflow_clock
 from tests.support.stop_table import Cell
+from tests.support.store_ports import behind
 
 #: How long of its own time a run has to do without what is down, and how long of ours anything may take, in seconds:
 #: on a machine that does other things most of the time nothing here may be late, and what hangs is told all the same.
@@ -178,11 +178,15 @@ class World:
         self._skipping: list[asyncio.Task[bool]] = []
         lab.cluster.behaviour = lambda run_id, index, attempt: self._behaviour(self._by_run[run_id].cell)
         lab.scheduler.cluster = lab.cluster
-        wrapped = {part: Meddled(part, getattr(lab.parts, part), self) for part in ("store", "cluster", "scheduler")}
+        wrapped = {part: Meddled(part, getattr(lab.parts, part), self) for part in ("cluster", "scheduler")}
+        self.store = lab.parts.store
+        store = behind(self.store, lambda port: Meddled("store", port, self))
         lab.parts = dataclasses.replace(
-            lab.parts, archive=cast(Any, Meddled("archive", lab.outside, self)), **cast(dict[str, Any], wrapped)
+            lab.parts,
+            store=store,
+            archive=cast(Any, Meddled("archive", lab.outside, self)),
+            **cast(dict[str, Any], wrapped),
         )
-        self.store: Any = wrapped["store"]._inner
 
     @staticmethod
     def _behaviour(cell: Cell) -> Behaviour:
@@ -286,18 +290,18 @@ class World:
     async def _reserve(self, trial: Trial) -> None:
         """As the gateway starts a run: its row first, then its workflow."""
         request = RunRequest(crawler="books")
-        row, _ = await asyncio.to_thread(self.store.reserve_run, request, trial.cell.id)
+        row, _ = await asyncio.to_thread(self.store.initiation.reserve_run, request, trial.cell.id)
         self.began(trial, row.run_id)
-        await Lifecycle(self.lab.client).start(begin_request(row), own_workflow_id(row))
+        await Workflows(self.lab.client).start(begin_request(row), own_workflow_id(row))
         handle = self.lab.client.get_workflow_handle(own_workflow_id(row), result_type=RunResult)
         trial.handle = dataclasses.replace(handle) if dataclasses.is_dataclass(handle) else handle
         self._by_workflow[own_workflow_id(row)] = trial
 
     def _row(self, trial: Trial) -> Any:
-        return self.store.get_run(trial.run_id) if trial.run_id else None
+        return self.store.runs.get_run(trial.run_id) if trial.run_id else None
 
     def _tasks(self, trial: Trial) -> dict[int, str]:
-        return {t.task_index: str(t.status) for t in self.store.list_tasks(trial.run_id)} if trial.run_id else {}
+        return {t.task_index: str(t.status) for t in self.store.tasks.list_tasks(trial.run_id)} if trial.run_id else {}
 
     async def _until(self, trial: Trial, condition: Callable[[], Any]) -> None:
         end = time.monotonic() + PATIENCE_S
@@ -392,10 +396,15 @@ class World:
 
     async def _stop_through_gateway(self, trial: Trial) -> None:
         """``POST …/stop`` in a gateway that shares the database with the dead workers."""
-        temporal = LateTemporal(self._connected)
-        await temporal.keep_connecting()
         trial.dead = False
-        commands = Commands(self.lab.parts.store, temporal, Crawlers(self.lab.scheduler))
+        commands = Commands(
+            self.lab.parts.store.initiation,
+            self.lab.parts.store.additions,
+            self.lab.parts.store.stops,
+            self.lab.parts.store.runs,
+            Workflows(self.lab.client),
+            Crawlers(self.lab.scheduler),
+        )
         body = StopRun(request_id="g", requested_by="ada")
         if trial.cell.refused:
             try:
@@ -410,9 +419,6 @@ class World:
             trial.problems.append(f"the gateway answered {outcome.row.status}, not {wanted}")
         trial.down = trial.cell.state in DOWN
 
-    async def _connected(self) -> Any:
-        return self.lab.client
-
     # --- the end
 
     async def finish(self, trial: Trial) -> None:
@@ -422,14 +428,16 @@ class World:
             # The verdict that is under way waits until the stop is on record; after that it is no race.
             trial.go_on("record_stop")
             if trial.cell.state != "database down":
-                await self._until(trial, lambda: len(self.store.cancellations(trial.run_id)) == trial.cell.log_rows)
+                await self._until(
+                    trial, lambda: len(self.store.runs.cancellations(trial.run_id)) == trial.cell.log_rows
+                )
         trial.go_on()
         if trial.cell.phase != "ended":
             self._skipping.append(asyncio.create_task(self.env.fast_forward(trial.handle)))
         try:
             result = await asyncio.wait_for(trial.handle.result(), PATIENCE_S)
         except TimeoutError:
-            row = await asyncio.to_thread(self.store.get_run, trial.run_id)
+            row = await asyncio.to_thread(self.store.runs.get_run, trial.run_id)
             trial.problems.append(f"an end {MISSED} {PATIENCE_S:g} s; row {row}; tasks {self._tasks(trial)}")
             return
         trial.run_id = result.run_id
@@ -440,14 +448,14 @@ class World:
     def _differences(self, trial: Trial, result: RunResult) -> list[str]:
         """What is not as the table says, in words."""
         cell, run_id = trial.cell, trial.run_id
-        row = self.store.get_run(run_id)
-        logged = self.store.cancellations(run_id)
+        row = self.store.runs.get_run(run_id)
+        logged = self.store.runs.cancellations(run_id)
         signals = [self.lab.cluster.signals(run_id, index) for index in range(8)]
         pushed = {e.seq for e in self.lab.outside.pushed if (e.run_id, e.type) == (run_id, "run.stopped")}
         sent = {e.seq: e.body["status"] for e in self.lab.outside.sent if e.run_id == run_id}
-        moves = [t for t in self.store.transitions(run_id) if t.task_id is None]
-        ends = [t.ended_at for t in self.store.list_tasks(run_id) if t.ended_at is not None]
-        event = self.store.find_event(f"{row.ref}/1/run.stopped")
+        moves = [t for t in self.store.runs.transitions(run_id) if t.task_id is None]
+        ends = [t.ended_at for t in self.store.tasks.list_tasks(run_id) if t.ended_at is not None]
+        event = self.store.events.find_event(f"{row.ref}/1/run.stopped")
         facts = {
             "result": ((result.status, result.outcome), (cell.status, cell.outcome)),
             "row": ((row.status, row.outcome), (cell.status, cell.outcome)),
@@ -467,7 +475,7 @@ class World:
             "alive at the verdict": (trial.alive_at_verdict, []),
             "alive now": (self.lab.cluster.alive(run_id), []),
             # A slow machine may look late, which is on record as such.
-            "corrections": ([c for c in self.store.corrections(run_id) if c.kind != "late"], []),
+            "corrections": ([c for c in self.store.corrections.list_corrections(run_id) if c.kind != "late"], []),
             "intent": (row.stop is not None, cell.log_rows > 0),
         }
         return [f"{name}: {found}, not {wanted}" for name, (found, wanted) in facts.items() if found != wanted]

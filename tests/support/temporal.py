@@ -10,11 +10,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import _workflow
 
-from crawler_lifecycle.adapters.temporal import register_search_attributes
-from crawler_lifecycle.temporal import plugin
+from crawler_lifecycle.temporal.plugin import plugin
+from crawler_lifecycle.temporal.search_attributes import register_search_attributes
 
 #: The dev server reads its queues 20 times a second unless told otherwise; the rest is what virtual time needs.
 DYNAMIC = {
@@ -25,6 +26,9 @@ DYNAMIC = {
     "history.timerProcessorMaxTimeShift": '"1ms"',
     "frontend.WorkflowTimeSkippingEnabled": "true",
 }
+#: A second namespace of every server, for tests in which time passes as it does: a server costs processor time as long
+#: as it is up, so one of them serves both kinds of tests.
+REAL_TIME = "real-time"
 #: How long a workflow's code may take for one task in a test, in seconds. The SDK says 2, by the clock of the wall, and
 #: then calls it a deadlock: a task, a query or a replay fails for it. On a machine with more to do than it can, every
 #: thread stands still for that long now and then, and no code of ours is the cause.
@@ -63,7 +67,7 @@ async def temporal_server(
     *, skipping: bool, dynamic: dict[str, str] | None = None
 ) -> AsyncIterator[WorkflowEnvironment]:
     """A server with our search attributes; with ``skipping``, each workflow has a virtual clock of its own."""
-    extra = []
+    extra = ["--namespace", REAL_TIME]
     for key, value in {**DYNAMIC, **(dynamic or {})}.items():
         extra += ["--dynamic-config-value", f"{key}={value}"]
     start = WorkflowEnvironment.start_time_skipping_v2 if skipping else WorkflowEnvironment.start_local
@@ -76,3 +80,11 @@ async def temporal_server(
     async with env:
         await register_search_attributes(env.client)
         yield env
+
+
+async def in_real_time(skipping: WorkflowEnvironment) -> WorkflowEnvironment:
+    """The same server, without virtual clocks, in the namespace ``REAL_TIME``."""
+    target = skipping.client.service_client.config.target_host
+    client = await Client.connect(target, namespace=REAL_TIME, plugins=[plugin()])
+    await register_search_attributes(client)
+    return WorkflowEnvironment.from_client(client)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -10,10 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from crawler_lifecycle.client import Lifecycle
+from crawler_lifecycle.background import Beside
 from crawler_lifecycle.fakes.observer import FakeObserver
 from crawler_lifecycle.ports import Observer, ObserverHealth
-from crawler_lifecycle.waking import Waker
+from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.worker.wake_ups import Waker
 from tests.support.lab import Lab
 
 Changed = Callable[[int, datetime], None]
@@ -68,11 +68,8 @@ async def waking(lab: Lab, mode: str) -> AsyncIterator[list[Waker]]:
     assert mode in MODES
     count = {"off": 0, "duplicated": 2}.get(mode, 1)
     observers: list[Observer] = [Unruly(FakeObserver(lab.cluster), mode) for _ in range(count)]
-    wakers = [Waker(observer, lab.store, Lifecycle(lab.client).look_now) for observer in observers]
-    over = asyncio.Event()
-    tasks = [asyncio.create_task(waker.run(over)) for waker in wakers]
-    try:
+    wakers = [Waker(observer, lab.store.wake_ups, Workflows(lab.client).look_now) for observer in observers]
+    async with Beside() as beside:
+        for waker in wakers:
+            beside.start(waker.run())
         yield wakers
-    finally:
-        over.set()
-        await asyncio.gather(*tasks)

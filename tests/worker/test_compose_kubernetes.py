@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
-from crawler_lifecycle.adapters.kubernetes.logs import PodLogs
-from crawler_lifecycle.adapters.kubernetes.observer import KubernetesObserver
+from crawler_lifecycle.adapters.kubernetes.files.logs import PodLogs
+from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
 from crawler_lifecycle.compose import build_api, build_cluster, build_keeper, build_logs, build_observer
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.settings import Settings

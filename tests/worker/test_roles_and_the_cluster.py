@@ -7,13 +7,14 @@ import inspect
 import textwrap
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
 from crawler_lifecycle import compose
-from crawler_lifecycle.adapters.kubernetes import rights
+from crawler_lifecycle.adapters.kubernetes import rbac
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
-from crawler_lifecycle.adapters.kubernetes.files import BundleFiles, NoFiles, VolumeFiles
+from crawler_lifecycle.adapters.kubernetes.files.sources import BundleFiles, NoFiles, VolumeFiles
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.compose import ASKING, ROLES, Parts, activities_of, build_parts
 from crawler_lifecycle.ports import TaskRef, WorkflowDirectory
@@ -28,7 +29,7 @@ DEPLOYED = TaskRef(70, 0, 1, "uid")
 def asked_of_the_cluster(role: str) -> set[str]:
     """What the activities of a role ask ``self.cluster`` for, and whatever of their own they call on the way."""
     found: set[str] = set()
-    for method in activities_of(role, Parts(*[None] * 8)):  # type: ignore[arg-type]
+    for method in activities_of(role, Parts(Mock(), *[None] * 7)):  # type: ignore[arg-type]
         owner, seen, left = type(method.__self__), set[str](), [method.__name__]  # type: ignore[attr-defined]
         while left:
             name = left.pop()
@@ -58,8 +59,8 @@ def test_the_roles_that_ask_are_known() -> None:
     assert {role for role, what in asked.items() if what - {"files"}} == ASKING
     assert asked["workflows"] == set()
     assert asked["export"] == {"files"}
-    assert {f"worker-{role}" for role in set(ROLES) - ASKING} == set(rights.RIGHTLESS)
-    assert {f"worker-{role}" for role in ASKING} <= set(rights.COMPONENTS)
+    assert {f"worker-{role}" for role in set(ROLES) - ASKING} == set(rbac.RIGHTLESS)
+    assert {f"worker-{role}" for role in ASKING} <= set(rbac.COMPONENTS)
 
 
 def settings(tmp_path: Path, **cluster: Any) -> Settings:

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from crawler_lifecycle import watchdog
+from crawler_lifecycle.worker import watchdog
 
 #: A process like a worker: a loop that waits for the signal, and threads that hang in different ways.
 PROCESS = """
 import asyncio, concurrent.futures, logging, signal, sys, threading, time
-from crawler_lifecycle.watchdog import Watchdog
+from crawler_lifecycle.worker.watchdog import Watchdog
 
 logging.basicConfig(format="%(message)s")
 lock = threading.Lock()

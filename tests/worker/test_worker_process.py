@@ -24,12 +24,12 @@ from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest, Remov
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.adapters.database import upgrade
-from crawler_lifecycle.cli import processes
+from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.compose import ASKING, OBSERVER, ROLES, activities_of, all_activities, build_catalogue
 from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
 from crawler_lifecycle.domain.names import SEARCH_ATTRIBUTES
 from crawler_lifecycle.settings import Settings
-from crawler_lifecycle.worker import check_roles
+from crawler_lifecycle.worker.process import check_roles
 from crawler_lifecycle.workflows.policies import POLICIES
 from tests.support.lab import laboratory
 from tests.support.temporal import temporal_server
@@ -67,7 +67,7 @@ class WorkerProcess:
         except OSError:
             return 0, {}
 
-    def until(self, condition: Callable[[int, dict[str, Any]], object], seconds: float = 60) -> dict[str, Any]:
+    def until(self, condition: Callable[[int, dict[str, Any]], object], seconds: float = 150) -> dict[str, Any]:
         """Poll readiness until it fits."""
         deadline = time.monotonic() + seconds
         while True:
@@ -99,6 +99,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., WorkerProcess]]:
         worker.end(signal.SIGKILL)
 
 
+@pytest.mark.processes
 def test_without_temporal_it_waits_and_says_so(start: Callable[..., WorkerProcess]) -> None:
     worker = start()
     missing = worker.until(lambda status, body: status == 503 and "no Temporal" in str(body))["missing"]
@@ -108,6 +109,7 @@ def test_without_temporal_it_waits_and_says_so(start: Callable[..., WorkerProces
     assert "not ready: temporal" in said
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("role", sorted(ROLES))
 def test_only_roles_that_ask_the_cluster_need_a_way_to_it(
     start: Callable[..., WorkerProcess], tmp_path: Path, role: str
@@ -123,6 +125,7 @@ def test_only_roles_that_ask_the_cluster_need_a_way_to_it(
     assert worker.end()[0] == 0
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("settings", "words"), [
     ({"LIFECYCLE_DATABASE__URL": "oracle://u:secret@h/x"}, ["LIFECYCLE_DATABASE__URL", "oracle"]),
     ({"LIFECYCLE_CLUSTER__KIND": "swarm"}, ["LIFECYCLE_CLUSTER__KIND", "'swarm'"]),
@@ -140,6 +143,7 @@ def test_a_wrong_setting_is_named_with_its_value(
     assert "Traceback" not in said
 
 
+@pytest.mark.processes
 def test_a_taken_health_port_is_named(start: Callable[..., WorkerProcess]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -153,6 +157,7 @@ def test_a_taken_health_port_is_named(start: Callable[..., WorkerProcess]) -> No
     assert "Traceback" not in said
 
 
+@pytest.mark.processes
 def test_a_taken_metrics_port_is_named(start: Callable[..., WorkerProcess]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -166,6 +171,7 @@ def test_a_taken_metrics_port_is_named(start: Callable[..., WorkerProcess]) -> N
     assert "Traceback" not in said
 
 
+@pytest.mark.processes
 def test_traces_without_the_extra_are_an_error_at_the_start(
     start: Callable[..., WorkerProcess], tmp_path: Path
 ) -> None:
@@ -182,6 +188,7 @@ def test_traces_without_the_extra_are_an_error_at_the_start(
     assert "Traceback" not in said
 
 
+@pytest.mark.processes
 def test_health_can_be_asked_over_ipv6_where_there_is_one(start: Callable[..., WorkerProcess]) -> None:
     worker = start(LIFECYCLE_WORKER__HEALTH_HOST="::1")
     if not _has_ipv6():
@@ -189,11 +196,11 @@ def test_health_can_be_asked_over_ipv6_where_there_is_one(start: Callable[..., W
         assert code == 1
         assert "LIFECYCLE_WORKER__HEALTH_" in said
         return
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 150
     while True:
         with contextlib.suppress(OSError), socket.create_connection(("::1", worker.port), timeout=30):
             break
-        assert time.monotonic() < deadline, "its probe did not come within 60 s"
+        assert time.monotonic() < deadline, "its probe did not come within 150 s"
         time.sleep(0.05)
     assert worker.end()[0] == 0
 
@@ -246,6 +253,7 @@ async def test_every_activity_is_served_where_the_policies_send_it(server: Workf
         assert all(name in served[policy.queue] for name, policy in POLICIES.items())
 
 
+@pytest.mark.processes
 @pytest.mark.asyncio(loop_scope="session")
 async def test_it_registers_what_is_missing_names_an_old_schema_and_leaves_in_order(
     server: WorkflowEnvironment, start: Callable[..., WorkerProcess], tmp_path: Path
@@ -268,6 +276,7 @@ async def test_it_registers_what_is_missing_names_an_old_schema_and_leaves_in_or
     assert "Traceback" not in said
 
 
+@pytest.mark.processes
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_process_that_only_observes_is_ready_while_it_sees(
     server: WorkflowEnvironment, start: Callable[..., WorkerProcess], tmp_path: Path
@@ -295,15 +304,16 @@ async def test_a_process_that_only_observes_is_ready_while_it_sees(
 def _replaced(state: Path, away: Path) -> None:
     """A file takes the folder's place. The observer may make the folder anew in between; then that one goes, too."""
     state.rename(away)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 150
     while True:
         try:
             return state.touch(exist_ok=False)
         except FileExistsError:
-            assert time.monotonic() < deadline, "a free place did not come within 60 s"
+            assert time.monotonic() < deadline, "a free place did not come within 150 s"
             shutil.rmtree(state, ignore_errors=True)
 
 
+@pytest.mark.processes
 @pytest.mark.asyncio(loop_scope="session")
 async def test_while_it_serves_readiness_says_what_the_database_has_become(
     server: WorkflowEnvironment, start: Callable[..., WorkerProcess], tmp_path: Path

@@ -12,7 +12,7 @@ from temporalio.common import VersioningBehavior
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.settings import Settings, WorkerSettings
-from crawler_lifecycle.worker import _deployment
+from crawler_lifecycle.worker.process import _deployment
 
 
 @pytest.fixture(autouse=True)

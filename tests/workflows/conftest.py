@@ -9,10 +9,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.activities.shared import utc_now
 from tests.support.lab import Lab, laboratory
-from tests.support.mariadb import mariadb
-from tests.support.temporal import temporal_server
-
-__all__ = ["mariadb"]
+from tests.support.temporal import in_real_time, temporal_server
 
 HERE = Path(__file__).parent
 
@@ -46,10 +43,9 @@ async def lab_without_workers(skipping: WorkflowEnvironment, tmp_path: Path) -> 
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def unhurried() -> AsyncIterator[WorkflowEnvironment]:
-    """A dev server on which time passes as it does."""
-    async with temporal_server(skipping=False) as env:
-        yield env
+async def unhurried(skipping: WorkflowEnvironment) -> WorkflowEnvironment:
+    """A namespace of the same server in which time passes as it does."""
+    return await in_real_time(skipping)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -37,9 +37,9 @@ async def test_added_tasks_are_deployed_and_count(real_lab: Lab) -> None:
     await lab.until(lambda: lab.tasks(1).get(0) == "RUNNING")
     added = await add(handle, "7", "8")
     assert (added.run_id, [task.index for task in added.tasks]) == (1, [1, 2])
-    assert [t.args for t in lab.store.list_tasks(1)] == [{}, {"shelf": "7"}, {"shelf": "8"}]
+    assert [t.args for t in lab.store.tasks.list_tasks(1)] == [{}, {"shelf": "7"}, {"shelf": "8"}]
     await lab.until(lambda: lab.tasks(1) == {0: "RUNNING", 1: "SUCCEEDED", 2: "SUCCEEDED"})
-    assert lab.store.get_run(1).multi
+    assert lab.store.runs.get_run(1).multi
     await handle.signal("stop")
     result = await handle.result()
     assert result.tasks == {"CANCELLED": 1, "SUCCEEDED": 2}
@@ -142,14 +142,14 @@ async def test_tasks_that_come_with_the_last_look_keep_the_run_alive(real_lab: L
     """The verdict is refused while a task is alive: the run goes back to reconciliation and deploys it."""
     lab = real_lab
     lab.cluster.behaviour = Behaviour(executes=0.3)
-    judge, added = lab.store.end_run, []
+    judge, added = lab.store.completion.end_run, []
 
     def meanwhile(fence: Any, how: Any) -> Any:
         if not added:
-            added.extend(lab.store.add_tasks(fence.run_id, "late", [{"shelf": "9"}]))
+            added.extend(lab.store.additions.add_tasks(fence.run_id, "late", [{"shelf": "9"}]))
         return judge(fence, how)
 
-    lab.store.end_run = meanwhile
+    lab.store.completion.end_run = meanwhile
     result = await lab.run({"crawler": "books", "limits": SOON, "poll_minutes": [0.02]})
     assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 2})
 
@@ -160,7 +160,7 @@ async def test_added_tasks_wait_for_free_slots_and_one_that_fails_makes_the_run_
 
     def count(_: object) -> None:
         nonlocal most
-        most = max(most, lab.store.count_tasks(1).active + 1)
+        most = max(most, lab.store.tasks.count_tasks(1).active + 1)
 
     lab.scheduler.before = count
     bad = End(exit_code=1, reason="Error")

@@ -78,9 +78,9 @@ async def stopped(lab: Lab, handle: WorkflowHandle[Any, Any]) -> Any:
 
 def read(lab: Lab, run_id: int) -> None:
     """Every row of it can be read."""
-    assert lab.store.get_run(run_id).run_id == run_id
-    assert lab.store.request_of(run_id).crawler == "books"
-    assert {task.run_id for task in lab.store.list_tasks(run_id)} == {run_id}
+    assert lab.store.runs.get_run(run_id).run_id == run_id
+    assert lab.store.runs.request_of(run_id).crawler == "books"
+    assert {task.run_id for task in lab.store.tasks.list_tasks(run_id)} == {run_id}
 
 
 @pytest.mark.parametrize("kind", list(QUEUES))
@@ -95,7 +95,7 @@ async def test_too_many_payloads_and_wrong_ones_fail_a_start_and_block_nothing(
     lab.handles.append(handle)
     with pytest.raises(WorkflowFailureError):
         await lab.ended(handle)
-    assert lab.store.list_runs() == []
+    assert lab.store.runs.list_runs() == []
 
 
 @settings(max_examples=examples(5), suppress_health_check=list(HealthCheck))
@@ -124,8 +124,8 @@ async def test_whatever_is_sent_a_run_is_read_stopped_and_ended_and_another_noti
             await stopped(lab, stranger)
     seen: RunSnapshot = await lab.snapshot_where(beside, lambda s: s.looks >= 1)
     assert (seen.attempt, seen.outcome, seen.stop, seen.notes) == (1, None, None, [])
-    assert lab.store.get_run(other).status == "PROCESSING"
-    assert (lab.tasks(other), lab.store.cancellations(other)) == ({0: "RUNNING"}, [])
+    assert lab.store.runs.get_run(other).status == "PROCESSING"
+    assert (lab.tasks(other), lab.store.runs.cancellations(other)) == ({0: "RUNNING"}, [])
     assert lab.cluster.alive() == [(other, 0, 1)], "nothing else is left"
     assert (await stopped(lab, beside)).outcome == "cancelled"
-    assert [logged["requested_by"] for logged in lab.store.cancellations(other)] == ["ada"]
+    assert [logged["requested_by"] for logged in lab.store.runs.cancellations(other)] == ["ada"]

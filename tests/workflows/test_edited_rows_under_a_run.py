@@ -18,20 +18,20 @@ REQUEST = {"crawler": "books", "limits": {"start_check_s": 0.1}, "poll_minutes":
 
 
 def write(lab: Lab, statement: str) -> None:
-    with lab.store._db.writing() as conn:
+    with lab.store.database.writing() as conn:
         assert conn.execute(text(statement)).rowcount
 
 
 def unreadable(lab: Lab) -> bool:
     try:
-        lab.store.get_run(1)
+        lab.store.runs.get_run(1)
     except RowUnreadable:
         return True
     return False
 
 
 def told(column: str) -> Callable[[Lab], Any]:
-    return lambda lab: (row := lab.store.get_run(1)) and "set one of QUEUED" in str(getattr(row, column))
+    return lambda lab: (row := lab.store.runs.get_run(1)) and "set one of QUEUED" in str(getattr(row, column))
 
 
 EDITS: dict[str, tuple[str, str, Callable[[Lab], Any]]] = {
@@ -73,7 +73,7 @@ async def test_the_run_waits_and_goes_on_when_the_row_is_mended(real_lab: Lab, e
     result = await handle.result()
     assert (result.status, result.outcome, result.attempt) == ("FAILED", "cancelled", 1)
     assert lab.cluster.alive() == []
-    assert lab.store.get_run(1).unreadable is None
+    assert lab.store.runs.get_run(1).unreadable is None
 
 
 async def test_force_does_not_wait_for_a_stop_that_cannot_be_recorded(real_lab: Lab) -> None:
@@ -91,4 +91,4 @@ async def test_force_does_not_wait_for_a_stop_that_cannot_be_recorded(real_lab: 
     write(lab, "UPDATE run_history SET status = 'PROCESSING'")
     result = await handle.result()
     assert (result.status, result.outcome) == ("FAILED", "cancelled")
-    assert [bool(one["force"]) for one in lab.store.cancellations(1)] == [False, True]
+    assert [bool(one["force"]) for one in lab.store.runs.cancellations(1)] == [False, True]

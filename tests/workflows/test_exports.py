@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
-from crawler_lifecycle.client import Lifecycle
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run import RunSnapshot
 from crawler_lifecycle.ports import Fence
+from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.workflows import policies
 from crawler_lifecycle.workflows.exports import ExportReport
 from tests.support.lab import Lab
 
@@ -17,7 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def again(lab: Lab, fence: Fence, **what: bool) -> ExportReport:
-    workflow_id = await Lifecycle(lab.client).export_again(fence, **what)
+    workflow_id = await Workflows(lab.client).export_again(fence, **what)
     first = (await lab.client.get_workflow_handle(workflow_id).describe()).run_id
     handle: Any = lab.client.get_workflow_handle(
         workflow_id, run_id=first, first_execution_run_id=first, result_type=ExportReport
@@ -28,7 +30,7 @@ async def again(lab: Lab, fence: Fence, **what: bool) -> ExportReport:
 
 
 def fence_of(lab: Lab, run_id: int, attempt: int) -> Fence:
-    row = lab.store.get_run(run_id)
+    row = lab.store.runs.get_run(run_id)
     return Fence(run_id, attempt, row.owner_run_id, row.run_uid)
 
 
@@ -38,7 +40,7 @@ async def test_an_event_that_was_given_up_is_sent_when_somebody_asks(lab: Lab) -
     handle = await lab.start({"crawler": "books"})
     result = await handle.result()
     assert (result.status, result.outcome) == ("COMPLETED", "finished")
-    (failed,) = [d for d in lab.store.deliveries(1) if d["type"] == "run.ended"]
+    (failed,) = [d for d in lab.store.events.deliveries(1) if d["type"] == "run.ended"]
     assert (failed["status"], failed["error"]) == ("failed", "bus closed")
     assert failed["tries"] > 50, "a day of tries"
     snapshot = await handle.query("status", result_type=RunSnapshot)
@@ -49,20 +51,29 @@ async def test_an_event_that_was_given_up_is_sent_when_somebody_asks(lab: Lab) -
     assert (report.run_id, report.attempt, report.failed) == (1, 1, [])
     (sent,) = lab.outside.sent
     assert (sent.type, sent.seq) == ("run.ended", failed["seq"]), "the same event"
-    assert [d["status"] for d in lab.store.deliveries(1) if d["type"] == "run.ended"] == ["delivered"]
+    assert [d["status"] for d in lab.store.events.deliveries(1) if d["type"] == "run.ended"] == ["delivered"]
 
 
+@pytest.fixture
+def an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tried for a day is tried for an hour: a day has a hundred tries, and other tests have it."""
+    for name in ("initiate_export_signal", "export_supporting_files"):
+        short = dataclasses.replace(policies.POLICIES[name], total_s=3600)
+        monkeypatch.setitem(policies.POLICIES, name, short)
+
+
+@pytest.mark.usefixtures("an_hour")
 async def test_files_that_could_not_be_stored_are_stored_when_somebody_asks(lab: Lab) -> None:
     lab.outside.fail["store"] = NotDelivered("disk full")
     lab.cluster.folders[1, 0] = lab.folder
     result = await lab.run({"crawler": "books"})
     assert (result.status, result.export) == ("COMPLETED", None)
-    assert [(e["status"], e["error"]) for e in lab.store.exports(1)] == [("failed", "disk full")]
+    assert [(e["status"], e["error"]) for e in lab.store.exports.list_exports(1)] == [("failed", "disk full")]
 
     lab.outside.fail = {}
     report = await again(lab, fence_of(lab, 1, 1))
     assert report.export is not None
-    assert [e["status"] for e in lab.store.exports(1)] == ["exported"]
+    assert [e["status"] for e in lab.store.exports.list_exports(1)] == ["exported"]
 
 
 async def test_only_what_was_asked_for_is_sent(lab: Lab) -> None:
@@ -79,17 +90,18 @@ async def test_only_what_was_asked_for_is_sent(lab: Lab) -> None:
 async def test_a_push_that_was_never_taken_is_pushed_again(lab: Lab) -> None:
     lab.outside.fail["push"] = NotDelivered("refused")
     await lab.run({"crawler": "books"})
-    assert {d["status"] for d in lab.store.deliveries(1) if d["type"] == "run.started"} == {"failed"}
+    assert {d["status"] for d in lab.store.events.deliveries(1) if d["type"] == "run.started"} == {"failed"}
     lab.outside.fail = {}
     report = await again(lab, fence_of(lab, 1, 1), files=False)
     assert report.pushes == 1
     assert [e.type for e in lab.outside.pushed] == ["run.started"]
 
 
+@pytest.mark.usefixtures("an_hour")
 async def test_giving_up_again_is_on_record_and_no_failure(lab: Lab) -> None:
     await lab.run({"crawler": "books"})
     lab.outside.fail["send"] = NotDelivered("still closed")
     report = await again(lab, fence_of(lab, 1, 1), files=False)
     assert len(report.failed) == 1
     assert "still closed" in report.failed[0]
-    assert [d["status"] for d in lab.store.deliveries(1) if d["type"] == "run.ended"] == ["delivered"]
+    assert [d["status"] for d in lab.store.events.deliveries(1) if d["type"] == "run.ended"] == ["delivered"]

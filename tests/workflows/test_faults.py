@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -21,7 +22,9 @@ from crawler_lifecycle.domain.names import event_key
 from crawler_lifecycle.domain.run import RunResult
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import Behaviour
+from crawler_lifecycle.workflows import leaving, policies
 from tests.support.lab import Lab, laboratory
+from tests.support.store_ports import port_of
 from tests.support.temporal import temporal_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -30,9 +33,9 @@ UNTIL_STOPPED = Behaviour(executes=None)
 
 
 async def test_a_saturated_cluster_costs_no_history_and_its_reason_is_visible(lab: Lab) -> None:
-    lab.cluster.behaviour = Behaviour(waits=3 * 3600, executes=30, wait_reason="waiting: 4 of 4 slots in use")
+    lab.cluster.behaviour = Behaviour(waits=3600, executes=30, wait_reason="waiting: 4 of 4 slots in use")
     handle = await lab.start({"crawler": "books"})
-    await lab.until(lambda: (r := lab.store.get_run(1)) and r.waiting_for == "waiting: 4 of 4 slots in use")
+    await lab.until(lambda: (r := lab.store.runs.get_run(1)) and r.waiting_for == "waiting: 4 of 4 slots in use")
     first = (await handle.fetch_history()).events
     at_first = len([e for e in first if "TIME_SKIPPING" not in EventType.Name(e.event_type)])
     result = await handle.result()
@@ -45,9 +48,9 @@ async def test_a_saturated_cluster_costs_no_history_and_its_reason_is_visible(la
         if e.HasField("activity_task_scheduled_event_attributes")
         and e.activity_task_scheduled_event_attributes.activity_type.name == "update_run_started"
     )
-    assert started - at_first <= 12, "three hours of waiting"
-    assert lab.cluster.calls["look"] > 180
-    assert lab.store.get_run(1).waiting_for is None
+    assert started - at_first <= 12, "an hour of waiting"
+    assert lab.cluster.calls["look"] > 60
+    assert lab.store.runs.get_run(1).waiting_for is None
 
 
 async def test_look_now_ends_a_wait(real_lab: Lab) -> None:
@@ -59,7 +62,7 @@ async def test_look_now_ends_a_wait(real_lab: Lab) -> None:
     await handle.signal("look_now")
     result = await handle.result()
     assert result.status == "COMPLETED"
-    ends = [t for t in lab.store.transitions(1) if t.task_id and t.to_status == "SUCCEEDED"]
+    ends = [t for t in lab.store.runs.transitions(1) if t.task_id and t.to_status == "SUCCEEDED"]
     assert [t.source for t in ends] == ["wake"]
 
 
@@ -84,7 +87,7 @@ async def test_a_process_killed_behind_our_back_is_corrected_on_record(lab: Lab)
     result = await handle.result()
     assert (result.status, result.outcome) == ("FAILED", "failed")
     assert "SIGKILL" in result.cause
-    (correction,) = lab.store.corrections(1)
+    (correction,) = lab.store.corrections.list_corrections(1)
     assert (correction.kind, correction.believed, correction.truth) == ("killed", "RUNNING", "FAILED")
     assert correction.lag_ms is not None
     assert correction.truth_since is not None
@@ -97,7 +100,7 @@ async def test_what_vanished_is_lost_and_never_a_success(lab: Lab) -> None:
     lab.cluster.vanish(1)
     result = await handle.result()
     assert (result.status, result.outcome, result.tasks) == ("FAILED", "lost", {"LOST": 1})
-    assert [c.kind for c in lab.store.corrections(1)] == ["vanished"]
+    assert [c.kind for c in lab.store.corrections.list_corrections(1)] == ["vanished"]
 
 
 async def test_an_end_found_late_is_a_correction(real_lab_without_workers: Lab) -> None:
@@ -111,7 +114,7 @@ async def test_an_end_found_late_is_a_correction(real_lab_without_workers: Lab) 
     async with lab.working():
         result = await handle.result()
     assert result.status == "COMPLETED"
-    assert [c.kind for c in lab.store.corrections(1)] == ["late"]
+    assert [c.kind for c in lab.store.corrections.list_corrections(1)] == ["late"]
 
 
 async def test_a_cluster_that_is_away_changes_no_status(lab: Lab) -> None:
@@ -121,14 +124,14 @@ async def test_a_cluster_that_is_away_changes_no_status(lab: Lab) -> None:
     lab.cluster.fail_with(ClusterUnavailable("the API server answered 503"))
     calls = lab.cluster.calls["look"]
     await lab.until(lambda: lab.cluster.calls["look"] > calls + 20)
-    row = lab.store.get_run(1)
+    row = lab.store.runs.get_run(1)
     assert (row.status, lab.tasks(1)) == ("PROCESSING", {0: "RUNNING"})
     assert "503" in row.look_error
     lab.cluster.fail_with(None)
     lab.cluster.end_now(1, end=End(exit_code=0, finish_reason="finished"))
     result = await handle.result()
     assert result.status == "COMPLETED"
-    assert lab.store.get_run(1).look_error is None
+    assert lab.store.runs.get_run(1).look_error is None
 
 
 @pytest.mark.parametrize("lost", [1, 3])
@@ -151,7 +154,7 @@ async def test_deferred_tasks_wait_queued_and_are_offered_again(lab: Lab) -> Non
     handle = await lab.start({"crawler": "books", "tasks": [{}] * 4})
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
     assert lab.tasks(1) == {0: "RUNNING", 1: "RUNNING", 2: "QUEUED", 3: "QUEUED"}
-    assert "quota" in lab.store.list_tasks(1)[2].reason
+    assert "quota" in lab.store.tasks.list_tasks(1)[2].reason
     deferring = False
     assert (await handle.result()).tasks == {"SUCCEEDED": 4}
 
@@ -175,19 +178,25 @@ async def test_a_refused_deployment_is_a_failed_run_with_its_reason(lab: Lab, un
     assert pushed.body["cause"]
 
 
-@pytest.mark.parametrize("away", ["send", "store"])
-async def test_an_export_that_fails_for_a_day_never_changes_a_verdict(lab: Lab, away: str) -> None:
+@pytest.mark.parametrize(("away", "hours"), [("send", 1), ("store", 24)])
+async def test_an_export_that_fails_for_a_day_never_changes_a_verdict(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, away: str, hours: int
+) -> None:
+    """A day of an event that cannot be sent is in ``test_exports``."""
+    name = "initiate_export_signal" if away == "send" else "export_supporting_files"
+    short = dataclasses.replace(policies.POLICIES[name], total_s=min(policies.POLICIES[name].total_s, hours * 3600))
+    monkeypatch.setitem(policies.POLICIES, name, short)
     lab.outside.fail = {away: NotDelivered("no space")}
     lab.cluster.folders[1, 0] = lab.folder
     handle = await lab.start({"crawler": "books"})
     result = await handle.result()
     assert result.status == "COMPLETED"
-    (export,) = lab.store.exports(1)
+    (export,) = lab.store.exports.list_exports(1)
     if away == "store":
         assert (export["status"], export["error"], result.export) == ("failed", "no space", None)
     else:
         assert (export["status"], lab.outside.sent) == ("exported", [])
-    assert lab.store.find_event(event_key(lab.store.get_run(1).ref, 1, "run.ended")) is not None, (
+    assert lab.store.events.find_event(event_key(lab.store.runs.get_run(1).ref, 1, "run.ended")) is not None, (
         "what could not be sent is kept"
     )
     notes = (await lab.snapshot_where(handle, lambda s: True)).notes
@@ -216,7 +225,7 @@ async def test_a_database_that_is_away_for_an_hour_fails_no_run(lab: Lab, monkey
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
     with monkeypatch.context() as patch:
         for name in ("found_state", "count_tasks", "apply_findings", "end_run"):
-            patch.setattr(store, name, broken)
+            patch.setattr(port_of(store, name), name, broken)
         await lab.until(lambda: calls > 130, 120)  # capped at 30 s between tries, so well over an hour of virtual time
     assert (await handle.result()).status == "COMPLETED"
 
@@ -238,22 +247,34 @@ async def test_a_long_run_continues_as_new_and_forgets_nothing(forgetful: Workfl
         result = await lab.client.get_workflow_handle(handle.id, result_type=RunResult).result()
         assert (result.status, result.attempt, result.tasks) == ("COMPLETED", 1, {"SUCCEEDED": 3})
         assert len(await lab.chain(handle)) > 3
-        rungs = [t.committed_at for t in lab.store.transitions(1)]
+        rungs = [t.committed_at for t in lab.store.runs.transitions(1)]
         assert rungs[-1] - rungs[0] >= timedelta(hours=6)
 
 
-async def test_an_execution_ends_before_the_server_has_to_suggest_it(lab: Lab) -> None:
+#: Events after which the server suggests that an execution goes on as another one.
+SUGGESTED = 4_096
+
+
+@pytest.mark.parametrize("most", [400, pytest.param(leaving.HISTORY_MAX, marks=pytest.mark.slow)])
+async def test_an_execution_ends_before_the_server_has_to_suggest_it(
+    monkeypatch: pytest.MonkeyPatch, lab: Lab, most: int
+) -> None:
+    """The patch comes first: the laboratory replays at its end, with the same limit."""
+    margin = SUGGESTED - leaving.HISTORY_MAX
+    monkeypatch.setattr(leaving, "HISTORY_MAX", most)
     lab.cluster.behaviour = UNTIL_STOPPED
     handle = await lab.start({"crawler": "books"})
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
     latest = lab.client.get_workflow_handle(handle.id)
-    for _ in range(37):
+    for _ in range((most + margin) // 100 + 1):
         await asyncio.gather(*(latest.signal("look_now") for _ in range(100)))
+        await lab.snapshot_where(latest, lambda _: True)  # it has taken them all: a slow worker would fall behind
     await latest.signal("stop")
     await lab.client.get_workflow_handle(handle.id, result_type=RunResult).result()
     chain = await lab.chain(handle)
     assert len(chain) > 1
     for history in chain:
+        assert len(history.events) < most + margin
         tasks = [e.workflow_task_started_event_attributes for e in history.events]
         assert not any(task.suggest_continue_as_new for task in tasks)
 
@@ -293,9 +314,9 @@ async def test_no_stop_is_lost_between_two_executions(forgetful: WorkflowEnviron
             await lab.client.get_workflow_handle(handle.id).signal("stop", {"request_id": f"s{n}"})
         for n, handle in enumerate(handles):
             await lab.client.get_workflow_handle(handle.id, result_type=RunResult).result()
-            row = next(r for r in lab.store.list_runs() if r.owner_workflow_id == handle.id)
+            row = next(r for r in lab.store.runs.list_runs() if r.owner_workflow_id == handle.id)
             assert (row.status, row.outcome) == ("FAILED", "cancelled")
-            assert [c["request_id"] for c in lab.store.cancellations(row.run_id)] == [f"s{n}"]
+            assert [c["request_id"] for c in lab.store.runs.cancellations(row.run_id)] == [f"s{n}"]
             assert lab.cluster.signals(row.run_id) <= 1
 
 
@@ -306,14 +327,14 @@ async def test_an_update_that_hangs_holds_up_neither_looks_nor_a_stop(
     async with laboratory(forgetful.client, tmp_path) as lab:
         lab.cluster.behaviour = UNTIL_STOPPED
         begun, over = threading.Event(), threading.Event()
-        add = lab.store.add_tasks
+        add = lab.store.additions.add_tasks
 
         def hang(*args: Any) -> Any:
             begun.set()
             over.wait(120)
             return add(*args)
 
-        monkeypatch.setattr(lab.store, "add_tasks", hang)
+        monkeypatch.setattr(lab.store.additions, "add_tasks", hang)
         handle = await lab.start({"crawler": "books", "poll_minutes": [0.02]})
         await lab.snapshot_where(handle, lambda s: s.looks >= 1)
         latest = lab.client.get_workflow_handle(handle.id)
@@ -324,7 +345,7 @@ async def test_an_update_that_hangs_holds_up_neither_looks_nor_a_stop(
         looks = (await lab.snapshot_where(handle, lambda s: s.notes)).looks
         await lab.snapshot_where(handle, lambda s: s.looks > looks)
         await latest.signal("stop", {"request_id": "s"})
-        await lab.until(lambda: lab.store.get_run(1).status.terminal)
+        await lab.until(lambda: lab.store.runs.get_run(1).status.terminal)
         assert not over.is_set()
         over.set()
         with pytest.raises(WorkflowUpdateFailedError):

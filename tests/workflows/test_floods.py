@@ -14,12 +14,12 @@ import pytest
 from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError
 
-from crawler_lifecycle.client import Lifecycle
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import AuditReport
 from crawler_lifecycle.fakes.cluster import Behaviour
-from crawler_lifecycle.observability.interceptors import LINES_MAX
 from crawler_lifecycle.ports import Fence
+from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.temporal.interceptors import LINES_MAX
 from crawler_lifecycle.workflows import leaving
 from crawler_lifecycle.workflows.exports import ExportReport
 from tests.support.lab import Lab
@@ -27,7 +27,7 @@ from tests.support.lab import Lab
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 #: Events after which a history is full in these tests, and signals that are more than three of those hold.
-MOST, SIGNALS = 300, 1_000
+MOST, SIGNALS = 150, 500
 #: What the server takes in one execution, and what is more.
 REAL = 12_000
 
@@ -106,13 +106,13 @@ async def test_a_flooded_run_is_stopped_as_any_other(
     await handle.signal("stop", {"requested_by": "ada"})
     result = await lab.ended(handle)
     assert (result.status, result.outcome) == ("FAILED", "cancelled")
-    assert [c["requested_by"] for c in lab.store.cancellations(result.run_id)] == ["ada"]
+    assert [c["requested_by"] for c in lab.store.runs.cancellations(result.run_id)] == ["ada"]
     notes = (await lab.snapshot_where(handle, lambda s: True)).notes
     assert notes[0].startswith("unknown signal 'noise-")
     assert notes[1:] == [f"{short} unknown signals ignored in all"]
     await left_in_time(lab, handle)
     other = await lab.snapshot_where(beside, lambda s: s.looks >= 1)
-    assert (lab.store.get_run(other.run_id).status, other.stop) == ("PROCESSING", None)
+    assert (lab.store.runs.get_run(other.run_id).status, other.stop) == ("PROCESSING", None)
     await beside.signal("force_stop")
     assert (await lab.ended(beside)).outcome == "cancelled"
 
@@ -121,30 +121,30 @@ async def test_one_that_records_itself_is_left_and_begins_again(short: int, real
     """The database is away: the run has no number yet. The stop that came is on its row when it has one."""
     lab = real_lab
     lab.cluster.behaviour = Behaviour(executes=None)
-    with held(lab.store, "create_run") as begun:
+    with held(lab.store.initiation, "create_run") as begun:
         handle = await lab.start({"crawler": "books", "requested_by": "bob", "poll_minutes": [0.02]})
         await lab.until(begun.is_set)
         await handle.signal("stop", {"requested_by": "ada"})
         await flood(handle, short)
     result = await lab.ended(handle)
     assert result.outcome == "cancelled"
-    request = lab.store.request_of(result.run_id)
-    assert (request.requested_by, len(lab.store.list_runs())) == ("bob", 1)
-    assert [c["requested_by"] for c in lab.store.cancellations(result.run_id)] == ["ada"]
+    request = lab.store.runs.request_of(result.run_id)
+    assert (request.requested_by, len(lab.store.runs.list_runs())) == ("bob", 1)
+    assert [c["requested_by"] for c in lab.store.runs.cancellations(result.run_id)] == ["ada"]
     await left_in_time(lab, handle)
 
 
 async def test_a_verdict_under_way_is_left_and_a_stop_is_on_record_before_it(short: int, real_lab: Lab) -> None:
     lab = real_lab
-    with held(lab.store, "end_run") as begun:
+    with held(lab.store.completion, "end_run") as begun:
         handle = await lab.start(BOOKS)
         await lab.until(begun.is_set)
         await flood(handle, short)
         await handle.signal("stop", {"requested_by": "ada"})
-        await lab.until(lambda: lab.store.get_run(1).stop)
+        await lab.until(lambda: lab.store.runs.get_run(1).stop)
     result = await lab.ended(handle)
     assert result.outcome == "finished", "there was nothing left to stop"
-    assert [c["requested_by"] for c in lab.store.cancellations(1)] == ["ada"]
+    assert [c["requested_by"] for c in lab.store.runs.cancellations(1)] == ["ada"]
     assert [e.type for e in lab.outside.pushed if e.type == "run.stopped"] == ["run.stopped"]
     await left_in_time(lab, handle)
 
@@ -162,7 +162,7 @@ async def test_an_archive_under_way_is_left_and_made_by_the_next_execution(short
         assert (snapshot.outcome, snapshot.stop) == ("finished", None)
     result = await lab.ended(handle)
     assert (result.outcome, result.export is not None) == ("finished", True)
-    assert lab.store.cancellations(1) == []
+    assert lab.store.runs.cancellations(1) == []
     assert [e.type for e in lab.outside.sent] == ["run.ended"]
     await left_in_time(lab, handle)
 
@@ -172,7 +172,7 @@ async def test_an_update_that_hangs_is_refused_with_its_cure(short: int, real_la
     lab.cluster.behaviour = Behaviour(executes=None)
     handle = await lab.start(BOOKS)
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
-    with held(lab.store, "add_tasks") as begun:
+    with held(lab.store.additions, "add_tasks") as begun:
         page = {"tasks": [{}], "request_id": "p1"}
         update = asyncio.create_task(handle.execute_update("add_tasks", page))
         await lab.until(begun.is_set)
@@ -195,8 +195,8 @@ async def _audit(lab: Lab) -> Handle:
 
 
 async def _export(lab: Lab) -> Handle:
-    row = lab.store.get_run(1)
-    workflow_id = await Lifecycle(lab.client).export_again(Fence(1, 1, row.owner_run_id, row.run_uid))
+    row = lab.store.runs.get_run(1)
+    workflow_id = await Workflows(lab.client).export_again(Fence(1, 1, row.owner_run_id, row.run_uid))
     first = (await lab.client.get_workflow_handle(workflow_id).describe()).run_id
     return lab.client.get_workflow_handle(workflow_id, first_execution_run_id=first, result_type=ExportReport)
 

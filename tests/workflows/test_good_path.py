@@ -18,7 +18,7 @@ async def test_a_single_process_run_ends_completed(lab: Lab) -> None:
     result = await handle.result()
     assert (result.status, result.outcome, result.tasks) == ("COMPLETED", "finished", {"SUCCEEDED": 1})
     assert (result.items, result.pages, result.errors) == (100, 10, 0)
-    row = lab.store.get_run(result.run_id)
+    row = lab.store.runs.get_run(result.run_id)
     assert (row.status, row.stage, row.outcome) == ("COMPLETED", "completion", "finished")
     assert row.ended_at is not None
     assert [e.type for e in lab.outside.pushed] == ["run.started"]
@@ -60,7 +60,7 @@ async def test_a_multi_process_run_goes_in_waves(lab: Lab) -> None:
 
     def count(_: object) -> None:
         nonlocal most
-        most = max(most, lab.store.count_tasks(1).active + 1)
+        most = max(most, lab.store.tasks.count_tasks(1).active + 1)
 
     lab.scheduler.before = count
     tasks = [{"args": {"shelf": str(n)}} for n in range(7)]
@@ -70,7 +70,7 @@ async def test_a_multi_process_run_goes_in_waves(lab: Lab) -> None:
     assert most <= 3
     assert len(lab.scheduler.calls[0].tasks) == 3
     assert sorted(t.args["shelf"] for c in lab.scheduler.calls for t in c.tasks) == sorted(str(n) for n in range(7))
-    row = lab.store.list_tasks(result.run_id)[6]
+    row = lab.store.tasks.list_tasks(result.run_id)[6]
     assert row.args == {"shelf": "6"}
 
 
@@ -94,9 +94,9 @@ async def test_limits_of_the_catalogue_hold_where_the_caller_left_the_default(la
     lab.cluster.behaviour = Behaviour(executes=None)
     result = await lab.run({"crawler": "shops"})
     assert (result.status, result.outcome) == ("FAILED", "timed_out")
-    assert lab.store.request_of(result.run_id).limits.run_timeout_s == 7200
+    assert lab.store.runs.request_of(result.run_id).limits.run_timeout_s == 7200
     result = await lab.run({"crawler": "shops", "limits": {"run_timeout_s": 60}})
-    assert lab.store.request_of(result.run_id).limits.run_timeout_s == 60
+    assert lab.store.runs.request_of(result.run_id).limits.run_timeout_s == 60
 
 
 async def test_debugging_information_is_on_record(lab: Lab) -> None:
@@ -104,12 +104,12 @@ async def test_debugging_information_is_on_record(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(end=end, peak_memory=67_108_864, log="tail of the log\n")
     result = await lab.run({"crawler": "books"})
     assert (result.outcome, result.cause) == ("killed by oom", "Out of memory (limit 64Mi), SIGKILL, exit 137")
-    task = lab.store.list_tasks(result.run_id)[0]
+    task = lab.store.tasks.list_tasks(result.run_id)[0]
     assert (task.reason, task.exit_code, task.exit_signal) == ("OOMKilled", 137, 9)
     assert (task.peak_memory, task.node, task.pages) == (67_108_864, "fake", 10)
     assert task.started_at is not None
     assert task.ended_at is not None
-    assert lab.store.log_tail(task.task_id) == "tail of the log\n"
+    assert lab.store.tasks.log_tail(task.task_id) == "tail of the log\n"
 
 
 async def test_the_story_is_told_in_temporal(lab: Lab) -> None:
@@ -135,9 +135,9 @@ async def test_the_query_says_nothing_that_the_database_may_know_better(lab: Lab
     assert (live.status, live.outcome, live.cause, live.tasks) == (None, None, None, None)
     await handle.signal("stop")
     await lab.ended(handle)
-    ended, row = await lab.snapshot_where(handle, lambda s: s.outcome), lab.store.get_run(1)
+    ended, row = await lab.snapshot_where(handle, lambda s: s.outcome), lab.store.runs.get_run(1)
     assert (ended.status, ended.outcome, ended.cause) == (row.status, row.outcome, row.cause)
-    assert ended.tasks == lab.store.count_tasks(1).by_status
+    assert ended.tasks == lab.store.tasks.count_tasks(1).by_status
 
 
 async def test_an_ended_run_tells_its_parent(lab: Lab) -> None:

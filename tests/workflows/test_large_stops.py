@@ -10,7 +10,8 @@ import pytest
 
 from crawler_lifecycle.activities import abreast, stopping
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.domain.run import RunRef, RunRequest
+from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.fakes.cluster import SHUTDOWN, Behaviour
 from crawler_lifecycle.ports import TaskRef
 from tests.support.lab import Lab
@@ -24,26 +25,27 @@ NEVER = {"force_stop_after_s": None}
 
 async def started(lab: Lab, tasks: int) -> Any:
     """A run of more tasks than a request may hold, all of which execute."""
-    row, _ = lab.store.reserve_run(RunRequest(crawler="books"), "large", [{}] * tasks)
+    row, _ = lab.store.initiation.reserve_run(RunRequest(crawler="books"), "large", [{}] * tasks)
     handle = await lab.start({"run_id": row.run_id})
-    await lab.until(lambda: lab.store.count_tasks(1).by_status.get("RUNNING") == tasks, 300)
+    await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("RUNNING") == tasks, 300)
     return handle
 
 
+@pytest.mark.parametrize("tasks", [1_200, pytest.param(5_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("force", [False, True], ids=["plain", "forced"])
-async def test_a_stop_of_five_thousand_tasks_takes_few_events(lab: Lab, force: bool) -> None:
+async def test_a_stop_of_thousands_of_tasks_takes_few_events(lab: Lab, force: bool, tasks: int) -> None:
     lab.cluster.behaviour = UNTIL_STOPPED
-    handle = await started(lab, 5_000)
+    handle = await started(lab, tasks)
     before = len(await lab.events(handle))
-    seq = lab.store.last_event_seq()
+    seq = lab.store.events.last_event_seq()
     await handle.signal("stop", {"request_id": "s", "force": force})
     result = await lab.ended(handle, 300)
-    assert (result.outcome, result.tasks) == ("cancelled", {"CANCELLED": 5_000})
+    assert (result.outcome, result.tasks) == ("cancelled", {"CANCELLED": tasks})
     names = await lab.events(handle)
     assert names.count("k8_stop_pod" if force else "k8_stop_task") < 20
     assert len(names) - before < 100, names[before:]
-    assert lab.store.last_event_seq() - seq < 60
-    assert lab.cluster.calls["kill" if force else "stop"] == 5_000
+    assert lab.store.events.last_event_seq() - seq < 60
+    assert lab.cluster.calls["kill" if force else "stop"] == tasks
     for history in await lab.chain(handle):
         assert len(history.events) < 4_096
 
@@ -53,7 +55,7 @@ async def test_a_task_that_hangs_keeps_no_other_one_waiting(lab: Lab, monkeypatc
     monkeypatch.setattr(abreast, "SLOW_S", 0.1)
     lab.cluster.behaviour = UNTIL_STOPPED
     handle = await lab.start({"crawler": "books", "tasks": [{}] * 60, "limits": NEVER})
-    await lab.until(lambda: lab.store.count_tasks(1).by_status.get("RUNNING") == 60)
+    await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("RUNNING") == 60)
     stop, over = lab.cluster.stop, threading.Event()
 
     def hang(run: RunRef, task: TaskRef) -> None:
@@ -65,7 +67,7 @@ async def test_a_task_that_hangs_keeps_no_other_one_waiting(lab: Lab, monkeypatc
     monkeypatch.setattr(lab.cluster, "stop", hang)
     await handle.signal("stop")
     try:
-        await lab.until(lambda: lab.store.count_tasks(1).by_status.get("CANCELLED") == 40)
+        await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("CANCELLED") == 40)
         assert not over.is_set()
         assert lab.tasks(1)[3] == "RUNNING", "nobody knows that it was asked"
     finally:
@@ -79,12 +81,12 @@ async def test_whoever_takes_a_stop_over_goes_on_where_it_was(real_lab: Lab, mon
     lab.cluster.behaviour = IGNORES
     request = {"crawler": "books", "tasks": [{}] * 30, "limits": NEVER, "poll_minutes": [0.02]}
     handle = await lab.start(request)
-    await lab.until(lambda: lab.store.count_tasks(1).by_status.get("RUNNING") == 30)
+    await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("RUNNING") == 30)
     await handle.signal("stop")
-    await lab.until(lambda: lab.store.count_tasks(1).by_status.get("STOPPING", 0) >= 5)
+    await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("STOPPING", 0) >= 5)
     await handle.terminate("by an operator")
     again = await lab.start({"run_id": 1})
-    await lab.until(lambda: lab.store.count_tasks(1).by_status.get("STOPPING") == 30)
+    await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("STOPPING") == 30)
     assert lab.cluster.calls["stop"] <= 31, "at most the one that was under way was asked again"
     await again.signal("force_stop")
     assert (await lab.ended(again)).tasks == {"CANCELLED": 30}
@@ -95,7 +97,7 @@ async def test_force_counts_from_when_a_task_was_asked(lab: Lab) -> None:
     """The cluster takes no stop for longer than the limit: nobody is killed who was never asked."""
     lab.cluster.behaviour = IGNORES
     handle = await lab.start({"crawler": "books", "tasks": [{}] * 3, "limits": {"force_stop_after_s": 60}})
-    await lab.until(lambda: lab.store.count_tasks(1).by_status.get("RUNNING") == 3)
+    await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("RUNNING") == 3)
     lab.cluster.fail_with(ClusterUnavailable("503"), "stop")
     await handle.signal("stop")
     looks = (await lab.snapshot_where(handle, lambda s: s.stop is not None)).looks
@@ -106,9 +108,9 @@ async def test_force_counts_from_when_a_task_was_asked(lab: Lab) -> None:
     assert not late.stop.force
     lab.cluster.fail_with(None, "stop")
     result = await lab.ended(handle)
-    assert {task.outcome for task in lab.store.list_tasks(result.run_id)} == {"cancel_timeout"}
-    asked = [t for t in lab.store.transitions(1) if t.task_id is not None and t.to_status == "STOPPING"]
-    ended = lab.store.list_tasks(1)
+    assert {task.outcome for task in lab.store.tasks.list_tasks(result.run_id)} == {"cancel_timeout"}
+    asked = [t for t in lab.store.runs.transitions(1) if t.task_id is not None and t.to_status == "STOPPING"]
+    ended = lab.store.tasks.list_tasks(1)
     assert len(asked) == 3
     first = min(t.ended_at for t in ended if t.ended_at is not None)
     assert (first - max(t.committed_at for t in asked)).total_seconds() >= 60
@@ -148,21 +150,21 @@ async def test_the_same_stop_again_and_again_interrupts_no_look(lab: Lab, monkey
         for n in range(1, 8):
             await handle.signal("stop", {"request_id": f"s{n}", "requested_by": "eve"})
             await handle.signal("stop", {"request_id": f"s{n}"})
-            await lab.until(lambda n=n: len(lab.store.cancellations(1)) == n + 1)
-        assert all(entry["acted_at"] is not None for entry in lab.store.cancellations(1)[:-1])
+            await lab.until(lambda n=n: len(lab.store.runs.cancellations(1)) == n + 1)
+        assert all(entry["acted_at"] is not None for entry in lab.store.runs.cancellations(1)[:-1])
     finally:
         go_on.set()
     result = await lab.ended(handle)
     assert result.outcome == "cancelled"
     assert lab.cluster.calls["look"] == calls + 1, "the look that was under way proved it"
-    assert lab.store.get_run(1).stop.requested_by == "ada"
-    assert sorted(c["request_id"] for c in lab.store.cancellations(1)) == [f"s{n}" for n in range(8)]
+    assert lab.store.runs.get_run(1).stop.requested_by == "ada"
+    assert sorted(c["request_id"] for c in lab.store.runs.cancellations(1)) == [f"s{n}" for n in range(8)]
 
 
 async def test_a_stop_again_and_again_interrupts_no_verdict(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.cluster.behaviour = UNTIL_STOPPED
     judging, go_on, tries = threading.Event(), threading.Event(), []
-    end_run = lab.store.end_run
+    end_run = lab.store.completion.end_run
 
     def slow(*args: Any) -> Any:
         tries.append(1)
@@ -170,14 +172,14 @@ async def test_a_stop_again_and_again_interrupts_no_verdict(lab: Lab, monkeypatc
         go_on.wait(120)
         return end_run(*args)
 
-    monkeypatch.setattr(lab.store, "end_run", slow)
+    monkeypatch.setattr(lab.store.completion, "end_run", slow)
     handle = await lab.start({"crawler": "books"})
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
     await handle.signal("stop", {"request_id": "s0"})
     await lab.until(judging.is_set)
     for n in range(1, 4):
         await handle.signal("stop", {"request_id": f"s{n}"})
-        await lab.until(lambda n=n: len(lab.store.cancellations(1)) == n + 1)
+        await lab.until(lambda n=n: len(lab.store.runs.cancellations(1)) == n + 1)
     go_on.set()
     await lab.ended(handle)
     assert len(tries) == 1

@@ -12,20 +12,20 @@ from temporalio.exceptions import ApplicationError
 from crawler_lifecycle.domain.run import RunRequest, RunResult, RunStatus, StopIntent
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.fakes.cluster import KILLED, Behaviour
-from crawler_lifecycle.gateway.commands import Commands, own_workflow_id
-from crawler_lifecycle.gateway.crawlers import Crawlers
-from crawler_lifecycle.gateway.workflows import LateTemporal
+from crawler_lifecycle.gateway.runs.commands import Commands, own_workflow_id
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.ports import RunRow
+from crawler_lifecycle.temporal.client import Workflows
 from tests.support.lab import Lab, workflow_clock
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-class Slow(LateTemporal):
+class Slow(Workflows):
     """A connection on which a start is under way until it is let through."""
 
     def __init__(self, lab: Lab) -> None:
-        super().__init__(lambda: _connected(lab))
+        super().__init__(lab.client)
         self.under_way, self.let_through = asyncio.Event(), asyncio.Event()
 
     async def start(self, request: RunRequest, workflow_id: str, **how: Any) -> str:
@@ -34,22 +34,23 @@ class Slow(LateTemporal):
         return await super().start(request, workflow_id, **how)
 
 
-async def _connected(lab: Lab) -> Any:
-    return lab.client
-
-
-async def commands(lab: Lab, temporal: LateTemporal | None = None) -> Commands:
-    temporal = temporal or LateTemporal(lambda: _connected(lab))
-    await temporal.keep_connecting()
-    return Commands(lab.store, temporal, Crawlers(lab.scheduler))
+def commands(lab: Lab, workflows: Workflows | None = None) -> Commands:
+    return Commands(
+        lab.store.initiation,
+        lab.store.additions,
+        lab.store.stops,
+        lab.store.runs,
+        workflows or Workflows(lab.client),
+        Crawlers(lab.scheduler),
+    )
 
 
 async def two_starts(lab: Lab, row: RunRow) -> RunResult:
     """Both gateways decide to start the workflow; one does and its run ends, and then the other one's start comes."""
     slow = Slow(lab)
-    other = asyncio.create_task((await commands(lab, slow)).take_over(row))
+    other = asyncio.create_task(commands(lab, slow).take_over(row))
     await slow.under_way.wait()
-    await (await commands(lab)).take_over(row)
+    await commands(lab).take_over(row)
     handle = lab.client.get_workflow_handle(own_workflow_id(row), result_type=RunResult)
     result: RunResult = await asyncio.wait_for(handle.result(), 60)
     slow.let_through.set()
@@ -63,9 +64,9 @@ async def two_starts(lab: Lab, row: RunRow) -> RunResult:
 
 async def test_a_failed_run_is_not_executed_again_by_the_second_of_two_first_starts(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(executes=0.2, end=KILLED)
-    row, _ = await asyncio.to_thread(lab.store.reserve_run, RunRequest(crawler="books"), "reserved")
+    row, _ = await asyncio.to_thread(lab.store.initiation.reserve_run, RunRequest(crawler="books"), "reserved")
     result = await two_starts(lab, row)
-    now = lab.store.get_run(row.run_id)
+    now = lab.store.runs.get_run(row.run_id)
     assert (now.status, now.attempt) == (result.status, 1) == (RunStatus.FAILED, 1)
     assert len(lab.cluster.phases()) == 1
 
@@ -73,13 +74,15 @@ async def test_a_failed_run_is_not_executed_again_by_the_second_of_two_first_sta
 async def test_a_stopped_run_is_not_executed_again_by_a_second_sweep(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(executes=None)
     handle = await lab.start({"crawler": "books", "poll_minutes": [600], "request_id": "lost"})
-    await lab.until(lambda: lab.store.find_run("lost") and lab.tasks(lab.store.find_run("lost").run_id)[0] == "RUNNING")
+    await lab.until(
+        lambda: lab.store.runs.find_run("lost") and lab.tasks(lab.store.runs.find_run("lost").run_id)[0] == "RUNNING"
+    )
     await handle.terminate("lost")
-    run_id = lab.store.find_run("lost").run_id
+    run_id = lab.store.runs.find_run("lost").run_id
     stop = StopIntent(workflow_clock(), requested_by="ada")
-    row = await asyncio.to_thread(lab.store.record_stop, run_id, stop, "s")
+    row = await asyncio.to_thread(lab.store.stops.record_stop, run_id, stop, "s")
     await two_starts(lab, row)
-    now = lab.store.get_run(run_id)
+    now = lab.store.runs.get_run(run_id)
     assert (now.status, now.outcome, now.attempt) == (RunStatus.FAILED, "cancelled", 2)
     assert lab.tasks(run_id) == {0: TaskStatus.CANCELLED}
     assert lab.cluster.alive(run_id) == []

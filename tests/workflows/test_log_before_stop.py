@@ -21,8 +21,8 @@ async def _stopped(lab: Lab) -> Any:
 
 
 async def _log(lab: Lab) -> str | None:
-    [task] = lab.store.list_tasks(1)
-    text: str | None = lab.store.log_tail(task.task_id)
+    [task] = lab.store.tasks.list_tasks(1)
+    text: str | None = lab.store.tasks.log_tail(task.task_id)
     return text
 
 

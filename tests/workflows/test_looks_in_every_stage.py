@@ -46,15 +46,15 @@ class Away:
 
 def lags(lab: Lab, run_id: int) -> dict[int, float]:
     """By index, how many seconds after its end each task's end was on record."""
-    index = {task.task_id: task.task_index for task in lab.store.list_tasks(run_id)}
-    ends = [t for t in lab.store.transitions(run_id) if t.task_id and t.to_status == "SUCCEEDED"]
+    index = {task.task_id: task.task_index for task in lab.store.tasks.list_tasks(run_id)}
+    ends = [t for t in lab.store.runs.transitions(run_id) if t.task_id and t.to_status == "SUCCEEDED"]
     return {index[t.task_id]: (t.committed_at - t.cluster_time).total_seconds() for t in ends}
 
 
 def status_at(lab: Lab, run_id: int, status: str) -> datetime:
     """When the run got this status."""
     at: datetime = next(
-        t.committed_at for t in lab.store.transitions(run_id) if t.task_id is None and t.to_status == status
+        t.committed_at for t in lab.store.runs.transitions(run_id) if t.task_id is None and t.to_status == status
     )
     return at
 
@@ -76,7 +76,7 @@ async def test_the_lowest_task_is_put_off_and_others_are_created(lab: Lab) -> No
     result = await lab.ended(await lab.start({"crawler": "books", "tasks": [{}] * 3}))
     assert result.tasks == {"SUCCEEDED": 3}
     assert lab.corrections(1) == []
-    created = lab.store.get_run(1).created_at
+    created = lab.store.runs.get_run(1).created_at
     assert status_at(lab, 1, "PROCESSING") - created < timedelta(seconds=LAG_S), "another than the main one has started"
     assert max(lags(lab, 1)[n] for n in (1, 2)) < 2 * LAG_S
 
@@ -85,8 +85,8 @@ async def test_tasks_execute_and_end_while_the_main_one_waits(lab: Lab) -> None:
     lab.cluster.behaviour = lambda run, index, attempt: Behaviour(waits=3 * HOUR if index == 0 else 200, executes=300)
     result = await lab.ended(await lab.start({"crawler": "books", "tasks": [{}] * 3}))
     assert result.tasks == {"SUCCEEDED": 3}
-    assert lab.store.corrections(1) == []
-    created = lab.store.get_run(1).created_at
+    assert lab.store.corrections.list_corrections(1) == []
+    created = lab.store.runs.get_run(1).created_at
     assert status_at(lab, 1, "PROCESSING") - created < timedelta(seconds=200 + 6 * LAG_S)
     assert max(lags(lab, 1).values()) < RUNG_S
 
@@ -101,7 +101,7 @@ async def test_the_scheduler_service_is_away_and_looks_go_on(lab: Lab, creates: 
     assert result.tasks == {"SUCCEEDED": 3}
     assert away.failed > (3 if creates else 10)
     assert max(lags(lab, 1).values()) < RUNG_S
-    assert lab.store.corrections(1) == [], "every end was found by the look that was due"
+    assert lab.store.corrections.list_corrections(1) == [], "every end was found by the look that was due"
     events = (await handle.fetch_history()).events
     assert len([e for e in events if "TIME_SKIPPING" not in EventType.Name(e.event_type)]) < 450
 
@@ -112,7 +112,7 @@ async def test_a_single_task_whose_answer_is_lost_is_found_without_the_scheduler
     result = await lab.ended(await lab.start({"crawler": "books"}))
     assert (result.status, result.outcome) == ("COMPLETED", "finished")
     assert lags(lab, 1)[0] < 2 * LAG_S + 15
-    assert lab.store.get_run(1).started_at is not None
+    assert lab.store.runs.get_run(1).started_at is not None
 
 
 LIMITED: dict[str, tuple[dict[str, float], Callable[[Lab], Any], str]] = {
@@ -137,7 +137,7 @@ async def test_limits_of_time_count_while(lab: Lab, name: str) -> None:
         await lab.start(request | ({"max_parallel_tasks": 2} if "waves" in name else {}))
     )
     assert (result.status, result.outcome) == ("FAILED", "partial" if result.tasks.get("SUCCEEDED") else outcome)
-    row = lab.store.get_run(1)
+    row = lab.store.runs.get_run(1)
     assert row.stop.limit == outcome
     late = (row.stop.requested_at - row.created_at).total_seconds() - 900
     assert -5 <= late < LAG_S, "the limit itself, and no look, ended it"
@@ -158,7 +158,7 @@ async def test_run_timeout_s_is_not_put_off_by_looks_that_fail(lab: Lab) -> None
     limits = {"run_timeout_s": 900, "force_stop_after_s": None}
     result = await lab.ended(await lab.start({"crawler": "books", "limits": limits}))
     assert result.outcome == "timed_out"
-    row = lab.store.get_run(1)
+    row = lab.store.runs.get_run(1)
     assert 895 < (row.stop.requested_at - row.created_at).total_seconds() < 900 + LAG_S
 
 
@@ -176,7 +176,7 @@ async def test_an_end_that_the_wait_for_the_start_found_late_is_a_correction(lab
     lab.cluster.look = failing  # type: ignore[method-assign]
     result = await lab.ended(await lab.start({"crawler": "books"}))
     assert result.status == "COMPLETED"
-    assert [c.kind for c in lab.store.corrections(1)] == ["late"]
+    assert [c.kind for c in lab.store.corrections.list_corrections(1)] == ["late"]
 
 
 async def test_many_added_tasks_are_deployed_at_once(lab: Lab) -> None:
@@ -185,8 +185,8 @@ async def test_many_added_tasks_are_deployed_at_once(lab: Lab) -> None:
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
     for page in range(3):
         await handle.execute_update("add_tasks", {"tasks": [{}] * 150, "request_id": f"p{page}"})
-    await lab.until(lambda: lab.store.count_tasks(1).queued == 0 or lab.store.get_run(1).status.terminal)
-    deployed = [t.deployed_at for t in lab.store.list_tasks(1, limit=1000)]
+    await lab.until(lambda: lab.store.tasks.count_tasks(1).queued == 0 or lab.store.runs.get_run(1).status.terminal)
+    deployed = [t.deployed_at for t in lab.store.tasks.list_tasks(1, limit=1000)]
     assert None not in deployed
     sizes = [len(call.tasks) for call in lab.scheduler.calls[1:]]
     assert sum(sizes) == 450
@@ -203,7 +203,7 @@ async def test_tasks_added_while_the_deployment_hangs_come_with_it(lab: Lab) -> 
     await handle.execute_update("add_tasks", {"tasks": [{}] * 2, "request_id": "a"})
     result = await lab.ended(handle)
     assert result.tasks == {"SUCCEEDED": 3}
-    assert lab.store.corrections(1) == []
+    assert lab.store.corrections.list_corrections(1) == []
 
 
 async def test_a_wake_up_looks_while_the_deployment_hangs(lab: Lab) -> None:
@@ -231,7 +231,7 @@ async def test_a_resumed_run_is_looked_at_while_its_tasks_wait(lab: Lab) -> None
     Away(lab, 0, 1.5 * HOUR)
     lab.cluster.behaviour = Behaviour(executes=60)
     again = await lab.start({"run_id": 1})
-    await lab.until(lambda: lab.store.get_run(1).attempt == 2 and lab.store.get_run(1).status == "PROCESSING")
+    await lab.until(lambda: lab.store.runs.get_run(1).attempt == 2 and lab.store.runs.get_run(1).status == "PROCESSING")
     lab.cluster.end_now(1, 1, end=FINISHED)
     result = await lab.ended(again)
     assert result.tasks == {"SUCCEEDED": 2}

@@ -1,4 +1,4 @@
-"""The workflow on MariaDB: some tests always, and all others too when ``LIFECYCLE_TEST_DATABASE`` is ``mariadb``."""
+"""The workflow on MariaDB: a few tests always, all others when ``LIFECYCLE_TEST_DATABASE`` is ``mariadb``."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ async def test_the_same(mariadb_lab: Lab, chosen: Callable[[Lab], Awaitable[None
     await chosen(mariadb_lab)
 
 
+@pytest.mark.servers
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_a_database_that_is_away_for_a_while_fails_no_run(unhurried: WorkflowEnvironment, tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ async def test_a_database_that_is_away_for_a_while_fails_no_run(unhurried: Workf
             lab.cluster.behaviour = Behaviour(waits=0.5, executes=None)
             quick = {"crawler": "books", "poll_minutes": [0.02], "limits": {"start_check_s": 0.3}}
             handles = [await lab.start(quick) for _ in range(4)]
-            await lab.until(lambda: len(lab.store.list_runs(status=["PROCESSING"])) >= 2)
+            await lab.until(lambda: len(lab.store.runs.list_runs(status=["PROCESSING"])) >= 2)
             handles += [await lab.start({**quick, "tasks": [{}] * 3}) for _ in range(4)]
             server.kill()
             await asyncio.sleep(4)
@@ -68,7 +69,7 @@ async def test_a_database_that_is_away_for_a_while_fails_no_run(unhurried: Workf
             results = await ends
             assert {(r.status, r.outcome) for r in results} == {("COMPLETED", "finished")}
             assert sorted(r.tasks["SUCCEEDED"] for r in results) == [1, 1, 1, 1, 3, 3, 3, 3]
-            assert len(lab.store.list_runs(status=["COMPLETED"])) == 8
+            assert len(lab.store.runs.list_runs(status=["COMPLETED"])) == 8
             for result in results:
-                changes = [(t.task_id, t.to_status) for t in lab.store.transitions(result.run_id)]
+                changes = [(t.task_id, t.to_status) for t in lab.store.runs.transitions(result.run_id)]
                 assert len(changes) == len(set(changes)), "nothing happened twice"

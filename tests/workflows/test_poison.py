@@ -37,8 +37,9 @@ from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
 from crawler_lifecycle.compose import activities_of
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.undecoded import Undecoded
 from crawler_lifecycle.fakes.cluster import Behaviour
-from crawler_lifecycle.payloads import TolerantPayloadConverter, Undecoded
+from crawler_lifecycle.temporal.converter import TolerantPayloadConverter
 from crawler_lifecycle.workflows.policies import POLICIES
 from crawler_lifecycle.workflows.requests import answer_type, read_answer, read_carried
 from crawler_lifecycle.workflows.state import RunState
@@ -105,7 +106,7 @@ async def test_as_input_the_start_fails_and_leaves_no_row(lab: Lab, poison: str)
     assert isinstance(cause, ApplicationError)
     assert cause.type == "InvalidRequest"
     assert ":" in cause.message
-    assert lab.store.list_runs() == []
+    assert lab.store.runs.list_runs() == []
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ async def test_too_few_and_too_many_payloads_as_input(lab: Lab, payloads: list[A
     with pytest.raises(WorkflowFailureError) as failed:
         await lab.ended(handle)
     assert words in str(failed.value.cause)
-    assert lab.store.list_runs() == []
+    assert lab.store.runs.list_runs() == []
 
 
 @pytest.mark.parametrize("kind", [names.LIFECYCLE_WORKFLOW, names.EXPORT_WORKFLOW])
@@ -159,7 +160,7 @@ async def test_a_stop_stops_whatever_it_carries(lab: Lab, signal: str, poison: s
     await handle.signal(signal, POISON[poison])
     result = await lab.ended(handle)
     assert (result.status, result.outcome) == ("FAILED", "cancelled")
-    assert len(lab.store.cancellations(result.run_id)) == 1
+    assert len(lab.store.runs.cancellations(result.run_id)) == 1
     assert lab.cluster.alive() == []
     notes = (await lab.snapshot_where(handle, lambda s: True)).notes
     assert notes or poison in ("NaN", "wrong types", "half a surrogate")
@@ -186,7 +187,7 @@ async def test_large_signals_make_the_run_continue_as_new_and_nothing_fail(lab: 
     for _ in range(4):
         await handle.signal("pause", {"reason": "x" * 1_500_000})
     await handle.signal("look_now")
-    await lab.until(lambda: lab.store.get_run(1).status == "COMPLETED", 60)
+    await lab.until(lambda: lab.store.runs.get_run(1).status == "COMPLETED", 60)
     chain = await lab.chain(handle)
     assert len(chain) > 1
     assert chain[1].events[0].ByteSize() < 10_000
@@ -205,7 +206,7 @@ async def test_what_is_over_the_servers_limit_is_refused_to_its_sender(lab: Lab)
     for call in calls:
         with pytest.raises((RPCError, WorkflowQueryFailedError, WorkflowUpdateFailedError)):
             await call()
-    assert lab.store.get_run(1).status == "PROCESSING"
+    assert lab.store.runs.get_run(1).status == "PROCESSING"
     await handle.signal("stop")
     assert (await lab.ended(handle)).outcome == "cancelled"
 
@@ -247,7 +248,7 @@ async def test_a_cancel_stops_whatever_reason_it_has(lab: Lab, reason: str) -> N
     await handle.cancel(reason=reason)
     result = await lab.ended(handle)
     assert (result.status, result.outcome) == ("FAILED", "cancelled")
-    [logged] = lab.store.cancellations(result.run_id)
+    [logged] = lab.store.runs.cancellations(result.run_id)
     assert len(str(logged["reason"] or "")) <= 255
 
 

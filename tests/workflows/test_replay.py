@@ -18,7 +18,7 @@ from temporalio.worker import Replayer
 from temporalio.workflow import NondeterminismError
 
 from crawler_lifecycle.compose import WORKFLOWS
-from crawler_lifecycle.temporal import plugin
+from crawler_lifecycle.temporal.plugin import plugin
 from crawler_lifecycle.workflows.policies import POLICIES
 from tests.histories import record
 from tests.histories.record import fingerprint, promised

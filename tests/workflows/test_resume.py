@@ -50,7 +50,7 @@ async def test_a_terminated_run_goes_on_without_repeating_what_was_done(lab: Lab
     again = await lab.start({"run_id": 1})
     await lab.until(lambda: lab.tasks(1)[1] == "SUCCEEDED")
     await lab.snapshot_where(again, lambda s: s.stage == "reconciliation" and s.looks >= 2)
-    rows = {(t.task_index, t.attempt): t for t in lab.store.list_tasks(1, superseded=True)}
+    rows = {(t.task_index, t.attempt): t for t in lab.store.tasks.list_tasks(1, superseded=True)}
     assert rows[2, 1].status == "RUNNING", "what executes is adopted as it is"
     assert rows[3, 1].superseded_by == rows[3, 2].task_id
     assert (0, 2) not in rows
@@ -89,7 +89,7 @@ async def test_a_run_terminated_in_any_stage_reaches_its_end(
     await handle.terminate("by an operator")
     go_on.set()
     monkeypatch.undo()
-    row = lab.store.get_run(1)
+    row = lab.store.runs.get_run(1)
     if stage == "completion":
         assert row.status == "COMPLETED"
         kind, text = await refused(lab, {"run_id": 1})
@@ -101,7 +101,7 @@ async def test_a_run_terminated_in_any_stage_reaches_its_end(
     lab.cluster.end_now(1, 0, 1, FINISHED)
     result = await again.result()
     assert (result.status, result.attempt) == ("COMPLETED", 2)
-    assert lab.store.get_run(1).owner_workflow_id == again.id
+    assert lab.store.runs.get_run(1).owner_workflow_id == again.id
 
 
 async def test_a_failed_run_gets_a_new_task_and_its_old_end_stays_on_record(lab: Lab) -> None:
@@ -110,7 +110,7 @@ async def test_a_failed_run_gets_a_new_task_and_its_old_end_stays_on_record(lab:
     assert (first.status, first.outcome) == ("FAILED", "failed")
     second = await lab.run({"run_id": first.run_id, "crawler": "books"})
     assert (second.status, second.attempt, second.run_id) == ("COMPLETED", 2, first.run_id)
-    rows = lab.store.list_tasks(first.run_id, superseded=True)
+    rows = lab.store.tasks.list_tasks(first.run_id, superseded=True)
     assert [(t.attempt, str(t.status)) for t in rows] == [(1, "FAILED"), (2, "SUCCEEDED")]
     assert rows[0].superseded_by == rows[1].task_id
     assert lab.scheduler.calls[1].resume
@@ -127,9 +127,9 @@ async def test_a_stopped_run_can_be_resumed_and_its_stop_is_forgotten(lab: Lab) 
     assert (await handle.result()).outcome == "cancelled"
     result = await lab.run({"run_id": 1})
     assert (result.status, result.attempt) == ("COMPLETED", 2)
-    row = lab.store.get_run(1)
+    row = lab.store.runs.get_run(1)
     assert row.stop is None
-    assert len(lab.store.cancellations(1)) == 1
+    assert len(lab.store.runs.cancellations(1)) == 1
 
 
 async def test_a_stop_under_way_is_carried_out_by_whoever_takes_over(lab: Lab) -> None:
@@ -138,13 +138,13 @@ async def test_a_stop_under_way_is_carried_out_by_whoever_takes_over(lab: Lab) -
     handle = await lab.start(request)
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
     await handle.signal("stop", {"requested_by": "ada"})
-    await lab.until(lambda: lab.store.cancellations(1) and lab.store.cancellations(1)[0]["acted_at"])
+    await lab.until(lambda: lab.store.runs.cancellations(1) and lab.store.runs.cancellations(1)[0]["acted_at"])
     await handle.terminate("by an operator")
     for index in (0, 1):
         lab.cluster.end_now(1, index)
     result = await lab.run({"run_id": 1})
     assert (result.status, result.outcome, result.attempt) == ("FAILED", "cancelled", 2)
-    assert len(lab.store.list_tasks(1, superseded=True)) == 2, "a stop makes no new tasks"
+    assert len(lab.store.tasks.list_tasks(1, superseded=True)) == 2, "a stop makes no new tasks"
 
 
 async def test_a_completed_run_runs_again_only_on_demand(lab: Lab) -> None:
@@ -164,7 +164,7 @@ async def test_nobody_takes_a_run_from_a_living_workflow(lab: Lab) -> None:
     kind, text = await refused(lab, {"run_id": 1})
     assert kind == "RunIsLive"
     assert handle.id in text
-    assert lab.store.get_run(1).attempt == 1
+    assert lab.store.runs.get_run(1).attempt == 1
     await handle.signal("stop")
     await handle.result()
 
@@ -185,7 +185,7 @@ async def test_what_does_not_fit_is_refused_without_a_trace(lab: Lab) -> None:
         kind, text = await refused(lab, bad)  # type: ignore[arg-type]
         assert kind == "InvalidRequest"
         assert text
-    assert len(lab.store.list_runs()) == 1
+    assert len(lab.store.runs.list_runs()) == 1
 
 
 async def test_only_what_the_contract_names_counts_of_a_resuming_request(lab: Lab) -> None:
@@ -193,13 +193,15 @@ async def test_only_what_the_contract_names_counts_of_a_resuming_request(lab: La
     first = await lab.run({"crawler": "books", "args": {"shelf": "b"}, "priority": 2})
     again = {"run_id": first.run_id, "args": {"shelf": "z"}, "priority": 5, "poll_minutes": [2], "requested_by": "bob"}
     await lab.run(again)
-    stored = lab.store.request_of(first.run_id)
+    stored = lab.store.runs.request_of(first.run_id)
     assert (stored.args, stored.priority) == ({"shelf": "b"}, 2)
     assert (stored.poll_minutes, stored.requested_by) == ([2], "bob")
 
 
 async def test_a_reserved_run_is_claimed_as_it_is(lab: Lab) -> None:
-    row, new = lab.store.reserve_run(RunRequest(crawler="books"), "res", [{"shelf": str(n)} for n in range(600)])
+    row, new = lab.store.initiation.reserve_run(
+        RunRequest(crawler="books"), "res", [{"shelf": str(n)} for n in range(600)]
+    )
     assert new
     result = await lab.run({"run_id": row.run_id, "crawler": "books"})
     assert (result.status, result.attempt, result.tasks) == ("COMPLETED", 1, {"SUCCEEDED": 600})
@@ -226,7 +228,7 @@ async def test_a_deployment_call_of_the_former_attempt_never_makes_a_second_task
     await lab.until(under_way.is_set)
     await handle.terminate("by an operator")
     again = await lab.start({"run_id": 1})
-    await lab.until(lambda: lab.store.get_run(1).attempt == 2 and lab.store.get_run(1).verified_at)
+    await lab.until(lambda: lab.store.runs.get_run(1).attempt == 2 and lab.store.runs.get_run(1).verified_at)
     if not in_time:
         await lab.until(lambda: len(lab.scheduler.calls) > 1)
     go_on.set()
@@ -253,7 +255,7 @@ async def test_an_export_goes_on_beside_the_attempt_that_follows(lab: Lab) -> No
     second = await lab.start({"run_id": 1})
     assert ((await first.result()).attempt, (await second.result()).attempt) == (1, 2)
     assert sorted((e.attempt, e.body["status"]) for e in lab.outside.sent) == [(1, "FAILED"), (2, "COMPLETED")]
-    assert {x["attempt"]: x["status"] for x in lab.store.exports(1)} == {1: "empty", 2: "empty"}
+    assert {x["attempt"]: x["status"] for x in lab.store.exports.list_exports(1)} == {1: "empty", 2: "empty"}
 
 
 @pytest.mark.parametrize("by_signal", [False, True], ids=["on record", "by signal"])
@@ -265,23 +267,23 @@ async def test_a_stop_between_the_accepted_resume_and_its_claim_stops_it(
     request = {"crawler": "books", **({"tasks": [{}] * tasks} if tasks else {})}
     first = await lab.run(request)
     lab.cluster.behaviour = UNTIL_STOPPED
-    row, _ = lab.store.resume_run(RunRequest(run_id=first.run_id), "resumed", 1)
+    row, _ = lab.store.initiation.resume_run(RunRequest(run_id=first.run_id), "resumed", 1)
     if by_signal:
         handle = await lab.start({"run_id": first.run_id}, start_signal="stop", start_signal_args=[])
     else:
-        lab.store.record_stop(first.run_id, StopIntent(row.updated_at, requested_by="ada"), "s1")
+        lab.store.stops.record_stop(first.run_id, StopIntent(row.updated_at, requested_by="ada"), "s1")
         handle = await lab.start({"run_id": first.run_id})
     result = await handle.result()
     assert (result.status, result.outcome, result.attempt) == ("FAILED", "cancelled", 2)
     assert len(lab.scheduler.calls) == 1, "nothing of the second attempt was deployed"
     assert lab.cluster.alive() == []
-    assert [c["attempt"] for c in lab.store.cancellations(first.run_id)] == [2]
+    assert [c["attempt"] for c in lab.store.runs.cancellations(first.run_id)] == [2]
     assert "run.stopped" in [e.type for e in lab.outside.pushed if e.attempt == 2]
 
 
 async def test_an_accepted_resume_is_claimed_as_it_was_accepted(lab: Lab) -> None:
     first = await lab.run({"crawler": "books"})
-    lab.store.resume_run(RunRequest(run_id=first.run_id, rerun=True), "resumed", 1)
+    lab.store.initiation.resume_run(RunRequest(run_id=first.run_id, rerun=True), "resumed", 1)
     second = await lab.run({"run_id": first.run_id})
     assert (second.status, second.attempt) == ("COMPLETED", 2)
     assert [call.attempt for call in lab.scheduler.calls] == [1, 2]

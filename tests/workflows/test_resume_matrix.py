@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.adapters.database import ownership, unit
+from crawler_lifecycle.adapters.database.writes import initiation, unit_of_work
 from crawler_lifecycle.runner import state
 from tests.support import resume_table
 from tests.support.lab import laboratory
@@ -70,8 +70,8 @@ def test_the_page_quotes_what_is_said() -> None:
         assert f'"{note}"' in page
     for words in ("which is still open; ", "stop it first, or wait for its end", "only rerun: true executes it again"):
         assert words in page
-        assert words in Path(ownership.__file__).read_text()
-    assert "refused a late write" in Path(unit.__file__).read_text()
+        assert words in Path(initiation.__file__).read_text()
+    assert "refused a late write" in Path(unit_of_work.__file__).read_text()
 
 
 @pytest.mark.parametrize(("old", "new", "words"), [

@@ -34,11 +34,11 @@ def ended_by_limit(lab: Lab, result: RunResult, outcome: str, tasks: int = 1, on
     ends = {"FAILED": on_cluster, "CANCELLED": tasks - on_cluster}
     assert (result.status, result.outcome) == ("FAILED", outcome)
     assert result.tasks == {status: count for status, count in ends.items() if count}
-    row = lab.store.get_run(run_id)
+    row = lab.store.runs.get_run(run_id)
     assert (row.status, row.outcome, row.stop.limit, row.stop.requested_by) == ("FAILED", outcome, outcome, None)
-    assert {t.outcome for t in lab.store.list_tasks(run_id)} == {outcome}
-    assert lab.store.cancellations(run_id) == [], "nobody asked for it"
-    moves = [t.to_status for t in lab.store.transitions(run_id) if t.task_id is None]
+    assert {t.outcome for t in lab.store.tasks.list_tasks(run_id)} == {outcome}
+    assert lab.store.runs.cancellations(run_id) == [], "nobody asked for it"
+    moves = [t.to_status for t in lab.store.runs.transitions(run_id) if t.task_id is None]
     assert moves[-2:] == ["STOPPING", "FAILED"]
     executed = 0 if outcome == "start_timeout" else on_cluster
     assert [lab.cluster.signals(run_id, n) for n in range(tasks)] == [int(n < executed) for n in range(tasks)]
@@ -69,7 +69,7 @@ async def test_one_task_that_counts_keeps_a_run_from_stalling(lab: Lab) -> None:
     )
     result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}, "tasks": [{}, {}]})
     assert (result.outcome, result.tasks) == ("partial", {"SUCCEEDED": 1, "FAILED": 1})
-    ends = {t.task_index: t for t in lab.store.list_tasks(result.run_id)}
+    ends = {t.task_index: t for t in lab.store.tasks.list_tasks(result.run_id)}
     assert (ends[0].outcome, ends[1].outcome) == ("cancelled (stalled)", "finished")
     assert ends[0].ended_at > ends[1].ended_at, "stalled only when nothing counted any more"
 
@@ -85,7 +85,7 @@ async def test_one_that_counts_nothing_stalls_when_it_writes_nothing_any_more(la
     lab.cluster.behaviour = Behaviour(executes=None, counters=Counters(), writes_for=3600, heeds_stop_after=8)
     result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}})
     ended_by_limit(lab, result, "cancelled (stalled)")
-    (task,) = lab.store.list_tasks(result.run_id)
+    (task,) = lab.store.tasks.list_tasks(result.run_id)
     assert task.started_at is not None
     assert task.ended_at is not None
     lasted = (task.ended_at - task.started_at).total_seconds()
@@ -150,7 +150,7 @@ async def test_the_time_of_an_outage_does_not_count_for_a_stall(lab: Lab) -> Non
     result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}})
     assert outage.failed > 60
     ended_by_limit(lab, result, "cancelled (stalled)")
-    row = lab.store.get_run(result.run_id)
+    row = lab.store.runs.get_run(result.run_id)
     assert (row.stop.requested_at - row.started_at).total_seconds() > 1200 + 2 * 3600 + 600
     assert row.look_error is None
 
@@ -174,8 +174,8 @@ async def test_a_resumed_run_has_its_limits_anew(
     again = await lab.run({"run_id": first.run_id})
     assert (again.run_id, again.attempt, again.status, again.outcome) == (first.run_id, 2, "FAILED", outcome)
     assert lab.cluster.signals(first.run_id, 0, 2) == int(outcome != "start_timeout")
-    assert lab.store.cancellations(first.run_id) == []
-    own = [t for t in lab.store.transitions(first.run_id) if t.task_id is None and t.attempt == 2]
+    assert lab.store.runs.cancellations(first.run_id) == []
+    own = [t for t in lab.store.runs.transitions(first.run_id) if t.task_id is None and t.attempt == 2]
     assert [t.to_status for t in own][-2:] == ["STOPPING", "FAILED"]
     least = next(iter(limits.values()))
     assert (own[-2].committed_at - own[0].committed_at).total_seconds() >= least
@@ -193,8 +193,8 @@ async def test_a_stop_by_a_limit_that_is_ignored_is_forced_and_keeps_its_outcome
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
     result = await lab.run({"crawler": "books", "limits": {"run_timeout_s": 900}})
     assert (result.outcome, result.tasks) == ("timed_out", {"FAILED": 1})
-    row = lab.store.get_run(result.run_id)
-    (task,) = lab.store.list_tasks(result.run_id)
+    row = lab.store.runs.get_run(result.run_id)
+    (task,) = lab.store.tasks.list_tasks(result.run_id)
     assert (task.ended_at - row.stop.requested_at).total_seconds() >= 300
     assert (lab.cluster.signals(result.run_id), lab.cluster.calls["kill"]) == (1, 1)
 

@@ -14,7 +14,7 @@ from temporalio.worker import Replayer, _workflow
 
 from crawler_lifecycle.compose import WORKFLOWS
 from crawler_lifecycle.domain.run import RunSnapshot
-from crawler_lifecycle.temporal import plugin
+from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.lab import Lab
 
 HISTORY = Path(__file__).parents[1] / "histories" / "completed.json"

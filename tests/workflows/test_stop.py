@@ -48,9 +48,9 @@ def _checked(lab: Lab, result: Any, tasks: dict[str, int] | None = None) -> None
     """What must hold of every stopped run."""
     assert (result.status, result.outcome) == ("FAILED", "cancelled")
     assert result.tasks == (tasks or {"CANCELLED": 1})
-    row = lab.store.get_run(result.run_id)
+    row = lab.store.runs.get_run(result.run_id)
     assert (row.status, row.outcome) == ("FAILED", "cancelled")
-    logged = lab.store.cancellations(result.run_id)
+    logged = lab.store.runs.cancellations(result.run_id)
     assert len(logged) == 1
     assert logged[0]["acted_at"] is not None
     assert [e.body["status"] for e in lab.outside.sent if e.run_id == result.run_id] == ["FAILED"]
@@ -109,7 +109,7 @@ async def test_while_a_deployment_is_on_its_way(lab: Lab, stop: Stopper) -> None
     handle = await lab.start({"crawler": "books"})
     await lab.until(under_way.is_set)
     await stop(handle)
-    await lab.until(lambda: lab.store.get_run(1).status == "STOPPING")
+    await lab.until(lambda: lab.store.runs.get_run(1).status == "STOPPING")
     go_on.set()
     result = await handle.result()
     _checked(lab, result)
@@ -124,7 +124,7 @@ async def test_while_the_scheduler_is_down(lab: Lab, stop: Stopper) -> None:
     lab.scheduler.before = down
     handle = await lab.start({"crawler": "books"})
     await lab.until(lambda: len(lab.scheduler.calls) > 1)
-    assert "connection refused" in lab.store.get_run(1).waiting_for
+    assert "connection refused" in lab.store.runs.get_run(1).waiting_for
     await stop(handle)
     _checked(lab, await handle.result())
 
@@ -145,7 +145,7 @@ async def test_while_the_archive_is_written_it_comes_too_late(lab: Lab) -> None:
     go_on.set()
     result = await handle.result()
     assert (result.status, result.outcome) == ("COMPLETED", "finished")
-    assert lab.store.cancellations(result.run_id) == []
+    assert lab.store.runs.cancellations(result.run_id) == []
 
 
 async def test_every_task_of_a_multi_process_run_is_stopped_and_the_queued_ones_cancelled(lab: Lab) -> None:
@@ -169,7 +169,7 @@ async def test_many_stops_are_one_stop_with_one_row_each(lab: Lab) -> None:
     lab.cluster.end_now(1, end=SHUTDOWN)  # not before all of them were sent
     result = await handle.result()
     assert result.outcome == "cancelled"
-    assert sorted(c["request_id"] for c in lab.store.cancellations(result.run_id)) == ["r0", "r1", "r2", "r3"]
+    assert sorted(c["request_id"] for c in lab.store.runs.cancellations(result.run_id)) == ["r0", "r1", "r2", "r3"]
     assert lab.cluster.signals(result.run_id) == 1
 
 
@@ -180,9 +180,9 @@ async def test_a_stop_that_is_ignored_becomes_a_forced_one(lab: Lab) -> None:
     await handle.signal("stop")
     result = await handle.result()
     assert (result.status, result.outcome) == ("FAILED", "cancelled")
-    task = lab.store.list_tasks(result.run_id)[0]
+    task = lab.store.tasks.list_tasks(result.run_id)[0]
     assert (task.status, task.outcome) == ("CANCELLED", "cancel_timeout")
-    row = lab.store.get_run(result.run_id)
+    row = lab.store.runs.get_run(result.run_id)
     assert (task.ended_at - row.stop.requested_at).total_seconds() >= 300
     assert lab.cluster.calls["kill"] == 1
 
@@ -196,8 +196,8 @@ async def test_force_after_a_plain_stop(lab: Lab) -> None:
     await handle.signal("stop", {"request_id": "hard", "force": True})
     result = await handle.result()
     assert result.outcome == "cancelled"
-    assert [c["request_id"] for c in lab.store.cancellations(result.run_id)] == ["plain", "hard"]
-    assert lab.store.list_tasks(result.run_id)[0].outcome == "cancelled"
+    assert [c["request_id"] for c in lab.store.runs.cancellations(result.run_id)] == ["plain", "hard"]
+    assert lab.store.tasks.list_tasks(result.run_id)[0].outcome == "cancelled"
 
 
 async def test_with_the_cluster_dead_it_is_recorded_at_once_and_done_when_it_is_back(lab: Lab) -> None:
@@ -206,9 +206,9 @@ async def test_with_the_cluster_dead_it_is_recorded_at_once_and_done_when_it_is_
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
     lab.cluster.fail_with(ClusterUnavailable("503"))
     await handle.signal("stop")
-    row = await lab.until(lambda: (r := lab.store.get_run(1)).status == "STOPPING" and r)
+    row = await lab.until(lambda: (r := lab.store.runs.get_run(1)).status == "STOPPING" and r)
     assert row.stop is not None
-    await lab.until(lambda: lab.store.get_run(1).look_error)
+    await lab.until(lambda: lab.store.runs.get_run(1).look_error)
     assert lab.tasks(1) == {0: "RUNNING"}, "an error is no observation"
     lab.cluster.fail_with(None)
     _checked(lab, await handle.result())
@@ -232,13 +232,13 @@ async def test_a_stop_that_only_the_database_knows_is_carried_out(lab: Lab) -> N
     lab.cluster.behaviour = UNTIL_STOPPED
     handle = await lab.start({"crawler": "books"})
     snapshot = await lab.snapshot_where(handle, lambda s: s.looks >= 1)
-    lab.store.record_stop(1, StopIntent(snapshot.last_look_at, requested_by="gateway"), "g1")
+    lab.store.stops.record_stop(1, StopIntent(snapshot.last_look_at, requested_by="gateway"), "g1")
     _checked(lab, await handle.result())
 
 
 async def test_a_stop_of_a_reserved_run_leads_straight_to_its_end(lab: Lab) -> None:
-    row, _ = lab.store.reserve_run(RunRequest(crawler="books"), "reserved")
-    lab.store.record_stop(row.run_id, StopIntent(row.created_at, requested_by="ada"), "s1")
+    row, _ = lab.store.initiation.reserve_run(RunRequest(crawler="books"), "reserved")
+    lab.store.stops.record_stop(row.run_id, StopIntent(row.created_at, requested_by="ada"), "s1")
     result = await lab.run({"run_id": row.run_id})
     _checked(lab, result)
     assert lab.scheduler.calls == []
@@ -280,7 +280,7 @@ async def test_our_own_limits_stop_a_run(lab: Lab, limits: dict[str, float], out
     handle = await lab.start({"crawler": "books", "limits": limits})
     result = await handle.result()
     assert (result.status, result.outcome) == ("FAILED", outcome)
-    assert lab.store.cancellations(result.run_id) == []
+    assert lab.store.runs.cancellations(result.run_id) == []
     assert lab.tasks(result.run_id) == {0: "FAILED"}
 
 
@@ -310,7 +310,7 @@ async def test_a_stop_does_not_wait_for_a_push(lab: Lab) -> None:
     try:
         await lab.until(begun.is_set)
         await handle.signal("stop", {"request_id": "r1", "requested_by": "ada"})
-        await lab.until(lambda: lab.store.get_run(1).status.terminal)
+        await lab.until(lambda: lab.store.runs.get_run(1).status.terminal)
         assert not over.is_set()
     finally:
         over.set()
@@ -323,14 +323,14 @@ async def test_a_stop_whose_signal_misses_the_verdict_is_told(
 ) -> None:
     """The gateway has written the stop, and the verdict comes before its signal: a dialog waits for the word."""
     lab.cluster.behaviour = Behaviour(end=ended)
-    end_run = lab.store.end_run
+    end_run = lab.store.completion.end_run
 
     def stopped_just_before(fence: Fence, judge: Any) -> Any:
-        lab.store.record_stop(fence.run_id, StopIntent(workflow_clock(), requested_by="ada"), "g1")
+        lab.store.stops.record_stop(fence.run_id, StopIntent(workflow_clock(), requested_by="ada"), "g1")
         return end_run(fence, judge)
 
-    monkeypatch.setattr(lab.store, "end_run", stopped_just_before)
+    monkeypatch.setattr(lab.store.completion, "end_run", stopped_just_before)
     result = await lab.run({"crawler": "books"})
-    row = lab.store.get_run(result.run_id)
+    row = lab.store.runs.get_run(result.run_id)
     assert row.stop is not None
     assert [e.body["status"] for e in lab.outside.pushed if e.type == "run.stopped"] == [row.status]

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.domain.cadence import MIN_GAP_SECONDS
+from crawler_lifecycle.domain.ladder import MIN_GAP_SECONDS
 from crawler_lifecycle.domain.task import End
-from crawler_lifecycle.domain.waking import PATIENCE_S
+from crawler_lifecycle.domain.wake_ups import PATIENCE_S
 from crawler_lifecycle.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from crawler_lifecycle.ports import Deployment, LookReport
 from tests.histories.record import HeldLooks
@@ -75,13 +75,13 @@ async def correction(lab: Lab) -> int:
 
 def truth(lab: Lab, run_id: int) -> Mapping[str, Any]:
     """What the database says about a run that ended, without times."""
-    run = lab.store.get_run(run_id)
+    run = lab.store.runs.get_run(run_id)
     return {
         "run": (str(run.status), run.outcome, run.attempt),
-        "tasks": [(t.task_index, t.attempt, str(t.status), t.outcome) for t in lab.store.list_tasks(run_id)],
+        "tasks": [(t.task_index, t.attempt, str(t.status), t.outcome) for t in lab.store.tasks.list_tasks(run_id)],
         "corrections": sorted((c.kind, c.believed, c.truth) for c in lab.corrections(run_id)),
-        "cancellations": [c["request_id"] for c in lab.store.cancellations(run_id)],
-        "ended": sum(e.type == "run.ended" for e in lab.store.events_after(0, run_id=run_id)),
+        "cancellations": [c["request_id"] for c in lab.store.runs.cancellations(run_id)],
+        "ended": sum(e.type == "run.ended" for e in lab.store.events.events_after(0, run_id=run_id)),
     }
 
 
@@ -123,13 +123,13 @@ ALWAYS = {(good_path, "wrong run"), (stop, "late"), (resume, "duplicated"), (wav
 async def test_the_end_is_the_same_whatever_becomes_of_wake_ups(
     real_lab: Lab, scenario: Scenario, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    began, record_look, answers = time.monotonic(), real_lab.store.record_look, list[LookReport]()
+    began, record_look, answers = time.monotonic(), real_lab.store.looks.record_look, list[LookReport]()
 
     def recorded(*look: Any) -> LookReport:
         answers.append(record_look(*look))
         return answers[-1]
 
-    monkeypatch.setattr(real_lab.store, "record_look", recorded)
+    monkeypatch.setattr(real_lab.store.looks, "record_look", recorded)
     async with waking(real_lab, mode) as wakers:
         run_id = await scenario(real_lab)
         assert truth(real_lab, run_id) == {**NOTHING, **EXPECTED[scenario]}
@@ -155,7 +155,7 @@ async def test_with_wake_ups_nobody_waits_for_the_ladder(real_lab: Lab) -> None:
             await lab.until(lambda index=index: lab.tasks(1)[index] == "SUCCEEDED")  # type: ignore[misc]
         result = await lab.ended(handle)
     assert result.status == "COMPLETED"
-    ends = [t for t in lab.store.transitions(result.run_id) if t.task_id and t.to_status == "SUCCEEDED"]
+    ends = [t for t in lab.store.runs.transitions(result.run_id) if t.task_id and t.to_status == "SUCCEEDED"]
     assert [t.source for t in ends] == ["wake"] * 4
     assert lab.corrections(result.run_id) == []
 

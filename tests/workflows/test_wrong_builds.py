@@ -24,7 +24,7 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 import crawler_lifecycle
 from crawler_lifecycle.compose import WORKFLOWS
-from crawler_lifecycle.temporal import plugin
+from crawler_lifecycle.temporal.plugin import plugin
 
 async def main():
     refused = {}

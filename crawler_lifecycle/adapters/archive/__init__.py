@@ -1,7 +1,7 @@
 """Archives of supporting files: one zip for each attempt of a run, in a folder or in an S3 bucket.
 
-One packer (``packing``) serves both, so that the same files give the same bytes wherever they go. The folders that go
-in are written by crawlers and are therefore hostile input (``walk``, ``naming``).
+One packer (``zip.packing``) serves both, so that the same files give the same bytes wherever they go. The folders are
+written by crawlers and are therefore hostile input (``zip.walk``, ``zip.names``).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from .folder import FolderArchive
 from .limits import BYTES_MAX, FILES_MAX
 
 if TYPE_CHECKING:
-    from .bundles import S3Bundles
-    from .s3 import S3Archive
+    from crawler_lifecycle.adapters.archive.bundles.reader import S3Bundles
+    from crawler_lifecycle.adapters.archive.s3.archive import S3Archive
 
 __all__ = ["FolderArchive", "open_archive", "open_bundles"]
 
@@ -25,7 +25,7 @@ def open_archive(url: str, *, files_max: int = FILES_MAX, bytes_max: int = BYTES
     if url.startswith("file:"):
         return FolderArchive(url, files_max=files_max, bytes_max=bytes_max)
     if url.startswith("s3:"):
-        from .s3 import S3Archive
+        from crawler_lifecycle.adapters.archive.s3.archive import S3Archive
 
         return S3Archive(url, files_max=files_max, bytes_max=bytes_max)
     raise InvalidRequest(
@@ -35,6 +35,6 @@ def open_archive(url: str, *, files_max: int = FILES_MAX, bytes_max: int = BYTES
 
 def open_bundles(url: str) -> S3Bundles:
     """Where tasks in pods put their files. Nothing is connected to yet. Raises ``InvalidRequest``."""
-    from .bundles import S3Bundles
+    from crawler_lifecycle.adapters.archive.bundles.reader import S3Bundles
 
     return S3Bundles(url)

@@ -1,4 +1,4 @@
-"""Archives in a folder: a zip appears under its name when it is complete, or not at all."""
+"""Archives in a folder: a zip appears under its name only when it is complete."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
 
+from crawler_lifecycle.adapters.archive.zip.manifest import MANIFEST, check_owner
+from crawler_lifecycle.adapters.archive.zip.packing import CHUNK, Pace, Progress, pack
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.domain.names import run_number
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports import FileSource
 
-from .limits import BYTES_MAX, FILES_MAX, Limits, checked_key
-from .manifest import MANIFEST, check_owner
-from .packing import CHUNK, Pace, Progress, pack
+from .limits import BYTES_MAX, FILES_MAX, ArchiveLimits, checked_key
 
 #: The head of a manifest is written first; that of an archive of a hundred thousand files need not be read whole.
 _HEAD = 4096
@@ -39,7 +39,7 @@ class FolderArchive:
         if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
             raise InvalidRequest(f"LIFECYCLE_ARCHIVE__URL: {url!r} is not allowed; give file:///path/of/a/folder")
         self.root = Path(os.path.normpath(unquote(parts.path)))
-        self.limits = Limits(files_max, bytes_max)
+        self.limits = ArchiveLimits(files_max, bytes_max)
 
     def store(
         self,

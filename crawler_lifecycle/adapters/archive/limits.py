@@ -1,4 +1,4 @@
-"""What one archive may hold, and what a key may look like."""
+"""Limits of one archive, and the form of its key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KEY_BYTES_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ArchiveLimits:
     """Bounds of one archive; what does not fit is left out and named in its manifest. Sizes in bytes."""
 
     files_max: int = FILES_MAX
@@ -41,7 +41,7 @@ class Limits:
         if self.bytes_max < 1:
             raise InvalidRequest(f"bytes_max: {self.bytes_max} is not allowed; give a positive number")
 
-    def of_crawler(self, files_max: int | None) -> Limits:
+    def of_crawler(self, files_max: int | None) -> ArchiveLimits:
         """These limits with a crawler's own number of files, where that is the smaller one."""
         return self if files_max is None else replace(self, files_max=min(self.files_max, files_max))
 

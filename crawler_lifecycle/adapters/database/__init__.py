@@ -1,17 +1,24 @@
-"""The database: ``RunStore`` on SQLite, MySQL 8 and MariaDB, and its schema."""
+"""The database: the ports of the store on SQLite, MySQL 8 and MariaDB, and its schema."""
+
+from crawler_lifecycle.adapters.database.migrations.schema_version import (
+    Schema,
+    current_version,
+    head_version,
+    read_schema,
+    upgrade,
+)
+from crawler_lifecycle.adapters.database.writes.pruning import Place, Pruner, open_pruner
 
 from .diagnosis import Diagnosis, diagnose, sqlite_file, try_writing
 from .engine import masked
-from .pruning import Place, Pruner, open_pruner
-from .schema import Schema, current_version, head_version, read_schema, upgrade
-from .store import SqlRunStore, open_store
+from .store import SqlStore, open_store
 
 __all__ = [
     "Diagnosis",
     "Place",
     "Pruner",
     "Schema",
-    "SqlRunStore",
+    "SqlStore",
     "current_version",
     "diagnose",
     "head_version",

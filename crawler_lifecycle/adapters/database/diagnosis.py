@@ -1,4 +1,4 @@
-"""What an operator must know about a database: which server it is, its schema, its settings, its clock."""
+"""What an operator must know about a database: its server, schema, settings and clock."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 from sqlalchemy import Connection, text
 
+from crawler_lifecycle.adapters.database.migrations.schema_version import Schema, schema_of
 from crawler_lifecycle.domain.errors import InvalidRequest
 
 from .engine import Database, masked, open_engine, parse_url
-from .schema import Schema, schema_of
 
 #: Server variables that decide whether our writes are possible, complete and durable.
 _VARIABLES = (

@@ -1,4 +1,4 @@
-"""Connections: how each database is opened, what a transaction is, and which failures mean "not now".
+"""Connections: how each database is opened, what a transaction is, and which failures are temporary.
 
 One path for both databases; the differences are all here: SQLite gets its pragmas and ``BEGIN IMMEDIATE`` for writers
 (a writer that upgrades a read lock cannot wait, it fails), MySQL and MariaDB get READ COMMITTED, strict mode and
@@ -27,9 +27,8 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.pool import QueuePool
 
+from crawler_lifecycle.adapters.database.schema.columns import json_text, read_json
 from crawler_lifecycle.domain.errors import InvalidRequest, StoreRefused, StoreUnavailable
-
-from .columns import json_text, read_json
 
 URL_SETTING = "LIFECYCLE_DATABASE__URL"
 CURE = "give sqlite:////folder/state.db or mysql+pymysql://user:password@host:3306/database"

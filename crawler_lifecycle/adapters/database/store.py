@@ -1,43 +1,37 @@
-"""The store: the port ``RunStore`` over one SQL database."""
+"""The ports of the database over one SQL database."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from crawler_lifecycle.adapters.database.migrations.schema_version import schema_of
+from crawler_lifecycle.adapters.database.reads.audits import SqlAudits, SqlOverdue
+from crawler_lifecycle.adapters.database.reads.runs import SqlRuns
+from crawler_lifecycle.adapters.database.reads.tasks import SqlTasks
+from crawler_lifecycle.adapters.database.reads.wake_ups import SqlSweep, SqlWakeUps
+from crawler_lifecycle.adapters.database.writes.additions import SqlAdditions
+from crawler_lifecycle.adapters.database.writes.adoption import SqlAdoption
+from crawler_lifecycle.adapters.database.writes.completion import SqlCompletion
+from crawler_lifecycle.adapters.database.writes.corrections import SqlCorrections
+from crawler_lifecycle.adapters.database.writes.deployment import SqlDeployment
+from crawler_lifecycle.adapters.database.writes.events import SqlEvents
+from crawler_lifecycle.adapters.database.writes.exports import SqlExports
+from crawler_lifecycle.adapters.database.writes.file_retention import SqlFileRetention
+from crawler_lifecycle.adapters.database.writes.findings import SqlFindings
+from crawler_lifecycle.adapters.database.writes.initiation import SqlInitiation
+from crawler_lifecycle.adapters.database.writes.live_counters import SqlLiveCounters
+from crawler_lifecycle.adapters.database.writes.looks import SqlLooks
+from crawler_lifecycle.adapters.database.writes.run_numbers import SqlRunNumbers
+from crawler_lifecycle.adapters.database.writes.stops import SqlStops
+from crawler_lifecycle.adapters.database.writes.unit_of_work import Clock, StorePart, Told, utc_now
 from crawler_lifecycle.domain.errors import StoreUnavailable
+from crawler_lifecycle.ports import Store
 
-from .additions import AdditionPart
-from .adoption import AdoptionPart
-from .audits import AuditPart
-from .completion import CompletionPart
-from .counting import CountingPart
-from .deployment import DeploymentPart
 from .engine import Database, open_engine, parse_url
-from .ledger import LedgerPart
-from .looks import LookPart
-from .numbers import NumbersPart
-from .ownership import OwnershipPart
-from .readers import ReaderPart
-from .schema import schema_of
-from .stops import StopPart
-from .tidying import TidyPart
-from .unit import Clock, Told, utc_now
 
 
-class SqlRunStore(
-    AdoptionPart,
-    NumbersPart,
-    OwnershipPart,
-    AdditionPart,
-    DeploymentPart,
-    LookPart,
-    CountingPart,
-    StopPart,
-    CompletionPart,
-    LedgerPart,
-    AuditPart,
-    TidyPart,
-    ReaderPart,
-):
-    """``RunStore`` on SQLite, MySQL or MariaDB; one part per stage of the lifecycle. Safe to share between threads."""
+class SqlHealth(StorePart):
+    """``StoreHealth``."""
 
     def ping(self) -> None:
         """Raise ``StoreUnavailable`` unless the database answers and has a schema that serves this build."""
@@ -46,15 +40,50 @@ class SqlRunStore(
         if wrong is not None:
             raise StoreUnavailable(wrong)
 
+
+@dataclass(frozen=True)
+class SqlStore(Store):
+    """All ports over one SQLite, MySQL or MariaDB. Safe to share between threads."""
+
+    database: Database
+
+    @classmethod
+    def over(cls, database: Database, clock: Clock = utc_now, told: Told | None = None) -> SqlStore:
+        """The ports over this database."""
+        return cls(
+            initiation=SqlInitiation(database, clock, told),
+            additions=SqlAdditions(database, clock, told),
+            adoption=SqlAdoption(database, clock, told),
+            run_numbers=SqlRunNumbers(database, clock, told),
+            deployment=SqlDeployment(database, clock, told),
+            looks=SqlLooks(database, clock, told),
+            live_counters=SqlLiveCounters(database, clock, told),
+            stops=SqlStops(database, clock, told),
+            completion=SqlCompletion(database, clock, told),
+            exports=SqlExports(database, clock, told),
+            file_retention=SqlFileRetention(database, clock, told),
+            events=SqlEvents(database, clock, told),
+            runs=SqlRuns(database, clock, told),
+            tasks=SqlTasks(database, clock, told),
+            sweep=SqlSweep(database, clock, told),
+            wake_ups=SqlWakeUps(database, clock, told),
+            overdue=SqlOverdue(database, clock, told),
+            corrections=SqlCorrections(database, clock, told),
+            audits=SqlAudits(database, clock, told),
+            findings=SqlFindings(database, clock, told),
+            health=SqlHealth(database, clock, told),
+            database=database,
+        )
+
     def close(self) -> None:
         """Close all connections. A second call does nothing."""
-        self._db.close()
+        self.database.close()
 
 
-def open_store(url: str, *, pool_size: int = 5, clock: Clock = utc_now, told: Told | None = None) -> SqlRunStore:
+def open_store(url: str, *, pool_size: int = 5, clock: Clock = utc_now, told: Told | None = None) -> SqlStore:
     """A store on the database at ``url``. Nothing is connected before the first use.
 
     ``told`` is called after each commit that added to the ledger, in the thread that wrote.
     Raises ``InvalidRequest`` when ``url`` is no URL of a supported database.
     """
-    return SqlRunStore(Database(open_engine(parse_url(url), pool_size=pool_size)), clock, told)
+    return SqlStore.over(Database(open_engine(parse_url(url), pool_size=pool_size)), clock, told)

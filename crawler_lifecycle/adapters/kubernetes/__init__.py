@@ -1,1 +1,1 @@
-"""Kubernetes: each task is one Job with one pod, and its truth is read from complete lists of both."""
+"""Kubernetes: each task is one Job with one pod, and its state is read from complete lists of both."""

@@ -1,4 +1,4 @@
-"""Labels, annotations and the finalizer by which our objects are known. Changing one loses sight of what runs.
+"""Labels, annotations and the finalizer by which our objects are known. A change of one loses live objects.
 
 The identity labels stand on the Job and, through its template, on its pod, and never change: an object whose labels
 stop matching a selector is reported as deleted to whoever watches.

@@ -1,4 +1,4 @@
-"""Limits by the kernel: a control group of its own for each task, where this machine lets us make one.
+"""Control groups: limits by the kernel, one group for each task, where this machine allows it.
 
 A group is only ever made *inside* the group that we are in ourselves (or in the folder that a setting names, or in an
 ancestor that was delegated to us), so that no limit set on us is left by what we start. Version 2 needs the memory

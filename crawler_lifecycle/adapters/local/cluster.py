@@ -1,4 +1,4 @@
-"""The local cluster: what runs, what waits, how it ended, and how to stop it. See design section 5.11 in docs.
+"""The local cluster as the port ``Cluster``: looks, and stops (docs/crawlers.md).
 
 No daemon and no memory: everything is read from the task folders and /proc at each call, so any number of processes
 may use one state folder at the same time, and any of them may die at any moment.
@@ -23,21 +23,21 @@ from crawler_lifecycle.domain.audit import ClusterTask
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, NotInThisState, OtherPlace
 from crawler_lifecycle.domain.names import files_prefix
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase
 from crawler_lifecycle.ports import Deployed, Deployment, Details, FileSource, Look, QueuedTask, TaskRecord, TaskRef
 from crawler_lifecycle.runner.held import Held, NotOurs
 
-from . import cgroup, live
+from . import cgroup, liveness_marks
 from . import folder as files
-from .evidence import TaskFolder
-from .identity import Identity, Stat, boot_id, kill_all
+from .crawl_user import RunAs, let_pass
+from .folder_reader import TaskFolder
+from .identity import Identity, Stat, boot_id, kill_all, still_alive
 from .inventory import highest_run, inventory
 from .launch import Launcher, default_python
 from .records import task_records
 from .retention import REMOVED, exclusive, remove_old
-from .turnstile import STOP_SIGNAL
-from .user import RunAs, let_pass
+from .slot_queue import STOP_SIGNAL
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class LocalCluster:
         self._state = Path(state_dir).absolute()
         self._clock = clock
         self._node = socket.gethostname()
-        ours, marks = ("state", "slots"), ("waiting", live.LIVE, live.ENDED)
+        ours, marks = ("state", "slots"), ("waiting", liveness_marks.LIVE, liveness_marks.ENDED)
         # Beside those that nobody else makes, a missing folder of tasks is a disk that is not mounted, and must not
         # become an empty one. An observer makes those of the marks, too, and may be there before us.
         used = any((self._state / name).exists() for name in ours)
@@ -163,9 +163,23 @@ class LocalCluster:
         try:
             self._check_readable()
             seen = [self._observe(run, task, now) for task in tasks]
+            self._look_again_at_forged_ends(run, tasks, seen, now)
         except OSError as error:
             raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
         return Look(now, time.monotonic() - began, seen)
+
+    def _look_again_at_forged_ends(
+        self, run: RunRef, tasks: Sequence[TaskRef], seen: list[Observation], now: datetime
+    ) -> None:
+        """A crawler may write an end and dead processes into its files: an end counts when no process of it lives.
+
+        All processes are read once for all tasks, and after the ends: what lives now has not ended before.
+        """
+        folders = {place: self._folder(run, tasks[place]) for place, one in enumerate(seen) if one.phase is Phase.ENDED}
+        alive = still_alive({str(one.path): one.marks() for one in folders.values()}) if folders else ()
+        for place, folder in folders.items():
+            if str(folder.path) in alive:
+                seen[place] = self._observe(run, tasks[place], now, doubted=True)
 
     def details(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
         """Log tail (at most 16 KiB), counters, peak memory; tasks about which nothing can be read are left out."""
@@ -396,18 +410,18 @@ class LocalCluster:
         Raises ``ClusterUnavailable``.
         """
         try:
-            live.forget(str(self._state))
+            liveness_marks.forget(str(self._state))
             return remove_old(self._state, keep_s)
         except OSError as error:
             raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
 
     # --- inside
 
-    def _folder(self, run: RunRef, task: TaskRef) -> TaskFolder:
-        return TaskFolder(self._launcher.folder(run.run_id, task.index, task.attempt), run, task)
+    def _folder(self, run: RunRef, task: TaskRef, *, doubted: bool = False) -> TaskFolder:
+        return TaskFolder(self._launcher.folder(run.run_id, task.index, task.attempt), run, task, doubted=doubted)
 
-    def _observe(self, run: RunRef, task: TaskRef, now: datetime) -> Observation:
-        folder = self._folder(run, task)
+    def _observe(self, run: RunRef, task: TaskRef, now: datetime, *, doubted: bool = False) -> Observation:
+        folder = self._folder(run, task, doubted=doubted)
         folder.settle_group()
         seen = folder.observe(now, self._node)
         # The other phases held at some time since the look began; an end was read only now, after it happened.
@@ -475,7 +489,7 @@ def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int)
     folder.create(files.END, end)
     mark = (folder.read(files.SPEC) or {}).get("live_mark")
     if isinstance(mark, str):
-        live.end(mark)
+        liveness_marks.end(mark)
 
 
 def _log_tail(folder: TaskFolder) -> str | None:

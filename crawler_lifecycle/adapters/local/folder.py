@@ -1,4 +1,4 @@
-"""The folder of one task: which files lie in it, and how they are written and read.
+"""The folder of one task: its files, and how they are written and read.
 
 Every file is replaced as a whole or created exactly once, so that a reader never sees half of one that we wrote.
 Whatever else is found there (cut, foreign, huge) is ``Garbage``: named, never believed, never a crash. The folder is

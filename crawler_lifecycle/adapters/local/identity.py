@@ -1,4 +1,4 @@
-"""Who a process is: its number *and* the moment it started, in this boot of the machine.
+"""Identity of a process: its number *and* its start time, in this boot of the machine.
 
 A process id alone is reused sooner or later; together with the start time in clock ticks (field 22 of
 ``/proc/<pid>/stat``) and the boot id it names one process for ever. Standard library only and light on imports:
@@ -159,13 +159,18 @@ def _each_process() -> Iterator[Stat]:
                 yield stat
 
 
-def carries(pid: int, marks: list[bytes]) -> bool:
-    """Whether the environment with which the process was executed holds all these ``NAME=value`` entries."""
+def _environment(pid: int) -> list[bytes]:
+    """The environment with which it was executed; nothing when it is gone, or another user's: then it is not ours."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            entries = file.read().split(b"\0")
-    except OSError:  # gone, or another user's: then it is not ours
-        return False
+            return file.read().split(b"\0")
+    except OSError:
+        return []
+
+
+def carries(pid: int, marks: list[bytes]) -> bool:
+    """Whether the environment with which the process was executed holds all these ``NAME=value`` entries."""
+    entries = _environment(pid)
     return all(mark in entries for mark in marks)
 
 
@@ -202,6 +207,19 @@ def named(folder: str, marks: list[bytes], uid: str | None) -> tuple[list[Identi
     crawlers = [s for s in living if s.pid not in watching and (s.pid in like_it or carries(s.pid, marks))]
     boot = boot_id()
     return [Identity(s.pid, s.start, boot) for s in living if s.pid in watching], crawlers
+
+
+def still_alive(tasks: dict[str, list[bytes]]) -> set[str]:
+    """Of these tasks (their marks by folder) those of which a process lives: one pass over all processes for all."""
+    folders = {marks[-1]: folder for folder, marks in tasks.items()}
+    found: set[str] = set()
+    for stat in _each_process():
+        if stat.ended or stat.pid == os.getpid():
+            continue
+        entries = _environment(stat.pid)
+        named = (folders[entry] for entry in entries if entry in folders)
+        found.update(folder for folder in named if all(mark in entries for mark in tasks[folder]))
+    return found
 
 
 def members(leader: Identity | None, marks: list[bytes]) -> list[Stat]:

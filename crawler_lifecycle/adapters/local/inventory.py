@@ -1,4 +1,4 @@
-"""Everything that waits or executes on the local cluster, whoever it belongs to.
+"""Inventory: everything that waits or executes on the local cluster, whoever it belongs to.
 
 Two sources, because each can be missing: the folders of tasks without an end, and the processes whose environment names
 a folder of ours. A process that outlived its recorded end, or whose folder was taken away, is in the second alone.
@@ -13,14 +13,14 @@ from pathlib import Path
 
 from crawler_lifecycle.domain.audit import ClusterTask
 from crawler_lifecycle.domain.names import RUN_NUMBER_MAX, run_number
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports import TaskRef
 from crawler_lifecycle.runner.held import NotOurs
 
 from . import folder as files
 from .identity import Stat, all_processes
-from .live import LIVE
+from .liveness_marks import LIVE
 
 Key = tuple[int, int, int]
 #: How a look sees one task.

@@ -1,4 +1,4 @@
-"""Starting tasks on the local cluster: the spec, the place in the queue, the supervisor."""
+"""Starts tasks on the local cluster: the spec, the place in the queue, the supervisor."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from pathlib import Path
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind, given_to_task
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest
 from crawler_lifecycle.domain.names import cluster_name
-from crawler_lifecycle.domain.run import RunRef, parse_cpu, parse_memory
+from crawler_lifecycle.domain.run import parse_cpu, parse_memory
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
 from crawler_lifecycle.runner.held import Held, NotOurs
 
 from . import folder as files
-from . import live, supervisor
+from . import liveness_marks, supervisor
 from .cgroup import Parents
+from .crawl_user import RunAs, let_pass
 from .identity import Identity
 from .retention import REMOVED, exclusive, holds_tasks
-from .user import RunAs, let_pass
 
 #: What a crawler sees of the environment of whoever deploys it; everything else stays ours.
 PASSED_ON = (
@@ -204,7 +205,9 @@ class Launcher:
             str(deployment.expires_at.timestamp()),
             uid,
         ]
-        live.begin(str(self.state / live.LIVE / cluster_name(deployment.run_id, task.index, deployment.attempt)))
+        liveness_marks.begin(
+            str(self.state / liveness_marks.LIVE / cluster_name(deployment.run_id, task.index, deployment.attempt))
+        )
         log = files.held(str(folder)).new(SUPERVISOR_LOG)
         try:
             starter = subprocess.Popen(
@@ -303,7 +306,7 @@ class Launcher:
             "slots": self.slots,
             "slots_dir": str(self.state / "slots"),
             "waiting_mark": str(self.state / "waiting" / name),
-            "live_mark": str(self.state / live.LIVE / name),
+            "live_mark": str(self.state / liveness_marks.LIVE / name),
             "created_at": self.clock().isoformat(),
         }
 

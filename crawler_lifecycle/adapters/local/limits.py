@@ -1,4 +1,4 @@
-"""The kernel's limits of one task, as its supervisor sets them and a look finds them left behind.
+"""Limits of one task that the kernel keeps: set by the supervisor, read by a look.
 
 ``KernelLimits`` never prevents a crawl: where no control group can be made, nothing is limited here and the supervisor
 watches the memory itself. Standard library only and light on imports: the supervisor loads it.

@@ -1,4 +1,4 @@
-"""What observers read off the disk: folders of marks, the tree of tasks, and which of them they are."""
+"""Directory listings of the observer: liveness marks, the tree of tasks, and what they name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Listing:
         self.added, self.removed, self.names = names - self.names, self.names - names, names
 
 
-class Place:
+class TaskFolderKey:
     """Which of the observers of this machine we are: the lowest number that no other one holds by a lock.
 
     The kernel gives the number back when its holder dies, however that happens.

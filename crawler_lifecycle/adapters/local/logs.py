@@ -1,4 +1,4 @@
-"""What tasks of the local cluster print: the file ``log`` in a task's folder.
+"""Logs of local tasks: the file ``log`` in a task's folder.
 
 The crawler owns that folder and may put anything there under any name. Nothing below our own state folder is followed
 that could lead elsewhere, and only a regular file is read.
@@ -10,12 +10,12 @@ import os
 from pathlib import Path
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import LogPart, TaskRef
 from crawler_lifecycle.runner.held import NotOurs
 
 from . import folder as files
-from .evidence import TaskFolder
+from .folder_reader import TaskFolder
 
 
 class LocalLogs:

@@ -1,10 +1,10 @@
-"""Notices at once what happens to local tasks: starts, ends, killed supervisors, crawlers and folders taken away.
+"""The observer of local tasks: it reports starts, ends, killed supervisors and removed folders at once.
 
 Two things are watched, both cheap however many runs there ever were. The marks in ``live/``, ``waiting/`` and
 ``ended/`` are listed when their folder's time changed, every ``SCAN_S``. And each supervisor is held by a file
 descriptor of its process (the crawler's, where the supervisor is dead), which the kernel makes readable the moment it
-ends. The tree of all tasks is read once, at the beginning: for what ended while nobody watched, and for tasks that an
-older build deployed without a mark.
+ends. The tree of all tasks is read once, at the beginning: for what ended while nobody watched, and for tasks whose
+mark is missing.
 
 Nothing here is evidence. What is told leads to a look, and the look decides.
 """
@@ -26,17 +26,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.names import cluster_name
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import Counted, ObserverHealth, TaskRef
 from crawler_lifecycle.runner.held import NotOurs
 
 from . import folder as files
-from . import live
-from .counting import counted
-from .evidence import END_SECONDS, TaskFolder
+from . import liveness_marks
+from .folder_reader import END_SECONDS, TaskFolder
 from .identity import Identity
-from .listing import Listing, Place, numbers_in, task_of
+from .listing import Listing, TaskFolderKey, numbers_in, task_of
+from .live_counters import counted
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,8 @@ STALE_S = 60.0
 CATCH_UP_S = 3600.0
 #: Folders of runs that are read at a time while catching up, so that nothing new waits behind them.
 CATCH_UP_RUNS = 20
-RETRY_S, RETRY_MAX_S = 0.5, 10.0
+#: Seconds until the watch begins anew after an error, and the most of them.
+RETRY_S = (0.5, 10.0)
 #: The end's file gets its name a moment after its time.
 SLACK_S = 1.0
 #: No task's fault: the watch begins anew once there is room again.
@@ -77,30 +79,28 @@ class LocalObserver:
 
     def watch(self, changed: Changed, over: threading.Event) -> None:
         """Watch until ``over`` is set; see the port."""
-        wait = RETRY_S
+        session: _Watch | None = None
+        held = contextlib.ExitStack()
+
+        def turn() -> None:
+            nonlocal session
+            try:
+                if session is None:
+                    session = held.enter_context(_Watch(self._state, changed))
+                session.turn()
+            except Exception as error:
+                session = None
+                self._health = ObserverHealth(False, f"the local cluster cannot be watched: {error}")
+                held.close()
+                raise
+            self._health = ObserverHealth(True, None, session.watched, session.place)
+
+        loop = Loop("watching the local cluster", 0.0, meanwhile="the looks that are due find changes", retry_s=RETRY_S)
         try:
-            while not over.is_set():
-                try:
-                    with _Watch(self._state, changed) as session:
-                        while not over.is_set():
-                            session.turn()
-                            self._health, wait = ObserverHealth(True, None, session.watched, session.place), RETRY_S
-                except OSError as error:
-                    self._ail(f"the local cluster cannot be watched: {error}")
-                except Exception as error:  # looks find everything later; a flaw here must not end the watch for good
-                    logger.exception("the observer failed and begins again")
-                    self._ail(f"it failed: {type(error).__name__}: {error}")
-                else:
-                    break
-                over.wait(wait)
-                wait = min(wait * 2, RETRY_MAX_S)
+            with held:
+                loop.run_in_thread(turn, over)
         finally:
             self._health = ObserverHealth(False, "it does not watch")
-
-    def _ail(self, problem: str) -> None:
-        if self._health.problem != problem:
-            logger.warning("%s; changes are found by the looks that are due", problem)
-        self._health = ObserverHealth(False, problem)
 
 
 @dataclass(slots=True, eq=False)
@@ -136,7 +136,9 @@ class _Watch:
         self._tasks: dict[str, _Task] = {}
         self._told: dict[str, float] = {}
         """Tasks whose end was told, and when: their marks may come to light later."""
-        self._listings = {name: Listing(str(state / name)) for name in (live.LIVE, "waiting", live.ENDED)}
+        self._listings = {
+            name: Listing(str(state / name)) for name in (liveness_marks.LIVE, "waiting", liveness_marks.ENDED)
+        }
         self._pins_max = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._odd: set[str] = set()
         """Tasks whose folder could not be read, which was told once."""
@@ -146,7 +148,7 @@ class _Watch:
         for name in self._listings:
             (self._state / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         self._selector = selectors.DefaultSelector()
-        self._place = Place(self._state / "observers")
+        self._place = TaskFolderKey(self._state / "observers")
         self._past = self._catch_up()
         return self
 
@@ -190,7 +192,9 @@ class _Watch:
     # --- the marks
 
     def _scan(self, now: float) -> None:
-        ended, alive, waiting = (self._listings[name] for name in (live.ENDED, live.LIVE, "waiting"))
+        ended, alive, waiting = (
+            self._listings[name] for name in (liveness_marks.ENDED, liveness_marks.LIVE, "waiting")
+        )
         # The ended are listed last of all, so that what moves meanwhile is in both or comes next time, never in none.
         alive.read()
         waiting.read()
@@ -224,7 +228,7 @@ class _Watch:
             self._end(task)
         elif name not in self._told and (parts := task_of(name)) is not None:
             self._told[name] = now
-            self._tell(parts[0], self._time_of(self._state / live.ENDED / name))
+            self._tell(parts[0], self._time_of(self._state / liveness_marks.ENDED / name))
 
     def _adopt(self, name: str, now: float) -> _Task | None:
         """Begin to watch a task. What it did before somebody watched is told as of the time its folder shows."""
@@ -364,13 +368,13 @@ class _Watch:
         now = self._told[task.name] = time.monotonic()
         if now - task.told_at >= END_SECONDS or not self._folder(task).has(files.END):
             self._tell(task.run_id)  # no look has waited so long for the end's file
-        live.end(str(self._state / live.LIVE / task.name))
+        liveness_marks.end(str(self._state / liveness_marks.LIVE / task.name))
 
     def _drop(self, task: _Task) -> None:
         """It never began. Nothing of it is kept, not even that it was told: its deployment may come again."""
         del self._tasks[task.name]
         self._tell(task.run_id)
-        live.drop(str(self._state / live.LIVE / task.name))
+        liveness_marks.drop(str(self._state / liveness_marks.LIVE / task.name))
 
     # --- the past
 
@@ -413,8 +417,8 @@ class _Watch:
             return None
 
     def _tidy(self, now: float) -> None:
-        live.forget(str(self._state))
+        liveness_marks.forget(str(self._state))
         self._odd &= self._tasks.keys()
-        shown = self._listings[live.ENDED].names
-        self._told = {n: t for n, t in self._told.items() if n in shown or now - t < 2 * live.KEEP_ENDED_S}
+        shown = self._listings[liveness_marks.ENDED].names
+        self._told = {n: t for n, t in self._told.items() if n in shown or now - t < 2 * liveness_marks.KEEP_ENDED_S}
         self._place.improve()

@@ -1,8 +1,7 @@
-"""What is left of old runs is removed: their task folders, and the state that a resume would go on with.
+"""Removes the folders of old local runs: their task folders, and the state that a resume would go on with.
 
-Removed is only a whole run, and only when every task that was ever deployed for it has its end on file for longer than
-the time of keeping and nothing of it has a living supervisor. A run that was resumed, or has a task that executes,
-waits or was lost without an end, is left alone. A mark stays, so that nobody takes what was removed for what never was.
+Removed is only a whole run, of which ``retention.folders_go`` says that it may go. A mark stays, so that nobody takes
+what was removed for what never was.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from crawler_lifecycle.domain.retention import folders_go
 from crawler_lifecycle.runner.held import Held, NotOurs
 
 from . import folder as files
@@ -68,9 +68,8 @@ def holds_tasks(run: Path) -> bool:
 
 
 def _is_over(run: Path, before: float) -> bool:
-    """Whether every task of the run ended before that time, and there is one."""
-    tasks = [attempt for index in _folders(run) for attempt in _folders(index)]
-    return bool(tasks) and all(_ended(task, before) for task in tasks)
+    """Whether the run may go that ended before that time."""
+    return folders_go((_end_of(task) for index in _folders(run) for task in _folders(index)), before)
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -81,16 +80,17 @@ def _folders(folder: Path) -> list[Path]:
         return []
 
 
-def _ended(task: Path, before: float) -> bool:
+def _end_of(task: Path) -> tuple[float | None, bool]:
+    """When the task ended, in seconds since 1970, and whether its supervisor lives; ``None``: that cannot be told."""
     try:
         folder = files.held(str(task))
         end = folder.stat(files.END)
-        if end is None or end.st_mtime >= before:
-            return False
+        if end is None:
+            return None, False
         supervisor = files.read(folder, files.SUPERVISOR)
-        return supervisor is None or not Identity.from_json(supervisor).alive()
-    except (OSError, NotOurs, ValueError):  # no end, or it cannot be told who is there: keep it
-        return False
+        return end.st_mtime, supervisor is not None and Identity.from_json(supervisor).alive()
+    except (OSError, NotOurs, ValueError):
+        return None, False
 
 
 def _put_aside(state: Path, run: Path) -> None:

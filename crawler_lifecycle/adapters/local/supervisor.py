@@ -1,4 +1,4 @@
-"""The supervisor of one local task: a small detached process that outlives every other process of ours.
+"""The supervisor of one local task: a small detached process that outlives all our other processes.
 
 It waits for a slot, writes down who the crawler is before the crawler executes, passes a stop on once, enforces the
 memory limit and the grace after a stop, reaps, and writes the end. All it knows it reads from the task's folder, so
@@ -21,11 +21,11 @@ from collections.abc import Callable
 from crawler_lifecycle.runner.held import Held, NotOurs
 
 from . import folder as files
-from . import live, own
+from . import liveness_marks, process_controls
+from .disk_reserve import Room
 from .identity import Identity, Stat, below, boot_id, kill_all, members, memory_of
 from .limits import KILLED, KernelLimits, failed_at_limit
-from .room import Room
-from .turnstile import WAKERS, Woken, alarm, free_slot, prepare_signals, try_lock
+from .slot_queue import WAKERS, Woken, alarm, free_slot, prepare_signals, try_lock
 
 TOOK_CHARGE = 0
 #: Another supervisor has this task, or the task has begun or ended already.
@@ -103,8 +103,10 @@ class Supervisor:
 
     def run(self) -> None:
         """From the queue to the end."""
-        self._adopts = own.adopt_orphans()
-        self._mark(live.begin)  # again: who waited long for us may have dropped the mark of a task that never began
+        self._adopts = process_controls.adopt_orphans()
+        self._mark(
+            liveness_marks.begin
+        )  # again: who waited long for us may have dropped the mark of a task that never began
         slot = self._wait_for_slot()
         if slot is None:
             self._leave_queue()
@@ -432,7 +434,7 @@ class Supervisor:
                 self._home.set_aside(files.END)  # nothing but us may say it, and nothing of the crawler runs any more
                 if self._room is None or not self._room.become(os.path.join(self._within(), files.END), end):
                     files.create(self._home, files.END, end)
-                self._mark(live.end)
+                self._mark(liveness_marks.end)
                 return
             except OSError:
                 if time.monotonic() >= give_up or self._removed():
@@ -451,7 +453,7 @@ def _whole(value: object) -> int | None:
 
 def main(argv: list[str]) -> None:
     """Detach, take charge, tell the waiting starter how that went, and see the task to its end."""
-    own.hide()  # before the fork: the environment holds the crawler's secrets
+    process_controls.hide()  # before the fork: the environment holds the crawler's secrets
     folder, expires_at = argv[0], float(argv[1])
     answer_out, answer_in = os.pipe()
     if os.fork():

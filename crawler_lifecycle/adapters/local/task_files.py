@@ -1,26 +1,21 @@
-"""Supporting files of tasks of the local cluster, also while they execute.
+"""Supporting files of local tasks, also while they execute.
 
-The crawler owns the folder and may change it at any moment. Each name is opened relative to the folder before it, none
-is followed that leads elsewhere, and only regular files are read, without waiting for them.
+The crawler owns the folder and may change it at any moment: it is held and read by ``runner/held.py``.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import FilePart, TaskFileList, TaskRef
+from crawler_lifecycle.runner.held import Held, NotOurs
 
 from . import folder as files
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 #: Names that are looked at in one listing, of whatever kind, and folders inside of each other.
 NAMES_MAX, DEPTH_MAX = 20_000, 16
 #: Characters of a path, as many as the gateway takes: it has to fit into an address.
@@ -35,8 +30,8 @@ class LocalFiles:
 
     def list(self, run: RunRef, task: TaskRef, most: int) -> TaskFileList | None:
         """At most ``most`` files of a task. Raises ``ClusterUnavailable``."""
-        with self._home(run, task) as home:
-            return None if home is None else _listed(home, most)
+        home = self._home(run, task)
+        return None if home is None else _listed(home, most)
 
     def read(self, run: RunRef, task: TaskRef, path: str, place: int, limit: int) -> FilePart | None:
         """A part of a regular file. Raises ``ClusterUnavailable``."""
@@ -44,88 +39,42 @@ class LocalFiles:
         odd = any(part in ("", ".", "..") or "\0" in part or not _is_text(part) for part in (*folders, name))
         if odd or len(folders) > DEPTH_MAX:
             return None
-        with self._home(run, task) as home:
-            if home is None:
-                return None
-            try:
-                with _opened(home, folders) as inner, _held(name, _FILE, inner) as file:
-                    found = os.fstat(file)
-                    if not stat.S_ISREG(found.st_mode):
-                        return None
-                    return FilePart(os.pread(file, limit, place), found.st_size)
-            except OSError:  # whatever the crawler put there: it is no file that can be read
-                return None
-
-    @contextmanager
-    def _home(self, run: RunRef, task: TaskRef) -> Iterator[int | None]:
-        """The folder of the task's supporting files, held open; ``None`` when it is not there, or another run's."""
+        home = self._home(run, task)
         try:
-            root = os.open(self._tasks, _FOLDER & ~os.O_NOFOLLOW)
+            handle = None if home is None else home.below(*folders).open(name)
+            if handle is None:
+                return None
+            with open(handle, "rb") as file:
+                return FilePart(os.pread(handle, limit, place), os.fstat(file.fileno()).st_size)
+        except (OSError, NotOurs):  # whatever the crawler put there: it is no file that can be read
+            return None
+
+    def _home(self, run: RunRef, task: TaskRef) -> Held | None:
+        """The folder of the task's supporting files; ``None`` when it is not there, or another run's."""
+        try:
+            tasks = Held(str(self._tasks))
         except FileNotFoundError:
-            yield None
-            return
+            return None
         except OSError as error:
             raise ClusterUnavailable(f"the files of task {task.task_id} cannot be read: {error.strerror}") from error
-        home: int | None = None
         try:
-            with _opened(root, [str(run.run_id)]) as folder:
-                if _uid_in(folder) == run.uid:
-                    with _opened(folder, [str(task.index), str(task.attempt), files.FILES]) as found:
-                        home = os.dup(found)
-        except OSError:
-            home = None
-        finally:
-            os.close(root)
-        try:
-            yield home
-        finally:
-            if home is not None:
-                os.close(home)
-
-
-@contextmanager
-def _held(name: str, flags: int, folder: int) -> Iterator[int]:
-    handle = os.open(name, flags, dir_fd=folder)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def _opened(folder: int, names: list[str]) -> Iterator[int]:
-    """The folder that the names lead to, one after the other. Raises ``OSError``."""
-    handle = os.dup(folder)
-    try:
-        for name in names:
-            inner = os.open(name, _FOLDER, dir_fd=handle)
-            os.close(handle)
-            handle = inner
-        yield handle
-    finally:
-        os.close(handle)
-
-
-def _uid_in(folder: int) -> object:
-    """The uid of the run whose folder this is. Raises ``OSError``."""
-    with _held(files.RUN, _FILE, folder) as file:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
+            folder = tasks.below(str(run.run_id))
+            said = files.read(folder, files.RUN)
+            ours = said is not None and said.get("run_uid") == run.uid
+            return folder.below(str(task.index), str(task.attempt), files.FILES) if ours else None
+        except (OSError, NotOurs, files.Garbage):
             return None
-        try:
-            said = json.loads(os.read(file, files.FILE_MAX))
-        except (ValueError, RecursionError):
-            return None
-    return said.get("run_uid") if isinstance(said, dict) else None
 
 
-def _listed(home: int, most: int) -> TaskFileList:
+def _listed(home: Held, most: int) -> TaskFileList:
     found: list[tuple[str, int]] = []
     todo: list[list[str]] = [[]]
     looked = left_out = 0
     while todo:
         parts = todo.pop()
         try:
-            with _opened(home, parts) as folder, os.scandir(folder) as entries:
+            folder = home.below(*parts)
+            with os.scandir(folder.fileno()) as entries:
                 for entry in entries:
                     looked += 1
                     if looked > NAMES_MAX:
@@ -140,7 +89,7 @@ def _listed(home: int, most: int) -> TaskFileList:
                         todo.append([*parts, entry.name])
                     else:
                         left_out += 1
-        except OSError:  # it went away while we looked, or the crawler does not let anybody read it
+        except (OSError, NotOurs):  # it went away while we looked, or the crawler does not let anybody read it
             left_out += 1
     return TaskFileList(sorted(found), left_out)
 

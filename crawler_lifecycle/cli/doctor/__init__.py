@@ -1,4 +1,4 @@
-"""``crawlctl doctor``: everything that a run needs, checked at once, each thing with a cure."""
+"""``crawlctl doctor``: checks everything that a run needs, and names a cure for each finding."""
 
 from .verb import doctor
 

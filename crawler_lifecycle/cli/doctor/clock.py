@@ -1,8 +1,8 @@
-"""One's own clock against that of somebody else."""
+"""Compares our clock with that of another machine."""
 
 from __future__ import annotations
 
-from crawler_lifecycle.cli.doctor.report import Line
+from crawler_lifecycle.cli.doctor.line import Line
 from crawler_lifecycle.domain.clocks import CLOCK_OFF_MAX_S
 
 #: Times of the cluster and ours are compared to the second; below this nobody is misled.

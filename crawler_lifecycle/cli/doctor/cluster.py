@@ -1,4 +1,4 @@
-"""The Kubernetes cluster: reachable, ours to work in, with room, and nothing of ours left behind."""
+"""Checks of the Kubernetes cluster: reachable, usable, with room, and nothing of ours left behind."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.cli.doctor import cluster_objects as objects
-from crawler_lifecycle.cli.doctor import place
+from crawler_lifecycle.cli.doctor import component
 from crawler_lifecycle.cli.doctor.clock import clock_line
 from crawler_lifecycle.cli.doctor.cluster_objects import APPLY, ASK_AGAIN
-from crawler_lifecycle.cli.doctor.report import Context, Line
+from crawler_lifecycle.cli.doctor.line import Line
+from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.adapters.kubernetes.api import Api
-    from crawler_lifecycle.adapters.kubernetes.rights import Right
+    from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+    from crawler_lifecycle.adapters.kubernetes.rbac import Right
     from crawler_lifecycle.settings import Settings
 
 #: The server's Date header has whole seconds.
@@ -29,9 +30,9 @@ def check_cluster(context: Context) -> Sequence[Line]:
     if settings.cluster.kind != "kubernetes":
         return []
     from crawler_lifecycle import compose
-    from crawler_lifecycle.adapters.kubernetes.errors import Unauthorised
+    from crawler_lifecycle.adapters.kubernetes.client.errors import Unauthorised
 
-    if (mine := place.tokenless(settings)) is not None:
+    if (mine := component.tokenless(settings)) is not None:
         return [Line("cluster", "ok", f"{mine} asks the cluster nothing, and has no token for it")]
     try:
         api = compose.build_api(settings)
@@ -83,8 +84,8 @@ def _answered(check: Callable[[], Sequence[Line]]) -> Sequence[Line]:
 
 
 def _namespace(api: Api) -> list[Line]:
-    from crawler_lifecycle.adapters.kubernetes.errors import NotFound, Refused
-    from crawler_lifecycle.adapters.kubernetes.place import read_namespace
+    from crawler_lifecycle.adapters.kubernetes.client.errors import NotFound, Refused
+    from crawler_lifecycle.adapters.kubernetes.looks.namespace_identity import read_namespace
 
     name = api.namespace
     try:
@@ -117,14 +118,14 @@ def _namespace(api: Api) -> list[Line]:
 
 def _unreadable(api: Api) -> Line:
     """A namespace that we may not read: as it should be for a component whose role does not say so."""
-    from crawler_lifecycle.adapters.kubernetes import rights
+    from crawler_lifecycle.adapters.kubernetes import rbac
 
     try:
-        mine = rights.component(rights.who_am_i(api))
+        mine = rbac.component(rbac.who_am_i(api))
     except ClusterUnavailable as error:
         return Line("namespace", "bad", str(error), ASK_AGAIN)
     text = f"{api.namespace!r} is not ours to read, so nothing is known about it"
-    if mine is not None and rights.Right("get", "namespaces") not in rights.granted(mine):
+    if mine is not None and rbac.Right("get", "namespaces") not in rbac.granted(mine):
         return Line("namespace", "ok", f"{text}; {mine} need not")
     return Line("namespace", "warn", text, APPLY)
 
@@ -134,28 +135,28 @@ def _unreadable(api: Api) -> Line:
 
 def _rights(api: Api) -> list[Line]:
     """Whether we have the rights of every component; of one alone, when we are its service account."""
-    from crawler_lifecycle.adapters.kubernetes import rights
+    from crawler_lifecycle.adapters.kubernetes import rbac
 
-    me = rights.who_am_i(api)
-    mine = rights.component(me)
-    if mine in rights.RIGHTLESS:
+    me = rbac.who_am_i(api)
+    mine = rbac.component(me)
+    if mine in rbac.RIGHTLESS:
         return [Line("rights", "ok", f"{mine} has none and needs none, as {me}")]
-    components = dict(rights.COMPONENTS) if mine is None else {mine: rights.COMPONENTS[mine]}
-    lacking = rights.missing(api, [right for role in components.values() for right in rights.ROLES[role]])
+    components = dict(rbac.COMPONENTS) if mine is None else {mine: rbac.COMPONENTS[mine]}
+    lacking = rbac.missing(api, [right for role in components.values() for right in rbac.ROLES[role]])
     lines = []
     for role in dict.fromkeys(components.values()):
-        those = sorted(right for right in rights.ROLES[role] if right in lacking)
+        those = sorted(right for right in rbac.ROLES[role] if right in lacking)
         users = ", ".join(name for name, its in components.items() if its == role)
-        lines += _lacking(me, role, users, [one for one in those if one not in rights.DISPENSABLE], api.namespace)
+        lines += _lacking(me, role, users, [one for one in those if one not in rbac.DISPENSABLE], api.namespace)
         lines += [
             Line(
                 "rights",
                 "warn",
-                f"{users}: {me or 'we'} may not {one}: {rights.DISPENSABLE[one]}",
+                f"{users}: {me or 'we'} may not {one}: {rbac.DISPENSABLE[one]}",
                 f"{APPLY} (Role {role})",
             )
             for one in those
-            if one in rights.DISPENSABLE
+            if one in rbac.DISPENSABLE
         ]
     if not lines:
         whom = "the rights of every component are there" if mine is None else f"{mine} has its rights"

@@ -1,4 +1,4 @@
-"""What crawls find on their Kubernetes namespace: room, what their pods refer to, and what was left behind."""
+"""Checks of the Kubernetes namespace: quota, objects that pods refer to, leftovers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from crawler_lifecycle.adapters.catalogue import load
-from crawler_lifecycle.cli.doctor.report import Level, Line, counted
+from crawler_lifecycle.cli.doctor.line import Level, Line, counted
 from crawler_lifecycle.domain.errors import ClusterUnavailable, LifecycleError
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.adapters.kubernetes.api import Api
+    from crawler_lifecycle.adapters.kubernetes.client.connection import Api
     from crawler_lifecycle.domain.crawler import CrawlerDefinition
     from crawler_lifecycle.settings import Settings
 
@@ -205,16 +205,16 @@ def _crawlers(settings: Settings) -> list[CrawlerDefinition]:
 
 def left_over(api: Api) -> list[Line]:
     """Whether pods wait for our finalizer for longer than anything of ours takes."""
-    from crawler_lifecycle.adapters.kubernetes import holding
-    from crawler_lifecycle.adapters.kubernetes.errors import Refused
+    from crawler_lifecycle.adapters.kubernetes.client.errors import Refused
+    from crawler_lifecycle.adapters.kubernetes.jobs import held_pods
 
     try:
-        found = holding.held(api)
+        found = held_pods.list_held(api)
     except Refused:
         return []  # told as a right that is missing
     except ClusterUnavailable as error:
         return [Line("finalizers", "bad", str(error), ASK_AGAIN)]
-    old = holding.waiting_long(found, datetime.now(UTC), LEFT_OVER_S)
+    old = held_pods.waiting_longer_than(found, datetime.now(UTC), LEFT_OVER_S)
     if not old:
         return [
             Line(
@@ -242,7 +242,7 @@ def _object(api: Api, resource: str, name: str) -> dict[str, Any] | None:
 
 
 def _read(api: Api, path: str) -> dict[str, Any] | None:
-    from crawler_lifecycle.adapters.kubernetes.errors import NotFound, Refused
+    from crawler_lifecycle.adapters.kubernetes.client.errors import NotFound, Refused
 
     try:
         found: dict[str, Any] = json.loads(api.get(path))
@@ -255,7 +255,7 @@ def _read(api: Api, path: str) -> dict[str, Any] | None:
 
 def _items(api: Api, path: str) -> list[dict[str, Any]] | None:
     """The objects of a short list; ``None`` when it is not ours to read."""
-    from crawler_lifecycle.adapters.kubernetes.errors import Refused
+    from crawler_lifecycle.adapters.kubernetes.client.errors import Refused
 
     try:
         found: list[dict[str, Any]] = json.loads(api.get(path)).get("items") or []

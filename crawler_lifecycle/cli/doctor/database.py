@@ -1,4 +1,4 @@
-"""The database: reachable, at our schema's version, and set up so that nothing is lost."""
+"""Checks of the database: reachable, at our schema's version, and set up so that nothing is lost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 from crawler_lifecycle.adapters.database import Diagnosis, diagnose, sqlite_file, try_writing, upgrade
 from crawler_lifecycle.cli.doctor.clock import clock_line
-from crawler_lifecycle.cli.doctor.report import Context, Level, Line
+from crawler_lifecycle.cli.doctor.line import Level, Line
+from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotInThisState, StoreUnavailable
 from crawler_lifecycle.settings import Settings
 

@@ -1,4 +1,4 @@
-"""Where supporting files of pods go: the bucket that they upload to, the volume that they share with us."""
+"""Checks of where supporting files of pods go: the bucket, the shared volume."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from crawler_lifecycle import compose
-from crawler_lifecycle.cli.doctor import place
-from crawler_lifecycle.cli.doctor.report import Context, Level, Line
+from crawler_lifecycle.cli.doctor import component
+from crawler_lifecycle.cli.doctor.line import Level, Line
+from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 
 CHECK = "files"
@@ -23,7 +24,7 @@ def check_files(context: Context) -> Sequence[Line]:
     settings = context.known
     if settings.cluster.kind != "kubernetes":
         return []
-    mine = place.component(settings)
+    mine = component.component(settings)
     url, claim = settings.cluster.files_url, settings.cluster.volume_claim
     lines: list[Line] = []
     if url is None and claim is None:
@@ -93,7 +94,7 @@ def volume_line(path: Path | None, *, in_pod: bool) -> Line:
         cure = "kubectl exec -n crawler-lifecycle deploy/worker-export -- crawlctl doctor tells how it is there"
         return Line(CHECK, "warn", f"the shared volume is not mounted on this machine ({path})", cure)
     mount = "mount the claim there (deploy/components/shared-volume), or set LIFECYCLE_CLUSTER__VOLUME_PATH right"
-    from crawler_lifecycle.adapters.kubernetes.files import is_volume
+    from crawler_lifecycle.adapters.kubernetes.files.sources import is_volume
 
     try:
         there = is_volume(path)

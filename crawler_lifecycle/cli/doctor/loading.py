@@ -1,4 +1,4 @@
-"""Load what checks use before their threads begin.
+"""Imports what checks use before their threads begin.
 
 Threads that import the same packages at once wait for each other: the time of each check would go by, and where two
 wait for one another Python hands out a module that is half loaded.
@@ -17,12 +17,13 @@ _S3 = (
     "boto3.session",
     "boto3.s3.inject",
     "boto3.s3.transfer",
-    f"{_ADAPTERS}.archive.bundles_place",
-    f"{_ADAPTERS}.archive.s3",
-    f"{_ADAPTERS}.archive.s3_upload",
+    f"{_ADAPTERS}.archive.bundles.location",
+    f"{_ADAPTERS}.archive.s3.archive",
+    f"{_ADAPTERS}.archive.s3.upload",
 )
 _KUBERNETES = tuple(
-    f"{_ADAPTERS}.kubernetes.{name}" for name in ("api", "cluster", "errors", "holding", "place", "rights")
+    f"{_ADAPTERS}.kubernetes.{name}"
+    for name in ("client.connection", "client.errors", "cluster", "jobs.held_pods", "looks.namespace_identity", "rbac")
 )
 
 

@@ -1,4 +1,4 @@
-"""This machine: versions, limits of the process, room on disks, and who has our ports."""
+"""Checks of this machine: versions, limits of the process, disk space, and who holds our ports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from urllib.parse import unquote, urlsplit
 
 from crawler_lifecycle.adapters.database import sqlite_file
 from crawler_lifecycle.adapters.local import cgroup
-from crawler_lifecycle.cli.doctor.report import Context, Line
+from crawler_lifecycle.cli.doctor.line import Line
+from crawler_lifecycle.cli.doctor.report import Context
 
 GIB, MIB = 1024**3, 1024**2
 #: The gateway alone serves up to 1,000 connections; a local cluster has two pipes and a log for each task.

@@ -1,38 +1,19 @@
-"""What a check finds, and how checks are run: at the same time, each bounded, none able to hide another."""
+"""Runs checks: at the same time, each with a time limit, none able to hide another."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from crawler_lifecycle.cli.doctor.line import Line
 
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.doctor.sources import Sources
     from crawler_lifecycle.observability.redaction import Redactor
     from crawler_lifecycle.settings import Settings
-
-Level = Literal["ok", "warn", "bad"]
-
-
-def counted(number: int, what: str) -> str:
-    """``1 crawler``, ``2 crawlers``."""
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One finding: what was checked, how it is, and what to do about it."""
-
-    check: str
-    level: Level
-    text: str
-    cure: str | None = None
-
-    def document(self) -> dict[str, str | None]:
-        """For programs."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

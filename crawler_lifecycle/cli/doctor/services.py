@@ -1,4 +1,4 @@
-"""The services and stores beside Temporal and the database."""
+"""Checks of catalogue, scheduler service, gateway, archive, events and pushes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ import httpx
 from crawler_lifecycle import compose
 from crawler_lifecycle.adapters.catalogue import load
 from crawler_lifecycle.cli.doctor.clock import clock_line
-from crawler_lifecycle.cli.doctor.report import Context, Level, Line, counted
+from crawler_lifecycle.cli.doctor.line import Level, Line, counted
+from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.pod import Owned
-from crawler_lifecycle.gateway import callers
+from crawler_lifecycle.gateway.access import tokens
 from crawler_lifecycle.settings import Settings
 
 
@@ -75,8 +76,8 @@ def check_tokens(context: Context) -> Sequence[Line]:
     if path is None:
         return []
     try:
-        entries = callers.read(path)
-    except callers.CallersError as error:
+        entries = tokens.read(path)
+    except tokens.TokenFileError as error:
         what, _, cure = str(error).rpartition("; ")
         return [Line("tokens", "bad", what or cure, cure if what else f"mend {path}")]
     now = datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""Every setting in force and where it came from, and variables that look like settings and are none."""
+"""Every setting in force and its source, and variables that look like settings and are none."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from crawler_lifecycle.cli import dev_json, layout
-from crawler_lifecycle.cli.doctor.report import Line
+from crawler_lifecycle.cli import dev_json
+from crawler_lifecycle.cli.doctor.line import Line
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current
+from crawler_lifecycle.cli.stack import layout
 from crawler_lifecycle.observability import redaction
 from crawler_lifecycle.settings import PREFIX, Settings, unread_variables, variables
 

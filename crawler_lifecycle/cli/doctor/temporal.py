@@ -1,24 +1,20 @@
-"""Temporal as a run needs it: reachable, with our search attributes, and with workers on every task queue of ours."""
+"""Checks of Temporal: reachable, with our search attributes, and with workers on every task queue."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from temporalio.api.enums.v1 import IndexedValueType
-from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
-from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, GetClusterInfoRequest
-from temporalio.client import Client
-from temporalio.envconfig import ClientConfig
-from temporalio.service import RPCError, RPCStatusCode
-
-from crawler_lifecycle.adapters.temporal import register_search_attributes, registration_command
+from crawler_lifecycle.cli.doctor.line import Line
 from crawler_lifecycle.cli.doctor.queues import check_queues
-from crawler_lifecycle.cli.doctor.report import Context, Line
+from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.temporal import DEFAULT_ADDRESS, connect
+from crawler_lifecycle.domain.errors import TemporalUnavailable
+from crawler_lifecycle.temporal.errors import TemporalRefused
+from crawler_lifecycle.temporal.plugin import DEFAULT_ADDRESS, configured_address, connect
+from crawler_lifecycle.temporal.search_attributes import registration_command
+from crawler_lifecycle.temporal.server import Server
 
 _UNREACHABLE = "start it (crawlctl dev starts one on this machine), or set TEMPORAL_ADDRESS to where it is"
 
@@ -30,83 +26,65 @@ def check_temporal(context: Context) -> Sequence[Line]:
 
 async def _check(context: Context) -> Sequence[Line]:
     try:
-        config = ClientConfig.load_client_connect_config()
+        address = configured_address() or DEFAULT_ADDRESS
     except Exception as error:
         return [Line("temporal", "bad", f"its settings cannot be read: {error}", "mend TEMPORAL_* or their TOML file")]
-    address = str(config.get("target_host") or DEFAULT_ADDRESS)
     try:
-        client = await asyncio.wait_for(connect(), context.call_s)
+        server = Server(await asyncio.wait_for(connect(), context.call_s), context.call_s)
     except TimeoutError:
         return [Line("temporal", "bad", f"{address} does not answer within {context.call_s:g} s", _UNREACHABLE)]
     except Exception as error:
         return [Line("temporal", "bad", f"{address} cannot be reached: {_why(error)}", _UNREACHABLE)]
-    lines = [await _server(client, address, context.call_s)]
-    namespace = await _namespace(client, context.call_s)
+    version = await server.version()
+    lines = [Line("temporal", "ok", f"{address} answers" + (f", server {version}" if version else ""))]
+    namespace = await _namespace(server)
     lines.append(namespace)
     if namespace.level == "bad":
         return lines
-    lines.append(await _search_attributes(client, context.fix, context.call_s))
-    lines += await check_queues(client, context.call_s, _UNREACHABLE)
+    lines.append(await _search_attributes(server, context.fix))
+    lines += await check_queues(server, _UNREACHABLE)
     return lines
 
 
-async def _server(client: Client, address: str, call_s: float) -> Line:
+async def _namespace(server: Server) -> Line:
+    name = server.namespace
     try:
-        found = await asyncio.wait_for(client.workflow_service.get_cluster_info(GetClusterInfoRequest()), call_s)
-    except (RPCError, TimeoutError):  # some hosted services keep it to themselves
-        return Line("temporal", "ok", f"{address} answers")
-    return Line("temporal", "ok", f"{address} answers, server {found.server_version}")
-
-
-async def _namespace(client: Client, call_s: float) -> Line:
-    name = client.namespace
-    try:
-        request = DescribeNamespaceRequest(namespace=name)
-        found = await asyncio.wait_for(client.workflow_service.describe_namespace(request), call_s)
-    except TimeoutError:
-        return Line("namespace", "bad", f"nothing is said about {name!r} within {call_s:g} s", _UNREACHABLE)
-    except RPCError as error:
-        cure = f"temporal operator namespace create --namespace {name}, or set TEMPORAL_NAMESPACE"
-        if error.status == RPCStatusCode.PERMISSION_DENIED:
+        kept = await server.retention_s()
+    except TemporalRefused as error:
+        if error.forbidden:
             return Line("namespace", "warn", f"{name!r} may not be described by this account", "ask for that right")
-        return Line("namespace", "bad", f"{name!r}: {error.message}", cure)
-    kept = found.config.workflow_execution_retention_ttl.ToSeconds()
+        cure = f"temporal operator namespace create --namespace {name}, or set TEMPORAL_NAMESPACE"
+        return Line("namespace", "bad", f"{name!r}: {error}", cure)
+    except TemporalUnavailable as error:
+        return Line("namespace", "bad", f"{name!r}: {error}", _UNREACHABLE)
     if 0 < kept < 86_400:
         cure = f"temporal operator namespace update --namespace {name} --retention 72h"
         return Line("namespace", "warn", f"{name!r} keeps closed workflows for {kept // 3600} h only", cure)
     return Line("namespace", "ok", f"{name!r}" + (f", closed workflows are kept {kept // 86_400} d" if kept else ""))
 
 
-async def _search_attributes(client: Client, fix: bool, call_s: float) -> Line:
+async def _search_attributes(server: Server, fix: bool) -> Line:
     check = "search attrs"
-    command = registration_command(client.namespace)
+    command = registration_command(server.namespace)
     try:
-        request = ListSearchAttributesRequest(namespace=client.namespace)
-        known = await asyncio.wait_for(client.operator_service.list_search_attributes(request), call_s)
         added: Sequence[str] = ()
-        problem = attributes_problem(known.custom_attributes, command)
+        problem = attributes_problem(await server.search_attributes(), command)
         if problem is not None and fix:
-            added = await asyncio.wait_for(register_search_attributes(client), call_s)
-            known = await asyncio.wait_for(client.operator_service.list_search_attributes(request), call_s)
-            problem = attributes_problem(known.custom_attributes, command)
-    except (RPCError, TimeoutError) as error:
-        why = error.message if isinstance(error, RPCError) else f"no answer within {call_s:g} s"
-        return Line(
-            check, "warn", f"they cannot be listed or registered: {why}", f"somebody with more rights: {command}"
-        )
+            added = await server.register_search_attributes()
+            problem = attributes_problem(await server.search_attributes(), command)
+    except TemporalUnavailable as error:
+        cure = f"somebody with more rights: {command}"
+        return Line(check, "warn", f"they cannot be listed or registered: {error}", cure)
     if problem is not None:
         return problem
     done = f"; registered {', '.join(added)}" if added else ""
     return Line(check, "ok", f"all {len(names.SEARCH_ATTRIBUTES)} are registered{done}")
 
 
-def attributes_problem(known: Mapping[str, Any], command: str) -> Line | None:
-    """What is wrong with the search attributes that a namespace knows (name -> indexed type)."""
-    wrong = []
-    for name, kind in names.SEARCH_ATTRIBUTES.items():
-        if name in known and known[name] != IndexedValueType.Value(f"INDEXED_VALUE_TYPE_{kind.upper()}"):
-            found = IndexedValueType.Name(known[name]).removeprefix("INDEXED_VALUE_TYPE_").capitalize()
-            wrong.append(f"{name} is {found}, needed is {kind}")
+def attributes_problem(known: Mapping[str, str], command: str) -> Line | None:
+    """What is wrong with the search attributes that a namespace knows (name -> type)."""
+    needed = names.SEARCH_ATTRIBUTES.items()
+    wrong = [f"{name} is {known[name]}, needed is {kind}" for name, kind in needed if known.get(name, kind) != kind]
     if wrong:
         cure = "use another namespace: the type of a registered attribute cannot be changed"
         return Line("search attrs", "bad", "; ".join(wrong), cure)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from crawler_lifecycle.cli.admin.services import keep_files_private
 from crawler_lifecycle.cli.output import clean, console, emit
 from crawler_lifecycle.cli.problems import Exit
-from crawler_lifecycle.cli.services import keep_files_private
 from crawler_lifecycle.cli.session import Session, current
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.cli.doctor.report import Check, Context, Line
+    from crawler_lifecycle.cli.doctor.line import Line
+    from crawler_lifecycle.cli.doctor.report import Check, Context
     from crawler_lifecycle.cli.doctor.sources import Setting
 
 #: Time for all checks together, which run at the same time.
@@ -69,7 +70,8 @@ def doctor(
 
 def _prepare(session: Session, fix: bool, state_dir: Path | None) -> tuple[Context, Sequence[Setting], Sequence[Line]]:
     from crawler_lifecycle.cli.doctor import sources
-    from crawler_lifecycle.cli.doctor.report import Context, Line
+    from crawler_lifecycle.cli.doctor.line import Line
+    from crawler_lifecycle.cli.doctor.report import Context
     from crawler_lifecycle.domain.errors import InvalidRequest
     from crawler_lifecycle.observability import redaction
     from crawler_lifecycle.settings import Settings
@@ -98,7 +100,7 @@ def _prepare(session: Session, fix: bool, state_dir: Path | None) -> tuple[Conte
 
 
 def _checks() -> Sequence[Check]:
-    from crawler_lifecycle.cli.doctor import cluster, database, files, machine, numbers, services, temporal
+    from crawler_lifecycle.cli.doctor import cluster, database, files, machine, run_numbers, services, temporal
     from crawler_lifecycle.cli.doctor.report import Check
     from crawler_lifecycle.cli.doctor.sources import check_variables
 
@@ -111,7 +113,7 @@ def _checks() -> Sequence[Check]:
         Check("ports", machine.check_ports),
         Check("temporal", temporal.check_temporal),
         Check("database", database.check_database),
-        Check("numbers", numbers.check_numbers),
+        Check("numbers", run_numbers.check_numbers),
         Check("cluster", cluster.check_cluster),
         Check("files", files.check_files),
         Check("catalogue", services.check_catalogue),
@@ -126,13 +128,13 @@ def _checks() -> Sequence[Check]:
 
 def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], Sequence[Line]]:
     """In a component's pod the checks of what that component uses, and a line that says so; elsewhere all of them."""
-    from crawler_lifecycle.cli.doctor import place
-    from crawler_lifecycle.cli.doctor.report import Line
+    from crawler_lifecycle.cli.doctor import component
+    from crawler_lifecycle.cli.doctor.line import Line
 
-    mine = place.component(context.settings) if context.settings is not None else None
+    mine = component.component(context.settings) if context.settings is not None else None
     if mine is None:
         return checks, ()
-    wanted = place.OWN | place.USES[mine]
+    wanted = component.OWN | component.USES[mine]
     text = (
         f"this is {mine}: checked is what it uses, and not {', '.join(c.name for c in checks if c.name not in wanted)}"
     )

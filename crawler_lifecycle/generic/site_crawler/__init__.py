@@ -1,1 +1,1 @@
-"""The crawler ``site``: arguments and addresses in ``scope``, the walk in ``spider``, what it leaves in ``files``."""
+"""The crawler ``site``: arguments and addresses in ``scope``, the walk in ``spider``, output in ``files``."""

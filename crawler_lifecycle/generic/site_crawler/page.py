@@ -1,4 +1,4 @@
-"""What one page may cost to read, and the words in it.
+"""Limits of what is read of one page, and the words in it.
 
 Parsers take up to 40 bytes of memory for a byte of tags, and time that grows with the square of one tag's attributes
 (measured: 9 s for 300 KB of them), in which a crawl hears no stop. So a page is counted before it is parsed.

@@ -1,4 +1,4 @@
-"""Redirects of a crawl: which of them are caught in a loop. Standard library only."""
+"""Detects loops of redirects. Standard library only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What belongs to a crawl: its arguments, checked, and the decision about every address. Standard library only."""
+"""What belongs to a crawl: its checked arguments, and the decision about every address. Standard library only."""
 
 from __future__ import annotations
 

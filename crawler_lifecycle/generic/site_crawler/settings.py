@@ -14,7 +14,7 @@ DOWNLOAD_WARNSIZE = 0
 DOWNLOAD_TIMEOUT = 30
 RETRY_TIMES = 2
 # Nearer to the server than Scrapy's own retry (550), which would hide the answer from it.
-DOWNLOADER_MIDDLEWARES = {"site_crawler.patience.RetryAfter": 555}
+DOWNLOADER_MIDDLEWARES = {"site_crawler.retry_after.RetryAfter": 555}
 
 # Every answer reaches the spider: a dead link is a finding, and where a redirect leads is checked like any other link.
 HTTPERROR_ALLOW_ALL = True

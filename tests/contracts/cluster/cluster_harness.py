@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
-from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.arguments import Argument
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase
@@ -22,7 +23,7 @@ from tests.support.run_refs import run_ref
 RUN = 7
 LONG = 3600.0
 """A task that is not to end by itself."""
-WAIT_S = 60.0
+WAIT_S = 150.0
 
 _CRAWLER = """
 import json, os, signal, sys, time

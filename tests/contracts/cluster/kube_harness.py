@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
-from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
-from crawler_lifecycle.adapters.kubernetes.files import VolumeFiles
-from crawler_lifecycle.adapters.kubernetes.layout import files_path
-from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.adapters.kubernetes.files.layout import files_path
+from crawler_lifecycle.adapters.kubernetes.files.sources import VolumeFiles
+from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.domain.arguments import Argument
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Resources
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import Deployed, Deployment, TaskRef

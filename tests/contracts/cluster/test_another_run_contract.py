@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Phase
 from tests.contracts.cluster.cluster_harness import RUN, Harness
 from tests.support.run_refs import run_ref

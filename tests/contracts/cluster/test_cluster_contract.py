@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Phase, TaskStatus, read_end
 from tests.contracts.cluster.cluster_harness import LONG, RUN, Harness
 from tests.support.run_refs import run_ref

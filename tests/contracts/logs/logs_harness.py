@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.logs import PodLogs
+from crawler_lifecycle.adapters.kubernetes.files.logs import PodLogs
 from crawler_lifecycle.adapters.local.logs import LocalLogs
 from crawler_lifecycle.fakes.logs import FakeLogs
 from crawler_lifecycle.ports import LogPart, TaskLogs, TaskRef

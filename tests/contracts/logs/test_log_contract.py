@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.adapters.kubernetes.logs import PodLogs
+from crawler_lifecycle.adapters.kubernetes.files.logs import PodLogs
 from crawler_lifecycle.adapters.local.logs import LocalLogs
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.ports import LogPart, TaskRef

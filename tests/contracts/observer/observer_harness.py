@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.task import Counters, Phase
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour, FakeCluster
 from crawler_lifecycle.fakes.observer import FakeObserver
 from crawler_lifecycle.ports import Cluster, Observer, TaskRef
-from tests.local.local_bench import RUN, Bench, wait_until
+from tests.adapters.local.local_bench import RUN, Bench, wait_until
 from tests.support.run_refs import run_ref
 
 

@@ -7,8 +7,8 @@ import time
 from datetime import UTC, datetime
 
 from crawler_lifecycle.domain.task import Phase
+from tests.adapters.local.local_bench import wait_until
 from tests.contracts.observer.observer_harness import RUN, Harness, Told
-from tests.local.local_bench import wait_until
 
 OVER = (Phase.ENDED, Phase.GONE)
 

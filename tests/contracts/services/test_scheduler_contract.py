@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import pytest
-from services_harness import CRAWLERS, deployment, served
 
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
 from crawler_lifecycle.domain.errors import (
@@ -21,6 +20,7 @@ from crawler_lifecycle.domain.errors import (
 from crawler_lifecycle.fakes.services import FakeCatalogue, FakeDeployer, FakeScheduler
 from crawler_lifecycle.ports import QueuedTask, SchedulerClient
 from crawler_lifecycle.scheduler import create_app
+from tests.contracts.services.services_harness import CRAWLERS, deployment, served
 
 
 @dataclass

@@ -1,7 +1,8 @@
-"""Every test of the contract runs on SQLite and on MariaDB."""
+"""Every test of the contract runs on SQLite, MariaDB and MySQL."""
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,13 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.adapters.database import SqlRunStore, open_store, upgrade
-from crawler_lifecycle.adapters.database.tables import metadata
+from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
+from crawler_lifecycle.adapters.database.schema.tables import metadata
 from tests.contracts.store.world import Clock, World
 from tests.support.databases import wait_patiently
-from tests.support.mariadb import MariaDb, mariadb
-
-__all__ = ["mariadb"]
+from tests.support.servers import DATABASES, shared_server
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -33,34 +32,35 @@ def empty_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.fixture(scope="session")
-def migrated_mariadb(mariadb: MariaDb) -> Iterator[str]:
-    with mariadb.database() as url:
-        upgrade(url)
-        yield url
+@functools.cache
+def _migrated(kind: str) -> str:
+    """The URL of one database for all tests: making its tables again would take longer than most of them."""
+    server = shared_server(kind)
+    server.execute("CREATE DATABASE contract")
+    upgrade(server.url_of("contract"))
+    return server.url_of("contract")
 
 
-@pytest.fixture
-def emptied_mariadb(mariadb: MariaDb, migrated_mariadb: str) -> str:
-    """One database for all tests, emptied before each: making the tables again would take longer than most tests."""
-    connection = mariadb.connect(migrated_mariadb.rpartition("/")[2])
+def _empty(kind: str) -> str:
+    """The URL of the same database without any row of a test before."""
+    url = _migrated(kind)
+    connection = shared_server(kind).connect("contract")
     with closing(connection), connection.cursor() as cursor:
         for table in reversed(metadata.sorted_tables):
             if table.name == "schema_compatibility":  # says which builds the schema serves, like its version
                 continue
             cursor.execute(f"DELETE FROM {table.name}")
         cursor.execute("INSERT INTO outbox_counter (id, seq) VALUES (1, 0)")
-    return migrated_mariadb
+    return url
 
 
-@pytest.fixture(params=["sqlite", "mariadb"])
-def store_url(request: pytest.FixtureRequest, empty_sqlite: Path, tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(params=DATABASES)
+def store_url(request: pytest.FixtureRequest, empty_sqlite: Path, tmp_path: Path) -> str:
     """The URL of an empty database with the schema of this build."""
     if request.param == "sqlite":
         shutil.copy(empty_sqlite, tmp_path / "state.db")
-        yield f"sqlite:///{tmp_path / 'state.db'}"
-        return
-    yield request.getfixturevalue("emptied_mariadb")
+        return f"sqlite:///{tmp_path / 'state.db'}"
+    return _empty(request.param)
 
 
 @pytest.fixture
@@ -69,12 +69,12 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(store_url: str, clock: Clock) -> Iterator[SqlRunStore]:
+def store(store_url: str, clock: Clock) -> Iterator[SqlStore]:
     store = open_store(store_url, pool_size=25, clock=clock)
     yield store
     store.close()
 
 
 @pytest.fixture
-def world(store: SqlRunStore, clock: Clock) -> World:
+def world(store: SqlStore, clock: Clock) -> World:
     return World(store, clock)

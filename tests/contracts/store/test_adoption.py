@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from crawler_lifecycle.domain.errors import NotInThisState, RowMissing, RunNotFound
-from crawler_lifecycle.domain.run import RunRef, RunStatus
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import Fence, LostRun, TaskRecord
 from tests.contracts.store.world import OTHER, OWNER, World, request
@@ -28,25 +29,25 @@ def record(number: int, index: int) -> TaskRecord:
 
 
 def number(world: World) -> int:
-    return world.store.newest_run_id() + 3
+    return world.store.run_numbers.newest_run_id() + 3
 
 
 def test_it_is_there_as_it_was_and_its_owner_may_write(world: World) -> None:
     run = lost(number(world))
     fence = Fence(run.run.run_id, 1, OWNER.first_run_id, UID)
     with pytest.raises(RowMissing, match="--adopt"):
-        world.store.found_state(fence)
+        world.store.looks.found_state(fence)
     with pytest.raises(RowMissing):
-        world.store.mark_stopping(fence, [])
+        world.store.stops.mark_stopping(fence, [])
     with pytest.raises(RunNotFound):
-        world.store.claim_run(request(run_id=run.run.run_id), OTHER, lambda _: False)
-    row = world.store.adopt_run(run)
+        world.store.initiation.claim_run(request(run_id=run.run.run_id), OTHER, lambda _: False)
+    row = world.store.adoption.adopt_run(run)
     assert (row.run_id, row.run_uid, row.request_id, row.attempt, row.status) == (
         run.run.run_id, UID, "r1", 1, RunStatus.PROCESSING,
     )  # fmt: skip
     assert (row.owner_workflow_id, row.multi, row.request["tags"]) == (OWNER.workflow_id, True, ["a"])
-    assert world.store.adopt_run(run).updated_at == row.updated_at, "again: nothing changes"
-    assert [(t.task_id, t.status, t.args, t.cluster_uid) for t in world.store.list_tasks(row.run_id)] == [
+    assert world.store.adoption.adopt_run(run).updated_at == row.updated_at, "again: nothing changes"
+    assert [(t.task_id, t.status, t.args, t.cluster_uid) for t in world.store.tasks.list_tasks(row.run_id)] == [
         (one.task_id, TaskStatus.PENDING, one.args, one.uid) for one in run.tasks
     ]
     assert world.finish(fence).status is RunStatus.COMPLETED
@@ -55,33 +56,36 @@ def test_it_is_there_as_it_was_and_its_owner_may_write(world: World) -> None:
 
 def test_a_task_of_which_nothing_is_left_is_lost(world: World) -> None:
     run = lost(number(world), total=3)
-    row = world.store.adopt_run(replace(run, tasks=run.tasks[1:]))
-    statuses = {t.task_index: str(t.status) for t in world.store.list_tasks(row.run_id)}
+    row = world.store.adoption.adopt_run(replace(run, tasks=run.tasks[1:]))
+    statuses = {t.task_index: str(t.status) for t in world.store.tasks.list_tasks(row.run_id)}
     assert statuses == {0: "LOST", 1: "PENDING", 2: "LOST"}
-    assert len([t for t in world.store.transitions(row.run_id) if t.to_status == "LOST"]) == 2
+    assert len([t for t in world.store.runs.transitions(row.run_id) if t.to_status == "LOST"]) == 2
 
 
 def test_numbers_that_are_taken_are_told(world: World) -> None:
     fence = world.run("r1")
     run = lost(fence.run_id)
     with pytest.raises(NotInThisState, match=f"the number {fence.run_id} is given to another run"):
-        world.store.adopt_run(run)
-    [task] = world.store.list_tasks(fence.run_id)
+        world.store.adoption.adopt_run(run)
+    [task] = world.store.tasks.list_tasks(fence.run_id)
     other = lost(number(world))
     with pytest.raises(NotInThisState, match=f"the number {task.task_id} of one of its tasks"):
-        world.store.adopt_run(replace(other, tasks=[replace(other.tasks[0], task_id=task.task_id)]))
-    assert world.store.get_run(other.run.run_id) is None
-    row = world.store.adopt_run(other)
+        world.store.adoption.adopt_run(replace(other, tasks=[replace(other.tasks[0], task_id=task.task_id)]))
+    assert world.store.runs.get_run(other.run.run_id) is None
+    row = world.store.adoption.adopt_run(other)
     assert row.request_id == f"r1/{UID[:8]}", "the request was sent again meanwhile"
 
 
 def test_what_an_older_row_does_not_know_of_its_tasks_is_added(world: World) -> None:
     run = lost(number(world))
-    world.store.adopt_run(replace(run, tasks=run.tasks[:1], multi=False))
-    row = world.store.adopt_run(run)
+    world.store.adoption.adopt_run(replace(run, tasks=run.tasks[:1], multi=False))
+    row = world.store.adoption.adopt_run(run)
     assert row.multi
-    assert {t.task_index: str(t.status) for t in world.store.list_tasks(row.run_id)} == {0: "PENDING", 1: "PENDING"}
+    assert {t.task_index: str(t.status) for t in world.store.tasks.list_tasks(row.run_id)} == {
+        0: "PENDING",
+        1: "PENDING",
+    }
     fence = Fence(row.run_id, 1, OWNER.first_run_id, UID)
     world.finish(fence)
     with pytest.raises(NotInThisState, match="crawlctl resume"):
-        world.store.adopt_run(replace(run, tasks=[*run.tasks, record(row.run_id, 2)]))
+        world.store.adoption.adopt_run(replace(run, tasks=[*run.tasks, record(row.run_id, 2)]))

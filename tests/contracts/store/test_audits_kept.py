@@ -9,15 +9,15 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from crawler_lifecycle.adapters.database import SqlRunStore
-from crawler_lifecycle.domain.audit import AuditReport, Finding, FindingKind, Noted, Reported
+from crawler_lifecycle.adapters.database import SqlStore
+from crawler_lifecycle.domain.audit import AuditFinding, AuditReport, FindingKind, Noted, Reported
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STARTED, event_key
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Phase
 from tests.contracts.store.world import OTHER, OWNER, Clock, World, closed, request, seen
 
-ORPHAN = Finding("orphan/task/9/0/1/u", FindingKind.ORPHAN, "task 0 of run 9 executes", 9, evidence={"uid": "u"})
+ORPHAN = AuditFinding("orphan/task/9/0/1/u", FindingKind.ORPHAN, "task 0 of run 9 executes", 9, evidence={"uid": "u"})
 
 
 # --- reading
@@ -29,8 +29,8 @@ def test_runs_that_are_open_come_in_pages_by_id(world: World) -> None:
     world.execute(fences[1])
     world.deploy(fences[2])
     world.finish(fences[2])
-    reserved, _ = world.store.reserve_run(request(priority=2), "reserved")
-    pages = [world.store.open_runs(0, 3), world.store.open_runs(fences[3].run_id, 3)]
+    reserved, _ = world.store.initiation.reserve_run(request(priority=2), "reserved")
+    pages = [world.store.audits.open_runs(0, 3), world.store.audits.open_runs(fences[3].run_id, 3)]
     found = [run for page in pages for run in page]
     assert [run.run_id for run in found] == [f.run_id for f in (fences[0], fences[1], fences[3], fences[4])] + [
         reserved.run_id
@@ -46,12 +46,12 @@ def test_runs_that_are_open_come_in_pages_by_id(world: World) -> None:
     [("status = 'DANCING'", "DANCING"), ("status = 'COMPLETED', ended_at = NULL", "ended_at")],
 )
 def test_what_cannot_be_is_among_the_open_runs_and_says_so(
-    world: World, store: SqlRunStore, change: str, named: str
+    world: World, store: SqlStore, change: str, named: str
 ) -> None:
     spoilt, whole = world.run("r1"), world.run("r2")
-    with store._db.engine.begin() as conn:
+    with store.database.engine.begin() as conn:
         conn.execute(text(f"UPDATE run_history SET {change} WHERE run_id = {spoilt.run_id}"))
-    bad, good = store.open_runs()
+    bad, good = store.audits.open_runs()
     assert named in (bad.unreadable or "")
     assert (good.run_id, good.unreadable) == (whole.run_id, None)
 
@@ -67,40 +67,40 @@ def test_runs_that_ended_come_in_the_order_of_their_ends(world: World, clock: Cl
             clock.forward(60)
     world.run("open")
     since = clock.now - timedelta(seconds=200)
-    first = world.store.ended_runs(since, limit=3)
-    rest = world.store.ended_runs(since, (first[-1].ended_at, first[-1].run_id), limit=3)
+    first = world.store.audits.ended_runs(since, limit=3)
+    rest = world.store.audits.ended_runs(since, (first[-1].ended_at, first[-1].run_id), limit=3)
     assert [run.run_id for run in (*first, *rest)] == [f.run_id for f in ended]
     assert first[1].ended_at == first[2].ended_at, "the id decides where the time does not"
-    assert [r.run_id for r in world.store.ended_runs(clock.now - timedelta(seconds=70))] == [ended[3].run_id]
+    assert [r.run_id for r in world.store.audits.ended_runs(clock.now - timedelta(seconds=70))] == [ended[3].run_id]
 
 
 def test_an_ended_run_says_what_of_it_was_delivered(world: World) -> None:
     fence = world.deployed()
     store = world.store
     world.execute(fence)
-    started = store.append_event(fence, EVENT_RUN_STARTED, event_key(fence.run, 1, EVENT_RUN_STARTED), {})
-    store.record_delivery(started.seq, "pusher", "refused")
-    assert store.ended_run(fence.run_id) is None
+    started = store.events.append_event(fence, EVENT_RUN_STARTED, event_key(fence.run, 1, EVENT_RUN_STARTED), {})
+    store.events.record_delivery(started.seq, "pusher", "refused")
+    assert store.audits.ended_run(fence.run_id) is None
     world.finish(fence)
 
     def told() -> tuple[bool, bool, bool]:
-        run = store.ended_run(fence.run_id)
+        run = store.audits.ended_run(fence.run_id)
         assert run is not None
-        assert run == store.ended_runs(run.ended_at)[0]
+        assert run == store.audits.ended_runs(run.ended_at)[0]
         return run.event_delivered, run.pushes_delivered, run.exported
 
     assert told() == (False, False, False)
-    event = store.find_event(event_key(fence.run, 1, EVENT_RUN_ENDED))
+    event = store.events.find_event(event_key(fence.run, 1, EVENT_RUN_ENDED))
     assert event is not None
-    store.record_delivery(event.seq, "bus", "away")
-    store.record_export(fence, "failed", None, "full")
+    store.events.record_delivery(event.seq, "bus", "away")
+    store.exports.record_export(fence, "failed", None, "full")
     assert told() == (False, False, False)
-    store.record_delivery(event.seq, "bus", None)
-    store.record_delivery(started.seq, "pusher", None)
-    store.record_export(fence, "empty", None, None)
+    store.events.record_delivery(event.seq, "bus", None)
+    store.events.record_delivery(started.seq, "pusher", None)
+    store.exports.record_export(fence, "empty", None, None)
     assert told() == (True, True, True)
     second = world.resume(fence, rerun=True)
-    assert store.ended_run(fence.run_id) is None
+    assert store.audits.ended_run(fence.run_id) is None
     world.deploy(second)
     world.finish(second)
     assert told() == (False, True, False), "each attempt has its own"
@@ -112,27 +112,27 @@ def test_tasks_are_found_by_run_index_and_attempt(world: World) -> None:
     second = world.resume(first)
     world.deployed("r2")
     keys = [(first.run_id, 0, 1), (first.run_id, 1, 1), (first.run_id, 1, 2), (first.run_id, 7, 1), (99, 0, 1)]
-    found = {task.key: task for task in world.store.recorded_tasks(keys)}
+    found = {task.key: task for task in world.store.tasks.recorded_tasks(keys)}
     assert set(found) == set(keys[:3])
     assert found[keys[1]].status == "FAILED"
     assert (found[keys[2]].status, found[keys[2]].run_status) == ("QUEUED", "INITIALIZING")
     assert (found[keys[0]].uid, found[keys[0]].outcome, found[keys[2]].outcome) == ("uid-1-0", "finished", None)
     assert second.attempt == 2
-    assert world.store.recorded_tasks([]) == []
+    assert world.store.tasks.recorded_tasks([]) == []
 
 
 def test_only_ends_without_evidence_are_unproved(world: World, clock: Clock) -> None:
     fence = world.deployed("r1", tasks=4)
     world.execute(fence)
-    tasks = world.store.found_state(fence).tasks
+    tasks = world.store.looks.found_state(fence).tasks
     gone = [seen(task, Phase.GONE, clock.now, uid=task.uid, changed_at=clock.now) for task in tasks[:2]]
     world.look(fence, gone)
     world.finish(fence, failed=[3])
     since = clock.now - timedelta(seconds=1)
-    found = world.store.unproved_ends([fence.run_id, 77], since)
+    found = world.store.audits.unproved_ends([fence.run_id, 77], since)
     assert [(task.index, task.status) for task in found] == [(0, "LOST"), (1, "LOST")]
-    assert world.store.unproved_ends([fence.run_id], clock.now + timedelta(seconds=1)) == []
-    assert world.store.existing_runs([fence.run_id, 77]) == {fence.run_id: fence.run_uid}
+    assert world.store.audits.unproved_ends([fence.run_id], clock.now + timedelta(seconds=1)) == []
+    assert world.store.audits.existing_runs([fence.run_id, 77]) == {fence.run_id: fence.run_uid}
 
 
 # --- claiming in place of a workflow that was lost
@@ -141,91 +141,91 @@ def test_only_ends_without_evidence_are_unproved(world: World, clock: Clock) -> 
 def test_a_repair_queues_nothing_again_that_its_attempt_had_judged(world: World) -> None:
     fence = world.deployed("r1", tasks=2)
     world.execute(fence)
-    world.look(fence, [seen(world.store.found_state(fence).tasks[0], Phase.GONE, world.clock.now)])
-    handle = world.store.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed, repair=True)
-    again = world.store.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed, repair=True)
+    world.look(fence, [seen(world.store.looks.found_state(fence).tasks[0], Phase.GONE, world.clock.now)])
+    handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed, repair=True)
+    again = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed, repair=True)
     assert (handle, handle.attempt, handle.resumed) == (again, 2, True)
     second = replace(fence, attempt=2, owner_run_id=OTHER.first_run_id)
-    assert world.store.requeue_ended(second, False).queued == 0
-    assert [t.attempt for t in world.store.list_tasks(fence.run_id, superseded=True)] == [1, 1]
-    sources = [t.source for t in world.store.transitions(fence.run_id) if t.task_id is None and t.attempt == 2]
+    assert world.store.deployment.requeue_ended(second, False).queued == 0
+    assert [t.attempt for t in world.store.tasks.list_tasks(fence.run_id, superseded=True)] == [1, 1]
+    sources = [t.source for t in world.store.runs.transitions(fence.run_id) if t.task_id is None and t.attempt == 2]
     assert sources == ["sweep"]
 
 
 def test_a_repair_queues_what_a_lost_resume_had_not_come_to(world: World) -> None:
     fence = world.deployed("r1")
     world.finish(fence, failed=[0])
-    world.store.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
+    world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
     third = replace(OTHER, first_run_id="chain-3")
-    handle = world.store.claim_run(RunRequest(run_id=fence.run_id), third, closed, repair=True)
+    handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), third, closed, repair=True)
     after = replace(fence, attempt=handle.attempt, owner_run_id=third.first_run_id)
-    assert world.store.requeue_ended(after, False).queued == 1
+    assert world.store.deployment.requeue_ended(after, False).queued == 1
 
 
 def test_a_run_that_has_ended_meanwhile_is_not_repaired(world: World) -> None:
     fence = world.deployed("r1")
     world.finish(fence, failed=[0])
     with pytest.raises(NotInThisState, match="FAILED by now"):
-        world.store.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed, repair=True)
+        world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed, repair=True)
     assert (world.row(fence).attempt, world.status(fence)) == (1, RunStatus.FAILED)
 
 
 # --- findings and reports
 
 
-def test_a_finding_keeps_the_moment_of_its_first_sight(store: SqlRunStore, clock: Clock) -> None:
+def test_a_finding_keeps_the_moment_of_its_first_sight(store: SqlStore, clock: Clock) -> None:
     first = clock.now
-    assert store.note_findings([ORPHAN]) == {ORPHAN.subject: Noted(first)}
+    assert store.findings.note_findings([ORPHAN]) == {ORPHAN.subject: Noted(first)}
     clock.forward(60)
     later = replace(ORPHAN, detail="it still executes")
-    assert store.note_findings([later]) == {ORPHAN.subject: Noted(first)}
-    (row,) = store.audit_findings()
+    assert store.findings.note_findings([later]) == {ORPHAN.subject: Noted(first)}
+    (row,) = store.findings.audit_findings()
     assert (row.first_seen, row.last_seen, row.detail) == (first, clock.now, "it still executes")
     assert (row.status, row.kind, row.run_id, row.evidence) == ("open", "orphan", 9, {"uid": "u"})
 
 
-def test_a_repair_is_kept_and_what_comes_back_begins_anew(store: SqlRunStore, clock: Clock) -> None:
-    store.note_findings([ORPHAN])
-    store.note_repair(ORPHAN.subject, "could not be repaired: 503", done=False)
-    assert [row.repair for row in store.audit_findings()] == ["could not be repaired: 503"]
+def test_a_repair_is_kept_and_what_comes_back_begins_anew(store: SqlStore, clock: Clock) -> None:
+    store.findings.note_findings([ORPHAN])
+    store.findings.note_repair(ORPHAN.subject, "could not be repaired: 503", done=False)
+    assert [row.repair for row in store.findings.audit_findings()] == ["could not be repaired: 503"]
     repaired = clock.forward(5)
-    store.note_repair(ORPHAN.subject, "ended")
-    assert store.audit_findings() == []
-    (row,) = store.audit_findings("repaired")
+    store.findings.note_repair(ORPHAN.subject, "ended")
+    assert store.findings.audit_findings() == []
+    (row,) = store.findings.audit_findings("repaired")
     assert (row.repair, row.repaired_at) == ("ended", repaired)
     back = clock.forward(600)
-    assert store.note_findings([ORPHAN]) == {ORPHAN.subject: Noted(back, repaired)}
-    assert len(store.audit_findings()) == 1
+    assert store.findings.note_findings([ORPHAN]) == {ORPHAN.subject: Noted(back, repaired)}
+    assert len(store.findings.audit_findings()) == 1
 
 
-def test_evidence_that_was_written_down_is_nothing_new(store: SqlRunStore, clock: Clock) -> None:
-    late = Finding("late_evidence/task/1/SUCCEEDED", FindingKind.LATE_EVIDENCE, "it had ended", 1, 1, 1)
-    store.note_findings([late])
-    store.note_repair(late.subject, "written down")
+def test_evidence_that_was_written_down_is_nothing_new(store: SqlStore, clock: Clock) -> None:
+    late = AuditFinding("late_evidence/task/1/SUCCEEDED", FindingKind.LATE_EVIDENCE, "it had ended", 1, 1, 1)
+    store.findings.note_findings([late])
+    store.findings.note_repair(late.subject, "written down")
     clock.forward(60)
-    assert store.note_findings([late])[late.subject].settled
-    assert store.audit_findings() == []
+    assert store.findings.note_findings([late])[late.subject].settled
+    assert store.findings.audit_findings() == []
 
 
-def test_what_is_not_seen_again_is_gone(store: SqlRunStore, clock: Clock) -> None:
-    other = Finding("no_row/workflow/x", FindingKind.NO_ROW, "w", 8)
-    store.note_findings([ORPHAN, other])
+def test_what_is_not_seen_again_is_gone(store: SqlStore, clock: Clock) -> None:
+    other = AuditFinding("no_row/workflow/x", FindingKind.NO_ROW, "w", 8)
+    store.findings.note_findings([ORPHAN, other])
     audit = clock.forward(60)
-    store.note_findings([other])
-    assert store.forget_findings(["no_workflow"], audit) == 0
-    assert store.forget_findings(["orphan", "no_row"], audit) == 1
-    assert [row.subject for row in store.audit_findings()] == [other.subject]
-    assert [row.subject for row in store.audit_findings("gone")] == [ORPHAN.subject]
+    store.findings.note_findings([other])
+    assert store.findings.forget_findings(["no_workflow"], audit) == 0
+    assert store.findings.forget_findings(["orphan", "no_row"], audit) == 1
+    assert [row.subject for row in store.findings.audit_findings()] == [other.subject]
+    assert [row.subject for row in store.findings.audit_findings("gone")] == [ORPHAN.subject]
 
 
-def test_audits_that_find_the_same_at_the_same_moment_keep_it_once(store: SqlRunStore) -> None:
+def test_audits_that_find_the_same_at_the_same_moment_keep_it_once(store: SqlStore) -> None:
     findings = [replace(ORPHAN, subject=f"orphan/{n}") for n in range(20)]
     barrier, failed = threading.Barrier(4), []
 
     def note() -> None:
         barrier.wait()
         try:
-            store.note_findings(findings)
+            store.findings.note_findings(findings)
         except Exception as error:
             failed.append(error)
 
@@ -235,19 +235,19 @@ def test_audits_that_find_the_same_at_the_same_moment_keep_it_once(store: SqlRun
     for thread in threads:
         thread.join()
     assert failed == []
-    assert len(store.audit_findings()) == 20
+    assert len(store.findings.audit_findings()) == 20
 
 
-def test_a_report_is_kept_once_for_thirty_days(store: SqlRunStore, clock: Clock) -> None:
-    assert store.last_audit() is None
+def test_a_report_is_kept_once_for_thirty_days(store: SqlStore, clock: Clock) -> None:
+    assert store.findings.last_audit() is None
     one = Reported(FindingKind.ORPHAN, "it executes", 9, due_at=clock.now)
     first = AuditReport(
         "a1", clock.now, clock.now, repair=True, looked={"open_runs": 3}, found={"orphan": 1}, findings=[one]
     )
-    store.record_audit(first)
-    store.record_audit(replace(first, found={}))
-    assert (store.last_audit(), first.left) == (first, 1)
+    store.findings.record_audit(first)
+    store.findings.record_audit(replace(first, found={}))
+    assert (store.findings.last_audit(), first.left) == (first, 1)
     clock.forward(31 * 86400)
     second = replace(first, audit_id="a2", started_at=clock.now, ended_at=clock.now)
-    store.record_audit(second)
-    assert (store.last_audit(), store.last_audit("a1")) == (second, None)
+    store.findings.record_audit(second)
+    assert (store.findings.last_audit(), store.findings.last_audit("a1")) == (second, None)

@@ -9,7 +9,7 @@ import pytest
 
 from crawler_lifecycle.domain.bounds import COUNT_MAX
 from crawler_lifecycle.domain.errors import RunNotFound
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters, Phase
 from crawler_lifecycle.ports import Counted, Fence
 from tests.contracts.store.world import World, good_end, seen
@@ -20,37 +20,40 @@ def counted(fence: Fence, pages: int | None, index: int = 0, **more: object) -> 
 
 
 def pages(world: World, fence: Fence) -> tuple[int | None, list[int | None]]:
-    return world.row(fence).pages, [task.pages for task in world.store.list_tasks(fence.run_id)]
+    return world.row(fence).pages, [task.pages for task in world.store.tasks.list_tasks(fence.run_id)]
 
 
 def test_counters_are_on_record_between_looks(world: World) -> None:
     fence = world.deployed(tasks=2)
     world.execute(fence)
-    looked, events = world.row(fence), world.store.last_event_seq()
+    looked, events = world.row(fence), world.store.events.last_event_seq()
     moved = world.clock.forward(12)
     told = [counted(fence, 6), counted(fence, 2, 1, at=moved - timedelta(seconds=3))]
-    assert world.store.record_counts(fence.run, told) == 2
+    assert world.store.live_counters.record_counts(fence.run, told) == 2
     assert pages(world, fence) == (8, [6, 2])
     row = world.row(fence)
     assert (row.items, row.last_progress_at) == (8, moved)
-    assert [t.last_progress_at for t in world.store.list_tasks(fence.run_id)] == [moved, moved - timedelta(seconds=3)]
+    assert [t.last_progress_at for t in world.store.tasks.list_tasks(fence.run_id)] == [
+        moved,
+        moved - timedelta(seconds=3),
+    ]
     assert row.pages_per_minute == 40
-    assert [t.pages_per_minute for t in world.store.list_tasks(fence.run_id)] == [30, 13.3]
+    assert [t.pages_per_minute for t in world.store.tasks.list_tasks(fence.run_id)] == [30, 13.3]
     same = ("status", "verified_at", "next_look_at", "updated_at", "stage")
     assert [getattr(row, name) for name in same] == [getattr(looked, name) for name in same]
-    assert world.store.last_event_seq() == events
+    assert world.store.events.last_event_seq() == events
     world.clock.forward(5)
-    assert world.store.record_counts(fence.run, told) == 0, "the same again is no news"
+    assert world.store.live_counters.record_counts(fence.run, told) == 0, "the same again is no news"
     assert world.row(fence) == row
 
 
 def test_a_counter_is_never_lowered(world: World) -> None:
     fence = world.deployed()
     world.execute(fence)
-    world.store.record_counts(fence.run, [counted(fence, 9)])
-    assert world.store.record_counts(fence.run, [counted(fence, 4), counted(fence, None)]) == 0
+    world.store.live_counters.record_counts(fence.run, [counted(fence, 9)])
+    assert world.store.live_counters.record_counts(fence.run, [counted(fence, 4), counted(fence, None)]) == 0
     now = world.clock.forward(60)
-    [task] = world.store.found_state(fence).tasks
+    [task] = world.store.looks.found_state(fence).tasks
     # A look reads, somebody counts on, and only then the look is written down.
     world.look(fence, [seen(task, Phase.EXECUTING, now, uid=task.uid, counters=Counters(pages=7))])
     assert pages(world, fence) == (9, [9])
@@ -63,17 +66,17 @@ def test_nothing_but_the_very_task_is_touched(world: World) -> None:
     fence = world.deployed(tasks=2)
     world.execute(fence)
     now = world.clock.forward(60)
-    first, _ = world.store.found_state(fence).tasks
+    first, _ = world.store.looks.found_state(fence).tasks
     world.look(fence, [seen(first, Phase.ENDED, now, uid=first.uid, counters=Counters(3), end=good_end(now))])
-    before = world.row(fence), world.store.list_tasks(fence.run_id)
+    before = world.row(fence), world.store.tasks.list_tasks(fence.run_id)
     stranger = RunRef(fence.run_id, "0" * 32)
     strange = [counted(fence, 50, 1, attempt=2), counted(fence, 50, 7), counted(fence, 50, 0)]
-    assert world.store.record_counts(fence.run, strange) == 0
-    assert world.store.record_counts(stranger, [counted(fence, 50, 1, run=stranger)]) == 0
-    assert (world.row(fence), world.store.list_tasks(fence.run_id)) == before
+    assert world.store.live_counters.record_counts(fence.run, strange) == 0
+    assert world.store.live_counters.record_counts(stranger, [counted(fence, 50, 1, run=stranger)]) == 0
+    assert (world.row(fence), world.store.tasks.list_tasks(fence.run_id)) == before
     with pytest.raises(RunNotFound):
-        world.store.record_counts(RunRef(10**9, fence.run_uid), [])
-    world.store.record_counts(fence.run, [counted(fence, COUNT_MAX, 1)])
+        world.store.live_counters.record_counts(RunRef(10**9, fence.run_uid), [])
+    world.store.live_counters.record_counts(fence.run, [counted(fence, COUNT_MAX, 1)])
     assert pages(world, fence) == (3 + COUNT_MAX, [3, COUNT_MAX])
 
 
@@ -82,7 +85,7 @@ def test_a_run_that_ended_is_left_alone(world: World) -> None:
     world.execute(fence)
     world.finish(fence)
     before = world.row(fence)
-    assert world.store.record_counts(fence.run, [counted(fence, 99)]) == 0
+    assert world.store.live_counters.record_counts(fence.run, [counted(fence, 99)]) == 0
     assert world.row(fence) == before
 
 
@@ -90,7 +93,7 @@ def test_the_stall_rule_sees_progress_between_looks(world: World) -> None:
     """The look finds the counters that it reads on record already: the run has moved all the same."""
     fence = world.deployed()
     world.execute(fence)
-    [task] = world.store.found_state(fence).tasks
+    [task] = world.store.looks.found_state(fence).tasks
 
     def look(counters: Counters) -> float:
         now = world.clock.forward(30)
@@ -100,18 +103,18 @@ def test_the_stall_rule_sees_progress_between_looks(world: World) -> None:
     assert look(Counters(1, 1)) == 0
     assert look(Counters(1, 1)) == 30
     world.clock.forward(30)
-    world.store.record_counts(fence.run, [counted(fence, 5)])
+    world.store.live_counters.record_counts(fence.run, [counted(fence, 5)])
     assert look(Counters(5, 5)) == 0
     assert look(Counters(5, 5)) == 30, "once, and not at every look from then on"
     world.clock.forward(30)
-    world.store.record_counts(fence.run, [counted(fence, 5)])
+    world.store.live_counters.record_counts(fence.run, [counted(fence, 5)])
     assert look(Counters(5, 5)) == 90, "the same counters again are no progress"
 
 
 def test_that_a_crawler_counts_is_no_progress_yet(world: World) -> None:
     fence = world.deployed()
     world.execute(fence)
-    assert world.store.record_counts(fence.run, [counted(fence, 0)]) == 1
+    assert world.store.live_counters.record_counts(fence.run, [counted(fence, 0)]) == 1
     row = world.row(fence)
     assert (row.pages, row.last_progress_at, row.pages_per_minute) == (0, None, None)
 
@@ -126,6 +129,6 @@ def test_the_pace_of_a_resumed_run_is_unknown_and_that_of_its_tasks_is_not(world
     world.deploy(again)
     world.execute(again)
     world.clock.forward(30)
-    world.store.record_counts(again.run, [counted(again, 10)])
+    world.store.live_counters.record_counts(again.run, [counted(again, 10)])
     assert world.row(again).pages_per_minute is None
-    assert [task.pages_per_minute for task in world.store.list_tasks(again.run_id)] == [20]
+    assert [task.pages_per_minute for task in world.store.tasks.list_tasks(again.run_id)] == [20]

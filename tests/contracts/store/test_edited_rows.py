@@ -92,22 +92,25 @@ def test_a_run_that_cannot_be_is_told_and_left_alone_until_it_is_mended(world: W
         return
     before = spoil(hand, "run_history", column, value)
     with pytest.raises(RowUnreadable) as told:
-        world.store.get_run(fence.run_id)
+        world.store.runs.get_run(fence.run_id)
     for part in ("run_history", f"run_id {fence.run_id}", column, words):
         assert part in str(told.value)
     with pytest.raises(RowUnreadable):
-        world.store.find_run("r1")
+        world.store.runs.find_run("r1")
     if column not in ("request",) or value == "{not json":
-        for write in (lambda: world.store.found_state(fence), lambda: world.store.mark_started(fence, START)):
+        for write in (
+            lambda: world.store.looks.found_state(fence),
+            lambda: world.store.deployment.mark_started(fence, START),
+        ):
             with pytest.raises(RowUnreadable):
                 write()
     assert hand.read(f"SELECT {quoted(hand, column)} FROM run_history") is not None
-    [row] = world.store.list_runs()
+    [row] = world.store.runs.list_runs()
     assert row.run_id == fence.run_id
     assert row.unreadable is not None
     assert column in row.unreadable
     spoil(hand, "run_history", column, before)
-    assert world.store.list_runs()[0].unreadable is None
+    assert world.store.runs.list_runs()[0].unreadable is None
     assert world.finish(fence).status is RunStatus.COMPLETED
 
 
@@ -115,7 +118,7 @@ def test_a_list_shows_the_status_that_stands_there_and_the_runs_beside_it(world:
     for n in range(3):
         world.run(f"r{n}")
     hand.write("UPDATE run_history SET status = 'BANANA' WHERE request_id = 'r1'")
-    rows = world.store.list_runs()
+    rows = world.store.runs.list_runs()
     assert [str(row.status) for row in rows] == ["INITIALIZING", "BANANA", "INITIALIZING"]
     odd = rows[1].status
     assert isinstance(odd, UnknownStatus)
@@ -142,10 +145,10 @@ def test_an_attempt_changed_by_hand_holds_the_writer_up_and_takes_nothing_from_i
     assert fence.attempt == 2
     hand.set("run_history", "attempt", attempt)
     with pytest.raises(RowEdited, match=r"attempt is .*set it back to 2") as told:
-        world.store.mark_started(fence, START)
+        world.store.deployment.mark_started(fence, START)
     assert told.value.retryable
     hand.set("run_history", "attempt", 2)
-    assert world.store.mark_started(fence, START) is RunStatus.PROCESSING
+    assert world.store.deployment.mark_started(fence, START) is RunStatus.PROCESSING
 
 
 def test_an_owner_changed_by_hand_holds_the_writer_up_and_takes_nothing_from_it(world: World, hand: Hand) -> None:
@@ -153,16 +156,16 @@ def test_an_owner_changed_by_hand_holds_the_writer_up_and_takes_nothing_from_it(
     for owner in ("me", None):
         hand.set("run_history", "owner_run_id", owner)
         with pytest.raises(RowEdited, match=r"owner_run_id is .*set it back to 'chain-1'"):
-            world.store.found_state(fence)
+            world.store.looks.found_state(fence)
     hand.set("run_history", "owner_run_id", "chain-1")
-    assert world.store.found_state(fence).tasks
+    assert world.store.looks.found_state(fence).tasks
 
 
 def test_a_takeover_is_no_edit(world: World) -> None:
     fence = ended(world)
     world.resume(fence)
     with pytest.raises(Fenced) as told:
-        world.store.mark_started(fence, START)
+        world.store.deployment.mark_started(fence, START)
     assert not isinstance(told.value, RowEdited)
     assert not told.value.retryable
 
@@ -183,23 +186,23 @@ def test_a_task_in_a_status_that_cannot_be_stops_the_look_and_no_list(world: Wor
         world.stage(fence, [])
     with pytest.raises(RowUnreadable, match="BANANA"):
         world.end(fence)
-    good, odd = world.store.list_tasks(fence.run_id)
+    good, odd = world.store.tasks.list_tasks(fence.run_id)
     assert (good.status, good.unreadable) == (TaskStatus.RUNNING, None)
     assert odd.status == "BANANA"
     assert odd.unreadable is not None
-    assert world.store.count_tasks(fence.run_id).by_status["BANANA"] == 1
-    assert world.store.cancel_queued(fence, START).by_status["BANANA"] == 1, "a stop goes on with the others"
+    assert world.store.tasks.count_tasks(fence.run_id).by_status["BANANA"] == 1
+    assert world.store.stops.cancel_queued(fence, START).by_status["BANANA"] == 1, "a stop goes on with the others"
     hand.write("UPDATE task_history SET status = 'RUNNING' WHERE task_index = 1")
     assert world.finish(fence).status is RunStatus.COMPLETED
 
 
 def test_a_status_written_between_look_and_sync_is_read_again_not_overwritten(world: World, hand: Hand) -> None:
     fence = world.deployed()
-    [task] = world.store.found_state(fence).tasks
+    [task] = world.store.looks.found_state(fence).tasks
     world.stage(fence, [seen(task, Phase.EXECUTING, world.clock.now, uid=task.uid)])
     hand.write("UPDATE task_history SET status = 'LOST', ended_at = '2026-03-01 12:00:00'")
-    assert world.store.apply_findings(fence, "look").positive() == {"LOST": 1}
-    assert [t.to_status for t in world.store.transitions(fence.run_id) if t.task_id] == ["PENDING"]
+    assert world.store.looks.apply_findings(fence, "look").positive() == {"LOST": 1}
+    assert [t.to_status for t in world.store.runs.transitions(fence.run_id) if t.task_id] == ["PENDING"]
 
 
 @pytest.mark.parametrize("column", ["pages", "items", "errors", "bytes", "peak_memory"])
@@ -207,7 +210,7 @@ def test_counters_below_zero_are_unknown_and_counted_anew(world: World, hand: Ha
     fence = world.deployed()
     world.execute(fence)
     hand.set("task_history", column, -7)
-    assert world.store.list_tasks(fence.run_id)[0].unreadable is not None
+    assert world.store.tasks.list_tasks(fence.run_id)[0].unreadable is not None
     if column != "peak_memory":
         hand.set("run_history", column, -7)
         assert f"{column} is -7" in str(world.row(fence).unreadable)
@@ -219,7 +222,7 @@ def test_counters_below_zero_are_unknown_and_counted_anew(world: World, hand: Ha
 @pytest.mark.parametrize("lost", [[0], [1], [2], [0, 1, 2]], ids=str)
 def test_no_verdict_is_over_fewer_tasks_than_the_run_had(world: World, hand: Hand, lost: list[int]) -> None:
     fence = world.deployed(tasks=2)
-    world.store.add_tasks(fence.run_id, "more", [{"part": "2"}])
+    world.store.additions.add_tasks(fence.run_id, "more", [{"part": "2"}])
     world.deploy(fence)
     world.execute(fence)
     gone = {}
@@ -246,7 +249,7 @@ def test_an_index_with_two_rows_that_count_gets_no_verdict(world: World, hand: H
     hand.write("UPDATE task_history SET superseded_by = NULL")
     with pytest.raises(RowUnreadable, match="two rows that count; set superseded_by"):
         world.finish(fence)
-    ids = [task.task_id for task in world.store.list_tasks(fence.run_id, superseded=True)]
+    ids = [task.task_id for task in world.store.tasks.list_tasks(fence.run_id, superseded=True)]
     hand.write("UPDATE task_history SET superseded_by = :new WHERE task_id = :old", new=ids[1], old=ids[0])
     assert world.end(fence).status is RunStatus.COMPLETED
 
@@ -266,46 +269,46 @@ def test_an_end_set_by_hand_is_no_verdict(world: World, hand: Hand, status: str)
     assert hand.read("SELECT status FROM run_history") == status
     hand.write("UPDATE run_history SET ended_at = NULL, status = 'PROCESSING'")
     assert world.end(fence).status is RunStatus.COMPLETED
-    assert world.store.last_event(fence.run_id, "run.ended") is not None
+    assert world.store.events.last_event(fence.run_id, "run.ended") is not None
 
 
 def test_a_stop_is_recorded_although_a_counter_and_a_task_cannot_be(world: World, hand: Hand) -> None:
     fence = world.deployed(tasks=2)
     hand.set("run_history", "pages", -1)
     hand.write("UPDATE task_history SET status = 'BANANA' WHERE task_index = 1")
-    assert world.store.record_stop(fence.run_id, world.stop(), "s1", fence).status is RunStatus.STOPPING
+    assert world.store.stops.record_stop(fence.run_id, world.stop(), "s1", fence).status is RunStatus.STOPPING
 
 
 def test_records_that_cannot_be_read_are_marked_and_the_others_told(world: World, hand: Hand) -> None:
     fence = world.deployed()
     world.execute(fence)
     world.finish(fence)
-    newest = world.store.last_event_seq()
+    newest = world.store.events.last_event_seq()
     odd = "{oops" if hand.sqlite else '"oops"'
-    second = world.store.transitions(fence.run_id)[1].seq
+    second = world.store.runs.transitions(fence.run_id)[1].seq
     hand.write("UPDATE status_transition SET evidence = :odd WHERE seq = :seq", odd=odd, seq=second)
     hand.write("UPDATE outbox_event SET body = :odd WHERE seq = :seq", odd=odd, seq=newest)
-    told = [t.evidence.get("unreadable") for t in world.store.transitions(fence.run_id)]
+    told = [t.evidence.get("unreadable") for t in world.store.runs.transitions(fence.run_id)]
     assert [text is not None for text in told] == [n == 1 for n in range(len(told))]
     assert f"status_transition seq {second}, run_id {fence.run_id}: evidence is" in str(told[1])
-    events = world.store.events_after(0)
+    events = world.store.events.events_after(0)
     assert [event.seq for event in events] == list(range(1, newest + 1))
     assert "outbox_event seq" in str(events[-1].body["unreadable"])
     with pytest.raises(RowUnreadable, match="outbox_event seq"):
-        world.store.get_event(newest)
+        world.store.events.get_event(newest)
 
 
 @pytest.mark.parametrize("column", ["finding", "details"])
 def test_what_a_look_staged_and_cannot_be_read_is_thrown_away_by_hand(world: World, hand: Hand, column: str) -> None:
     fence = world.deployed()
-    [task] = world.store.found_state(fence).tasks
+    [task] = world.store.looks.found_state(fence).tasks
     observation = seen(task, Phase.EXECUTING, world.clock.now, uid=task.uid)
     world.stage(fence, [observation])
     hand.set("task_observation", column, '{"pages": "many"}')
     with pytest.raises(
         RowUnreadable, match=rf"task_observation task_id \d+, run_id \d+: {column} is .*delete this row"
     ):
-        world.store.apply_details(fence)
+        world.store.looks.apply_details(fence)
     hand.write("DELETE FROM task_observation")
     world.look(fence, [observation])
     assert world.statuses(fence) == {0: TaskStatus.RUNNING}
@@ -323,8 +326,8 @@ def test_a_stored_request_that_is_none_is_told(world: World, hand: Hand, request
     fence = world.run()
     before = hand.set("run_history", "request", request_text)
     asked: list[Callable[[], Any]] = [
-        lambda: world.store.request_of(fence.run_id),
-        lambda: world.store.get_run(fence.run_id),
+        lambda: world.store.runs.request_of(fence.run_id),
+        lambda: world.store.runs.get_run(fence.run_id),
     ]
     asked.append(lambda: world.run())
     for ask in asked:
@@ -336,10 +339,12 @@ def test_a_stored_request_that_is_none_is_told(world: World, hand: Hand, request
 
 def test_the_sweep_finds_unreadable_rows_and_the_others(world: World, hand: Hand) -> None:
     for n in range(3):
-        world.store.reserve_run(replace(world.store.request_of(world.run("x").run_id), request_id=None), f"n{n}")
+        world.store.initiation.reserve_run(
+            replace(world.store.runs.request_of(world.run("x").run_id), request_id=None), f"n{n}"
+        )
     hand.write("UPDATE run_history SET request = '[]' WHERE request_id = 'n1'")
     world.clock.forward(60)
-    rows = world.store.unowned_runs(world.clock.now - timedelta(seconds=10))
+    rows = world.store.sweep.unowned_runs(world.clock.now - timedelta(seconds=10))
     assert [(row.request_id, row.unreadable is None) for row in rows] == [("n0", True), ("n1", False), ("n2", True)]
 
 

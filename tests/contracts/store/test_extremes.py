@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from crawler_lifecycle.adapters.database import SqlRunStore
-from crawler_lifecycle.adapters.database.tables import run_history, task_history
-from crawler_lifecycle.adapters.kubernetes.progress import last_progress
-from crawler_lifecycle.adapters.kubernetes.summary import read_summary
+from crawler_lifecycle.adapters.database import SqlStore
+from crawler_lifecycle.adapters.database.schema.tables import run_history, task_history
+from crawler_lifecycle.adapters.kubernetes.looks.progress import last_progress
+from crawler_lifecycle.adapters.kubernetes.looks.termination_message import read_summary
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import RowUnreadable, RunNotFound
 from crawler_lifecycle.domain.run import Limits, RunRequest
@@ -56,7 +56,7 @@ def test_whatever_a_crawler_says_is_committed_in_one_round(world: World) -> None
     """Through the readers of a pod's last word and of its log, into every column."""
     fence = world.deployed(tasks=len(NUMBERS))
     world.execute(fence)
-    tasks = world.store.found_state(fence).tasks
+    tasks = world.store.looks.found_state(fence).tasks
     ends, details = [], []
     for n, task in enumerate(tasks):
         word = read_summary(json.dumps(said(n)))
@@ -82,33 +82,33 @@ def test_whatever_a_crawler_says_is_committed_in_one_round(world: World) -> None
             Details(task.task_id, (WORDS[n % len(WORDS)] * 20_000)[:50_000], progress.counters, word.peak_memory)
         )
     world.stage(fence, ends)
-    world.store.save_details(fence, details[:6])
-    world.store.apply_details(fence)
-    world.store.apply_findings(fence, "look")
-    row = world.store.get_run(fence.run_id)
+    world.store.looks.save_details(fence, details[:6])
+    world.store.looks.apply_details(fence)
+    world.store.looks.apply_findings(fence, "look")
+    row = world.store.runs.get_run(fence.run_id)
     assert row is not None
-    assert (row.look_error, row.pages, world.store.count_tasks(fence.run_id).alive) == (
+    assert (row.look_error, row.pages, world.store.tasks.count_tasks(fence.run_id).alive) == (
         None,
         bounds.COUNT_MAX + 2**31,
         0,
     )
-    assert all(task.unreadable is None for task in world.store.list_tasks(fence.run_id, limit=100))
+    assert all(task.unreadable is None for task in world.store.tasks.list_tasks(fence.run_id, limit=100))
 
 
 @pytest.mark.parametrize("edited", [2**63 - 1, bounds.COUNT_MAX + 1, -1])
-def test_counters_that_another_hand_wrote_never_break_a_sum(store: SqlRunStore, world: World, edited: int) -> None:
+def test_counters_that_another_hand_wrote_never_break_a_sum(store: SqlStore, world: World, edited: int) -> None:
     fence = world.deployed(tasks=3)
     world.execute(fence)
     t = task_history.c
-    with store._db.writing() as conn:
+    with store.database.writing() as conn:
         conn.execute(sa.update(task_history).where(t.task_index < 2).values(pages=edited, bytes=edited))
-    tasks = world.store.found_state(fence).tasks
+    tasks = world.store.looks.found_state(fence).tasks
     most = Counters(bounds.COUNT_MAX, 1, 1, 1)
     world.look(fence, [seen(tasks[2], Phase.EXECUTING, world.clock.now, uid=tasks[2].uid, counters=most)])
-    row = world.store.get_run(fence.run_id)
+    row = world.store.runs.get_run(fence.run_id)
     assert row is not None
     assert (row.pages, row.errors) == (bounds.COUNT_MAX, 1)
-    told = [task.unreadable or "" for task in world.store.list_tasks(fence.run_id)]
+    told = [task.unreadable or "" for task in world.store.tasks.list_tasks(fence.run_id)]
     assert [f"set a whole number of at least 0 and at most {bounds.COUNT_MAX}" in text for text in told] == [
         True,
         True,
@@ -118,23 +118,23 @@ def test_counters_that_another_hand_wrote_never_break_a_sum(store: SqlRunStore, 
 
 @pytest.mark.parametrize("run_id", [2**63 - 1, 2**63, 10**30, 0, -1])
 def test_a_run_id_that_no_row_can_have_is_not_found_at_once(world: World, run_id: int) -> None:
-    assert world.store.get_run(run_id) is None
+    assert world.store.runs.get_run(run_id) is None
     fence = Fence(run_id, 1, "chain", "0" * 32)
     with pytest.raises(RunNotFound):
-        world.store.found_state(fence)
+        world.store.looks.found_state(fence)
     with pytest.raises(RunNotFound):
-        world.store.note_waiting(fence, "x")
+        world.store.deployment.note_waiting(fence, "x")
     if 0 < run_id < 2**63:
         with pytest.raises(RunNotFound):
-            world.store.claim_run(RunRequest(run_id=run_id), Owner("w", "c"), never_asked)
+            world.store.initiation.claim_run(RunRequest(run_id=run_id), Owner("w", "c"), never_asked)
 
 
 def test_the_largest_request_survives_its_row(world: World) -> None:
     limits = Limits(**{n.removeprefix("limits."): b.most for n, b in bounds.LIMITS.items() if n.startswith("limits.")})
     far = datetime(2100, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
     asked = request(limits=limits, poll_minutes=[1440.0], due_at=far, priority=5, max_parallel_tasks=100_000)
-    handle = world.store.create_run(asked, "r1", Owner("w", "c"))
-    found = world.store.request_of(handle.run_id)
+    handle = world.store.initiation.create_run(asked, "r1", Owner("w", "c"))
+    found = world.store.runs.request_of(handle.run_id)
     assert (found.limits, found.poll_minutes, found.due_at) == (limits, [1440.0], far)
     assert world.clock.now + timedelta(seconds=limits.run_timeout_s or 0) < far
 
@@ -149,17 +149,17 @@ def test_the_largest_request_survives_its_row(world: World) -> None:
     ],
 )
 def test_a_stored_request_that_another_hand_put_out_of_bounds_is_told_as_unreadable(
-    store: SqlRunStore, world: World, field: str, value: object
+    store: SqlStore, world: World, field: str, value: object
 ) -> None:
     fence = world.deployed()
     world.execute(fence)
     world.finish(fence, failed=[0])
-    with store._db.writing() as conn:
+    with store.database.writing() as conn:
         stored = conn.execute(sa.select(run_history.c.request)).scalar_one()
         conn.execute(sa.update(run_history).values(request={**stored, field: value}))
     for asked in (
-        lambda: store.get_run(fence.run_id),
-        lambda: store.claim_run(RunRequest(run_id=fence.run_id), Owner("w2", "c2"), lambda _: False),
+        lambda: store.runs.get_run(fence.run_id),
+        lambda: store.initiation.claim_run(RunRequest(run_id=fence.run_id), Owner("w2", "c2"), lambda _: False),
     ):
         with pytest.raises(RowUnreadable, match=rf"run_history run_id {fence.run_id}: request .*{field}") as caught:
             asked()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.adapters.database.unit import check_fence
+from crawler_lifecycle.adapters.database.writes.unit_of_work import check_fence
 from crawler_lifecycle.domain.errors import Fenced, Overtaken
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import Counters, Phase
@@ -43,7 +43,7 @@ def test_a_refused_write_is_told_in_the_log(world: World, caplog: pytest.LogCapt
     world.finish(fence, failed=[0])
     world.resume(fence)
     with caplog.at_level(logging.WARNING), pytest.raises(Fenced):
-        world.store.apply_findings(fence, "look")
+        world.store.looks.apply_findings(fence, "look")
     [record] = [r for r in caplog.records if r.getMessage().startswith("refused a late write")]
     assert record.levelno == logging.WARNING
     assert f"Run {fence.run_id} is at attempt 2" in record.getMessage()
@@ -55,30 +55,30 @@ def test_a_look_that_was_ordered_earlier_takes_nothing_back(world: World, caplog
     fence = world.deployed()
     world.execute(fence)
     ordered = world.clock.now
-    [task] = world.store.found_state(fence).tasks
+    [task] = world.store.looks.found_state(fence).tasks
     frozen = Look(world.clock.now, 0.1, [seen(task, Phase.EXECUTING, ordered, uid=task.uid, counters=Counters(3))])
     world.clock.forward(30)
     newer = [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=good_end(world.clock.now))]
     world.stage(fence, newer)
     look = Look(world.clock.now, 0.1, newer)
-    findings = world.store.staged(fence)
-    world.store.record_look(fence, look, findings, None, "look", world.clock.now)
-    before = world.row(fence), world.store.staged(fence), world.store.list_tasks(fence.run_id)
+    findings = world.store.looks.staged(fence)
+    world.store.looks.record_look(fence, look, findings, None, "look", world.clock.now)
+    before = world.row(fence), world.store.looks.staged(fence), world.store.tasks.list_tasks(fence.run_id)
     with caplog.at_level(logging.WARNING), pytest.raises(Overtaken, match=f"run {fence.run_id}, attempt 1"):
-        world.store.record_look(fence, frozen, [], world.clock.now, "look", ordered)
-    assert (world.row(fence), world.store.staged(fence), world.store.list_tasks(fence.run_id)) == before
+        world.store.looks.record_look(fence, frozen, [], world.clock.now, "look", ordered)
+    assert (world.row(fence), world.store.looks.staged(fence), world.store.tasks.list_tasks(fence.run_id)) == before
     assert "refused a late write" in caplog.text
     assert Overtaken.retryable, "a new try is a new look"
     # The same order again, as after a lost answer, is no earlier one.
-    world.store.record_look(fence, look, findings, None, "look", world.clock.now)
+    world.store.looks.record_look(fence, look, findings, None, "look", world.clock.now)
 
 
 def test_the_next_attempt_begins_with_looks_of_its_own_time(world: World) -> None:
     """Another workflow may be ordered by another server, whose clock differs."""
     fence = world.deployed()
-    world.store.record_look(fence, Look(START, 0.1, []), [], None, "look", START + timedelta(days=1))
+    world.store.looks.record_look(fence, Look(START, 0.1, []), [], None, "look", START + timedelta(days=1))
     after = world.resume(fence)
-    world.store.record_look(after, Look(START, 0.1, []), [], None, "resume", START)
+    world.store.looks.record_look(after, Look(START, 0.1, []), [], None, "resume", START)
 
 
 def test_a_sync_applies_what_its_own_look_found_and_nothing_else(
@@ -88,33 +88,33 @@ def test_a_sync_applies_what_its_own_look_found_and_nothing_else(
     world.execute(fence)
     before = world.clock.now
     world.clock.forward(30)
-    [task] = world.store.found_state(fence).tasks
+    [task] = world.store.looks.found_state(fence).tasks
     world.stage(fence, [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=good_end(world.clock.now))])
     with caplog.at_level(logging.WARNING):
-        world.store.apply_findings(fence, "look", before)
+        world.store.looks.apply_findings(fence, "look", before)
     assert "refused to apply the look" in caplog.text
     assert world.statuses(fence) == {0: "RUNNING"}
-    assert len(world.store.staged(fence)) == 1, "they are left to whoever ordered that look"
-    world.store.apply_findings(fence, "look", world.clock.now)
+    assert len(world.store.looks.staged(fence)) == 1, "they are left to whoever ordered that look"
+    world.store.looks.apply_findings(fence, "look", world.clock.now)
     assert world.statuses(fence) == {0: "SUCCEEDED"}
 
 
 def test_a_late_word_about_waiting_is_not_believed(world: World) -> None:
     fence = world.deployed()
-    world.store.note_waiting(fence, "waiting: 1 of 1 slots in use")
+    world.store.deployment.note_waiting(fence, "waiting: 1 of 1 slots in use")
     assert world.row(fence).waiting_for == "waiting: 1 of 1 slots in use"
     world.execute(fence)
-    world.store.note_waiting(fence, "scheduler service: the deployment call expired")
+    world.store.deployment.note_waiting(fence, "scheduler service: the deployment call expired")
     assert world.row(fence).waiting_for is None
 
 
 def test_what_a_later_wave_waited_for_is_over_when_it_is_deployed(world: World) -> None:
     fence = world.run(tasks=2)
     world.deploy(fence, limit=1)
-    [first, _] = world.store.found_state(fence).tasks
+    [first, _] = world.store.looks.found_state(fence).tasks
     world.look(fence, [seen(first, Phase.EXECUTING, world.clock.now, uid=first.uid)])
-    world.store.mark_started(fence, world.clock.now)
-    world.store.note_waiting(fence, "scheduler service: refused")
+    world.store.deployment.mark_started(fence, world.clock.now)
+    world.store.deployment.note_waiting(fence, "scheduler service: refused")
     assert world.row(fence).waiting_for == "scheduler service: refused"
     assert world.deploy(fence) == [1]
     assert world.row(fence).waiting_for is None
@@ -127,51 +127,55 @@ def test_a_late_start_moves_no_plan(world: World) -> None:
     world.stage(fence, [])
     row = world.row(fence)
     assert row.next_look_at == planned + timedelta(minutes=1)
-    assert world.store.mark_started(fence, START, START) is RunStatus.PROCESSING
+    assert world.store.deployment.mark_started(fence, START, START) is RunStatus.PROCESSING
     assert world.row(fence) == row
 
 
 def test_what_tasks_say_about_going_on_is_kept_with_them(world: World) -> None:
     first = world.deployed(tasks=4)
     world.execute(first)
-    assert world.store.resumption(first.run_id) == []
+    assert world.store.runs.resumption(first.run_id) == []
     world.finish(first, failed=[0, 1, 2])
     fence = world.resume(first)
     world.deploy(fence)
     said = {0: (False, "It began anew"), 1: (True, "It went on"), 2: (False, "It began anew")}
-    tasks = {task.index: task for task in world.store.found_state(fence).tasks}
+    tasks = {task.index: task for task in world.store.looks.found_state(fence).tasks}
     observed = [
         seen(tasks[index], Phase.EXECUTING, world.clock.now, uid=tasks[index].uid, resumed=resumed, resume_note=note)
         for index, (resumed, note) in said.items()
     ]
     world.look(fence, observed)
     world.look(fence, [replace(o, resumed=None, resume_note=None) for o in observed])
-    assert world.store.resumption(fence.run_id) == [
+    assert world.store.runs.resumption(fence.run_id) == [
         Resumption(False, "It began anew", 2),
         Resumption(True, "It went on", 1),
     ]
-    rows = {t.task_index: (t.resumed, t.resume_note) for t in world.store.list_tasks(fence.run_id)}
+    rows = {t.task_index: (t.resumed, t.resume_note) for t in world.store.tasks.list_tasks(fence.run_id)}
     assert rows == {**said, 3: (None, None)}, "a task that says nothing any more keeps what it said"
 
 
 def test_an_answer_about_another_task_is_nobodys(world: World) -> None:
     """The frozen deployment call wakes when its tasks are recorded: nothing is taken back."""
     fence = world.deployed(tasks=2)
-    before = world.row(fence), world.store.list_tasks(fence.run_id), world.store.transitions(fence.run_id)
+    before = world.row(fence), world.store.tasks.list_tasks(fence.run_id), world.store.runs.transitions(fence.run_id)
     late = [Deployed(0, "created", "other", "another-uid"), Deployed(1, "deferred", reason="quota")]
-    world.store.record_deployed(fence, "local", late, world.clock.forward(60))
-    assert (world.row(fence), world.store.list_tasks(fence.run_id), world.store.transitions(fence.run_id)) == before
+    world.store.deployment.record_deployed(fence, "local", late, world.clock.forward(60))
+    assert (
+        world.row(fence),
+        world.store.tasks.list_tasks(fence.run_id),
+        world.store.runs.transitions(fence.run_id),
+    ) == before
 
 
 def test_a_task_that_was_offered_again_is_not_put_off_by_the_answer_to_the_offer_before(world: World) -> None:
     """Otherwise a stop would take it for one that nobody has on the way, and cancel it."""
     fence = world.run()
     first = world.clock.now + timedelta(seconds=25)
-    world.store.offer_tasks(fence, 10, None, first)
+    world.store.deployment.offer_tasks(fence, 10, None, first)
     second = world.clock.forward(30) + timedelta(seconds=25)
-    world.store.offer_tasks(fence, 10, None, second)
+    world.store.deployment.offer_tasks(fence, 10, None, second)
     deferred = [Deployed(0, "deferred", reason="quota")]
-    world.store.record_deployed(fence, "local", deferred, world.clock.now, first)
-    assert world.store.cancel_queued(fence, world.clock.now).queued == 1, "it may be on its way"
-    world.store.record_deployed(fence, "local", deferred, world.clock.now, second)
-    assert world.store.cancel_queued(fence, world.clock.now).queued == 0
+    world.store.deployment.record_deployed(fence, "local", deferred, world.clock.now, first)
+    assert world.store.stops.cancel_queued(fence, world.clock.now).queued == 1, "it may be on its way"
+    world.store.deployment.record_deployed(fence, "local", deferred, world.clock.now, second)
+    assert world.store.stops.cancel_queued(fence, world.clock.now).queued == 0

@@ -19,60 +19,60 @@ UNTIL, LATER = START + timedelta(seconds=25), START + timedelta(seconds=60)
 def test_a_late_offer_does_not_shorten_a_later_one(world: World) -> None:
     """Otherwise a stop would take for void what a call that is under way may still create."""
     fence = world.run(tasks=2)
-    world.store.offer_tasks(fence, 2, None, LATER)
-    late, _ = world.store.offer_tasks(fence, 2, None, UNTIL)
+    world.store.deployment.offer_tasks(fence, 2, None, LATER)
+    late, _ = world.store.deployment.offer_tasks(fence, 2, None, UNTIL)
     assert [task.offered_until for task in late] == [LATER, LATER]
-    world.store.record_stop(fence.run_id, world.stop(), "s")
+    world.store.stops.record_stop(fence.run_id, world.stop(), "s")
     world.clock.forward(40)
-    world.look(fence, [seen(t, Phase.ABSENT, world.clock.now) for t in world.store.found_state(fence).tasks])
-    assert world.store.cancel_queued(fence, world.clock.now).queued == 2
+    world.look(fence, [seen(t, Phase.ABSENT, world.clock.now) for t in world.store.looks.found_state(fence).tasks])
+    assert world.store.stops.cancel_queued(fence, world.clock.now).queued == 2
     world.clock.forward(30)
-    world.look(fence, [seen(t, Phase.ABSENT, world.clock.now) for t in world.store.found_state(fence).tasks])
-    assert world.store.cancel_queued(fence, world.clock.now).queued == 0
+    world.look(fence, [seen(t, Phase.ABSENT, world.clock.now) for t in world.store.looks.found_state(fence).tasks])
+    assert world.store.stops.cancel_queued(fence, world.clock.now).queued == 0
 
 
 def test_nothing_that_a_late_offer_was_answered_settles_a_later_one(world: World) -> None:
     fence = world.run(tasks=2)
-    world.store.offer_tasks(fence, 2, None, LATER)
-    late, _ = world.store.offer_tasks(fence, 2, None, UNTIL)
-    world.store.withdraw_offer(fence, late, UNTIL)
+    world.store.deployment.offer_tasks(fence, 2, None, LATER)
+    late, _ = world.store.deployment.offer_tasks(fence, 2, None, UNTIL)
+    world.store.deployment.withdraw_offer(fence, late, UNTIL)
     answers = [Deployed(0, "deferred", reason="full"), Deployed(1, "deferred", reason="full")]
-    world.store.record_deployed(fence, "local", answers, world.clock.now, UNTIL, late)
-    world.store.refuse_queued(fence, "no", late, UNTIL)
-    assert [task.offered_until for task in world.store.found_state(fence).tasks] == [LATER, LATER]
+    world.store.deployment.record_deployed(fence, "local", answers, world.clock.now, UNTIL, late)
+    world.store.deployment.refuse_queued(fence, "no", late, UNTIL)
+    assert [task.offered_until for task in world.store.looks.found_state(fence).tasks] == [LATER, LATER]
     assert set(world.statuses(fence).values()) == {TaskStatus.QUEUED}
 
 
 def test_late_details_leave_an_end_as_it_is_on_record(world: World) -> None:
     fence = world.deployed(tasks=2)
     world.execute(fence)
-    first, second = world.store.found_state(fence).tasks
+    first, second = world.store.looks.found_state(fence).tasks
     older = Details(first.task_id, "half of it\n", Counters(3, 1, 0, 10))
     world.clock.forward(10)
     end = seen(first, Phase.ENDED, world.clock.now, uid=first.uid, end=good_end(world.clock.now))
     world.stage(fence, [end])
-    world.store.save_details(fence, [Details(first.task_id, "all of it\n", Counters(10, 5, 0, 100))])
-    world.store.apply_details(fence)
-    world.store.apply_findings(fence, "look")
-    world.store.save_details(fence, [older])  # fetched before the end, by a try that was given up
+    world.store.looks.save_details(fence, [Details(first.task_id, "all of it\n", Counters(10, 5, 0, 100))])
+    world.store.looks.apply_details(fence)
+    world.store.looks.apply_findings(fence, "look")
+    world.store.looks.save_details(fence, [older])  # fetched before the end, by a try that was given up
     world.clock.forward(10)
     world.look(fence, [seen(second, Phase.ENDED, world.clock.now, uid=second.uid, end=good_end(world.clock.now))])
-    task = next(t for t in world.store.list_tasks(fence.run_id) if t.task_id == first.task_id)
-    assert (task.pages, task.items, world.store.log_tail(first.task_id)) == (10, 5, "all of it\n")
+    task = next(t for t in world.store.tasks.list_tasks(fence.run_id) if t.task_id == first.task_id)
+    assert (task.pages, task.items, world.store.tasks.log_tail(first.task_id)) == (10, 5, "all of it\n")
 
 
 def test_a_look_that_fails_late_does_not_say_that_looks_fail(world: World) -> None:
     """It hung and was left behind; the look that was ordered after it has succeeded meanwhile."""
     fence = world.deployed()
-    task = world.store.found_state(fence).tasks[0]
+    task = world.store.looks.found_state(fence).tasks[0]
     look = Look(world.clock.now, 0.1, [seen(task, Phase.EXECUTING, world.clock.now, uid=task.uid)])
-    world.store.record_look(fence, look, [], LATER, "look", LATER)
-    world.store.record_look_error(fence, "no answer within 60 s", UNTIL)
+    world.store.looks.record_look(fence, look, [], LATER, "look", LATER)
+    world.store.looks.record_look_error(fence, "no answer within 60 s", UNTIL)
     assert (world.row(fence).look_error, world.row(fence).look_error_since) == (None, None)
     for ordered_at in (LATER, LATER + timedelta(seconds=1), None):
-        world.store.record_look_error(fence, "no answer within 60 s", ordered_at)
+        world.store.looks.record_look_error(fence, "no answer within 60 s", ordered_at)
         assert world.row(fence).look_error == "no answer within 60 s"
-        world.store.record_look(fence, look, [], LATER, "look")
+        world.store.looks.record_look(fence, look, [], LATER, "look")
         assert world.row(fence).look_error is None
 
 
@@ -88,25 +88,27 @@ def test_a_workflow_that_lost_a_run_does_not_claim_it_again(world: World, repair
     assert ended.status is RunStatus.FAILED
     for late in (OWNER, OTHER):
         with pytest.raises(Fenced, match="may not claim it again"):
-            world.store.claim_run(RunRequest(run_id=fence.run_id), late, closed, repair=repair)
+            world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), late, closed, repair=repair)
     assert world.row(fence) == ended
-    again = world.store.claim_run(RunRequest(run_id=fence.run_id), Owner("crawl/services/new", "chain-4"), closed)
+    again = world.store.initiation.claim_run(
+        RunRequest(run_id=fence.run_id), Owner("crawl/services/new", "chain-4"), closed
+    )
     assert again.attempt == 4
 
 
 def test_a_second_try_that_knows_another_catalogue_finds_the_run_of_the_first(world: World) -> None:
     """The worker that made the run died before it could say so; the other one has read the catalogue anew."""
-    first = world.store.create_run(with_limits(request(), {"stall_timeout_s": 60.0}), "r", OWNER)
+    first = world.store.initiation.create_run(with_limits(request(), {"stall_timeout_s": 60.0}), "r", OWNER)
     other = with_limits(request(), {"stall_timeout_s": 90.0})
-    assert world.store.create_run(other, "r", OWNER) == first
+    assert world.store.initiation.create_run(other, "r", OWNER) == first
     assert first.request.limits.stall_timeout_s == 60.0
     with pytest.raises(DuplicateRequest):
-        world.store.create_run(other, "r", OTHER)
+        world.store.initiation.create_run(other, "r", OTHER)
 
 
 def test_the_owner_of_a_run_claims_it_as_often_as_it_likes(world: World) -> None:
     fence = world.deployed()
     world.finish(fence, failed=[0])
     second = world.resume(fence, OTHER)
-    handle = world.store.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
+    handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
     assert Fence(handle.run_id, handle.attempt, OTHER.first_run_id, handle.run_uid) == second

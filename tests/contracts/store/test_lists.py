@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.database.run_lists import CLOCK_SLACK
+from crawler_lifecycle.adapters.database.reads.run_lists import CLOCK_SLACK
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.ports import RunRow
 from tests.contracts.store.world import OWNER, START, World, request
@@ -33,14 +33,14 @@ def many(world: World) -> list[RunRow]:
         }
         kind = chosen.randrange(5)
         if kind == 0:
-            world.store.reserve_run(request(**fields), name)
+            world.store.initiation.reserve_run(request(**fields), name)
             continue
         fence = world.deployed(name, **fields)
         if kind > 1:
             world.execute(fence)
         if kind > 2:
             world.finish(fence, failed=[0] if kind == 4 else [])
-    rows = [row for n in range(RUNS) if (row := world.store.find_run(f"r{n}")) is not None]
+    rows = [row for n in range(RUNS) if (row := world.store.runs.find_run(f"r{n}")) is not None]
     return sorted(rows, key=lambda row: -row.run_id)
 
 
@@ -85,7 +85,7 @@ def test_every_combination_of_filters(world: World, many: list[RunRow]) -> None:
     for _ in range(250):
         wanted, limit = any_filter(chosen, many), chosen.choice([3, 50])
         expected = [row for row in many if fits(row, wanted)][:limit]
-        assert world.store.list_runs(**wanted, limit=limit) == expected, wanted
+        assert world.store.runs.list_runs(**wanted, limit=limit) == expected, wanted
         found += bool(expected)
     assert found > 100, "most filters found something"
 
@@ -94,30 +94,30 @@ def test_pages_of_a_filter_meet(world: World, many: list[RunRow]) -> None:
     wanted: dict[str, Any] = {"status": ["INITIALIZING", "PROCESSING", "COMPLETED"], "created_from": START}
     pages: list[RunRow] = []
     before = None
-    while page := world.store.list_runs(**wanted, limit=7, before_run_id=before):
+    while page := world.store.runs.list_runs(**wanted, limit=7, before_run_id=before):
         pages += page
         before = page[-1].run_id
     assert pages == [row for row in many if fits(row, wanted)]
 
 
 def test_enumerations_are_taken_for_their_values(world: World, many: list[RunRow]) -> None:
-    by_enum = world.store.list_runs(status=[RunStatus.FAILED], stage=Stage.COMPLETION, trigger=Trigger.API)
-    assert by_enum == world.store.list_runs(status=["FAILED", "FAILED"], stage="completion", trigger="api")
+    by_enum = world.store.runs.list_runs(status=[RunStatus.FAILED], stage=Stage.COMPLETION, trigger=Trigger.API)
+    assert by_enum == world.store.runs.list_runs(status=["FAILED", "FAILED"], stage="completion", trigger="api")
     assert by_enum
 
 
 def test_tags_that_one_database_takes_for_the_same(world: World) -> None:
     world.run(tags=["a", "a", "a ", "half \ud800", "half ?"])
     for tag in ("a", "a  ", "half \ud800", "half ?"):
-        assert len(world.store.list_runs(tag=tag)) == 1
-    assert world.store.list_runs(tag="A") == []
+        assert len(world.store.runs.list_runs(tag=tag)) == 1
+    assert world.store.runs.list_runs(tag="A") == []
 
 
 def test_a_stage_follows_its_run(world: World) -> None:
     fence = world.run()
 
     def listed(stage: str) -> int:
-        return len(world.store.list_runs(stage=stage))
+        return len(world.store.runs.list_runs(stage=stage))
 
     assert listed("initiation") == 1
     world.deploy(fence)
@@ -133,45 +133,45 @@ def test_a_stage_follows_its_run(world: World) -> None:
 
 def test_nothing_to_deliver(world: World) -> None:
     fence = world.run()
-    world.store.note_waiting(fence, "quota")
-    assert world.store.deliveries(fence.run_id) == []
-    assert world.store.deliveries(fence.run_id + 1000) == []
+    world.store.deployment.note_waiting(fence, "quota")
+    assert world.store.events.deliveries(fence.run_id) == []
+    assert world.store.events.deliveries(fence.run_id + 1000) == []
 
 
 def test_deliveries_of_a_run(world: World) -> None:
     fence = world.deployed()
     other = world.deployed("r2")
-    started = world.store.append_event(fence, "run.started", f"{fence.run}/1/run.started", {})
+    started = world.store.events.append_event(fence, "run.started", f"{fence.run}/1/run.started", {})
     world.execute(fence)
     world.finish(fence)
     world.finish(other)
-    ended = world.store.find_event(f"{fence.run}/1/run.ended")
+    ended = world.store.events.find_event(f"{fence.run}/1/run.ended")
     assert ended is not None
     nobody: dict[str, object] = {"sink": None, "error": None, "delivered_at": None, "status": "pending", "tries": 0}
     start = {"seq": started.seq, "type": "run.started", "attempt": 1}
     end = {"seq": ended.seq, "type": "run.ended", "attempt": 1}
-    assert world.store.deliveries(fence.run_id) == [start | nobody, end | nobody]
+    assert world.store.events.deliveries(fence.run_id) == [start | nobody, end | nobody]
 
-    world.store.record_delivery(started.seq, "pusher", "refused")
-    world.store.record_delivery(started.seq, "pusher", "refused again")
-    world.store.record_delivery(ended.seq, "events", "unreachable")
+    world.store.events.record_delivery(started.seq, "pusher", "refused")
+    world.store.events.record_delivery(started.seq, "pusher", "refused again")
+    world.store.events.record_delivery(ended.seq, "events", "unreachable")
     world.clock.forward(5)
-    world.store.record_delivery(ended.seq, "events", None)
-    world.store.record_delivery(ended.seq, "pusher", None)
+    world.store.events.record_delivery(ended.seq, "events", None)
+    world.store.events.record_delivery(ended.seq, "pusher", None)
     done = {"status": "delivered", "error": None, "delivered_at": world.clock.now}
-    assert world.store.deliveries(fence.run_id) == [
+    assert world.store.events.deliveries(fence.run_id) == [
         start | {"sink": "pusher", "status": "failed", "tries": 2, "error": "refused again", "delivered_at": None},
         end | done | {"sink": "events", "tries": 2},
         end | done | {"sink": "pusher", "tries": 1},
     ]
-    assert [one["status"] for one in world.store.deliveries(other.run_id)] == ["pending"]
+    assert [one["status"] for one in world.store.events.deliveries(other.run_id)] == ["pending"]
 
 
 def test_a_change_that_was_pushed_is_shown(world: World) -> None:
     fence = world.run()
-    [changed] = [event for event in world.store.events_after(0) if event.type == "run.changed"]
-    world.store.record_delivery(changed.seq, "pusher", "hung")
-    [shown] = world.store.deliveries(fence.run_id)
+    [changed] = [event for event in world.store.events.events_after(0) if event.type == "run.changed"]
+    world.store.events.record_delivery(changed.seq, "pusher", "hung")
+    [shown] = world.store.events.deliveries(fence.run_id)
     assert (shown["type"], shown["status"], shown["error"]) == ("run.changed", "failed", "hung")
 
 
@@ -181,7 +181,7 @@ def test_deliveries_of_every_attempt(world: World) -> None:
     second = world.resume(fence)
     world.deploy(second)
     world.finish(second)
-    assert [(one["attempt"], one["status"]) for one in world.store.deliveries(fence.run_id)] == [
+    assert [(one["attempt"], one["status"]) for one in world.store.events.deliveries(fence.run_id)] == [
         (1, "pending"),
         (2, "pending"),
     ]

@@ -14,14 +14,14 @@ def executing(world: World, name: str) -> Fence:
     """A run that was looked at now; its next look is due in a minute."""
     fence = world.deployed(name)
     world.execute(fence)
-    tasks = world.store.found_state(fence).tasks
+    tasks = world.store.looks.found_state(fence).tasks
     world.look(fence, [seen(t, Phase.EXECUTING, world.clock.now, uid=t.uid) for t in tasks])
     return fence
 
 
 def found(world: World, **more: object) -> list[int]:
     before = overdue_before(world.clock.now)
-    return [run.run_id for run in world.store.overdue_runs(before, **more)]  # type: ignore[arg-type]
+    return [run.run_id for run in world.store.overdue.overdue_runs(before, **more)]  # type: ignore[arg-type]
 
 
 def test_a_look_is_overdue_half_a_minute_after_it_was_due(world: World) -> None:
@@ -29,11 +29,13 @@ def test_a_look_is_overdue_half_a_minute_after_it_was_due(world: World) -> None:
     looked_at, due = world.clock.now, world.clock.now + timedelta(minutes=1)
     world.clock.forward(90)
     assert found(world) == []
-    assert world.store.overdue_looks(overdue_before(world.clock.now)) == OverdueLooks()
+    assert world.store.overdue.overdue_looks(overdue_before(world.clock.now)) == OverdueLooks()
     world.clock.forward(0.001)
-    [run] = world.store.overdue_runs(overdue_before(world.clock.now))
+    [run] = world.store.overdue.overdue_runs(overdue_before(world.clock.now))
     assert (run.run_id, run.due_at, run.planned) == (fence.run_id, due, True)
-    assert world.store.overdue_looks(overdue_before(world.clock.now)) == OverdueLooks(1, due, fence.run_id, looked_at)
+    assert world.store.overdue.overdue_looks(overdue_before(world.clock.now)) == OverdueLooks(
+        1, due, fence.run_id, looked_at
+    )
 
 
 def test_ended_runs_have_no_look_to_come(world: World) -> None:
@@ -41,29 +43,29 @@ def test_ended_runs_have_no_look_to_come(world: World) -> None:
     world.finish(ended)
     world.clock.forward(86400)
     assert found(world) == []
-    assert world.store.overdue_looks(world.clock.now).count == 0
+    assert world.store.overdue.overdue_looks(world.clock.now).count == 0
 
 
 def test_a_stop_that_waits_for_its_proof_is_looked_at_as_well(world: World) -> None:
     fence = executing(world, "r1")
-    world.store.record_stop(fence.run_id, world.stop(), "s1")
+    world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
     world.clock.forward(91)
     assert found(world) == [fence.run_id]
 
 
 def test_runs_without_a_planned_look_count_from_the_last_change_of_their_row(world: World) -> None:
     """Nobody owns the first, nothing of the second exists, the third waits for its start, the fourth is stopped."""
-    reserved, _ = world.store.reserve_run(request(), "reserved")
+    reserved, _ = world.store.initiation.reserve_run(request(), "reserved")
     young, waits, stopped = world.run("young"), world.deployed("waits"), world.deployed("stopped")
-    world.store.record_stop(stopped.run_id, world.stop(), "s1")
+    world.store.stops.record_stop(stopped.run_id, world.stop(), "s1")
     all_of_them = [reserved.run_id, young.run_id, waits.run_id, stopped.run_id]
     world.clock.forward(30)
     assert found(world) == []
     world.clock.forward(1)
     assert found(world) == all_of_them
-    assert not any(run.planned for run in world.store.overdue_runs(overdue_before(world.clock.now)))
-    assert world.store.overdue_looks(overdue_before(world.clock.now)).count == 0, "no look was planned"
-    world.store.note_waiting(waits, "the quota")
+    assert not any(run.planned for run in world.store.overdue.overdue_runs(overdue_before(world.clock.now)))
+    assert world.store.overdue.overdue_looks(overdue_before(world.clock.now)).count == 0, "no look was planned"
+    world.store.deployment.note_waiting(waits, "the quota")
     assert found(world) == [n for n in all_of_them if n != waits.run_id]
 
 
@@ -74,11 +76,11 @@ def test_pages_follow_each_other_oldest_first(world: World) -> None:
         world.clock.forward(0 if n in (2, 4) else 100)
     world.clock.forward(1000)
     before = overdue_before(world.clock.now)
-    every = world.store.overdue_runs(before)
+    every = world.store.overdue.overdue_runs(before)
     assert sorted(run.run_id for run in every) == wanted
     assert every == sorted(every, key=lambda run: (run.due_at, run.run_id))
     paged, after = [], None
-    while page := world.store.overdue_runs(before, after, 2):
+    while page := world.store.overdue.overdue_runs(before, after, 2):
         paged += page
         after = (page[-1].due_at, page[-1].run_id)  # type: ignore[assignment]
     assert paged == every

@@ -22,7 +22,7 @@ from tests.contracts.store.world import OTHER, OWNER, START, World, closed, neve
 
 
 def test_reserve_inserts_the_run_with_its_tasks(world: World) -> None:
-    row, new = world.store.reserve_run(request(3, tags=["a"]), "r1")
+    row, new = world.store.initiation.reserve_run(request(3, tags=["a"]), "r1")
     assert new
     assert (row.request_id, row.crawler, row.trigger, row.status, row.stage) == (
         "r1", "services", "manual", RunStatus.INITIALIZING, "initiation",
@@ -31,21 +31,21 @@ def test_reserve_inserts_the_run_with_its_tasks(world: World) -> None:
     assert row.request["tasks"] is None
     assert row.request["request_id"] == "r1"
     assert row.request["tags"] == ["a"]
-    tasks = world.store.list_tasks(row.run_id)
+    tasks = world.store.tasks.list_tasks(row.run_id)
     assert [(t.task_index, t.status, t.args) for t in tasks] == [
         (n, TaskStatus.QUEUED, {"part": str(n)}) for n in range(3)
     ]
-    [first] = world.store.transitions(row.run_id)
+    [first] = world.store.runs.transitions(row.run_id)
     assert (first.from_status, first.to_status, first.source) == (None, "INITIALIZING", "deploy")
 
 
 def test_reserve_twice_answers_the_stored_row(world: World) -> None:
-    first, _ = world.store.reserve_run(request(), "r1")
-    again, new = world.store.reserve_run(request(request_id="ignored"), "r1")
+    first, _ = world.store.initiation.reserve_run(request(), "r1")
+    again, new = world.store.initiation.reserve_run(request(request_id="ignored"), "r1")
     assert not new
     assert again == first
-    assert world.store.count_tasks(first.run_id).by_status == {"QUEUED": 1}
-    assert len(world.store.transitions(first.run_id)) == 1
+    assert world.store.tasks.count_tasks(first.run_id).by_status == {"QUEUED": 1}
+    assert len(world.store.runs.transitions(first.run_id)) == 1
 
 
 @pytest.mark.parametrize(
@@ -53,28 +53,28 @@ def test_reserve_twice_answers_the_stored_row(world: World) -> None:
     [request(crawler="other"), request(args={"a": "1"}), request(2), request(limits=Limits(start_check_s=7))],
 )
 def test_another_request_under_the_same_id_is_refused(world: World, different: RunRequest) -> None:
-    world.store.reserve_run(request(), "r1")
+    world.store.initiation.reserve_run(request(), "r1")
     with pytest.raises(DuplicateRequest, match="'r1'"):
-        world.store.reserve_run(different, "r1")
+        world.store.initiation.reserve_run(different, "r1")
     with pytest.raises(DuplicateRequest, match="'r1'"):
-        world.store.create_run(different, "r1", OWNER)
+        world.store.initiation.create_run(different, "r1", OWNER)
 
 
 def test_tasks_given_apart_or_inline_are_the_same_request(world: World) -> None:
-    row, _ = world.store.reserve_run(request(), "r1", [{"part": "0"}, {"part": "1"}])
+    row, _ = world.store.initiation.reserve_run(request(), "r1", [{"part": "0"}, {"part": "1"}])
     assert row.multi
-    assert world.store.reserve_run(request(2), "r1") == (row, False)
+    assert world.store.initiation.reserve_run(request(2), "r1") == (row, False)
 
 
 def test_numbers_that_mean_the_same_are_the_same_request(world: World) -> None:
-    world.store.reserve_run(request(limits=Limits(start_check_s=6)), "r1")
-    _, new = world.store.reserve_run(request(limits=Limits(start_check_s=6.0)), "r1")
+    world.store.initiation.reserve_run(request(limits=Limits(start_check_s=6)), "r1")
+    _, new = world.store.initiation.reserve_run(request(limits=Limits(start_check_s=6.0)), "r1")
     assert not new
 
 
 def test_request_ids_differ_by_case(world: World) -> None:
-    first, _ = world.store.reserve_run(request(), "run-a")
-    second, new = world.store.reserve_run(request(), "Run-A")
+    first, _ = world.store.initiation.reserve_run(request(), "run-a")
+    second, new = world.store.initiation.reserve_run(request(), "Run-A")
     assert new
     assert first.run_id != second.run_id
 
@@ -93,58 +93,58 @@ def test_a_new_run_that_cannot_be(
     world: World, wrong: RunRequest, request_id: str, tasks: list[dict[str, str]] | None, text: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=text):
-        world.store.reserve_run(wrong, request_id, tasks)
-    assert world.store.list_runs() == []
+        world.store.initiation.reserve_run(wrong, request_id, tasks)
+    assert world.store.runs.list_runs() == []
 
 
 def test_create_twice_by_the_same_owner(world: World) -> None:
-    first = world.store.create_run(request(requested_by="ann"), "r1", OWNER)
-    assert first == world.store.create_run(request(requested_by="ann"), "r1", OWNER)
+    first = world.store.initiation.create_run(request(requested_by="ann"), "r1", OWNER)
+    assert first == world.store.initiation.create_run(request(requested_by="ann"), "r1", OWNER)
     assert (first.attempt, first.resumed, first.rerun, first.stop, first.multi) == (1, False, False, None, False)
     assert first.request == replace(request(requested_by="ann"), request_id="r1")
-    row = world.store.find_run("r1")
+    row = world.store.runs.find_run("r1")
     assert row is not None
     assert (row.owner_workflow_id, row.owner_run_id) == (OWNER.workflow_id, OWNER.first_run_id)
 
 
 def test_create_claims_what_was_reserved(world: World) -> None:
-    row, _ = world.store.reserve_run(request(), "r1")
-    handle = world.store.create_run(request(), "r1", OWNER)
+    row, _ = world.store.initiation.reserve_run(request(), "r1")
+    handle = world.store.initiation.create_run(request(), "r1", OWNER)
     assert handle.run_id == row.run_id
     with pytest.raises(DuplicateRequest, match="'r1'"):
-        world.store.create_run(request(), "r1", OTHER)
+        world.store.initiation.create_run(request(), "r1", OTHER)
 
 
 def test_claim_of_a_reserved_run_keeps_its_attempt(world: World) -> None:
-    row, _ = world.store.reserve_run(request(2), "r1")
+    row, _ = world.store.initiation.reserve_run(request(2), "r1")
     wanted = RunRequest(run_id=row.run_id, requested_by="bob", poll_minutes=[0.1])
-    handle = world.store.claim_run(wanted, OWNER, never_asked)
+    handle = world.store.initiation.claim_run(wanted, OWNER, never_asked)
     assert (handle.attempt, handle.resumed, handle.multi) == (1, False, True)
     assert (handle.request.requested_by, handle.request.poll_minutes, handle.request.crawler) == (
         "bob",
         [0.1],
         "services",
     )
-    assert world.store.claim_run(wanted, OWNER, never_asked) == handle
+    assert world.store.initiation.claim_run(wanted, OWNER, never_asked) == handle
 
 
 def test_claim_of_nothing(world: World) -> None:
     with pytest.raises(RunNotFound, match="no run 1000000000"):
-        world.store.claim_run(RunRequest(run_id=10**9), OWNER, never_asked)
+        world.store.initiation.claim_run(RunRequest(run_id=10**9), OWNER, never_asked)
     with pytest.raises(InvalidRequest, match="run_id: missing"):
-        world.store.claim_run(request(), OWNER, never_asked)
+        world.store.initiation.claim_run(request(), OWNER, never_asked)
 
 
 def test_claim_for_another_crawler(world: World) -> None:
-    row, _ = world.store.reserve_run(request(), "r1")
+    row, _ = world.store.initiation.reserve_run(request(), "r1")
     with pytest.raises(InvalidRequest, match=r"crawler: 'other'.*'services'"):
-        world.store.claim_run(RunRequest(run_id=row.run_id, crawler="other"), OWNER, never_asked)
+        world.store.initiation.claim_run(RunRequest(run_id=row.run_id, crawler="other"), OWNER, never_asked)
 
 
 def test_a_live_run_is_not_taken_over(world: World) -> None:
     fence = world.deployed()
     with pytest.raises(RunIsLive, match=OWNER.workflow_id):
-        world.store.claim_run(RunRequest(run_id=fence.run_id), OTHER, still_open)
+        world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, still_open)
     assert world.row(fence).attempt == 1
 
 
@@ -152,31 +152,31 @@ def test_a_run_whose_owner_is_gone_is_taken_over(world: World) -> None:
     fence = world.deployed(tasks=2)
     world.execute(fence)
     asked: list[Owner] = []
-    handle = world.store.claim_run(RunRequest(run_id=fence.run_id), OTHER, lambda o: bool(asked.append(o)))
+    handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, lambda o: bool(asked.append(o)))
     assert asked == [OWNER]
     assert (handle.attempt, handle.resumed, handle.rerun, handle.status) == (2, True, False, RunStatus.INITIALIZING)
-    assert world.store.claim_run(RunRequest(run_id=fence.run_id), OTHER, never_asked) == handle
-    last = world.store.transitions(fence.run_id)[-1]
+    assert world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, never_asked) == handle
+    last = world.store.runs.transitions(fence.run_id)[-1]
     assert (last.from_status, last.to_status, last.source, last.attempt) == ("PROCESSING", "INITIALIZING", "resume", 2)
     assert set(world.statuses(fence).values()) == {TaskStatus.RUNNING}
     with pytest.raises(Fenced):
-        world.store.note_waiting(fence, "anything")
+        world.store.deployment.note_waiting(fence, "anything")
 
 
 def test_a_stop_survives_a_takeover(world: World) -> None:
     fence = world.deployed()
-    world.store.record_stop(fence.run_id, world.stop(reason="enough"), "s1")
-    handle = world.store.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
+    world.store.stops.record_stop(fence.run_id, world.stop(reason="enough"), "s1")
+    handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
     assert handle.status is RunStatus.STOPPING
     assert handle.stop == StopIntent(START, requested_by="ann", reason="enough")
 
 
 def test_resume_after_the_end_begins_clean(world: World) -> None:
     fence = world.deployed(tasks=2)
-    world.store.record_stop(fence.run_id, world.stop(force=True), "s1")
+    world.store.stops.record_stop(fence.run_id, world.stop(force=True), "s1")
     world.finish(fence, failed=[0])
     assert world.status(fence) is RunStatus.FAILED
-    handle = world.store.claim_run(RunRequest(run_id=fence.run_id), OTHER, never_asked)
+    handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, never_asked)
     assert (handle.attempt, handle.resumed, handle.stop, handle.status) == (2, True, None, RunStatus.INITIALIZING)
     row = world.row(fence)
     assert (row.outcome, row.cause, row.ended_at, row.stop, row.stage) == (None, None, None, None, "initiation")
@@ -186,23 +186,23 @@ def test_a_completed_run_needs_rerun(world: World) -> None:
     fence = world.deployed()
     world.finish(fence)
     with pytest.raises(AlreadyCompleted):
-        world.store.claim_run(RunRequest(run_id=fence.run_id), OTHER, never_asked)
+        world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, never_asked)
     wanted = RunRequest(run_id=fence.run_id, rerun=True)
-    handle = world.store.claim_run(wanted, OTHER, never_asked)
+    handle = world.store.initiation.claim_run(wanted, OTHER, never_asked)
     assert handle.rerun
-    assert world.store.claim_run(wanted, OTHER, never_asked) == handle
+    assert world.store.initiation.claim_run(wanted, OTHER, never_asked) == handle
 
 
 def test_a_rerun_that_was_lost_before_it_began_is_still_a_rerun(world: World) -> None:
     fence = world.deployed()
     world.finish(fence)
-    world.store.claim_run(RunRequest(run_id=fence.run_id, rerun=True), OTHER, never_asked)
+    world.store.initiation.claim_run(RunRequest(run_id=fence.run_id, rerun=True), OTHER, never_asked)
     third = Owner("third", "chain-3")
-    handle = world.store.claim_run(RunRequest(run_id=fence.run_id), third, closed)
+    handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), third, closed)
     assert (handle.attempt, handle.rerun) == (3, True)
-    world.store.requeue_ended(Fence(fence.run_id, 3, "chain-3", fence.run_uid), handle.rerun)
-    assert world.store.count_tasks(fence.run_id).by_status == {"QUEUED": 1}
-    handle = world.store.claim_run(RunRequest(run_id=fence.run_id), Owner("fourth", "chain-4"), closed)
+    world.store.deployment.requeue_ended(Fence(fence.run_id, 3, "chain-3", fence.run_uid), handle.rerun)
+    assert world.store.tasks.count_tasks(fence.run_id).by_status == {"QUEUED": 1}
+    handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), Owner("fourth", "chain-4"), closed)
     assert not handle.rerun
 
 
@@ -213,10 +213,10 @@ def test_a_run_that_changes_hands_while_its_owner_is_asked_about(world: World) -
     def steal(owner: Owner) -> bool:
         asked.append(owner.first_run_id)
         if len(asked) == 1:
-            world.store.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
+            world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
         return False
 
-    handle = world.store.claim_run(RunRequest(run_id=fence.run_id), Owner("third", "chain-3"), steal)
+    handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), Owner("third", "chain-3"), steal)
     assert asked == ["chain-1", "chain-2"]
     assert handle.attempt == 3
 
@@ -224,36 +224,36 @@ def test_a_run_that_changes_hands_while_its_owner_is_asked_about(world: World) -
 def test_properties_are_kept_by_attempt(world: World) -> None:
     fence = world.run()
     for value in ("one", "two", "two"):
-        world.store.set_property(fence.run_id, 1, "workflow_id", value)
-    world.store.set_property(fence.run_id, 2, "workflow_id", "three")
-    found = [(p["attempt"], p["name"], p["value"]) for p in world.store.properties(fence.run_id)]
+        world.store.initiation.set_property(fence.run_id, 1, "workflow_id", value)
+    world.store.initiation.set_property(fence.run_id, 2, "workflow_id", "three")
+    found = [(p["attempt"], p["name"], p["value"]) for p in world.store.runs.properties(fence.run_id)]
     assert found == [(1, "workflow_id", "two"), (2, "workflow_id", "three")]
 
 
 def test_runs_that_nobody_claimed(world: World) -> None:
-    row, _ = world.store.reserve_run(request(), "r1")
+    row, _ = world.store.initiation.reserve_run(request(), "r1")
     world.run("r2")
     later = world.clock.forward(60)
-    assert [r.run_id for r in world.store.unowned_runs(later - timedelta(seconds=30))] == [row.run_id]
-    assert world.store.unowned_runs(row.created_at) == []
+    assert [r.run_id for r in world.store.sweep.unowned_runs(later - timedelta(seconds=30))] == [row.run_id]
+    assert world.store.sweep.unowned_runs(row.created_at) == []
 
 
 def test_lists_of_runs(world: World) -> None:
     fences = [world.run(f"r{n}", crawler="a" if n % 2 else "b", flow_id=f"flow-{n % 3}") for n in range(6)]
     ids = [fence.run_id for fence in fences]
-    assert [r.run_id for r in world.store.list_runs()] == ids[::-1]
-    assert [r.run_id for r in world.store.list_runs(limit=2, before_run_id=ids[4])] == [ids[3], ids[2]]
-    assert [r.run_id for r in world.store.list_runs(crawler="a", flow_id="flow-0")] == [ids[3]]
-    world.store.mark_started(fences[1], None)
-    assert [r.run_id for r in world.store.list_runs(status=["PROCESSING", "FAILED"])] == [ids[1]]
-    assert world.store.list_runs(trigger="api") == world.store.list_runs(outcome="finished") == []
+    assert [r.run_id for r in world.store.runs.list_runs()] == ids[::-1]
+    assert [r.run_id for r in world.store.runs.list_runs(limit=2, before_run_id=ids[4])] == [ids[3], ids[2]]
+    assert [r.run_id for r in world.store.runs.list_runs(crawler="a", flow_id="flow-0")] == [ids[3]]
+    world.store.deployment.mark_started(fences[1], None)
+    assert [r.run_id for r in world.store.runs.list_runs(status=["PROCESSING", "FAILED"])] == [ids[1]]
+    assert world.store.runs.list_runs(trigger="api") == world.store.runs.list_runs(outcome="finished") == []
 
 
 def test_a_request_with_texts_of_the_world(world: World) -> None:
     text = "Ünïcödé 🕷 'quote' \\ % :name"
     asked = RunRequest(crawler="services", args={text: text}, tasks=[ChildTask({"t": text})], requested_by=text)
-    handle = world.store.create_run(asked, f"id {text}", OWNER)
+    handle = world.store.initiation.create_run(asked, f"id {text}", OWNER)
     assert handle.request.args == {text: text}
-    found = world.store.find_run(f"id {text}")
+    found = world.store.runs.find_run(f"id {text}")
     assert found is not None
-    assert world.store.list_tasks(handle.run_id)[0].args == {"t": text}
+    assert world.store.tasks.list_tasks(handle.run_id)[0].args == {"t": text}

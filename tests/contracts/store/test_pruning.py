@@ -15,14 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from crawler_lifecycle.activities.completion import CompletionActivities
-from crawler_lifecycle.adapters.database import Pruner, SqlRunStore, open_pruner
-from crawler_lifecycle.adapters.database import pruning as adapter
-from crawler_lifecycle.adapters.database.tables import metadata
-from crawler_lifecycle.domain.audit import Finding, FindingKind
+from crawler_lifecycle.adapters.database import Pruner, SqlStore, open_pruner
+from crawler_lifecycle.adapters.database.schema.tables import metadata
+from crawler_lifecycle.adapters.database.writes import pruning as adapter
+from crawler_lifecycle.domain.audit import AuditFinding, FindingKind
+from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import StoreUnavailable
-from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, EVENT_RUN_ENDED, event_key
-from crawler_lifecycle.domain.pruning import GOES, NEVER, Stays, pruned_through
+from crawler_lifecycle.domain.retention import GOES, NEVER, Stays, pruned_through
 from crawler_lifecycle.domain.run import ExportResult, RunStatus
 from crawler_lifecycle.domain.task import Phase, TaskStatus
 from crawler_lifecycle.ports import Correction, Details, Fence, Owner
@@ -46,18 +46,24 @@ def ended(world: World, *, tasks: int | None = None, pushed: str = "delivered", 
     world.execute(fence)
     world.clock.forward(60)
     store = world.store
-    store.append_event(fence, "run.started", event_key(fence.run, fence.attempt, "run.started"), {})
-    store.save_details(fence, [Details(task.task_id, "the end of a log") for task in store.list_tasks(fence.run_id)])
+    store.events.append_event(fence, "run.started", event_key(fence.run, fence.attempt, "run.started"), {})
+    store.looks.save_details(
+        fence, [Details(task.task_id, "the end of a log") for task in store.tasks.list_tasks(fence.run_id)]
+    )
     world.finish(fence, failed=[0])
-    store.record_export(fence, "exported", RESULT, None)
-    killed = Correction(CorrectionKind.STILL_ALIVE, "FAILED", "RUNNING", store.list_tasks(fence.run_id)[0].task_id)
-    store.record_corrections(fence.run_id, [killed])
-    for event in store.events_after(0, limit=10_000, run_id=fence.run_id):
+    store.exports.record_export(fence, "exported", RESULT, None)
+    killed = Correction(
+        CorrectionKind.STILL_ALIVE, "FAILED", "RUNNING", store.tasks.list_tasks(fence.run_id)[0].task_id
+    )
+    store.corrections.record_corrections(fence.run_id, [killed])
+    for event in store.events.events_after(0, limit=10_000, run_id=fence.run_id):
         if event.attempt != fence.attempt:
             continue
         sink = "bus" if event.type == EVENT_RUN_ENDED else "pusher"
         if sink == "bus" or pushed:
-            store.record_delivery(event.seq, sink, None if sink == "bus" or pushed == "delivered" else "no answer")
+            store.events.record_delivery(
+                event.seq, sink, None if sink == "bus" or pushed == "delivered" else "no answer"
+            )
     return fence
 
 
@@ -91,9 +97,9 @@ def told(pruner: Pruner, world: World, table: str) -> tuple[int, dict[Stays, int
     return len(chunk.goes), dict(chunk.stays)
 
 
-def everything(store: SqlRunStore, *but: str) -> dict[str, list[Any]]:
+def everything(store: SqlStore, *but: str) -> dict[str, list[Any]]:
     """All rows of all tables, but of those."""
-    with store._db.reading() as conn:
+    with store.database.reading() as conn:
         tables = [table for table in metadata.sorted_tables if table.name not in but]
         return {table.name: [tuple(row) for row in conn.execute(sa.select(table))] for table in tables}
 
@@ -103,28 +109,28 @@ def test_every_table_is_decided_about() -> None:
     assert not GOES.keys() & NEVER.keys()
 
 
-def test_what_goes_and_what_stays(world: World, store: SqlRunStore, pruner: Pruner) -> None:
+def test_what_goes_and_what_stays(world: World, store: SqlStore, pruner: Pruner) -> None:
     old = ended(world, tasks=3)
     world.clock.forward(100 * DAY)
     recent = ended(world)
     live = world.deployed("live", 2)
     world.execute(live)
     before = everything(store, *GOES, "history_property")
-    kept = [e for e in store.events_after(0, 10_000) if e.run_id != old.run_id or e.type != EVENT_RUN_CHANGED]
-    logs = {task.task_id for task in store.list_tasks(recent.run_id)}
+    kept = [e for e in store.events.events_after(0, 10_000) if e.run_id != old.run_id or e.type != EVENT_RUN_CHANGED]
+    logs = {task.task_id for task in store.tasks.list_tasks(recent.run_id)}
     goes, stays = told(pruner, world, "outbox_event")
     assert goes > 4
     assert stays.keys() == {Stays.ONCE, Stays.RECENT, Stays.LIVE}
-    assert goes + sum(stays.values()) == store.last_event_seq()
+    assert goes + sum(stays.values()) == store.events.last_event_seq()
     removed = prune(pruner, world)
     assert removed == {
         **dict.fromkeys(GOES, 0), "outbox_event": goes, "outbox_delivery": goes, "task_log": 3,
     }  # fmt: skip
-    assert store.events_after(0, 10_000) == kept
+    assert store.events.events_after(0, 10_000) == kept
     assert everything(store, *GOES, "history_property") == before, "nothing else was touched"
-    assert [store.log_tail(task.task_id) for task in store.list_tasks(old.run_id)] == [None] * 3
-    assert {task for task in logs if store.log_tail(task)} == logs
-    [marked] = [run for run in (old, recent, live) if pruned_through(store.properties(run.run_id)) is not None]
+    assert [store.tasks.log_tail(task.task_id) for task in store.tasks.list_tasks(old.run_id)] == [None] * 3
+    assert {task for task in logs if store.tasks.log_tail(task)} == logs
+    [marked] = [run for run in (old, recent, live) if pruned_through(store.runs.properties(run.run_id)) is not None]
     assert marked == old
     assert prune(pruner, world) == dict.fromkeys(GOES, 0), "a second time there is nothing"
 
@@ -156,7 +162,7 @@ def test_an_end_that_was_recorded_late_counts_from_its_record(world: World, prun
     world.execute(fence)
     long_ago = world.clock.now
     world.clock.forward(180 * DAY)
-    [task] = world.store.found_state(fence).tasks
+    [task] = world.store.looks.found_state(fence).tasks
     world.look(fence, [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=good_end(long_ago))])
     assert world.end(fence).ended_at == long_ago
     assert prune(pruner, world) == dict.fromkeys(GOES, 0)
@@ -166,16 +172,16 @@ def test_an_end_that_was_recorded_late_counts_from_its_record(world: World, prun
 def test_a_push_that_could_be_made_again_stays(world: World, pruner: Pruner) -> None:
     fence = ended(world, pushed="failed")
     world.clock.forward(100 * DAY)
-    newest = world.store.last_event(fence.run_id, EVENT_RUN_CHANGED)
+    newest = world.store.events.last_event(fence.run_id, EVENT_RUN_CHANGED)
     assert newest is not None
     removed = prune(pruner, world)
     assert removed["outbox_event"] > 3
     assert removed["outbox_event"] == removed["outbox_delivery"], "what was given up on record goes with its event"
     assert told(pruner, world, "outbox_event") == (0, {Stays.ONCE: 2, Stays.UNSENT: 1})
-    assert world.store.last_event(fence.run_id, EVENT_RUN_CHANGED) == newest
-    world.store.record_delivery(newest.seq, "pusher", None)
+    assert world.store.events.last_event(fence.run_id, EVENT_RUN_CHANGED) == newest
+    world.store.events.record_delivery(newest.seq, "pusher", None)
     assert prune(pruner, world)["outbox_event"] == 1
-    assert pruned_through(world.store.properties(fence.run_id)) == newest.seq
+    assert pruned_through(world.store.runs.properties(fence.run_id)) == newest.seq
 
 
 def test_what_was_never_pushed_goes(world: World, pruner: Pruner) -> None:
@@ -183,16 +189,14 @@ def test_what_was_never_pushed_goes(world: World, pruner: Pruner) -> None:
     fence = ended(world, pushed="")
     world.clock.forward(100 * DAY)
     assert prune(pruner, world)["outbox_event"] > 3
-    assert [e.type for e in world.store.events_after(0, run_id=fence.run_id)] == ["run.started", EVENT_RUN_ENDED]
+    assert [e.type for e in world.store.events.events_after(0, run_id=fence.run_id)] == ["run.started", EVENT_RUN_ENDED]
 
 
-def test_what_a_look_staged_and_nobody_applied_goes_with_its_run(
-    world: World, store: SqlRunStore, pruner: Pruner
-) -> None:
+def test_what_a_look_staged_and_nobody_applied_goes_with_its_run(world: World, store: SqlStore, pruner: Pruner) -> None:
     old, live = ended(world, tasks=2), world.deployed("live", 2)
     for fence in (old, live):
-        tasks = store.list_tasks(fence.run_id)
-        with store._db.writing() as conn:
+        tasks = store.tasks.list_tasks(fence.run_id)
+        with store.database.writing() as conn:
             for task in tasks:
                 key = {"run_id": fence.run_id, "task_id": task.task_id}
                 row = {**key, "attempt": 1, "task_index": task.task_index}
@@ -206,36 +210,36 @@ def test_what_a_look_staged_and_nobody_applied_goes_with_its_run(
     assert told(pruner, world, "task_observation") == (0, {Stays.LIVE: 2})
 
 
-def test_findings_that_were_closed_long_ago(world: World, store: SqlRunStore, pruner: Pruner) -> None:
+def test_findings_that_were_closed_long_ago(world: World, store: SqlStore, pruner: Pruner) -> None:
     old, live = ended(world), world.deployed("live")
     found = [
-        Finding("task/old", FindingKind.STILL_ALIVE, "it executes", old.run_id),
-        Finding("task/live", FindingKind.STILL_ALIVE, "it executes", live.run_id),
-        Finding("orphan/1", FindingKind.ORPHAN, "it executes", None),
-        Finding("run/gone", FindingKind.NO_ROW, "no row", 10**9),
-        Finding("open", FindingKind.UNREADABLE, "a row", old.run_id),
+        AuditFinding("task/old", FindingKind.STILL_ALIVE, "it executes", old.run_id),
+        AuditFinding("task/live", FindingKind.STILL_ALIVE, "it executes", live.run_id),
+        AuditFinding("orphan/1", FindingKind.ORPHAN, "it executes", None),
+        AuditFinding("run/gone", FindingKind.NO_ROW, "no row", 10**9),
+        AuditFinding("open", FindingKind.UNREADABLE, "a row", old.run_id),
     ]
-    store.note_findings(found)
+    store.findings.note_findings(found)
     for one in found[:-1]:
-        store.note_repair(one.subject, "ended")
+        store.findings.note_repair(one.subject, "ended")
     assert prune(pruner, world)["audit_finding"] == 0
     world.clock.forward(100 * DAY)
-    store.note_findings([replace(found[2], subject="orphan/2")])
-    store.note_repair("orphan/2", "ended")
+    store.findings.note_findings([replace(found[2], subject="orphan/2")])
+    store.findings.note_repair("orphan/2", "ended")
     assert told(pruner, world, "audit_finding") == (3, {Stays.LIVE: 1, Stays.OPEN: 1, Stays.RECENT: 1})
     chunk = pruner.look("audit_finding", world.clock.now - AGE)
-    store.note_findings([found[2]])  # an audit sees it again in this moment
+    store.findings.note_findings([found[2]])  # an audit sees it again in this moment
     assert pruner.remove("audit_finding", chunk.goes, world.clock.now - AGE) == {"audit_finding": 2}
-    assert {one.subject for one in store.audit_findings()} == {"open", "orphan/1"}
+    assert {one.subject for one in store.findings.audit_findings()} == {"open", "orphan/1"}
 
 
 def test_a_finding_that_is_removed_while_it_is_noted_is_noted_anew(
-    world: World, store: SqlRunStore, pruner: Pruner, monkeypatch: pytest.MonkeyPatch
+    world: World, store: SqlStore, pruner: Pruner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between its reading and its update the row went: then this is its first sight, and nothing is lost."""
-    one = Finding("orphan/1", FindingKind.ORPHAN, "it executes", None)
-    store.note_findings([one])
-    store.note_repair(one.subject, "ended")
+    one = AuditFinding("orphan/1", FindingKind.ORPHAN, "it executes", None)
+    store.findings.note_findings([one])
+    store.findings.note_repair(one.subject, "ended")
     world.clock.forward(100 * DAY)
     findings = metadata.tables["audit_finding"]
 
@@ -245,13 +249,13 @@ def test_a_finding_that_is_removed_while_it_is_noted_is_noted_anew(
             conn.execute(sa.delete(findings))
 
     done: list[bool] = []
-    sa.event.listen(store._db.engine, "before_execute", gone_before)
+    sa.event.listen(store.database.engine, "before_execute", gone_before)
     try:
-        assert store.note_findings([one])[one.subject].first_seen == world.clock.now
+        assert store.findings.note_findings([one])[one.subject].first_seen == world.clock.now
     finally:
-        sa.event.remove(store._db.engine, "before_execute", gone_before)
+        sa.event.remove(store.database.engine, "before_execute", gone_before)
     assert done
-    assert [row.subject for row in store.audit_findings()] == [one.subject]
+    assert [row.subject for row in store.findings.audit_findings()] == [one.subject]
 
 
 # --- a run that was pruned ------------------------------------------------------------------------------------------
@@ -267,7 +271,7 @@ class Sink:
         self.sent.append(event.type)
 
 
-def test_everything_still_works_afterwards(world: World, store: SqlRunStore, pruner: Pruner) -> None:
+def test_everything_still_works_afterwards(world: World, store: SqlStore, pruner: Pruner) -> None:
     """Readers answer as before, the event can be sent again, and a resume executes what failed."""
     fence = ended(world, tasks=3)
     world.clock.forward(100 * DAY)
@@ -275,46 +279,60 @@ def test_everything_still_works_afterwards(world: World, store: SqlRunStore, pru
 
     def read() -> list[Any]:
         return [
-            store.get_run(run_id), store.list_tasks(run_id, superseded=True), store.transitions(run_id),
-            store.corrections(run_id), store.cancellations(run_id), store.exports(run_id), store.ended_run(run_id),
-            store.deliveries(run_id, keyed=True), store.count_tasks(run_id), store.ended_groups(run_id),
-            store.kept_runs([run_id]), store.request_of(run_id), store.open_runs(),
-            store.find_event(event_key(fence.run, 1, EVENT_RUN_ENDED)), store.last_event_seq(),
+            store.runs.get_run(run_id), store.tasks.list_tasks(run_id, superseded=True), store.runs.transitions(run_id),
+            store.corrections.list_corrections(run_id), store.runs.cancellations(run_id),
+            store.exports.list_exports(run_id), store.audits.ended_run(run_id),
+            store.events.deliveries(run_id, keyed=True), store.tasks.count_tasks(run_id),
+            store.deployment.ended_groups(run_id),
+            store.file_retention.kept_runs([run_id]), store.runs.request_of(run_id), store.audits.open_runs(),
+            store.events.find_event(event_key(fence.run, 1, EVENT_RUN_ENDED)), store.events.last_event_seq(),
         ]  # fmt: skip
 
     before = read()
     assert prune(pruner, world)["outbox_event"]
     assert read() == before
     sink = Sink()
-    done = CompletionActivities(store, None, sink, None, None, sink)  # type: ignore[arg-type]
+    done = CompletionActivities(
+        store.completion,
+        store.exports,
+        store.deployment,
+        store.runs,
+        store.tasks,
+        store.events,
+        None,
+        sink,
+        None,
+        None,
+        sink,
+    )  # type: ignore[arg-type]
     assert done.initiate_export_signal(fence) > 0
     assert sink.sent == [EVENT_RUN_ENDED]
     assert done.resend_pushes(fence) == 0
-    assert store.begin_export(fence) == 0
-    store.record_export(fence, "exported", RESULT, None)
+    assert store.exports.begin_export(fence) == 0
+    store.exports.record_export(fence, "exported", RESULT, None)
     again = world.resume(fence)
     assert world.status(again) is RunStatus.INITIALIZING
     assert world.deploy(again) == [0], "what failed"
     world.execute(again)
-    store.save_details(again, [Details(task.task_id, "a new log") for task in store.found_state(again).tasks])
+    store.looks.save_details(
+        again, [Details(task.task_id, "a new log") for task in store.looks.found_state(again).tasks]
+    )
     row = world.finish(again)
     assert (row.status, row.attempt) == (RunStatus.COMPLETED, 2)
     assert set(world.statuses(again).values()) == {TaskStatus.SUCCEEDED}
-    kinds = {e.type for e in store.events_after(before[-1], 10_000, run_id)}
+    kinds = {e.type for e in store.events.events_after(before[-1], 10_000, run_id)}
     assert kinds == {EVENT_RUN_CHANGED, EVENT_RUN_ENDED}
     assert prune(pruner, world) == dict.fromkeys(GOES, 0), "it ended just now"
     world.clock.forward(100 * DAY)
     assert prune(pruner, world)["task_log"] == 1
-    marks = [one["attempt"] for one in store.properties(run_id) if one["name"] == "pruned"]
+    marks = [one["attempt"] for one in store.runs.properties(run_id) if one["name"] == "pruned"]
     assert marks == [1, 2]
 
 
 # --- while everything goes on ---------------------------------------------------------------------------------------
 
 
-def test_a_run_that_is_resumed_in_this_moment_keeps_everything(
-    world: World, store: SqlRunStore, pruner: Pruner
-) -> None:
+def test_a_run_that_is_resumed_in_this_moment_keeps_everything(world: World, store: SqlStore, pruner: Pruner) -> None:
     fence = ended(world, tasks=2)
     world.clock.forward(100 * DAY)
     before = world.clock.now - AGE
@@ -328,7 +346,7 @@ def test_a_run_that_is_resumed_in_this_moment_keeps_everything(
 
 
 def test_two_at_once_and_everything_goes_on(
-    world: World, store: SqlRunStore, store_url: str, monkeypatch: pytest.MonkeyPatch
+    world: World, store: SqlStore, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks of three, two prunings, a resume and a new run in between: no error, and each row goes once."""
     monkeypatch.setattr(adapter, "CHUNK", 3)
@@ -355,39 +373,43 @@ def test_two_at_once_and_everything_goes_on(
     resumed = world.resume(runs[-1])
     live = world.deployed("live", 2)
     world.execute(live)
-    for seq in [event.seq for event in store.events_after(0, 10_000, live.run_id)]:
-        store.record_delivery(seq, "pusher", None)
+    for seq in [event.seq for event in store.events.events_after(0, 10_000, live.run_id)]:
+        store.events.record_delivery(seq, "pusher", None)
     world.finish(live)
     for thread in threads:
         thread.join(60)
     assert troubles == []
-    kept = [e for e in store.events_after(0, 10_000, runs[-1].run_id) if e.attempt == 1 and e.type == EVENT_RUN_CHANGED]
+    kept = [
+        e
+        for e in store.events.events_after(0, 10_000, runs[-1].run_id)
+        if e.attempt == 1 and e.type == EVENT_RUN_CHANGED
+    ]
     assert sum(removed) == due - len(kept)
     for fence in runs[:-1]:
-        assert {e.type for e in store.events_after(0, 10_000, fence.run_id)} == {"run.started", EVENT_RUN_ENDED}
-        assert len([one for one in store.properties(fence.run_id) if one["name"] == "pruned"]) == 1
+        assert {e.type for e in store.events.events_after(0, 10_000, fence.run_id)} == {"run.started", EVENT_RUN_ENDED}
+        assert len([one for one in store.runs.properties(fence.run_id) if one["name"] == "pruned"]) == 1
     world.deploy(resumed)
-    assert len(store.events_after(0, 10_000, live.run_id)) > 3
+    assert len(store.events.events_after(0, 10_000, live.run_id)) > 3
 
 
 def test_it_waits_for_whoever_holds_the_run_and_not_for_others(
-    world: World, store: SqlRunStore, store_url: str, pruner: Pruner
+    world: World, store: SqlStore, store_url: str, pruner: Pruner
 ) -> None:
     """A live run that is being written keeps nobody from pruning old ones, on MariaDB; SQLite has one writer."""
     fence, live = ended(world), world.deployed("live")
     for n in range(200):  # MariaDB reads all of a table of a dozen rows, and waits for each
-        store.append_event(live, "told", f"told-{n}", {})
+        store.events.append_event(live, "told", f"told-{n}", {})
     world.clock.forward(100 * DAY)
     if store_url.startswith("sqlite"):
         assert prune(pruner, world)["outbox_event"]
         return
-    with store._unit(live.run_id) as unit:
+    with store.runs._unit(live.run_id) as unit:
         unit.conn.execute(sa.text("SELECT seq FROM outbox_event WHERE run_id = :run FOR UPDATE"), {"run": live.run_id})
         assert prune(pruner, world)["outbox_event"]
-    assert pruned_through(store.properties(fence.run_id))
+    assert pruned_through(store.runs.properties(fence.run_id))
 
 
-def test_a_chunk_is_all_or_nothing(world: World, store: SqlRunStore, pruner: Pruner) -> None:
+def test_a_chunk_is_all_or_nothing(world: World, store: SqlStore, pruner: Pruner) -> None:
     ended(world)
     world.clock.forward(100 * DAY)
     before = world.clock.now - AGE
@@ -422,13 +444,13 @@ STEPS = st.lists(
 
 @settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, size=st.sampled_from([1, 4, 500]))
-def test_any_history(store: SqlRunStore, pruner: Pruner, clock: Clock, steps: list[Any], size: int) -> None:
+def test_any_history(store: SqlStore, pruner: Pruner, clock: Clock, steps: list[Any], size: int) -> None:
     """The record is the same with and without pruning, and what is gone is of runs that were old then."""
     world, fences, over = World(store, clock), list[Fence](), set[int]()
     adapter.CHUNK = size
     try:
         for step, what in [*steps, ("prune", None)]:
-            name = f"run-{store.last_event_seq()}-{clock.now.timestamp()}"
+            name = f"run-{store.events.last_event_seq()}-{clock.now.timestamp()}"
             live = [n for n, fence in enumerate(fences) if n not in over]
             if step == "begin":
                 fences.append(world.deployed(name, what))
@@ -453,19 +475,19 @@ def test_any_history(store: SqlRunStore, pruner: Pruner, clock: Clock, steps: li
 def _end(world: World, fence: Fence, pushed: str) -> None:
     world.execute(fence)
     world.finish(fence, failed=[0])
-    for event in world.store.events_after(0, 10_000, fence.run_id):
+    for event in world.store.events.events_after(0, 10_000, fence.run_id):
         if pushed:
-            world.store.record_delivery(event.seq, "pusher", None if pushed == "delivered" else "no answer")
+            world.store.events.record_delivery(event.seq, "pusher", None if pushed == "delivered" else "no answer")
 
 
-def _check_prune(store: SqlRunStore, pruner: Pruner, world: World) -> None:
+def _check_prune(store: SqlStore, pruner: Pruner, world: World) -> None:
     before = world.clock.now - AGE
     record = everything(store, *GOES, "history_property")
-    rows = {row.run_id: row for row in store.list_runs(limit=500)}
-    events = {event.seq: event for event in store.events_after(0, 10_000)}
+    rows = {row.run_id: row for row in store.runs.list_runs(limit=500)}
+    events = {event.seq: event for event in store.events.events_after(0, 10_000)}
     prune(pruner, world)
     assert everything(store, *GOES, "history_property") == record
-    left = {event.seq: event for event in store.events_after(0, 10_000)}
+    left = {event.seq: event for event in store.events.events_after(0, 10_000)}
     assert left.items() <= events.items()
     for seq in events.keys() - left.keys():
         event, run = events[seq], rows[events[seq].run_id]
@@ -473,7 +495,7 @@ def _check_prune(store: SqlRunStore, pruner: Pruner, world: World) -> None:
         assert run.status.terminal
         assert run.ended_at is not None
         assert max(run.ended_at, event.created_at) < before
-        through = pruned_through(store.properties(event.run_id))
+        through = pruned_through(store.runs.properties(event.run_id))
         assert through is not None
         assert seq <= through
     assert sum(prune(pruner, world).values()) == 0

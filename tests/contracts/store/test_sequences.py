@@ -37,28 +37,28 @@ def step(world: World, fence: Fence, name: str, phases: list[str]) -> Fence:
         world.deploy(fence, limit=2, state={"deploy": "created", "defer": "deferred", "refuse": "refused"}[name])
     elif name == "look":
         found = []
-        for task in store.found_state(fence).tasks:
+        for task in store.looks.found_state(fence).tasks:
             phase = phases[task.index % TASKS]
             end = {"good": good_end(now), "bad": bad_end(now)}.get(phase)
             kind = Phase.ENDED if end else Phase(phase)
             found.append(seen(task, kind, now, changed_at=now, uid=task.uid, end=end, counters=Counters(task.index)))
         world.look(fence, found)
     elif name in ("stop", "force"):
-        store.record_stop(fence.run_id, world.stop(force=name == "force"), name)
+        store.stops.record_stop(fence.run_id, world.stop(force=name == "force"), name)
     elif name == "cancel":
-        store.cancel_queued(fence, now)
+        store.stops.cancel_queued(fence, now)
     elif name == "stopping":
-        store.mark_stopping(fence, [task.task_id for task in store.list_tasks(fence.run_id)])
+        store.stops.mark_stopping(fence, [task.task_id for task in store.tasks.list_tasks(fence.run_id)])
     elif name == "end":
         try:
             world.end(fence)
         except NotInThisState:
-            assert store.count_tasks(fence.run_id).alive
+            assert store.tasks.count_tasks(fence.run_id).alive
     elif name == "add":
         key = f"{fence.attempt}/{'-'.join(phases)}"
         try:
-            added = store.add_tasks(fence.run_id, key, [{"part": key}] * 2, fence)
-            assert added == store.add_tasks(fence.run_id, key, [{"part": key}] * 2)
+            added = store.additions.add_tasks(fence.run_id, key, [{"part": key}] * 2, fence)
+            assert added == store.additions.add_tasks(fence.run_id, key, [{"part": key}] * 2)
         except NotInThisState:
             row = world.row(fence)
             assert row.stop is not None or row.status.terminal
@@ -70,8 +70,8 @@ def step(world: World, fence: Fence, name: str, phases: list[str]) -> Fence:
 def check(world: World, fence: Fence) -> None:
     """What holds after every step."""
     store = world.store
-    tasks = store.list_tasks(fence.run_id, superseded=True)
-    transitions = store.transitions(fence.run_id, limit=10_000)
+    tasks = store.tasks.list_tasks(fence.run_id, superseded=True)
+    transitions = store.runs.transitions(fence.run_id, limit=10_000)
     by_task: dict[int | None, list[tuple[str | None, str, int]]] = defaultdict(list)
     for one in transitions:
         by_task[one.task_id].append((one.from_status, one.to_status, one.attempt))
@@ -97,11 +97,11 @@ def check(world: World, fence: Fence) -> None:
         run, last = after, attempt
     row = world.row(fence)
     assert (row.status.value, row.attempt) == (run, fence.attempt)
-    assert not row.status.terminal or not store.count_tasks(fence.run_id).alive
+    assert not row.status.terminal or not store.tasks.count_tasks(fence.run_id).alive
     assert (row.outcome is not None) == row.status.terminal == (row.ended_at is not None)
     assert by_task == {}
-    assert [e.seq for e in store.events_after(0)] == list(range(1, len(store.events_after(0)) + 1))
-    assert store.events_after(0)[-1].body["status"] == row.status
+    assert [e.seq for e in store.events.events_after(0)] == list(range(1, len(store.events.events_after(0)) + 1))
+    assert store.events.events_after(0)[-1].body["status"] == row.status
 
 
 @settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -19,156 +19,161 @@ from tests.contracts.store.world import START, World, good_end, seen
 
 def test_a_stop_is_recorded_once(world: World) -> None:
     fence = world.deployed()
-    rows = [world.store.record_stop(fence.run_id, world.stop(reason="enough"), "s1") for _ in range(2)]
+    rows = [world.store.stops.record_stop(fence.run_id, world.stop(reason="enough"), "s1") for _ in range(2)]
     assert rows[0] == rows[1] == world.row(fence)
     assert (rows[0].status, rows[0].stop) == (RunStatus.STOPPING, world.stop(reason="enough"))
-    [log] = world.store.cancellations(fence.run_id)
+    [log] = world.store.runs.cancellations(fence.run_id)
     assert (log["request_id"], log["requested_by"], log["reason"], log["force"]) == ("s1", "ann", "enough", False)
     assert (log["requested_at"], log["acted_at"], log["attempt"]) == (START, None, 1)
-    [moved] = [t for t in world.store.transitions(fence.run_id) if t.to_status == "STOPPING"]
+    [moved] = [t for t in world.store.runs.transitions(fence.run_id) if t.to_status == "STOPPING"]
     assert (moved.source, moved.cluster_time, moved.lag_ms) == ("stop", None, None)
 
 
 def test_a_second_stop_adds_force_and_keeps_the_time(world: World) -> None:
     fence = world.deployed()
-    world.store.record_stop(fence.run_id, world.stop(), "s1")
+    world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
     world.clock.forward(5)
-    row = world.store.record_stop(fence.run_id, world.stop(by="bob", force=True), "s2", fence)
+    row = world.store.stops.record_stop(fence.run_id, world.stop(by="bob", force=True), "s2", fence)
     assert row.stop == StopIntent(START, force=True, requested_by="ann")
-    row = world.store.record_stop(fence.run_id, world.stop(escalated=True), None, fence)
+    row = world.store.stops.record_stop(fence.run_id, world.stop(escalated=True), None, fence)
     assert row.stop == StopIntent(START, force=True, requested_by="ann", escalated=True)
-    assert [log["request_id"] for log in world.store.cancellations(fence.run_id)] == ["s1", "s2"]
+    assert [log["request_id"] for log in world.store.runs.cancellations(fence.run_id)] == ["s1", "s2"]
 
 
 def test_a_person_outweighs_a_limit(world: World) -> None:
     fence = world.deployed()
     limit = StopIntent(START, limit="timed_out", reason="2 h")
-    assert world.store.record_stop(fence.run_id, limit, "x", fence).stop == limit
-    assert world.store.cancellations(fence.run_id) == []
+    assert world.store.stops.record_stop(fence.run_id, limit, "x", fence).stop == limit
+    assert world.store.runs.cancellations(fence.run_id) == []
     world.clock.forward(5)
-    row = world.store.record_stop(fence.run_id, world.stop(), "s1")
+    row = world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
     assert row.stop == StopIntent(START, requested_by="ann")
-    row = world.store.record_stop(fence.run_id, replace(limit, force=True), None, fence)
+    row = world.store.stops.record_stop(fence.run_id, replace(limit, force=True), None, fence)
     assert row.stop == StopIntent(START, requested_by="ann", force=True)
 
 
 def test_a_stop_after_the_end_writes_nothing(world: World) -> None:
     fence = world.deployed()
     ended = world.finish(fence)
-    events = len(world.store.events_after(0))
-    assert world.store.record_stop(fence.run_id, world.stop(), "s1") == ended
-    assert world.store.cancellations(fence.run_id) == []
-    assert len(world.store.events_after(0)) == events
+    events = len(world.store.events.events_after(0))
+    assert world.store.stops.record_stop(fence.run_id, world.stop(), "s1") == ended
+    assert world.store.runs.cancellations(fence.run_id) == []
+    assert len(world.store.events.events_after(0)) == events
 
 
 def test_a_stop_of_nothing(world: World) -> None:
     with pytest.raises(RunNotFound):
-        world.store.record_stop(10**9, world.stop(), "s1")
+        world.store.stops.record_stop(10**9, world.stop(), "s1")
 
 
 def test_queued_tasks_are_cancelled_when_a_look_proves_that_no_call_brought_them_to_the_cluster(world: World) -> None:
     fence = world.run(tasks=3)
-    world.store.offer_tasks(fence, 1, None, START + timedelta(seconds=25))
-    world.store.record_stop(fence.run_id, world.stop(), "s1")
+    world.store.deployment.offer_tasks(fence, 1, None, START + timedelta(seconds=25))
+    world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
     for _ in range(2):
-        assert world.store.cancel_queued(fence, START).by_status == {"QUEUED": 1, "CANCELLED": 2}
+        assert world.store.stops.cancel_queued(fence, START).by_status == {"QUEUED": 1, "CANCELLED": 2}
     world.look(fence, [])
     later = world.clock.forward(26)
-    assert world.store.cancel_queued(fence, later).by_status == {"QUEUED": 1, "CANCELLED": 2}, "looked at too early"
+    assert world.store.stops.cancel_queued(fence, later).by_status == {"QUEUED": 1, "CANCELLED": 2}, (
+        "looked at too early"
+    )
     world.look(fence, [])
-    assert world.store.cancel_queued(fence, later).by_status == {"CANCELLED": 3}
-    task = world.store.list_tasks(fence.run_id)[0]
+    assert world.store.stops.cancel_queued(fence, later).by_status == {"CANCELLED": 3}
+    task = world.store.tasks.list_tasks(fence.run_id)[0]
     assert (task.outcome, task.cause) == ("cancelled", "Stopped by ann before it was deployed")
 
 
 def test_an_offered_task_that_a_look_has_seen_is_not_cancelled_before_that_is_applied(world: World) -> None:
     """The call's answer was lost, the stop interrupts the look that finds the task, and then takes its next turn."""
     fence = world.run()
-    world.store.offer_tasks(fence, 1, None, START + timedelta(seconds=25))
-    world.store.record_stop(fence.run_id, world.stop(), "s1")
+    world.store.deployment.offer_tasks(fence, 1, None, START + timedelta(seconds=25))
+    world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
     later = world.clock.forward(60)
-    (task,) = world.store.found_state(fence).tasks
+    (task,) = world.store.looks.found_state(fence).tasks
     world.stage(fence, [seen(task, Phase.EXECUTING, later, changed_at=later, uid="u", name="n")])
-    assert world.store.cancel_queued(fence, later).by_status == {"QUEUED": 1}
-    world.store.apply_findings(fence, "stop")
-    assert world.store.cancel_queued(fence, later).by_status == {"RUNNING": 1}
+    assert world.store.stops.cancel_queued(fence, later).by_status == {"QUEUED": 1}
+    world.store.looks.apply_findings(fence, "stop")
+    assert world.store.stops.cancel_queued(fence, later).by_status == {"RUNNING": 1}
 
 
 def test_queued_tasks_under_a_limit(world: World) -> None:
     fence = world.run()
-    world.store.record_stop(fence.run_id, StopIntent(START, limit="start_timeout"), None, fence)
-    world.store.cancel_queued(fence, START)
-    assert world.store.list_tasks(fence.run_id)[0].outcome == "start_timeout"
+    world.store.stops.record_stop(fence.run_id, StopIntent(START, limit="start_timeout"), None, fence)
+    world.store.stops.cancel_queued(fence, START)
+    assert world.store.tasks.list_tasks(fence.run_id)[0].outcome == "start_timeout"
 
 
 def test_tasks_that_are_being_stopped(world: World) -> None:
     fence = world.run(tasks=3)
     world.deploy(fence, limit=2)
-    ids = [task.task_id for task in world.store.list_tasks(fence.run_id)]
+    ids = [task.task_id for task in world.store.tasks.list_tasks(fence.run_id)]
     for _ in range(2):
-        world.store.mark_stopping(fence, ids)
+        world.store.stops.mark_stopping(fence, ids)
     assert list(world.statuses(fence).values()) == [TaskStatus.STOPPING, TaskStatus.STOPPING, TaskStatus.QUEUED]
-    assert [t.source for t in world.store.transitions(fence.run_id) if t.to_status == "STOPPING"] == ["stop", "stop"]
+    assert [t.source for t in world.store.runs.transitions(fence.run_id) if t.to_status == "STOPPING"] == [
+        "stop",
+        "stop",
+    ]
 
 
 def test_stops_that_nobody_heard(world: World) -> None:
     fence = world.deployed()
-    world.store.record_stop(fence.run_id, world.stop(), "s1")
+    world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
     later = world.clock.forward(30)
-    assert world.store.unheard_stops(START) == []
-    assert [r.run_id for r in world.store.unheard_stops(later)] == [fence.run_id]
+    assert world.store.sweep.unheard_stops(START) == []
+    assert [r.run_id for r in world.store.sweep.unheard_stops(later)] == [fence.run_id]
     for at in (later, later + timedelta(seconds=9)):
-        world.store.acted_on_stop(fence, at)
-    assert world.store.unheard_stops(later) == []
-    assert world.store.cancellations(fence.run_id)[0]["acted_at"] == later
+        world.store.stops.acted_on_stop(fence, at)
+    assert world.store.sweep.unheard_stops(later) == []
+    assert world.store.runs.cancellations(fence.run_id)[0]["acted_at"] == later
     # A stop that comes past the workflow and asks for more has to be heard anew; the workflow's own has not.
-    world.store.record_stop(fence.run_id, world.stop(), "s1")
-    world.store.record_stop(fence.run_id, world.stop(escalated=True), None, fence)
-    assert world.store.unheard_stops(later) == []
-    world.store.record_stop(fence.run_id, world.stop(force=True), "s2")
-    assert [r.run_id for r in world.store.unheard_stops(later)] == [fence.run_id]
+    world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
+    world.store.stops.record_stop(fence.run_id, world.stop(escalated=True), None, fence)
+    assert world.store.sweep.unheard_stops(later) == []
+    world.store.stops.record_stop(fence.run_id, world.stop(force=True), "s2")
+    assert [r.run_id for r in world.store.sweep.unheard_stops(later)] == [fence.run_id]
 
 
 def test_a_stop_that_a_later_attempt_carries_out_was_acted_on(world: World) -> None:
     """The workflow that was asked is gone; who takes the run over does what it was asked, and the log says so."""
     fence = world.deployed()
-    world.store.record_stop(fence.run_id, world.stop(), "s1")
+    world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
     later = world.clock.forward(30)
     owner = Owner("crawl/books/other", "other")
-    handle = world.store.claim_run(RunRequest(run_id=fence.run_id), owner, lambda former: False)
-    world.store.acted_on_stop(Fence(fence.run_id, handle.attempt, owner.first_run_id, handle.run_uid), later)
-    (logged,) = world.store.cancellations(fence.run_id)
+    handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), owner, lambda former: False)
+    world.store.stops.acted_on_stop(Fence(fence.run_id, handle.attempt, owner.first_run_id, handle.run_uid), later)
+    (logged,) = world.store.runs.cancellations(fence.run_id)
     assert (logged["attempt"], logged["acted_at"]) == (1, later)
 
 
 def test_a_stop_that_a_later_attempt_is_told_of_again_is_logged_once(world: World) -> None:
     """No workflow was there to hear it: the gateway recorded it, and starts one that hears it under the same id."""
     fence = world.deployed()
-    world.store.record_stop(fence.run_id, world.stop(), "s1")
+    world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
     world.clock.forward(30)
     second = world.resume(fence)
-    world.store.record_stop(fence.run_id, world.stop(), "s1", second)
-    world.store.record_stop(fence.run_id, world.stop(), "s2", second)
-    logged = world.store.cancellations(fence.run_id)
+    world.store.stops.record_stop(fence.run_id, world.stop(), "s1", second)
+    world.store.stops.record_stop(fence.run_id, world.stop(), "s2", second)
+    logged = world.store.runs.cancellations(fence.run_id)
     assert [(row["request_id"], row["attempt"]) for row in logged] == [("s1", 1), ("s2", 2)]
 
 
 def test_a_stop_that_nobody_heard_before_the_verdict_is_over_with_it(world: World) -> None:
     fence = world.deployed()
     world.execute(fence)
-    world.store.record_stop(fence.run_id, world.stop(), "s1")
+    world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
     world.clock.forward(10)
     world.finish(fence)
-    (logged,) = world.store.cancellations(fence.run_id)
+    (logged,) = world.store.runs.cancellations(fence.run_id)
     assert logged["acted_at"] is not None
     # It belongs to that life of the run: a stop of the next one does not touch it, not even under the same id.
     owner = Owner("crawl/books/other", "other")
     request = RunRequest(run_id=fence.run_id, rerun=True)
-    handle = world.store.claim_run(request, owner, lambda former: False)
-    world.store.record_stop(fence.run_id, world.stop(), "s1")
+    handle = world.store.initiation.claim_run(request, owner, lambda former: False)
+    world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
     second = Fence(fence.run_id, handle.attempt, owner.first_run_id, handle.run_uid)
-    world.store.acted_on_stop(second, world.clock.forward(10))
-    first, later = world.store.cancellations(fence.run_id)
+    world.store.stops.acted_on_stop(second, world.clock.forward(10))
+    first, later = world.store.runs.cancellations(fence.run_id)
     assert (first, later["attempt"], later["acted_at"]) == (logged, 2, world.clock.now)
 
 
@@ -179,17 +184,17 @@ def test_what_is_counted_last_counts_for_the_run(world: World) -> None:
     """A task is gone; its log and counters were read once more, and no look comes after that."""
     fence = world.deployed()
     world.execute(fence)
-    [task] = world.store.found_state(fence).tasks
+    [task] = world.store.looks.found_state(fence).tasks
     world.clock.forward(60)
     gone = seen(task, Phase.GONE, world.clock.now, uid=task.uid)
     world.stage(fence, [gone])
-    world.store.save_details(fence, [Details(task.task_id, "x", Counters(9, 7, 1, 10))])
-    world.store.apply_details(fence)
-    world.store.apply_findings(fence, "look")
+    world.store.looks.save_details(fence, [Details(task.task_id, "x", Counters(9, 7, 1, 10))])
+    world.store.looks.apply_details(fence)
+    world.store.looks.apply_findings(fence, "look")
     assert world.row(fence).items == 7
     row = world.end(fence)
     assert (row.pages, row.items, row.errors) == (9, 7, 1)
-    assert world.store.list_tasks(fence.run_id)[0].items == 7
+    assert world.store.tasks.list_tasks(fence.run_id)[0].items == 7
 
 
 def test_the_verdict_is_passed_once(world: World) -> None:
@@ -204,11 +209,11 @@ def test_the_verdict_is_passed_once(world: World) -> None:
     def never(groups: object, stop: object) -> Verdict:
         raise AssertionError("judged twice")
 
-    assert world.store.end_run(fence, never) == row == world.row(fence)
-    [moved] = [t for t in world.store.transitions(fence.run_id) if t.to_status == "FAILED" and t.task_id is None]
+    assert world.store.completion.end_run(fence, never) == row == world.row(fence)
+    [moved] = [t for t in world.store.runs.transitions(fence.run_id) if t.to_status == "FAILED" and t.task_id is None]
     assert (moved.from_status, moved.cluster_time, moved.lag_ms) == ("PROCESSING", last_end, 0)
     assert moved.evidence["tasks"] == {"SUCCEEDED": 2, "FAILED": 1}
-    assert world.store.ended_groups(fence.run_id) == [
+    assert world.store.deployment.ended_groups(fence.run_id) == [
         EndedTasks("FAILED", "failed", 1, "The crawler failed, exit 1: boom"),
         EndedTasks("SUCCEEDED", "finished", 2, "The crawler finished, exit 0"),
     ]
@@ -217,9 +222,9 @@ def test_the_verdict_is_passed_once(world: World) -> None:
 @pytest.mark.parametrize("waited", [None, WAITING_FOR_START, "The image x cannot be pulled"])
 def test_a_run_that_did_not_start_says_what_it_waited_for(world: World, waited: str | None) -> None:
     fence = world.deployed()
-    world.store.note_waiting(fence, waited)
-    world.store.record_stop(fence.run_id, StopIntent(START, limit="start_timeout"), None, fence)
-    [task] = world.store.found_state(fence).tasks
+    world.store.deployment.note_waiting(fence, waited)
+    world.store.stops.record_stop(fence.run_id, StopIntent(START, limit="start_timeout"), None, fence)
+    [task] = world.store.looks.found_state(fence).tasks
     world.look(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=End(finished_at=START))])
     row = world.end(fence)
     said = "; it waited for this: The image x cannot be pulled" if waited and waited != WAITING_FOR_START else ""
@@ -235,8 +240,8 @@ def test_no_verdict_while_something_lives(world: World) -> None:
 
 def test_a_judge_that_fails_changes_nothing(world: World) -> None:
     fence = world.deployed()
-    world.store.record_stop(fence.run_id, world.stop(), "s1")
-    [task] = world.store.found_state(fence).tasks
+    world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
+    [task] = world.store.looks.found_state(fence).tasks
     world.look(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=good_end(START))])
     asked: list[StopIntent | None] = []
 
@@ -245,20 +250,20 @@ def test_a_judge_that_fails_changes_nothing(world: World) -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        world.store.end_run(fence, judge)
+        world.store.completion.end_run(fence, judge)
     assert asked == [world.stop()]
     assert world.status(fence) is RunStatus.STOPPING
 
 
 def test_a_look_after_the_end_writes_nothing(world: World) -> None:
     fence = world.deployed()
-    [task] = world.store.found_state(fence).tasks
+    [task] = world.store.looks.found_state(fence).tasks
     row = world.finish(fence)
     world.clock.forward(9)
     world.stage(fence, [seen(task, Phase.EXECUTING, world.clock.now, uid=task.uid)])
-    world.store.record_look_error(fence, "x")
-    world.store.note_waiting(fence, "x")
-    assert world.store.mark_started(fence, world.clock.now) is RunStatus.COMPLETED
+    world.store.looks.record_look_error(fence, "x")
+    world.store.deployment.note_waiting(fence, "x")
+    assert world.store.deployment.mark_started(fence, world.clock.now) is RunStatus.COMPLETED
     assert world.row(fence) == row
 
 
@@ -269,8 +274,8 @@ def test_resume_runs_again_only_what_did_not_succeed(world: World) -> None:
     fence = world.deployed(tasks=4)
     world.finish(fence, failed=[1, 3])
     second = world.resume(fence)
-    assert world.store.count_tasks(fence.run_id).by_status == {"SUCCEEDED": 2, "QUEUED": 2}
-    rows = world.store.list_tasks(fence.run_id, superseded=True)
+    assert world.store.tasks.count_tasks(fence.run_id).by_status == {"SUCCEEDED": 2, "QUEUED": 2}
+    rows = world.store.tasks.list_tasks(fence.run_id, superseded=True)
     old = {t.task_index: t for t in rows if t.attempt == 1}
     new = {t.task_index: t for t in rows if t.attempt == 2}
     assert sorted(new) == [1, 3]
@@ -278,8 +283,8 @@ def test_resume_runs_again_only_what_did_not_succeed(world: World) -> None:
     assert new[3].args == old[3].args == {"part": "3"}
     assert (new[1].status, new[1].pages, new[1].cluster_uid) == (TaskStatus.QUEUED, None, None)
     for _ in range(2):
-        world.store.requeue_ended(second, False)
-    assert len(world.store.list_tasks(fence.run_id, superseded=True)) == 6
+        world.store.deployment.requeue_ended(second, False)
+    assert len(world.store.tasks.list_tasks(fence.run_id, superseded=True)) == 6
     assert world.deploy(second) == [1, 3]
     assert world.finish(second).status is RunStatus.COMPLETED
     assert world.row(fence).pages == 40
@@ -289,49 +294,49 @@ def test_rerun_runs_everything_again(world: World) -> None:
     fence = world.deployed(tasks=2)
     world.finish(fence)
     world.resume(fence, rerun=True)
-    assert world.store.count_tasks(fence.run_id).by_status == {"QUEUED": 2}
+    assert world.store.tasks.count_tasks(fence.run_id).by_status == {"QUEUED": 2}
 
 
 def test_what_still_executes_is_adopted_and_not_run_again_when_it_ends(world: World) -> None:
     fence = world.deployed(tasks=2)
     world.execute(fence)
     second = world.resume(fence)
-    assert {t.attempt for t in world.store.found_state(second).tasks} == {1}
+    assert {t.attempt for t in world.store.looks.found_state(second).tasks} == {1}
     world.finish(second, failed=[0])
-    world.store.requeue_ended(second, False)
+    world.store.deployment.requeue_ended(second, False)
     assert world.statuses(fence) == {0: TaskStatus.FAILED, 1: TaskStatus.SUCCEEDED}
 
 
 def test_queued_rows_go_on_under_the_new_attempt(world: World) -> None:
     fence = world.run(tasks=2)
-    world.store.offer_tasks(fence, 1, None, START + timedelta(seconds=25))
+    world.store.deployment.offer_tasks(fence, 1, None, START + timedelta(seconds=25))
     second = world.resume(fence)
     # The call for the first one may still be on its way under the old attempt's name.
-    assert [t.attempt for t in world.store.found_state(second).tasks] == [1, 2]
+    assert [t.attempt for t in world.store.looks.found_state(second).tasks] == [1, 2]
     assert world.deploy(second) == [1]
     world.clock.forward(26)
     assert world.deploy(second) == [0]
-    assert {t.attempt for t in world.store.list_tasks(fence.run_id)} == {2}
+    assert {t.attempt for t in world.store.tasks.list_tasks(fence.run_id)} == {2}
 
 
 def test_no_new_rows_under_a_stop(world: World) -> None:
     fence = world.deployed(tasks=2)
-    world.store.record_stop(fence.run_id, world.stop(), "s1")
-    tasks = world.store.found_state(fence).tasks
+    world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
+    tasks = world.store.looks.found_state(fence).tasks
     world.look(fence, [seen(tasks[0], Phase.GONE, START)])
     second = world.resume(fence)
-    assert world.store.count_tasks(fence.run_id).by_status == {"CANCELLED": 1, "PENDING": 1}
+    assert world.store.tasks.count_tasks(fence.run_id).by_status == {"CANCELLED": 1, "PENDING": 1}
     assert world.status(second) is RunStatus.STOPPING
 
 
 def test_a_takeover_forgets_what_the_former_owner_staged(world: World) -> None:
     fence = world.deployed()
-    [task] = world.store.found_state(fence).tasks
+    [task] = world.store.looks.found_state(fence).tasks
     world.stage(fence, [seen(task, Phase.GONE, START)])
-    world.store.save_details(fence, [Details(task.task_id, "x")])
+    world.store.looks.save_details(fence, [Details(task.task_id, "x")])
     second = world.resume(fence)
-    assert world.store.staged(second) == []
-    assert world.store.apply_details(second) == 0
+    assert world.store.looks.staged(second) == []
+    assert world.store.looks.apply_details(second) == 0
 
 
 # --- events, deliveries, exports --------------------------------------------------------------------------------
@@ -340,10 +345,10 @@ def test_a_takeover_forgets_what_the_former_owner_staged(world: World) -> None:
 def test_events_have_numbers_without_gaps(world: World) -> None:
     fence = world.deployed()
     world.finish(fence)
-    events = world.store.events_after(0)
+    events = world.store.events.events_after(0)
     assert [e.seq for e in events] == list(range(1, len(events) + 1))
     assert {e.type for e in events} == {"run.changed", "run.ended"}
-    assert world.store.events_after(events[1].seq, limit=1) == [events[2]]
+    assert world.store.events.events_after(events[1].seq, limit=1) == [events[2]]
     last = events[-1]
     assert last.body == {
         "run_id": fence.run_id,
@@ -369,43 +374,43 @@ def test_events_have_numbers_without_gaps(world: World) -> None:
 def test_an_event_with_a_key_happens_once(world: World) -> None:
     fence = world.deployed()
     key = f"{fence.run}/1/run.ended"
-    assert world.store.find_event(key) is None
-    first = world.store.append_event(fence, "run.ended", key, {"status": "COMPLETED"})
-    assert world.store.append_event(fence, "run.ended", key, {"status": "FAILED"}) == first
-    assert world.store.find_event(key) == first
-    assert world.store.events_after(first.seq - 1) == [first]
+    assert world.store.events.find_event(key) is None
+    first = world.store.events.append_event(fence, "run.ended", key, {"status": "COMPLETED"})
+    assert world.store.events.append_event(fence, "run.ended", key, {"status": "FAILED"}) == first
+    assert world.store.events.find_event(key) == first
+    assert world.store.events.events_after(first.seq - 1) == [first]
 
 
 def test_nothing_new_is_no_event(world: World) -> None:
     fence = world.deployed()
     world.execute(fence)
-    count = len(world.store.events_after(0))
+    count = len(world.store.events.events_after(0))
     world.execute(fence)
-    world.store.cancel_queued(fence, START)
-    world.store.note_waiting(fence, None)
-    assert len(world.store.events_after(0)) == count
+    world.store.stops.cancel_queued(fence, START)
+    world.store.deployment.note_waiting(fence, None)
+    assert len(world.store.events.events_after(0)) == count
 
 
 def test_deliveries(world: World) -> None:
     fence = world.run()
-    event = world.store.append_event(fence, "run.ended", "k", {})
+    event = world.store.events.append_event(fence, "run.ended", "k", {})
     for error in ("refused", "refused", None, "late duplicate"):
-        world.store.record_delivery(event.seq, "pusher", error)
+        world.store.events.record_delivery(event.seq, "pusher", error)
     with pytest.raises(InvalidRequest, match="seq: 1000000000"):
-        world.store.record_delivery(10**9, "pusher", None)
+        world.store.events.record_delivery(10**9, "pusher", None)
 
 
 def test_exports(world: World) -> None:
     fence = world.run()
-    world.store.record_export(fence, "running", None, None)
-    world.store.record_export(fence, "failed", None, "bucket is gone")
+    world.store.exports.record_export(fence, "running", None, None)
+    world.store.exports.record_export(fence, "failed", None, "bucket is gone")
     result = ExportResult("s3://b/k", 10, 2, "a" * 64)
     for _ in range(2):
-        world.store.record_export(fence, "done", result, None)
-    [row] = world.store.exports(fence.run_id)
+        world.store.exports.record_export(fence, "done", result, None)
+    [row] = world.store.exports.list_exports(fence.run_id)
     assert (row["status"], row["url"], row["bytes"], row["files"], row["error"]) == ("done", "s3://b/k", 10, 2, None)
-    world.store.record_export(fence, "failed", None, "the files are gone")
-    [row] = world.store.exports(fence.run_id)
+    world.store.exports.record_export(fence, "failed", None, "the files are gone")
+    [row] = world.store.exports.list_exports(fence.run_id)
     assert (row["status"], row["url"], row["error"]) == ("done", "s3://b/k", "the files are gone"), "it is still there"
 
 
@@ -413,24 +418,24 @@ def test_the_verdict_and_its_event_are_one(world: World) -> None:
     """Whoever sees the verdict finds the event, also after the run was resumed, and never two of them."""
     fence = world.deployed()
     key = f"{fence.run}/1/run.ended"
-    assert world.store.find_event(key) is None
+    assert world.store.events.find_event(key) is None
     row = world.finish(fence)
-    event = world.store.find_event(key)
+    event = world.store.events.find_event(key)
     assert event is not None
     assert (event.body["status"], event.body["outcome"]) == (row.status, row.outcome)
     assert event.body["supporting_files"] == f"{fence.run_id}/1/supporting-files.zip"
     assert event.body["ended_at"] == row.ended_at.isoformat()
     world.finish(fence)
     world.resume(fence, rerun=True)
-    assert world.store.find_event(key) == event
-    assert [e.type for e in world.store.events_after(0)].count("run.ended") == 1
+    assert world.store.events.find_event(key) == event
+    assert [e.type for e in world.store.events.events_after(0)].count("run.ended") == 1
 
 
 def test_an_attempt_that_was_resumed_says_how_its_own_export_went(world: World) -> None:
     fence = world.deployed()
     world.finish(fence)
     second = world.resume(fence, rerun=True)
-    world.store.record_export(second, "writing", None, None)
-    world.store.record_export(fence, "failed", None, "no space")
-    found = {x["attempt"]: (x["status"], x["error"]) for x in world.store.exports(fence.run_id)}
+    world.store.exports.record_export(second, "writing", None, None)
+    world.store.exports.record_export(fence, "failed", None, "no space")
+    found = {x["attempt"]: (x["status"], x["error"]) for x in world.store.exports.list_exports(fence.run_id)}
     assert found == {1: ("failed", "no space"), 2: ("writing", None)}

@@ -8,7 +8,7 @@ import pytest
 
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Change, Counters, End, Phase, TaskStatus
-from crawler_lifecycle.ports import Deployed, Details, Finding, Look
+from crawler_lifecycle.ports import Deployed, Details, Look, TaskFinding
 from tests.contracts.store.world import START, World, bad_end, good_end, seen
 
 UNTIL = START + timedelta(seconds=25)
@@ -19,77 +19,77 @@ UNTIL = START + timedelta(seconds=25)
 
 def test_offers_are_repeated_until_they_are_answered(world: World) -> None:
     fence = world.run(tasks=3)
-    first, stop = world.store.offer_tasks(fence, 2, None, UNTIL)
+    first, stop = world.store.deployment.offer_tasks(fence, 2, None, UNTIL)
     assert ([t.index for t in first], [t.args for t in first], stop) == ([0, 1], [{"part": "0"}, {"part": "1"}], None)
-    assert world.store.offer_tasks(fence, 2, None, UNTIL) == (first, None)
+    assert world.store.deployment.offer_tasks(fence, 2, None, UNTIL) == (first, None)
 
 
 def test_where_tasks_are_put_is_on_record_as_long_as_they_may_live(world: World) -> None:
     fence = world.run(tasks=4)
-    assert world.store.places(fence.run_id) == []
-    world.store.offer_tasks(fence, 2, None, UNTIL, "day")
-    assert world.store.places(fence.run_id) == ["day"]
+    assert world.store.deployment.places(fence.run_id) == []
+    world.store.deployment.offer_tasks(fence, 2, None, UNTIL, "day")
+    assert world.store.deployment.places(fence.run_id) == ["day"]
     answers = [Deployed(0, "created", "n", "u"), Deployed(1, "deferred", reason="quota")]
-    world.store.record_deployed(fence, "kubernetes", answers, START, UNTIL)
-    assert [task.place for task in world.store.found_state(fence).tasks][:1] == ["day"]
-    world.store.offer_tasks(fence, 1, None, UNTIL, "night")
-    assert world.store.places(fence.run_id) == ["day", "night"]
-    tasks = world.store.found_state(fence).tasks
+    world.store.deployment.record_deployed(fence, "kubernetes", answers, START, UNTIL)
+    assert [task.place for task in world.store.looks.found_state(fence).tasks][:1] == ["day"]
+    world.store.deployment.offer_tasks(fence, 1, None, UNTIL, "night")
+    assert world.store.deployment.places(fence.run_id) == ["day", "night"]
+    tasks = world.store.looks.found_state(fence).tasks
     assert [(task.index, task.place) for task in tasks if task.place] == [(0, "day"), (1, "night")]
-    world.store.refuse_queued(fence, "no such crawler")
+    world.store.deployment.refuse_queued(fence, "no such crawler")
     world.finish(fence)
-    assert world.store.places(fence.run_id) == [], "nothing is alive any more"
+    assert world.store.deployment.places(fence.run_id) == [], "nothing is alive any more"
 
 
 def test_an_offer_that_is_withdrawn_was_never_made(world: World) -> None:
     fence = world.run(tasks=3)
-    first, _ = world.store.offer_tasks(fence, 2, None, UNTIL, "day")
-    world.store.withdraw_offer(fence, first, UNTIL)
-    assert world.store.places(fence.run_id) == []
-    assert world.store.cancel_queued(fence, START).queued == 0, "none may be on its way"
+    first, _ = world.store.deployment.offer_tasks(fence, 2, None, UNTIL, "day")
+    world.store.deployment.withdraw_offer(fence, first, UNTIL)
+    assert world.store.deployment.places(fence.run_id) == []
+    assert world.store.stops.cancel_queued(fence, START).queued == 0, "none may be on its way"
 
 
 def test_an_offer_that_is_withdrawn_leaves_the_one_before(world: World) -> None:
     """Without an answer, that one may have brought its tasks; and an offer that was made since stays as well."""
     fence = world.run(tasks=3)
-    world.store.offer_tasks(fence, 1, None, UNTIL, "day")
+    world.store.deployment.offer_tasks(fence, 1, None, UNTIL, "day")
     later, last = UNTIL + timedelta(seconds=5), UNTIL + timedelta(seconds=9)
-    offered, _ = world.store.offer_tasks(fence, 3, None, later, "day")
-    world.store.offer_tasks(fence, 2, None, last, "day")
+    offered, _ = world.store.deployment.offer_tasks(fence, 3, None, later, "day")
+    world.store.deployment.offer_tasks(fence, 2, None, last, "day")
     for _ in range(2):
-        world.store.withdraw_offer(fence, offered, later)
-    ends = [task.offered_until for task in world.store.task_page(fence.run_id, [TaskStatus.QUEUED])]
+        world.store.deployment.withdraw_offer(fence, offered, later)
+    ends = [task.offered_until for task in world.store.tasks.task_page(fence.run_id, [TaskStatus.QUEUED])]
     assert ends == [last, last, None]
-    again, _ = world.store.offer_tasks(fence, 1, None, later, "day")
-    world.store.withdraw_offer(fence, again, later)
-    assert world.store.task_page(fence.run_id, [TaskStatus.QUEUED], limit=1)[0].offered_until == last
-    assert world.store.cancel_queued(fence, START).queued == 2
+    again, _ = world.store.deployment.offer_tasks(fence, 1, None, later, "day")
+    world.store.deployment.withdraw_offer(fence, again, later)
+    assert world.store.tasks.task_page(fence.run_id, [TaskStatus.QUEUED], limit=1)[0].offered_until == last
+    assert world.store.stops.cancel_queued(fence, START).queued == 2
 
 
 def test_offers_keep_within_the_parallel_limit(world: World) -> None:
     fence = world.run(tasks=6)
-    assert [t.index for t in world.store.offer_tasks(fence, 500, 3, UNTIL)[0]] == [0, 1, 2]
-    assert [t.index for t in world.store.offer_tasks(fence, 1, 3, UNTIL)[0]] == [0]
-    world.store.record_deployed(fence, "local", [Deployed(1, "created", "n", "u")], START)
+    assert [t.index for t in world.store.deployment.offer_tasks(fence, 500, 3, UNTIL)[0]] == [0, 1, 2]
+    assert [t.index for t in world.store.deployment.offer_tasks(fence, 1, 3, UNTIL)[0]] == [0]
+    world.store.deployment.record_deployed(fence, "local", [Deployed(1, "created", "n", "u")], START)
     # One is active, two are on their way: nothing new fits, and the two are offered again.
-    assert [t.index for t in world.store.offer_tasks(fence, 500, 3, UNTIL)[0]] == [0, 2]
+    assert [t.index for t in world.store.deployment.offer_tasks(fence, 500, 3, UNTIL)[0]] == [0, 2]
     world.clock.forward(60)
-    assert [t.index for t in world.store.offer_tasks(fence, 500, 3, UNTIL)[0]] == [0, 2]
-    assert world.store.offer_tasks(fence, 500, 1, UNTIL)[0] == []
+    assert [t.index for t in world.store.deployment.offer_tasks(fence, 500, 3, UNTIL)[0]] == [0, 2]
+    assert world.store.deployment.offer_tasks(fence, 500, 1, UNTIL)[0] == []
 
 
 def test_nothing_is_offered_under_a_stop_or_after_the_end(world: World) -> None:
     fence = world.run(tasks=2)
-    world.store.record_stop(fence.run_id, world.stop(), "s1")
-    assert world.store.offer_tasks(fence, 500, None, UNTIL) == ([], world.stop())
-    world.store.cancel_queued(fence, START)
+    world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
+    assert world.store.deployment.offer_tasks(fence, 500, None, UNTIL) == ([], world.stop())
+    world.store.stops.cancel_queued(fence, START)
     world.end(fence)
-    assert world.store.offer_tasks(fence, 500, None, UNTIL)[0] == []
+    assert world.store.deployment.offer_tasks(fence, 500, None, UNTIL)[0] == []
 
 
 def test_answers_of_the_scheduler_service(world: World) -> None:
     fence = world.run(tasks=4)
-    world.store.offer_tasks(fence, 3, None, UNTIL)
+    world.store.deployment.offer_tasks(fence, 3, None, UNTIL)
     answers = [
         Deployed(0, "created", "crawl-0", "uid-0"),
         Deployed(1, "existing", "crawl-1", "uid-1"),
@@ -97,9 +97,9 @@ def test_answers_of_the_scheduler_service(world: World) -> None:
         Deployed(3, "refused", reason="no such image"),
         Deployed(9, "created", "crawl-9", "uid-9"),
     ]
-    counts = world.store.record_deployed(fence, "kubernetes", answers, START)
+    counts = world.store.deployment.record_deployed(fence, "kubernetes", answers, START)
     assert counts.by_status == {"PENDING": 2, "QUEUED": 1, "FAILED": 1}
-    zero, one, two, three = world.store.list_tasks(fence.run_id)
+    zero, one, two, three = world.store.tasks.list_tasks(fence.run_id)
     assert (zero.cluster, zero.cluster_name, zero.cluster_uid, zero.deployed_at) == (
         "kubernetes",
         "crawl-0",
@@ -109,16 +109,16 @@ def test_answers_of_the_scheduler_service(world: World) -> None:
     assert one.status is TaskStatus.PENDING
     assert (two.reason, two.deployed_at) == ("quota exceeded", None)
     assert (three.outcome, three.cause, three.ended_at) == ("deploy_failed", "no such image", START)
-    queued = world.store.task_page(fence.run_id, [TaskStatus.QUEUED])
+    queued = world.store.tasks.task_page(fence.run_id, [TaskStatus.QUEUED])
     assert [(t.index, t.offered_until) for t in queued] == [(2, None)]
-    moves = [(t.task_id, t.from_status, t.to_status, t.source) for t in world.store.transitions(fence.run_id)[1:]]
+    moves = [(t.task_id, t.from_status, t.to_status, t.source) for t in world.store.runs.transitions(fence.run_id)[1:]]
     assert moves == [
         (zero.task_id, "QUEUED", "PENDING", "deploy"),
         (one.task_id, "QUEUED", "PENDING", "deploy"),
         (three.task_id, "QUEUED", "FAILED", "deploy"),
     ]
-    assert world.store.record_deployed(fence, "kubernetes", answers, START) == counts
-    assert len(world.store.transitions(fence.run_id)) == 4
+    assert world.store.deployment.record_deployed(fence, "kubernetes", answers, START) == counts
+    assert len(world.store.runs.transitions(fence.run_id)) == 4
 
 
 @pytest.mark.parametrize(("seconds", "left"), [(5, UNTIL), (26, None)])
@@ -126,23 +126,23 @@ def test_what_is_put_off_counts_as_offered_while_an_earlier_call_may_bring_it(
     world: World, seconds: int, left: datetime | None
 ) -> None:
     fence = world.run(tasks=2)
-    world.store.offer_tasks(fence, 1, None, UNTIL)
+    world.store.deployment.offer_tasks(fence, 1, None, UNTIL)
     world.clock.forward(seconds)
     later = world.clock.now + timedelta(seconds=25)
-    offered, _ = world.store.offer_tasks(fence, 2, None, later)
+    offered, _ = world.store.deployment.offer_tasks(fence, 2, None, later)
     answers = [Deployed(n, "deferred", reason="quota exceeded") for n in (0, 1)]
     for _ in range(2):
-        world.store.record_deployed(fence, "kubernetes", answers, world.clock.now, later, offered)
-        queued = world.store.task_page(fence.run_id, [TaskStatus.QUEUED])
+        world.store.deployment.record_deployed(fence, "kubernetes", answers, world.clock.now, later, offered)
+        queued = world.store.tasks.task_page(fence.run_id, [TaskStatus.QUEUED])
         assert [t.offered_until for t in queued] == [left, None]
-    world.store.record_stop(fence.run_id, world.stop(), "s1")
-    assert world.store.cancel_queued(fence, world.clock.now).queued == (0 if left is None else 1)
+    world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
+    assert world.store.stops.cancel_queued(fence, world.clock.now).queued == (0 if left is None else 1)
 
 
 def test_a_late_answer_moves_nothing_backwards(world: World) -> None:
     fence = world.deployed()
     world.execute(fence)
-    world.store.record_deployed(fence, "local", [Deployed(0, "refused", reason="late")], START)
+    world.store.deployment.record_deployed(fence, "local", [Deployed(0, "refused", reason="late")], START)
     assert world.statuses(fence) == {0: TaskStatus.RUNNING}
 
 
@@ -150,69 +150,69 @@ def test_refusal_of_all(world: World) -> None:
     fence = world.run(tasks=3)
     world.deploy(fence, limit=1)
     for _ in range(2):
-        assert world.store.refuse_queued(fence, "unknown crawler").by_status == {"PENDING": 1, "FAILED": 2}
-    assert world.store.list_tasks(fence.run_id)[2].cause == "unknown crawler"
+        assert world.store.deployment.refuse_queued(fence, "unknown crawler").by_status == {"PENDING": 1, "FAILED": 2}
+    assert world.store.tasks.list_tasks(fence.run_id)[2].cause == "unknown crawler"
 
 
 def test_a_refusal_spares_what_an_earlier_call_may_have_brought(world: World) -> None:
     fence = world.run(tasks=3)
-    first, _ = world.store.offer_tasks(fence, 2, None, UNTIL)
+    first, _ = world.store.deployment.offer_tasks(fence, 2, None, UNTIL)
     assert [task.offered_until for task in first] == [None, None]
     world.clock.forward(5)
     later = UNTIL + timedelta(seconds=5)
-    offered, _ = world.store.offer_tasks(fence, 3, None, later)
+    offered, _ = world.store.deployment.offer_tasks(fence, 3, None, later)
     assert [task.offered_until for task in offered] == [UNTIL, UNTIL, None]
     for _ in range(2):
-        counts = world.store.refuse_queued(fence, "unknown crawler", offered, later)
+        counts = world.store.deployment.refuse_queued(fence, "unknown crawler", offered, later)
         assert counts.by_status == {"QUEUED": 2, "FAILED": 1}
-    assert [t.offered_until for t in world.store.task_page(fence.run_id, [TaskStatus.QUEUED])] == [UNTIL, UNTIL]
+    assert [t.offered_until for t in world.store.tasks.task_page(fence.run_id, [TaskStatus.QUEUED])] == [UNTIL, UNTIL]
     # A look before the end of the earlier call proves nothing; one after it does.
     for seconds, left in ((10, 2), (20, 0)):
         world.clock.forward(seconds)
-        queued = [t for t in world.store.found_state(fence).tasks if t.status is TaskStatus.QUEUED]
+        queued = [t for t in world.store.looks.found_state(fence).tasks if t.status is TaskStatus.QUEUED]
         now = world.clock.now
         world.look(fence, [seen(task, Phase.ABSENT, now) for task in queued])
-        assert world.store.refuse_queued(fence, "unknown crawler").queued == left
-    assert [t.outcome for t in world.store.list_tasks(fence.run_id)] == ["deploy_failed"] * 3
+        assert world.store.deployment.refuse_queued(fence, "unknown crawler").queued == left
+    assert [t.outcome for t in world.store.tasks.list_tasks(fence.run_id)] == ["deploy_failed"] * 3
 
 
 def test_a_refusal_spares_what_was_offered_again_since(world: World) -> None:
     fence = world.run(tasks=1)
-    offered, _ = world.store.offer_tasks(fence, 1, None, UNTIL)
+    offered, _ = world.store.deployment.offer_tasks(fence, 1, None, UNTIL)
     later = UNTIL + timedelta(seconds=5)
-    world.store.offer_tasks(fence, 1, None, later)
-    assert world.store.refuse_queued(fence, "unknown crawler", offered, UNTIL).queued == 1
-    [task] = world.store.task_page(fence.run_id, [TaskStatus.QUEUED])
+    world.store.deployment.offer_tasks(fence, 1, None, later)
+    assert world.store.deployment.refuse_queued(fence, "unknown crawler", offered, UNTIL).queued == 1
+    [task] = world.store.tasks.task_page(fence.run_id, [TaskStatus.QUEUED])
     assert task.offered_until == later
 
 
 def test_a_refusal_of_the_only_call_is_final(world: World) -> None:
     fence = world.run(tasks=2)
-    offered, _ = world.store.offer_tasks(fence, 2, None, UNTIL)
-    assert world.store.refuse_queued(fence, "unknown crawler", offered, UNTIL).by_status == {"FAILED": 2}
+    offered, _ = world.store.deployment.offer_tasks(fence, 2, None, UNTIL)
+    assert world.store.deployment.refuse_queued(fence, "unknown crawler", offered, UNTIL).by_status == {"FAILED": 2}
 
 
 def test_waiting_start_and_stages(world: World) -> None:
     fence = world.deployed()
     for _ in range(2):
-        world.store.note_waiting(fence, "no node has 64Gi")
+        world.store.deployment.note_waiting(fence, "no node has 64Gi")
     assert (world.row(fence).waiting_for, world.row(fence).stage) == ("no node has 64Gi", "deployment")
     world.clock.forward(3)
     for _ in range(2):
-        assert world.store.mark_started(fence, START) is RunStatus.PROCESSING
+        assert world.store.deployment.mark_started(fence, START) is RunStatus.PROCESSING
     row = world.row(fence)
     assert (row.started_at, row.waiting_for) == (START, None)
-    [started] = [t for t in world.store.transitions(fence.run_id) if t.to_status == "PROCESSING"]
+    [started] = [t for t in world.store.runs.transitions(fence.run_id) if t.to_status == "PROCESSING"]
     assert (started.cluster_time, started.lag_ms) == (START, 3000)
     assert row.stage == "reconciliation"
-    world.store.offer_tasks(fence, 10, None, START)
+    world.store.deployment.offer_tasks(fence, 10, None, START)
     assert world.row(fence).stage == "reconciliation", "a late try of an earlier step takes nothing back"
 
 
 def test_a_stop_is_not_undone_by_the_start(world: World) -> None:
     fence = world.deployed()
-    world.store.record_stop(fence.run_id, world.stop(), "s1")
-    assert world.store.mark_started(fence, START) is RunStatus.STOPPING
+    world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
+    assert world.store.deployment.mark_started(fence, START) is RunStatus.STOPPING
     assert world.row(fence).started_at == START
 
 
@@ -221,7 +221,7 @@ def test_a_stop_is_not_undone_by_the_start(world: World) -> None:
 
 def test_a_look_from_finding_to_status(world: World) -> None:
     fence = world.deployed()
-    [task] = world.store.found_state(fence).tasks
+    [task] = world.store.looks.found_state(fence).tasks
     assert (task.uid, task.ever_seen, task.since) == ("uid-1-0", False, START)
     world.clock.forward(60)
     ended = START + timedelta(seconds=20)
@@ -234,48 +234,48 @@ def test_a_look_from_finding_to_status(world: World) -> None:
         report = world.stage(fence, [observation])
         assert (report.changed, report.active, report.queued) == (1, 1, 0)
         assert (report.pages, report.items, report.errors, report.quiet) == (7, 3, 1, timedelta(0))
-    assert [f.change.after for f in world.store.staged(fence)] == [TaskStatus.SUCCEEDED]
+    assert [f.change.after for f in world.store.looks.staged(fence)] == [TaskStatus.SUCCEEDED]
     assert world.statuses(fence) == {0: TaskStatus.PENDING}
     for _ in range(2):
-        world.store.save_details(fence, [Details(task.task_id, "the log", Counters(8, 3, 1, 900), 456)])
-        assert world.store.apply_details(fence) == 1
+        world.store.looks.save_details(fence, [Details(task.task_id, "the log", Counters(8, 3, 1, 900), 456)])
+        assert world.store.looks.apply_details(fence) == 1
     for _ in range(2):
-        assert world.store.apply_findings(fence, "look").by_status == {"SUCCEEDED": 1}
-    [row] = world.store.list_tasks(fence.run_id)
+        assert world.store.looks.apply_findings(fence, "look").by_status == {"SUCCEEDED": 1}
+    [row] = world.store.tasks.list_tasks(fence.run_id)
     assert (row.status, row.outcome, row.cause) == (TaskStatus.SUCCEEDED, "finished", "The crawler finished, exit 0")
     assert (row.exit_code, row.exit_signal, row.node, row.peak_memory, row.pages) == (0, None, "node-7", 456, 8)
     assert (row.started_at, row.ended_at) == (started, ended)
-    assert world.store.log_tail(task.task_id) == "the log"
-    assert world.store.staged(fence) == []
-    [moved] = [t for t in world.store.transitions(fence.run_id) if t.to_status == "SUCCEEDED"]
+    assert world.store.tasks.log_tail(task.task_id) == "the log"
+    assert world.store.looks.staged(fence) == []
+    [moved] = [t for t in world.store.runs.transitions(fence.run_id) if t.to_status == "SUCCEEDED"]
     assert (moved.cluster_time, moved.committed_at, moved.lag_ms) == (ended, world.clock.now, 40_000)
     assert (moved.task_id, moved.from_status, moved.source) == (task.task_id, "PENDING", "look")
     assert moved.evidence["phase"] == "ended"
     assert moved.evidence["node"] == "node-7"
-    assert world.store.corrections(fence.run_id) == []
+    assert world.store.corrections.list_corrections(fence.run_id) == []
 
 
 def test_a_quiet_look_renews_the_proof(world: World) -> None:
     fence = world.deployed(tasks=2)
     world.execute(fence)
-    world.store.record_look_error(fence, "503")
-    world.store.record_look_error(fence, "503")
+    world.store.looks.record_look_error(fence, "503")
+    world.store.looks.record_look_error(fence, "503")
     assert world.row(fence).look_error == "503"
-    before = world.store.transitions(fence.run_id)
+    before = world.store.runs.transitions(fence.run_id)
     later = world.clock.forward(60)
-    tasks = world.store.found_state(fence).tasks
+    tasks = world.store.looks.found_state(fence).tasks
     report = world.look(fence, [seen(t, Phase.EXECUTING, later, uid=t.uid) for t in tasks])
     assert (report.changed, report.active) == (0, 2)
     row = world.row(fence)
     assert (row.verified_at, row.next_look_at, row.look_error) == (later, later + timedelta(minutes=1), None)
     assert (row.pages, row.last_progress_at) == (None, None)
-    assert world.store.transitions(fence.run_id) == before
+    assert world.store.runs.transitions(fence.run_id) == before
 
 
 def test_counters_and_progress(world: World) -> None:
     fence = world.deployed(tasks=2)
     world.execute(fence)
-    zero, one = world.store.found_state(fence).tasks
+    zero, one = world.store.looks.found_state(fence).tasks
 
     def look(*counters: Counters) -> tuple[int | None, bool]:
         now = world.clock.forward(60)
@@ -289,7 +289,7 @@ def test_counters_and_progress(world: World) -> None:
     assert look(Counters(pages=2), Counters(pages=5)) == (7, True)
     assert look(Counters(), Counters(pages=5)) == (7, False)
     assert look(Counters(pages=2, bytes=10), Counters(pages=5)) == (7, True)
-    state = world.store.found_state(fence)
+    state = world.store.looks.found_state(fence)
     assert state.counters == Counters(7, None, None, 10)
     assert [t.counters.pages for t in state.tasks] == [2, 5]
     assert all(t.ever_seen for t in state.tasks)
@@ -297,129 +297,131 @@ def test_counters_and_progress(world: World) -> None:
 
 def test_reasons_while_it_waits(world: World) -> None:
     fence = world.deployed()
-    [task] = world.store.found_state(fence).tasks
+    [task] = world.store.looks.found_state(fence).tasks
     world.look(fence, [seen(task, Phase.WAITING, START, uid=task.uid, reason="image is pulled", node="n1")])
-    [row] = world.store.list_tasks(fence.run_id)
+    [row] = world.store.tasks.list_tasks(fence.run_id)
     assert (row.reason, row.node, row.status) == ("image is pulled", "n1", TaskStatus.PENDING)
     world.execute(fence)
-    [row] = world.store.list_tasks(fence.run_id)
+    [row] = world.store.tasks.list_tasks(fence.run_id)
     assert (row.reason, row.status, row.started_at) == (None, TaskStatus.RUNNING, START)
 
 
 def test_another_object_under_the_name_says_nothing_about_ours(world: World) -> None:
     fence = world.deployed()
-    [task] = world.store.found_state(fence).tasks
+    [task] = world.store.looks.found_state(fence).tasks
     world.look(fence, [seen(task, Phase.EXECUTING, START, uid="foreign", node="n9", counters=Counters(99))])
-    [row] = world.store.list_tasks(fence.run_id)
+    [row] = world.store.tasks.list_tasks(fence.run_id)
     assert (row.status, row.outcome, row.cluster_uid, row.node) == (TaskStatus.LOST, "lost", task.uid, None)
     assert row.pages is None
-    [found] = world.store.corrections()
+    [found] = world.store.corrections.list_corrections()
     assert (found.kind, found.believed, found.truth) == ("not_ours", "PENDING", "LOST")
 
 
 def test_a_newer_look_takes_back_what_an_older_one_staged(world: World) -> None:
     fence = world.deployed()
-    [task] = world.store.found_state(fence).tasks
+    [task] = world.store.looks.found_state(fence).tasks
     assert world.stage(fence, [seen(task, Phase.GONE, START)]).changed == 1
     assert world.stage(fence, [seen(task, Phase.WAITING, START, uid=task.uid)]).changed == 0
-    world.store.apply_findings(fence, "look")
+    world.store.looks.apply_findings(fence, "look")
     assert world.statuses(fence) == {0: TaskStatus.PENDING}
 
 
 def test_a_correction_tells_what_was_believed(world: World) -> None:
     fence = world.deployed()
     world.execute(fence)
-    [task] = world.store.found_state(fence).tasks
+    [task] = world.store.looks.found_state(fence).tasks
     world.clock.forward(60)
     killed = START + timedelta(seconds=10)
     end = End(exit_code=137, signal=9, finished_at=killed)
     world.look(fence, [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=end)], source="wake")
-    [found] = world.store.corrections(fence.run_id)
+    [found] = world.store.corrections.list_corrections(fence.run_id)
     assert (found.kind, found.believed, found.truth, found.found_by) == ("killed", "RUNNING", "FAILED", "wake")
     assert (found.believed_since, found.truth_since, found.lag_ms) == (START, killed, 50_000)
     assert (found.task_id, found.created_at) == (task.task_id, world.clock.now)
-    assert world.store.corrections(after_id=found.id) == []
-    assert world.store.list_tasks(fence.run_id)[0].exit_signal == 9
+    assert world.store.corrections.list_corrections(after_id=found.id) == []
+    assert world.store.tasks.list_tasks(fence.run_id)[0].exit_signal == 9
 
 
 @pytest.mark.parametrize("after", list(TaskStatus))
 def test_an_end_never_changes(world: World, after: TaskStatus) -> None:
     fence = world.deployed()
     world.execute(fence)
-    [task] = world.store.found_state(fence).tasks
+    [task] = world.store.looks.found_state(fence).tasks
     world.look(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=bad_end(START))])
-    before = world.store.list_tasks(fence.run_id), world.store.transitions(fence.run_id)
+    before = world.store.tasks.list_tasks(fence.run_id), world.store.runs.transitions(fence.run_id)
     observation = seen(task, Phase.ENDED, START, end=good_end(START))
     for believed in (TaskStatus.RUNNING, TaskStatus.FAILED):
-        finding = Finding(Change(task.task_id, believed, after, START, "x", "y", "late"), observation)
-        world.store.record_look(fence, Look(START, 0.1, [observation]), [finding], None, "look")
-        world.store.apply_findings(fence, "look")
-    assert (world.store.list_tasks(fence.run_id), world.store.transitions(fence.run_id)) == before
-    assert world.store.corrections() == []
+        finding = TaskFinding(Change(task.task_id, believed, after, START, "x", "y", "late"), observation)
+        world.store.looks.record_look(fence, Look(START, 0.1, [observation]), [finding], None, "look")
+        world.store.looks.apply_findings(fence, "look")
+    assert (world.store.tasks.list_tasks(fence.run_id), world.store.runs.transitions(fence.run_id)) == before
+    assert world.store.corrections.list_corrections() == []
 
 
 def test_a_status_that_another_program_wrote_is_not_overwritten(world: World) -> None:
     fence = world.deployed()
-    [task] = world.store.found_state(fence).tasks
+    [task] = world.store.looks.found_state(fence).tasks
     observation = seen(task, Phase.EXECUTING, START, uid=task.uid)
     wrong = Change(task.task_id, TaskStatus.QUEUED, TaskStatus.RUNNING, START)
-    world.store.record_look(fence, Look(START, 0.1, [observation]), [Finding(wrong, observation)], None, "look")
-    assert world.store.apply_findings(fence, "look").by_status == {"PENDING": 1}
+    world.store.looks.record_look(
+        fence, Look(START, 0.1, [observation]), [TaskFinding(wrong, observation)], None, "look"
+    )
+    assert world.store.looks.apply_findings(fence, "look").by_status == {"PENDING": 1}
 
 
 def test_a_finding_about_a_task_whose_deployment_was_not_answered(world: World) -> None:
     fence = world.run()
-    world.store.offer_tasks(fence, 1, None, UNTIL)
-    [task] = world.store.found_state(fence).tasks
+    world.store.deployment.offer_tasks(fence, 1, None, UNTIL)
+    [task] = world.store.looks.found_state(fence).tasks
     assert task.offered_until == UNTIL
     world.look(fence, [seen(task, Phase.EXECUTING, START, uid="u", name="n", started_at=START)])
-    [row] = world.store.list_tasks(fence.run_id)
+    [row] = world.store.tasks.list_tasks(fence.run_id)
     assert (row.status, row.cluster_uid, row.cluster_name, row.deployed_at) == (TaskStatus.RUNNING, "u", "n", START)
-    assert world.store.found_state(fence).tasks[0].offered_until is None
+    assert world.store.looks.found_state(fence).tasks[0].offered_until is None
 
 
 def test_logs_are_cut_from_the_front_at_a_character(world: World) -> None:
     fence = world.deployed(tasks=2)
-    zero, one = world.store.found_state(fence).tasks
+    zero, one = world.store.looks.found_state(fence).tasks
     text = "old" + "ü" * LOG_TAIL_BYTES + "end\udc80\x00"
-    world.store.save_details(fence, [Details(zero.task_id, text), Details(one.task_id)])
-    assert world.store.apply_details(fence) == 2
-    kept = world.store.log_tail(zero.task_id)
+    world.store.looks.save_details(fence, [Details(zero.task_id, text), Details(one.task_id)])
+    assert world.store.looks.apply_details(fence) == 2
+    kept = world.store.tasks.log_tail(zero.task_id)
     assert kept is not None
     assert kept.endswith("üend?\x00")
     assert LOG_TAIL_BYTES - 1 <= len(kept.encode()) <= LOG_TAIL_BYTES
-    assert world.store.log_tail(one.task_id) is None
+    assert world.store.tasks.log_tail(one.task_id) is None
 
 
 def test_details_wait_for_findings_and_the_other_way_round(world: World) -> None:
     fence = world.deployed()
-    [task] = world.store.found_state(fence).tasks
-    world.store.save_details(fence, [Details(task.task_id, "log")])
-    assert world.store.staged(fence) == []
+    [task] = world.store.looks.found_state(fence).tasks
+    world.store.looks.save_details(fence, [Details(task.task_id, "log")])
+    assert world.store.looks.staged(fence) == []
     world.stage(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=bad_end(START))])
-    world.store.save_details(fence, [Details(task.task_id, "longer log")])
+    world.store.looks.save_details(fence, [Details(task.task_id, "longer log")])
     # A node removes the log with its container; what was kept before the stop is all there will ever be.
-    world.store.save_details(fence, [Details(task.task_id, None, peak_memory=7)])
-    assert len(world.store.staged(fence)) == 1
-    assert world.store.apply_details(fence) == 1
-    assert world.store.log_tail(task.task_id) == "longer log"
-    assert world.store.apply_findings(fence, "look").by_status == {"FAILED": 1}
+    world.store.looks.save_details(fence, [Details(task.task_id, None, peak_memory=7)])
+    assert len(world.store.looks.staged(fence)) == 1
+    assert world.store.looks.apply_details(fence) == 1
+    assert world.store.tasks.log_tail(task.task_id) == "longer log"
+    assert world.store.looks.apply_findings(fence, "look").by_status == {"FAILED": 1}
 
 
 def test_staged_findings_come_in_pages(world: World) -> None:
     fence = world.deployed(tasks=5)
-    tasks = world.store.found_state(fence).tasks
+    tasks = world.store.looks.found_state(fence).tasks
     world.stage(fence, [seen(t, Phase.EXECUTING, START, uid=t.uid) for t in tasks])
-    assert [f.observation.index for f in world.store.staged(fence, limit=2)] == [0, 1]
-    assert [f.observation.index for f in world.store.staged(fence, after_index=1)] == [2, 3, 4]
+    assert [f.observation.index for f in world.store.looks.staged(fence, limit=2)] == [0, 1]
+    assert [f.observation.index for f in world.store.looks.staged(fence, after_index=1)] == [2, 3, 4]
 
 
 def test_texts_longer_than_their_columns_lose_no_status(world: World) -> None:
     fence = world.deployed()
-    [task] = world.store.found_state(fence).tasks
+    [task] = world.store.looks.found_state(fence).tasks
     end = End(exit_code=1, reason="R" * 9000, message="M\ud800" * 9000, finish_reason="F" * 9000, finished_at=START)
     world.look(fence, [seen(task, Phase.ENDED, START, uid=task.uid, node="n" * 999, end=end)])
-    [row] = world.store.list_tasks(fence.run_id)
+    [row] = world.store.tasks.list_tasks(fence.run_id)
     assert row.status is TaskStatus.FAILED
     assert row.outcome == "F" * 199 + "…"
     assert row.node == "n" * 254 + "…"
@@ -428,7 +430,11 @@ def test_texts_longer_than_their_columns_lose_no_status(world: World) -> None:
 def test_pages_of_tasks(world: World) -> None:
     fence = world.run(tasks=5)
     world.deploy(fence, limit=3)
-    page = world.store.task_page(fence.run_id, [TaskStatus.PENDING, TaskStatus.QUEUED], after_index=1, limit=2)
+    page = world.store.tasks.task_page(fence.run_id, [TaskStatus.PENDING, TaskStatus.QUEUED], after_index=1, limit=2)
     assert [(t.index, t.status) for t in page] == [(2, TaskStatus.PENDING), (3, TaskStatus.QUEUED)]
-    rows = world.store.list_tasks(fence.run_id, limit=2)
-    assert [t.task_index for t in world.store.list_tasks(fence.run_id, after_task_id=rows[-1].task_id)] == [2, 3, 4]
+    rows = world.store.tasks.list_tasks(fence.run_id, limit=2)
+    assert [t.task_index for t in world.store.tasks.list_tasks(fence.run_id, after_task_id=rows[-1].task_id)] == [
+        2,
+        3,
+        4,
+    ]

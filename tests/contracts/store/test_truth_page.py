@@ -9,7 +9,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from crawler_lifecycle.adapters.database import SqlRunStore
+from crawler_lifecycle.adapters.database import SqlStore
 from crawler_lifecycle.domain.task import End, Phase
 from tests.contracts.store.world import START, World, seen
 
@@ -19,14 +19,14 @@ STATEMENTS = [text.strip() for text in re.split(r";\n?", BLOCK) if text.strip()]
 KILLED = End(exit_code=137, signal=9, reason="Error")
 
 
-def asked(store: SqlRunStore, number: int, **given: object) -> list[dict[str, object]]:
+def asked(store: SqlStore, number: int, **given: object) -> list[dict[str, object]]:
     """The answer of a statement of the page, for the run, task and times of a test."""
     statement = STATEMENTS[number]
     for old, new in given.items():
         statement = re.sub(rf"\b{old} = \d+", f"{old} = {new}", statement) if old.endswith("_id") else re.sub(
             r"'2026-11-\d\d [0-9:]+'", f"'{new}'", statement
         )  # fmt: skip
-    with store._db.engine.connect() as connection:
+    with store.database.engine.connect() as connection:
         return [dict(row) for row in connection.execute(sa.text(statement)).mappings()]
 
 
@@ -34,10 +34,10 @@ def test_the_page_has_these_statements() -> None:
     assert len(STATEMENTS) == 6
 
 
-def test_they_say_what_happened(world: World, store: SqlRunStore) -> None:
+def test_they_say_what_happened(world: World, store: SqlStore) -> None:
     fence = world.deployed(tasks=1)
     world.execute(fence)
-    [task] = store.found_state(fence).tasks
+    [task] = store.looks.found_state(fence).tasks
     when = world.clock.forward(40)
     found = world.clock.forward(20)
     world.look(fence, [seen(task, Phase.ENDED, found, uid=task.uid, end=replace(KILLED, finished_at=when))])

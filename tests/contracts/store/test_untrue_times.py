@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 import pytest
 
 from crawler_lifecycle.adapters.database import open_store
-from crawler_lifecycle.adapters.database.unit import Unit
+from crawler_lifecycle.adapters.database.writes.unit_of_work import Unit
 from crawler_lifecycle.domain.task import Change, Counters, End, Observation, Phase, TaskStatus
-from crawler_lifecycle.ports import Committed, CorrectionRow, Fence, Finding, Look
+from crawler_lifecycle.ports import Committed, CorrectionRow, Fence, Look, TaskFinding
 from tests.contracts.store.world import START, Clock, World, seen
 
 KILLED = End(exit_code=137, signal=9, reason="Error")
@@ -25,12 +25,12 @@ def executing(world: World) -> Fence:
 
 
 def observed(world: World, fence: Fence, phase: Phase, **fields: object) -> Observation:
-    [task] = world.store.found_state(fence).tasks
+    [task] = world.store.looks.found_state(fence).tasks
     return seen(task, phase, world.clock.now, **fields)
 
 
 def only(world: World, fence: Fence) -> CorrectionRow:
-    [row] = world.store.corrections(fence.run_id)
+    [row] = world.store.corrections.list_corrections(fence.run_id)
     return row
 
 
@@ -42,7 +42,7 @@ def test_an_end_with_a_time_is_untrue_from_then_on(world: World) -> None:
     row = only(world, fence)
     assert (row.believed, row.believed_since, row.truth, row.truth_since) == ("RUNNING", START, "FAILED", when)
     assert row.lag_ms == 20_000
-    [moved] = [t for t in world.store.transitions(fence.run_id) if t.to_status == "FAILED"]
+    [moved] = [t for t in world.store.runs.transitions(fence.run_id) if t.to_status == "FAILED"]
     assert (moved.cluster_time, moved.committed_at, moved.lag_ms) == (when, world.clock.now, 20_000)
 
 
@@ -51,15 +51,15 @@ def test_a_clock_that_is_ahead_makes_no_negative_time(world: World) -> None:
     ahead = world.clock.forward(60) + timedelta(seconds=3)
     world.look(fence, [observed(world, fence, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=ahead))])
     assert only(world, fence).lag_ms == 0
-    assert {t.lag_ms for t in world.store.transitions(fence.run_id) if t.to_status == "FAILED"} == {0}
+    assert {t.lag_ms for t in world.store.runs.transitions(fence.run_id) if t.to_status == "FAILED"} == {0}
 
 
 def test_an_end_dated_before_its_status_was_on_record_is_untrue_from_the_record_on(world: World) -> None:
     fence = executing(world)
-    world.store.record_stop(fence.run_id, world.stop(), "s1", fence)
+    world.store.stops.record_stop(fence.run_id, world.stop(), "s1", fence)
     world.clock.forward(30)
-    [task] = world.store.found_state(fence).tasks
-    world.store.mark_stopping(fence, [task.task_id])
+    [task] = world.store.looks.found_state(fence).tasks
+    world.store.stops.mark_stopping(fence, [task.task_id])
     world.clock.forward(10)
     early = START - timedelta(seconds=5)
     world.look(fence, [observed(world, fence, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=early))])
@@ -107,13 +107,13 @@ def test_one_task_is_missed_by_the_look_that_counts_another(world: World, missed
     fence = world.deployed(tasks=2)
     world.execute(fence)
     now = world.clock.forward(5)
-    tasks = world.store.found_state(fence).tasks
+    tasks = world.store.looks.found_state(fence).tasks
     gone = seen(tasks[missed], Phase.ABSENT, now, reason="It is not on the cluster any more")
     there = seen(
         tasks[1 - missed], Phase.EXECUTING, now, uid=tasks[1 - missed].uid, counters=Counters(7, 5, 3), node="node-1"
     )
     world.look(fence, sorted([gone, there], key=lambda one: one.index))
-    rows = world.store.list_tasks(fence.run_id)
+    rows = world.store.tasks.list_tasks(fence.run_id)
     said = [(row.pages, row.items, row.errors, row.node, row.reason) for row in rows]
     assert said[1 - missed] == (7, 5, 3, "node-1", None)
     assert said[missed] == (None, None, None, None, "It is not on the cluster any more")
@@ -132,12 +132,12 @@ def test_what_is_missed_says_so_until_it_is_seen_again(world: World) -> None:
     ):
         world.clock.forward(5)
         world.look(fence, [observed(world, fence, phase, uid=uid, reason=words)])
-        [task] = world.store.list_tasks(fence.run_id)
+        [task] = world.store.tasks.list_tasks(fence.run_id)
         reasons.append((str(task.status), task.reason))
     gone = "The namespace crawls does not exist any more"
     missed = [("RUNNING", "It is not on the cluster any more"), ("RUNNING", gone), ("RUNNING", gone)]
     assert reasons == [*missed, ("RUNNING", None)]
-    assert world.store.corrections(fence.run_id) == []
+    assert world.store.corrections.list_corrections(fence.run_id) == []
 
 
 def test_what_never_existed_was_untrue_from_the_first(world: World) -> None:
@@ -158,16 +158,18 @@ def test_another_object_does_not_date_the_end_of_ours(world: World) -> None:
     world.look(fence, [observed(world, fence, Phase.EXECUTING, uid="uid-other", changed_at=other)])
     row = only(world, fence)
     assert (row.kind, row.truth_since, row.lag_ms) == ("not_ours", None, 60_000)
-    [task] = world.store.list_tasks(fence.run_id)
+    [task] = world.store.tasks.list_tasks(fence.run_id)
     assert (task.status, task.ended_at) == (TaskStatus.LOST, world.clock.now)
 
 
 def staged(world: World, fence: Fence, observation: Observation, correction: str | None, when: datetime | None) -> None:
     """A look whose worker dies before its findings are applied."""
-    [task] = world.store.found_state(fence).tasks
+    [task] = world.store.looks.found_state(fence).tasks
     change = Change(task.task_id, task.status, TaskStatus.FAILED, when, "failed", "x", correction)
     look = Look(world.clock.now, 0.1, [observation])
-    world.store.record_look(fence, look, [Finding(change, observation)], world.clock.now + timedelta(minutes=5), "look")
+    world.store.looks.record_look(
+        fence, look, [TaskFinding(change, observation)], world.clock.now + timedelta(minutes=5), "look"
+    )
 
 
 def test_lateness_survives_a_look_that_is_tried_again(world: World) -> None:
@@ -179,7 +181,7 @@ def test_lateness_survives_a_look_that_is_tried_again(world: World) -> None:
     staged(world, fence, observed(world, fence, Phase.ENDED, uid="uid-1-0", end=end), "late", when)
     world.clock.forward(20)
     staged(world, fence, observed(world, fence, Phase.ENDED, uid="uid-1-0", end=end), None, when)
-    world.store.apply_findings(fence, "look")
+    world.store.looks.apply_findings(fence, "look")
     assert (only(world, fence).kind, only(world, fence).lag_ms) == ("late", 120_000)
 
 
@@ -188,7 +190,7 @@ def test_the_last_sight_survives_a_look_that_is_tried_again(world: World) -> Non
     for _ in range(3):
         world.clock.forward(50)
         staged(world, fence, observed(world, fence, Phase.ENDED, uid="uid-1-0"), "killed", None)
-    world.store.apply_findings(fence, "look")
+    world.store.looks.apply_findings(fence, "look")
     assert only(world, fence).lag_ms == 150_000
 
 
@@ -196,13 +198,13 @@ def test_another_finding_takes_nothing_over(world: World) -> None:
     fence = executing(world)
     world.clock.forward(50)
     staged(world, fence, observed(world, fence, Phase.ENDED, uid="uid-1-0"), "late", None)
-    [task] = world.store.found_state(fence).tasks
+    [task] = world.store.looks.found_state(fence).tasks
     observation = observed(world, fence, Phase.ENDED, uid="uid-1-0")
     change = Change(task.task_id, task.status, TaskStatus.SUCCEEDED, world.clock.now, "finished", "exit 0")
     look = Look(world.clock.now, 0.1, [observation])
-    world.store.record_look(fence, look, [Finding(change, observation)], None, "look")
-    world.store.apply_findings(fence, "look")
-    assert world.store.corrections(fence.run_id) == []
+    world.store.looks.record_look(fence, look, [TaskFinding(change, observation)], None, "look")
+    world.store.looks.apply_findings(fence, "look")
+    assert world.store.corrections.list_corrections(fence.run_id) == []
 
 
 @pytest.fixture
@@ -232,7 +234,7 @@ def test_what_is_committed_is_told_once(told: tuple[World, list[Committed]]) -> 
     [wrong] = last.corrections
     assert wrong.row == only(world, fence)
     assert wrong.cause == "Killed by SIGKILL, exit 137, which we did not send"
-    world.store.apply_findings(fence, "wake")
+    world.store.looks.apply_findings(fence, "wake")
     world.end(fence)
     assert len(news) == 3
 
@@ -245,7 +247,7 @@ def test_what_is_rolled_back_is_not_told(told: tuple[World, list[Committed]], mo
     with monkeypatch.context() as cut:
         cut.delattr(Unit, "announce")
         with pytest.raises(AttributeError, match="announce"):
-            world.store.apply_findings(fence, "look")
+            world.store.looks.apply_findings(fence, "look")
     assert len(news) == before
-    world.store.apply_findings(fence, "look")
+    world.store.looks.apply_findings(fence, "look")
     assert len(news) == before + 1

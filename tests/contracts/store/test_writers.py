@@ -14,7 +14,8 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
-from crawler_lifecycle.adapters.database import SqlRunStore
+from crawler_lifecycle.adapters.database import SqlStore
+from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
     Fenced,
@@ -24,40 +25,40 @@ from crawler_lifecycle.domain.errors import (
     RunNotFound,
     StoreUnavailable,
 )
-from crawler_lifecycle.domain.ledger import CorrectionKind
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, verdict
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports import Correction, Deployed, Details, Fence, Look, Owner, RunStore
+from crawler_lifecycle.ports import Correction, Deployed, Details, Fence, Look, Owner, Store
 from tests.contracts.store.world import OTHER, OWNER, START, World, closed, good_end, request, seen
+from tests.support.store_ports import methods
 
-Call = Callable[[RunStore, Fence], object]
+Call = Callable[[Store, Fence], object]
 
 FENCED: dict[str, Call] = {
-    "add_tasks": lambda s, f: s.add_tasks(f.run_id, "more", [{"a": "1"}], f),
-    "offer_tasks": lambda s, f: s.offer_tasks(f, 10, None, START),
-    "record_deployed": lambda s, f: s.record_deployed(f, "local", [Deployed(0, "created", "n", "u")], START),
-    "refuse_queued": lambda s, f: s.refuse_queued(f, "no"),
-    "withdraw_offer": lambda s, f: s.withdraw_offer(f, [], START),
-    "note_waiting": lambda s, f: s.note_waiting(f, "x"),
-    "mark_started": lambda s, f: s.mark_started(f, START),
-    "found_state": lambda s, f: s.found_state(f),
-    "record_look": lambda s, f: s.record_look(f, Look(START, 0.1, []), [], START, "look"),
-    "record_look_error": lambda s, f: s.record_look_error(f, "x"),
-    "staged": lambda s, f: s.staged(f),
-    "save_details": lambda s, f: s.save_details(f, [Details(1, "log")]),
-    "apply_details": lambda s, f: s.apply_details(f),
-    "apply_findings": lambda s, f: s.apply_findings(f, "look"),
-    "record_stop": lambda s, f: s.record_stop(f.run_id, StopIntent(START), "s", f),
-    "cancel_queued": lambda s, f: s.cancel_queued(f, START),
-    "unstopped": lambda s, f: s.unstopped(f, True),
-    "mark_stopping": lambda s, f: s.mark_stopping(f, [1]),
-    "acted_on_stop": lambda s, f: s.acted_on_stop(f, START),
-    "end_run": lambda s, f: s.end_run(f, lambda groups, stop: verdict(groups, stop)),
-    "requeue_ended": lambda s, f: s.requeue_ended(f, True),
-    "append_event": lambda s, f: s.append_event(f, "run.ended", "key", {}),
-    "begin_export": lambda s, f: s.begin_export(f),
-    "record_export": lambda s, f: s.record_export(f, "done", None, None),
-    "record_corrections": lambda s, f: s.record_corrections(
+    "add_tasks": lambda s, f: s.additions.add_tasks(f.run_id, "more", [{"a": "1"}], f),
+    "offer_tasks": lambda s, f: s.deployment.offer_tasks(f, 10, None, START),
+    "record_deployed": lambda s, f: s.deployment.record_deployed(f, "local", [Deployed(0, "created", "n", "u")], START),
+    "refuse_queued": lambda s, f: s.deployment.refuse_queued(f, "no"),
+    "withdraw_offer": lambda s, f: s.deployment.withdraw_offer(f, [], START),
+    "note_waiting": lambda s, f: s.deployment.note_waiting(f, "x"),
+    "mark_started": lambda s, f: s.deployment.mark_started(f, START),
+    "found_state": lambda s, f: s.looks.found_state(f),
+    "record_look": lambda s, f: s.looks.record_look(f, Look(START, 0.1, []), [], START, "look"),
+    "record_look_error": lambda s, f: s.looks.record_look_error(f, "x"),
+    "staged": lambda s, f: s.looks.staged(f),
+    "save_details": lambda s, f: s.looks.save_details(f, [Details(1, "log")]),
+    "apply_details": lambda s, f: s.looks.apply_details(f),
+    "apply_findings": lambda s, f: s.looks.apply_findings(f, "look"),
+    "record_stop": lambda s, f: s.stops.record_stop(f.run_id, StopIntent(START), "s", f),
+    "cancel_queued": lambda s, f: s.stops.cancel_queued(f, START),
+    "unstopped": lambda s, f: s.stops.unstopped(f, True),
+    "mark_stopping": lambda s, f: s.stops.mark_stopping(f, [1]),
+    "acted_on_stop": lambda s, f: s.stops.acted_on_stop(f, START),
+    "end_run": lambda s, f: s.completion.end_run(f, lambda groups, stop: verdict(groups, stop)),
+    "requeue_ended": lambda s, f: s.deployment.requeue_ended(f, True),
+    "append_event": lambda s, f: s.events.append_event(f, "run.ended", "key", {}),
+    "begin_export": lambda s, f: s.exports.begin_export(f),
+    "record_export": lambda s, f: s.exports.record_export(f, "done", None, None),
+    "record_corrections": lambda s, f: s.corrections.record_corrections(
         f.run_id, [Correction(CorrectionKind.REPAIR, "QUEUED", "LOST")], fence=f
     ),
 }
@@ -70,15 +71,16 @@ FOR_PAST_ATTEMPTS = {"begin_export", "record_export"}
 def everything(world: World, fence: Fence) -> list[object]:
     s, run_id = world.store, fence.run_id
     return [
-        s.get_run(run_id), s.list_tasks(run_id, superseded=True), s.transitions(run_id), s.corrections(run_id),
-        s.cancellations(run_id), s.exports(run_id), s.properties(run_id), s.events_after(0),
+        s.runs.get_run(run_id), s.tasks.list_tasks(run_id, superseded=True), s.runs.transitions(run_id),
+        s.corrections.list_corrections(run_id), s.runs.cancellations(run_id), s.exports.list_exports(run_id),
+        s.runs.properties(run_id), s.events.events_after(0),
     ]  # fmt: skip
 
 
 def test_every_method_with_a_fence_is_tried() -> None:
     takes_fence = {
-        name for name, method in vars(RunStore).items()
-        if inspect.isfunction(method) and "fence" in inspect.signature(method).parameters
+        name for name, method in methods().items()
+        if "fence" in inspect.signature(method).parameters
     }  # fmt: skip
     assert set(FENCED) == takes_fence
 
@@ -115,22 +117,22 @@ def together(*calls: Callable[[], Any]) -> list[Any]:
 
 
 def test_twenty_creates_with_one_request_id(world: World) -> None:
-    handles = together(*[lambda: world.store.create_run(request(50), "r1", OWNER)] * 20)
+    handles = together(*[lambda: world.store.initiation.create_run(request(50), "r1", OWNER)] * 20)
     assert [h for h in handles if h != handles[0]] == []
-    assert len(world.store.list_runs()) == 1
-    assert world.store.count_tasks(handles[0].run_id).by_status == {"QUEUED": 50}
+    assert len(world.store.runs.list_runs()) == 1
+    assert world.store.tasks.count_tasks(handles[0].run_id).by_status == {"QUEUED": 50}
 
 
 def test_twenty_owners_of_one_request_id(world: World) -> None:
     owners = [Owner(f"w{n}", f"chain-{n}") for n in range(20)]
-    answers = together(*[lambda o=o: world.store.create_run(request(), "r1", o) for o in owners])
+    answers = together(*[lambda o=o: world.store.initiation.create_run(request(), "r1", o) for o in owners])
     assert sum(isinstance(a, DuplicateRequest) for a in answers) == 19
-    assert len(world.store.list_runs()) == 1
+    assert len(world.store.runs.list_runs()) == 1
 
 
 def test_reservations_and_a_creation_at_once(world: World) -> None:
-    reserve: Callable[[], Any] = lambda: world.store.reserve_run(request(), "r1")  # noqa: E731
-    answers = together(*[reserve] * 8, lambda: world.store.create_run(request(), "r1", OWNER))
+    reserve: Callable[[], Any] = lambda: world.store.initiation.reserve_run(request(), "r1")  # noqa: E731
+    answers = together(*[reserve] * 8, lambda: world.store.initiation.create_run(request(), "r1", OWNER))
     assert sum(new for _, new in answers[:8]) <= 1
     assert answers[8].run_id == answers[0][0].run_id
 
@@ -143,7 +145,7 @@ def test_two_claims_at_once(world: World) -> None:
         return owner != OWNER
 
     answers = together(
-        *[lambda o=o: world.store.claim_run(RunRequest(run_id=fence.run_id), o, is_open) for o in owners]
+        *[lambda o=o: world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), o, is_open) for o in owners]
     )
     assert sum(isinstance(a, RunIsLive) for a in answers) == 3
     [winner] = [a for a in answers if not isinstance(a, Exception)]
@@ -154,25 +156,25 @@ def test_two_claims_at_once(world: World) -> None:
 def test_a_stop_against_an_offer(world: World, round_: int) -> None:
     fence = world.run(tasks=10)
     (offered, stop), _ = together(
-        lambda: world.store.offer_tasks(fence, 10, None, world.clock.now),
-        lambda: world.store.record_stop(fence.run_id, world.stop(), "s1"),
+        lambda: world.store.deployment.offer_tasks(fence, 10, None, world.clock.now),
+        lambda: world.store.stops.record_stop(fence.run_id, world.stop(), "s1"),
     )
     assert (len(offered), stop) in ((10, None), (0, world.stop()))
-    assert world.store.offer_tasks(fence, 10, None, world.clock.now)[0] == []
+    assert world.store.deployment.offer_tasks(fence, 10, None, world.clock.now)[0] == []
 
 
 @pytest.mark.parametrize("round_", range(5))
 def test_a_stop_against_the_end(world: World, round_: int) -> None:
     fence = world.deployed()
     world.execute(fence)
-    [task] = world.store.found_state(fence).tasks
+    [task] = world.store.looks.found_state(fence).tasks
     world.look(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=good_end(START))])
     ended, stopped = together(
-        lambda: world.end(fence), lambda: world.store.record_stop(fence.run_id, world.stop(), "s1")
+        lambda: world.end(fence), lambda: world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
     )
     assert ended.status is RunStatus.COMPLETED
     assert world.row(fence) == ended
-    assert (stopped.status is RunStatus.COMPLETED) == (world.store.cancellations(fence.run_id) == [])
+    assert (stopped.status is RunStatus.COMPLETED) == (world.store.runs.cancellations(fence.run_id) == [])
 
 
 def test_events_become_visible_in_their_order(world: World) -> None:
@@ -184,7 +186,7 @@ def test_events_become_visible_in_their_order(world: World) -> None:
         last = 0
         while True:
             finished = done.is_set()
-            for one in world.store.events_after(last):
+            for one in world.store.events.events_after(last):
                 found.append(one.seq)
                 last = one.seq
             if finished:
@@ -195,12 +197,12 @@ def test_events_become_visible_in_their_order(world: World) -> None:
 
     def write(fence: Fence) -> None:
         for n in range(15):
-            world.store.append_event(fence, "run.note", f"{fence.run_id}/{n}", {})
+            world.store.events.append_event(fence, "run.note", f"{fence.run_id}/{n}", {})
 
     together(*[lambda f=f: write(f) for f in fences])
     done.set()
     reader.join()
-    assert found == [e.seq for e in world.store.events_after(0, limit=10_000)]
+    assert found == [e.seq for e in world.store.events.events_after(0, limit=10_000)]
     assert len(found) == 8 + 8 * 15
 
 
@@ -208,9 +210,9 @@ def test_events_become_visible_in_their_order(world: World) -> None:
 
 
 @contextmanager
-def lost_answer(store: SqlRunStore, after: int = 0) -> Iterator[None]:
+def lost_answer(store: SqlStore, after: int = 0) -> Iterator[None]:
     """The commit ``after`` so many others happens, but its caller is told that the connection was lost."""
-    engine = store._db.engine
+    engine = store.database.engine
     real = engine.dialect.do_commit
     answers = iter([True] * after + [False])
 
@@ -227,15 +229,15 @@ def lost_answer(store: SqlRunStore, after: int = 0) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", sorted(set(FENCED) - {"found_state", "staged", "unstopped"}))
-def test_a_retry_after_a_lost_answer_changes_nothing_more(world: World, store: SqlRunStore, name: str) -> None:
+def test_a_retry_after_a_lost_answer_changes_nothing_more(world: World, store: SqlStore, name: str) -> None:
     fence = world.run(tasks=2)
     if name in ("mark_stopping", "apply_findings", "apply_details", "end_run"):
         world.deploy(fence)
     if name in ("apply_findings", "apply_details"):
-        tasks = store.found_state(fence).tasks
+        tasks = store.looks.found_state(fence).tasks
         world.stage(fence, [seen(t, Phase.GONE, START) for t in tasks])
     if name == "end_run":
-        tasks = store.found_state(fence).tasks
+        tasks = store.looks.found_state(fence).tasks
         world.look(fence, [seen(t, Phase.GONE, START) for t in tasks])
     with lost_answer(store), pytest.raises(StoreUnavailable, match="Lost connection"):
         FENCED[name](store, fence)
@@ -246,44 +248,44 @@ def test_a_retry_after_a_lost_answer_changes_nothing_more(world: World, store: S
 
 
 @pytest.mark.parametrize("what", ["reserve", "create", "claim", "take over"])
-def test_a_retried_beginning(world: World, store: SqlRunStore, what: str) -> None:
+def test_a_retried_beginning(world: World, store: SqlStore, what: str) -> None:
     if what == "claim":
-        world.store.reserve_run(request(2), "r1")
+        world.store.initiation.reserve_run(request(2), "r1")
     if what == "take over":
         world.deployed(tasks=2)
-    found = store.find_run("r1")
+    found = store.runs.find_run("r1")
     calls: dict[str, Callable[[], object]] = {
-        "reserve": lambda: store.reserve_run(request(2), "r1"),
-        "create": lambda: store.create_run(request(2), "r1", OWNER),
-        "claim": lambda: store.claim_run(RunRequest(run_id=found and found.run_id), OWNER, closed),
-        "take over": lambda: store.claim_run(RunRequest(run_id=found and found.run_id), OTHER, closed),
+        "reserve": lambda: store.initiation.reserve_run(request(2), "r1"),
+        "create": lambda: store.initiation.create_run(request(2), "r1", OWNER),
+        "claim": lambda: store.initiation.claim_run(RunRequest(run_id=found and found.run_id), OWNER, closed),
+        "take over": lambda: store.initiation.claim_run(RunRequest(run_id=found and found.run_id), OTHER, closed),
     }
     # The first transaction of a take-over only finds out whom to ask about.
     with lost_answer(store, after=int(what == "take over")), pytest.raises(StoreUnavailable):
         calls[what]()
-    [row] = store.list_runs()
-    transitions = store.transitions(row.run_id)
+    [row] = store.runs.list_runs()
+    transitions = store.runs.transitions(row.run_id)
     calls[what]()
-    assert store.list_runs() == [row]
-    assert store.transitions(row.run_id) == transitions
-    assert len(store.list_tasks(row.run_id)) == 2
+    assert store.runs.list_runs() == [row]
+    assert store.runs.transitions(row.run_id) == transitions
+    assert len(store.tasks.list_tasks(row.run_id)) == 2
 
 
-def test_a_failure_in_the_middle_leaves_nothing(world: World, store: SqlRunStore) -> None:
+def test_a_failure_in_the_middle_leaves_nothing(world: World, store: SqlStore) -> None:
     fence = world.deployed(tasks=3)
-    world.stage(fence, [seen(t, Phase.GONE, START) for t in store.found_state(fence).tasks])
+    world.stage(fence, [seen(t, Phase.GONE, START) for t in store.looks.found_state(fence).tasks])
     before = everything(world, fence)
 
     def fail(_c: object, _cursor: object, statement: str, *_: object) -> None:
         if "outbox_counter" in statement:
             raise OperationalError(statement, None, Exception("disk full"))
 
-    event.listen(store._db.engine, "before_cursor_execute", fail)
+    event.listen(store.database.engine, "before_cursor_execute", fail)
     with pytest.raises(StoreUnavailable, match="disk full"):
-        store.apply_findings(fence, "look")
-    event.remove(store._db.engine, "before_cursor_execute", fail)
+        store.looks.apply_findings(fence, "look")
+    event.remove(store.database.engine, "before_cursor_execute", fail)
     assert everything(world, fence) == before
-    assert store.apply_findings(fence, "look").by_status == {"LOST": 3}
+    assert store.looks.apply_findings(fence, "look").by_status == {"LOST": 3}
 
 
 def test_an_end_while_tasks_live_writes_nothing(world: World) -> None:
@@ -301,7 +303,7 @@ def test_runs_side_by_side_do_not_wait_for_each_other_in_circles(world: World) -
         fence = world.deployed(f"r{n}", 30, owner=Owner(f"w{n}", f"first-{n}"))
         world.execute(fence)
         if n % 3 == 0:
-            world.store.record_stop(fence.run_id, world.stop(), "s")
+            world.store.stops.record_stop(fence.run_id, world.stop(), "s")
         world.finish(fence, failed=[0, 7])
         second = world.resume(fence, Owner(f"w{n}", f"second-{n}"))
         world.deploy(second)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, RunStatus, StopIntent, verdict
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, TaskState, TaskStatus, reconcile
-from crawler_lifecycle.ports import Deployed, Fence, Finding, Look, LookReport, Owner, RunRow, RunStore
+from crawler_lifecycle.ports import Deployed, Fence, Look, LookReport, Owner, RunRow, Store, TaskFinding
 
 START = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 OWNER = Owner("crawl/services/r1", "chain-1")
@@ -55,12 +55,12 @@ def never_asked(owner: Owner) -> bool:
 class World:
     """A store, its clock, and one run after another."""
 
-    store: RunStore
+    store: Store
     clock: Clock
 
     def run(self, request_id: str = "r1", tasks: int | None = None, owner: Owner = OWNER, **fields: object) -> Fence:
         """A new run that nothing was deployed for."""
-        handle = self.store.create_run(request(tasks, **fields), request_id, owner)
+        handle = self.store.initiation.create_run(request(tasks, **fields), request_id, owner)
         return Fence(handle.run_id, handle.attempt, owner.first_run_id, handle.run_uid)
 
     def deployed(self, request_id: str = "r1", tasks: int | None = None, **fields: object) -> Fence:
@@ -71,42 +71,42 @@ class World:
 
     def deploy(self, fence: Fence, limit: int = 100_000, state: str = "created") -> list[int]:
         """Offer and answer; the indexes that were offered."""
-        offered, _ = self.store.offer_tasks(fence, limit, None, self.clock.now + timedelta(seconds=25))
+        offered, _ = self.store.deployment.offer_tasks(fence, limit, None, self.clock.now + timedelta(seconds=25))
         answers = [
             Deployed(
                 t.index, state, f"crawl-{fence.run_id}-{t.index}-{fence.attempt}", f"uid-{fence.attempt}-{t.index}"
             )
             for t in offered
         ]
-        self.store.record_deployed(fence, "local", answers, self.clock.now)
+        self.store.deployment.record_deployed(fence, "local", answers, self.clock.now)
         return [task.index for task in offered]
 
     def look(self, fence: Fence, observations: Sequence[Observation], source: str = "look") -> LookReport:
         """A look that is compared, staged and applied, as the activities do it."""
         report = self.stage(fence, observations, source)
-        self.store.apply_details(fence)
-        self.store.apply_findings(fence, source)
+        self.store.looks.apply_details(fence)
+        self.store.looks.apply_findings(fence, source)
         return report
 
     def stage(self, fence: Fence, observations: Sequence[Observation], source: str = "look") -> LookReport:
-        state = self.store.found_state(fence)
+        state = self.store.looks.found_state(fence)
         tasks = {(task.index, task.attempt): task for task in state.tasks}
         findings = []
         for observation in observations:
             task = tasks.get((observation.index, observation.attempt))
             change = task and reconcile(task, observation, state.stop, due_at=self.clock.now)
             if change:
-                findings.append(Finding(change, observation))
+                findings.append(TaskFinding(change, observation))
         look = Look(self.clock.now, 0.1, list(observations))
-        return self.store.record_look(fence, look, findings, self.clock.now + timedelta(minutes=1), source)
+        return self.store.looks.record_look(fence, look, findings, self.clock.now + timedelta(minutes=1), source)
 
     def execute(self, fence: Fence) -> None:
         """Every unsettled task is seen executing, and the run has started."""
-        tasks = self.store.found_state(fence).tasks
+        tasks = self.store.looks.found_state(fence).tasks
         self.look(
             fence, [seen(t, Phase.EXECUTING, self.clock.now, changed_at=self.clock.now, uid=t.uid) for t in tasks]
         )
-        self.store.mark_started(fence, self.clock.now)
+        self.store.deployment.mark_started(fence, self.clock.now)
 
     def finish(self, fence: Fence, failed: Sequence[int] = ()) -> RunRow:
         """Every unsettled task is seen ended, and the run is judged."""
@@ -119,20 +119,20 @@ class World:
                 counters=Counters(10, 5, 0, 1000),
                 end=good_end(self.clock.now) if task.index not in failed else bad_end(self.clock.now),
             )
-            for task in self.store.found_state(fence).tasks
+            for task in self.store.looks.found_state(fence).tasks
         ]
         self.look(fence, observations)
         return self.end(fence)
 
     def end(self, fence: Fence) -> RunRow:
-        return self.store.end_run(fence, lambda groups, stop: verdict(groups, stop))
+        return self.store.completion.end_run(fence, lambda groups, stop: verdict(groups, stop))
 
     def resume(self, fence: Fence, owner: Owner = OTHER, **fields: object) -> Fence:
         """The next attempt of the run, with its ended tasks queued again."""
         wanted = RunRequest(run_id=fence.run_id, **fields)  # type: ignore[arg-type]
-        handle = self.store.claim_run(wanted, owner, closed)
+        handle = self.store.initiation.claim_run(wanted, owner, closed)
         after = replace(fence, attempt=handle.attempt, owner_run_id=owner.first_run_id)
-        self.store.requeue_ended(after, handle.rerun)
+        self.store.deployment.requeue_ended(after, handle.rerun)
         return after
 
     def stop(self, by: str | None = "ann", **fields: object) -> StopIntent:
@@ -142,12 +142,12 @@ class World:
         return self.row(fence).status
 
     def row(self, fence: Fence) -> RunRow:
-        row = self.store.get_run(fence.run_id)
+        row = self.store.runs.get_run(fence.run_id)
         assert row is not None
         return row
 
     def statuses(self, fence: Fence) -> dict[int, TaskStatus]:
-        return {task.task_index: task.status for task in self.store.list_tasks(fence.run_id, limit=100_000)}
+        return {task.task_index: task.status for task in self.store.tasks.list_tasks(fence.run_id, limit=100_000)}
 
 
 def good_end(at: datetime) -> End:

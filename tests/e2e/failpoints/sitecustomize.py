@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 TARGET = "crawler_lifecycle.compose"
-PARTS = ("store", "cluster", "scheduler", "archive", "sink", "notifier")
+PARTS = ("cluster", "scheduler", "archive", "sink", "notifier")
 
 
 def run_of(args: tuple[Any, ...]) -> str:
@@ -70,6 +70,10 @@ def arm(compose: Any, folder: Path) -> None:
 
     def activities_of(role: str, parts: Any, *more: Any, **options: Any) -> Any:
         held = {name: Held(getattr(parts, name), folder, role, name) for name in PARTS}
+        store = parts.store
+        ports = [field.name for field in dataclasses.fields(store) if field.name != "database"]
+        behind = {name: Held(getattr(store, name), folder, role, "store") for name in ports}
+        held["store"] = dataclasses.replace(store, **behind)
         return original(role, dataclasses.replace(parts, **held), *more, **options)
 
     compose.activities_of = activities_of

@@ -149,7 +149,7 @@ class Cluster:
         store = self.plane.parts["etcd"]
         store.signal(signal.SIGSTOP)
         try:
-            until(store.stands_still, "an etcd that stands still", 60, pause_s=0.005)
+            until(store.stands_still, "an etcd that stands still", 150, pause_s=0.005)
             shutil.copytree(self.plane.data, target)
         finally:
             store.signal(signal.SIGCONT)
@@ -209,7 +209,7 @@ class Cluster:
         full = f"{name}-{next(_numbers)}"
         self.admin.post("/api/v1/namespaces", {"metadata": {"name": full, "labels": dict(labels or {})}})
         path = f"/api/v1/namespaces/{full}/serviceaccounts/default"
-        until(lambda: self.admin.find(path), f"the default service account of {full}", 60, pause_s=0.05)
+        until(lambda: self.admin.find(path), f"the default service account of {full}", 150, pause_s=0.05)
         return full
 
     def quota(self, namespace: str, name: str, hard: Mapping[str, str]) -> None:
@@ -222,7 +222,7 @@ class Cluster:
             f"{path}/resourcequotas", {"metadata": {"name": name}, "spec": {"hard": {**hard, "secrets": "0"}}}
         )
         secret, words = {"metadata": {"name": "none"}}, f"exceeded quota: {name}"
-        until(lambda: self.refuses(f"{path}/secrets", secret, words), f"the quota {name} in force", 60, pause_s=0.05)
+        until(lambda: self.refuses(f"{path}/secrets", secret, words), f"the quota {name} in force", 150, pause_s=0.05)
 
     def refuses(self, path: str, body: object, words: str) -> bool:
         """Whether this would be refused in these words, were it to be created now."""

@@ -243,7 +243,7 @@ class Kwok:
         self.part.start()
         for name in self.nodes:
             admin.ensure("/api/v1/nodes", self._node(name, tainted=tainted))
-        until(lambda: self._ready(admin), f"{len(self.nodes)} ready kwok nodes", 60, [self.part])
+        until(lambda: self._ready(admin), f"{len(self.nodes)} ready kwok nodes", 150, [self.part])
 
     def start_again(self, admin: Admin) -> None:
         """Start it once more. The leases of the one before, which was somebody else, would hold it up for 40 s."""

@@ -161,13 +161,13 @@ class Node:
             raise ClusterFailed(f"{program} of {self.name} does not run")
         os.kill(pid, number)
         if number == signal.SIGKILL:
-            until(lambda: self.inner_pid(program) != pid, f"the end of {program}", 60, pause_s=0.02)
+            until(lambda: self.inner_pid(program) != pid, f"the end of {program}", 150, pause_s=0.02)
 
     def start_inner(self, program: str) -> None:
         """Start the kubelet or containerd again after it was killed."""
         init = self._children(self.part.pid)[0]
         os.kill(init, signal.SIGUSR1 if program == "kubelet" else signal.SIGUSR2)
-        until(lambda: self.inner_pid(program), f"{program} of {self.name}", 60, [self.part], pause_s=0.02)
+        until(lambda: self.inner_pid(program), f"{program} of {self.name}", 150, [self.part], pause_s=0.02)
 
     def wait_gone(self) -> None:
         """Return when no process of the node is left: the kernel ends them after its first one."""
@@ -180,4 +180,4 @@ class Node:
                             return True
             return False
 
-        until(lambda: not left(), f"the end of the processes of {self.name}", 60, pause_s=0.02)
+        until(lambda: not left(), f"the end of the processes of {self.name}", 150, pause_s=0.02)

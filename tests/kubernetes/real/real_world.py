@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.cli.cluster_access import Place
-from crawler_lifecycle.cli.stack import Stack
+from crawler_lifecycle.cli.cluster_access import ClusterAccess
+from crawler_lifecycle.cli.stack.stack import Stack
 from tests.e2e.world import QUICK, TERMINAL, World, until
 from tests.kubernetes.cluster import images
 from tests.kubernetes.cluster.cluster import Cluster
@@ -66,7 +66,7 @@ class RealWorld(World):
             services=6,
             only_free_ports=True,
             crawlers=catalogue,
-            kubernetes=Place(self.cluster.kubeconfig, None, self.namespace, None, self.cluster.places.gateway),
+            kubernetes=ClusterAccess(self.cluster.kubeconfig, None, self.namespace, None, self.cluster.places.gateway),
             say=self.said.append,
         )
 

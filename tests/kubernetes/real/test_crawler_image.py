@@ -22,11 +22,12 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.adapters.archive import open_archive
-from crawler_lifecycle.adapters.archive.bundles import S3Bundles
-from crawler_lifecycle.adapters.kubernetes.api import Api
-from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
-from crawler_lifecycle.adapters.kubernetes.files import task_files
-from crawler_lifecycle.domain.crawler import Argument, CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.adapters.archive.bundles.reader import S3Bundles
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+from crawler_lifecycle.adapters.kubernetes.files.sources import task_files
+from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.domain.arguments import Argument
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.pod import PodOptions
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.ports import Deployment, QueuedTask, TaskRef
@@ -178,7 +179,7 @@ class Namespace:
         return found["exitCode"], json.loads(found["message"])
 
 
-def _until(found: Callable[[], Any], seconds: float = 90) -> Any:
+def _until(found: Callable[[], Any], seconds: float = 150) -> Any:
     end = time.monotonic() + seconds
     while not (answer := found()):
         assert time.monotonic() < end, f"it did not come within {seconds:g} s"
@@ -340,8 +341,8 @@ def _tidied(volume: Path) -> None:
     code = """
 import os, sys
 from pathlib import Path
-from crawler_lifecycle.adapters.kubernetes.volume import VolumePlace
-from crawler_lifecycle.domain.run import RunRef
+from crawler_lifecycle.adapters.kubernetes.files.volume import VolumePlace
+from crawler_lifecycle.domain.run_ref import RunRef
 os.setgroups([]); os.setgid(1000); os.setuid(1000)
 place, run = VolumePlace(Path(sys.argv[1])), RunRef(7, sys.argv[2])
 assert place.runs() == {str(run)}

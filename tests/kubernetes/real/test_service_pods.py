@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes import labels, rights
+from crawler_lifecycle.adapters.kubernetes import labels, rbac
 from crawler_lifecycle.cli.gateway import Gateway
 from tests.e2e.world import QUICK
 from tests.kubernetes.cluster.cluster import Cluster
@@ -102,7 +102,7 @@ def test_no_process_of_ours_has_more_than_restricted_allows(installed: Installat
         assert next(options for _, place, _, options, *_ in mounts if place == "/").startswith("ro,")
         assert (process / "cwd").readlink() == Path("/var/lib/crawler-lifecycle")
         account = f"/proc/{process.name}/root/var/run/secrets/kubernetes.io/serviceaccount/token"
-        assert Path(account).exists() is (component in rights.COMPONENTS), component
+        assert Path(account).exists() is (component in rbac.COMPONENTS), component
 
 
 def processes_of(pod: Document) -> list[Path]:
@@ -128,7 +128,7 @@ def test_the_doctor_finds_nothing_wrong_in_any_pod(installed: Installation) -> N
         for component, report in zip(COMPONENTS, threads.map(examined, COMPONENTS), strict=True):
             bad = [line for line in report["checks"] if line["level"] != "ok"]
             assert bad == [], component
-            if component in rights.COMPONENTS:
+            if component in rbac.COMPONENTS:
                 text = next(line["text"] for line in report["checks"] if line["check"] == "rights")
                 assert text == f"{component} has its rights, as system:serviceaccount:{SERVICES}:{component}"
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import TaskRef

@@ -282,11 +282,11 @@ def cases(world: World, run: RunRow, number: int) -> list[Case]:
     store, recorder = world.lab.store, world.recorder
     jobs, pods = {job.uid: job for job in recorder.jobs}, recorder.pods
     transitions, after = [], 0
-    while page := store.transitions(run.run_id, after):
+    while page := store.runs.transitions(run.run_id, after):
         transitions += page
         after = page[-1].seq
-    corrections = store.corrections(run.run_id)
-    rows: list[TaskRow] = store.list_tasks(run.run_id, superseded=True)
+    corrections = store.corrections.list_corrections(run.run_id)
+    rows: list[TaskRow] = store.tasks.list_tasks(run.run_id, superseded=True)
     found = []
     for row in rows:
         key = (row.run_id, row.task_index, row.attempt)
@@ -308,7 +308,7 @@ def cases(world: World, run: RunRow, number: int) -> list[Case]:
 def stops_of(world: World, run: RunRow, number: int, row: TaskRow) -> Stops:
     """What was asked while the row could hear it."""
     asked = [stop for stop in world.runs[number].stops if stop.error is None]
-    logged = [c for c in world.lab.store.cancellations(run.run_id) if c["attempt"] >= row.attempt]
+    logged = [c for c in world.lab.store.runs.cancellations(run.run_id) if c["attempt"] >= row.attempt]
     limits = frozenset({"timed_out"} if "run_timeout_s" in CRAWLERS[run.crawler].limits else ())
     if not logged:
         return Stops(limits=limits)

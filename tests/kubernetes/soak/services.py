@@ -23,20 +23,21 @@ from temporalio.worker import Worker
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.adapters.database import open_store
-from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
-from crawler_lifecycle.adapters.kubernetes.deployer import KubernetesDeployer
-from crawler_lifecycle.adapters.kubernetes.observer import KubernetesObserver
-from crawler_lifecycle.adapters.temporal import TemporalDirectory
-from crawler_lifecycle.beating import Beating
-from crawler_lifecycle.client import Lifecycle
+from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
+from crawler_lifecycle.background import Beside
 from crawler_lifecycle.compose import ROLES, Parts, activities_of, workflows_of
 from crawler_lifecycle.domain.audit import AuditRules
-from crawler_lifecycle.ports import RunStore
-from crawler_lifecycle.releasing import Releaser
+from crawler_lifecycle.ports import Store
 from crawler_lifecycle.settings import ClusterSettings
-from crawler_lifecycle.temporal import plugin
-from crawler_lifecycle.waking import Waker
+from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.temporal.directory import TemporalDirectory
+from crawler_lifecycle.temporal.heartbeats import HeartbeatInterceptor
+from crawler_lifecycle.temporal.plugin import plugin
+from crawler_lifecycle.worker.finalizer_release import Releaser
+from crawler_lifecycle.worker.wake_ups import Waker
 from crawler_lifecycle.workflows.policies import DEAD_S, POLICIES
 from tests.kubernetes.cluster.processes import Part
 from tests.kubernetes.kube_lab import KubeScheduler
@@ -67,13 +68,13 @@ class Place:
         return Part(kind, command, folder / f"{kind}.log", {"PYTHONPATH": str(ROOT)})
 
 
-async def worker(place: Place, client: Client, api: Api, store: RunStore, over: asyncio.Event) -> None:
+async def worker(place: Place, client: Client, api: Api, store: Store, over: asyncio.Event) -> None:
     """All roles, and what lets go of ends."""
     cluster = KubernetesCluster(api)
     settings = ClusterSettings(kind="kubernetes", namespace=place.namespace, service_account=place.service_account)
     scheduler = KubeScheduler(KubernetesDeployer(api, settings), dict(CRAWLERS))
     outside, catalogue = Outside(), DictCatalogue(dict(CRAWLERS))
-    directory = TemporalDirectory(asyncio.get_running_loop(), client)
+    directory = TemporalDirectory(asyncio.get_running_loop(), Workflows(client))
     parts = Parts(store, cluster, catalogue, scheduler, outside, outside, outside, directory, RULES)
     async with AsyncExitStack() as stack:
         for role, queue in ROLES.items():
@@ -84,11 +85,13 @@ async def worker(place: Place, client: Client, api: Api, store: RunStore, over: 
                 activities=activities_of(role, parts),
                 activity_executor=stack.enter_context(ThreadPoolExecutor(THREADS)),
                 max_concurrent_activities=THREADS,
-                interceptors=[Beating([name for name, policy in POLICIES.items() if policy.beaten])],
+                interceptors=[HeartbeatInterceptor([name for name, policy in POLICIES.items() if policy.beaten])],
                 max_heartbeat_throttle_interval=timedelta(seconds=DEAD_S / 3),
             )
             await stack.enter_async_context(made)
-        await Releaser(cluster, store, turn_s=0.5).run(over)
+        beside = await stack.enter_async_context(Beside())
+        beside.start(Releaser(cluster, store.tasks, turn_s=0.5).run())
+        await over.wait()
 
 
 async def serve(place: Place, kind: str) -> None:
@@ -102,7 +105,9 @@ async def serve(place: Place, kind: str) -> None:
     if kind == "worker":
         await worker(place, client, api, store, over)
     else:
-        await Waker(KubernetesObserver(api), store, Lifecycle(client).look_now).run(over)
+        async with Beside() as beside:
+            beside.start(Waker(KubernetesObserver(api), store.wake_ups, Workflows(client).look_now).run())
+            await over.wait()
 
 
 if __name__ == "__main__":

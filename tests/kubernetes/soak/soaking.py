@@ -11,7 +11,7 @@ from pathlib import Path
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from crawler_lifecycle.adapters.kubernetes.holding import held, let_go
+from crawler_lifecycle.adapters.kubernetes.jobs.held_pods import list_held, remove_finalizer
 from crawler_lifecycle.ports import RunRow
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.soak.judge import Case, cases, evidence, judge_pods, judge_run, judge_task
@@ -132,8 +132,8 @@ async def _released(here: World, verdict: Verdict) -> None:
     await here.until(lambda: not _held(here), 15)
     for run_id, text in _held(here):
         verdict.violations.append(f"run id {run_id}: {text}\n" + "\n".join(here.recorder.trail(f"crawl-{run_id}-")))
-    for pod in await asyncio.to_thread(held, here.rights.api):
-        await asyncio.to_thread(let_go, here.rights.api, pod)
+    for pod in await asyncio.to_thread(list_held, here.rights.api):
+        await asyncio.to_thread(remove_finalizer, here.rights.api, pod)
     left = [p["metadata"]["name"] for p in here.pods() if FINALIZER in p["metadata"].get("finalizers", [])]
     if left:
         verdict.violations.append(f"our finalizer holds {left} after release")
@@ -145,7 +145,7 @@ def _held(here: World) -> list[tuple[int, str]]:
         if pod.removed is not None or FINALIZER not in pod.last["metadata"].get("finalizers", []):
             continue
         run, _, _ = pod.key
-        rows = here.lab.store.recorded_tasks([pod.key])
+        rows = here.lab.store.tasks.recorded_tasks([pod.key])
         proved = not rows or rows[0].exit_code is not None or pod.done is None
         if proved:  # an end without evidence keeps its evidence, for an audit to compare
             found.append((run, f"our finalizer holds {pod.name}, whose row is {rows}"))
@@ -197,6 +197,6 @@ def _violation(here: World, number: int, run: RunRow, mine: Sequence[Case], text
             lines.append(f"    {t.from_status} -> {t.to_status} at {when} by {t.source} {dict(t.evidence)}")
         lines += [f"    correction {c.kind}: {c.believed} -> {c.truth}, {dict(c.evidence)}" for c in case.corrections]
         lines += evidence(case.pods, case.job)
-    lines += [f" cancellations: {here.lab.store.cancellations(run.run_id)}", " who asked the API server:"]
+    lines += [f" cancellations: {here.lab.store.runs.cancellations(run.run_id)}", " who asked the API server:"]
     lines += [f"  {line}" for line in here.recorder.trail(f"crawl-{run.run_id}-")]
     return "\n".join(lines)

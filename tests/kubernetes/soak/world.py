@@ -84,7 +84,7 @@ class World:
 
     def row(self, number: int) -> RunRow | None:
         """The row of a planned run, once it has one."""
-        found: RunRow | None = self.lab.store.find_run(f"soak-{number}")
+        found: RunRow | None = self.lab.store.runs.find_run(f"soak-{number}")
         return found
 
     async def signal(self, number: int, name: str, *args: object, force: bool = False) -> None:

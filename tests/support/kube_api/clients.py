@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes import wire
-from crawler_lifecycle.adapters.kubernetes.api import Api
+from crawler_lifecycle.adapters.kubernetes.client import transport
+from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 
 if TYPE_CHECKING:
     from .server import FakeApiServer
@@ -44,7 +44,7 @@ def hurried(api: Api, whole_s: float = 0.5) -> Iterator[None]:
 def _limits(api: Api, silence_s: float, whole_s: float) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(api._wire, "_read_s", silence_s)
-        patch.setattr(wire, "WHOLE", whole_s / silence_s)
+        patch.setattr(transport, "WHOLE", whole_s / silence_s)
         yield
 
 

@@ -1,1 +1,1 @@
-"""Alembic migrations, run by ``crawler_lifecycle.adapters.database.upgrade``; there is no alembic.ini."""
+"""Migrations by Alembic, run by ``crawler_lifecycle.adapters.database.upgrade``; there is no alembic.ini."""

@@ -1,8 +1,8 @@
-"""Alembic's environment: it runs on the connection that ``schema.upgrade`` has opened and locked."""
+"""Alembic's environment: it uses the connection that ``schema_version.upgrade`` has opened and locked."""
 
 from alembic import context
 
-from crawler_lifecycle.adapters.database.tables import metadata
+from crawler_lifecycle.adapters.database.schema.tables import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

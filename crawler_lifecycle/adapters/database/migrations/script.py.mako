@@ -10,6 +10,9 @@ down_revision = ${repr(down_revision)}
 branch_labels = None
 depends_on = None
 
+#: The oldest schema whose builds still work on this one; every migration says it.
+WORKS_FROM = ${repr(up_revision)}
+
 
 def upgrade() -> None:
     ${upgrades if upgrades else "pass"}

@@ -1,4 +1,4 @@
-"""The first schema: runs, tasks, what is known about them, and the outbox."""
+"""The first schema: runs, tasks, what is known about them, the outbox, and what audits find."""
 
 from __future__ import annotations
 
@@ -13,29 +13,14 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
+#: The oldest schema whose builds still work on this one; every migration says it.
+WORKS_FROM = "0001"
+
 # Written out instead of imported: a migration must go on meaning what it meant when it was released.
 _KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _TIME = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql")
 _LONG = sa.Text()
 _JSON = sa.JSON()
-
-
-def _create(name: str, *parts: Any, **options: Any) -> None:
-    # A start on MySQL that was cut off leaves the tables it had made: DDL is not undone there.
-    op.create_table(
-        name,
-        *parts,
-        mysql_engine="InnoDB",
-        mysql_charset="utf8mb4",
-        mysql_collate="utf8mb4_bin",
-        if_not_exists=True,
-        **options,
-    )
-
-
-def _index(name: str, table: str, columns: list[str]) -> None:
-    if name not in {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}:
-        op.create_index(name, table, columns)
 
 
 def upgrade() -> None:
@@ -44,23 +29,31 @@ def upgrade() -> None:
     _worktables()
     _records()
     _outbox()
+    _audits()
+    _compatibility()
 
 
 def downgrade() -> None:
     for name in (
-        "outbox_delivery",
-        "outbox_event",
-        "outbox_counter",
-        "export_record",
-        "cancellation_log",
-        "correction",
-        "status_transition",
-        "task_change",
-        "task_observation",
         "task_log",
+        "outbox_delivery",
         "task_history",
+        "task_addition",
+        "status_transition",
+        "run_tag",
+        "outbox_event",
         "history_property",
+        "export_record",
+        "correction",
+        "cancellation_log",
+        "task_observation",
+        "task_finding",
+        "task_change",
+        "schema_compatibility",
         "run_history",
+        "outbox_counter",
+        "audit_report",
+        "audit_finding",
     ):
         op.drop_table(name)
 
@@ -69,6 +62,7 @@ def _runs() -> None:
     _create(
         "run_history",
         sa.Column("run_id", _KEY, primary_key=True, autoincrement=True),
+        sa.Column("run_uid", sa.String(32), nullable=False),
         sa.Column("request_id", sa.String(120), nullable=False),
         sa.Column("request_hash", sa.String(32), nullable=False),
         sa.Column("crawler", sa.String(63), nullable=False),
@@ -82,6 +76,8 @@ def _runs() -> None:
         sa.Column("owner_run_id", sa.String(64)),
         sa.Column("claim_resumed", sa.Boolean, nullable=False),
         sa.Column("claim_rerun", sa.Boolean, nullable=False),
+        sa.Column("claim_repair", sa.Boolean, nullable=False),
+        sa.Column("attempt_at", _TIME),
         sa.Column("requeued_attempt", sa.Integer, nullable=False),
         sa.Column("request", _JSON, nullable=False),
         sa.Column("requested_by", sa.String(255)),
@@ -96,10 +92,14 @@ def _runs() -> None:
         sa.Column("stop_escalated", sa.Boolean, nullable=False),
         sa.Column("stop_acted_at", _TIME),
         sa.Column("waiting_for", _LONG),
+        sa.Column("waiting_since", _TIME),
         sa.Column("look_error", _LONG),
+        sa.Column("look_error_since", _TIME),
         sa.Column("verified_at", _TIME),
+        sa.Column("look_ordered_at", _TIME),
         sa.Column("next_look_at", _TIME),
         sa.Column("last_progress_at", _TIME),
+        sa.Column("quiet_ms", sa.BigInteger),
         sa.Column("pages", sa.BigInteger),
         sa.Column("items", sa.BigInteger),
         sa.Column("errors", sa.BigInteger),
@@ -112,10 +112,25 @@ def _runs() -> None:
         sqlite_autoincrement=True,
     )
     _index("ix_run_history_crawler_run_id", "run_history", ["crawler", "run_id"])
+    _index("ix_run_history_crawler_status_run_id", "run_history", ["crawler", "status", "run_id"])
+    _index("ix_run_history_created_at", "run_history", ["created_at"])
+    _index("ix_run_history_ended_at_run_id", "run_history", ["ended_at", "run_id"])
     _index("ix_run_history_flow_id_run_id", "run_history", ["flow_id", "run_id"])
+    _index("ix_run_history_flow_id_status_run_id", "run_history", ["flow_id", "status", "run_id"])
+    _index("ix_run_history_outcome_run_id", "run_history", ["outcome", "run_id"])
+    _index("ix_run_history_overdue", "run_history", ["next_look_at", "status", "updated_at"])
+    _index("ix_run_history_run_uid", "run_history", ["run_uid"], unique=True)
+    _index("ix_run_history_stage_run_id", "run_history", ["stage", "run_id"])
     _index("ix_run_history_status_run_id", "run_history", ["status", "run_id"])
+    _index("ix_run_history_trigger_run_id", "run_history", ["trigger", "run_id"])
     _index("ix_run_history_unheard", "run_history", ["stop_acted_at", "status", "stop_requested_at"])
     _index("ix_run_history_unowned", "run_history", ["owner_run_id", "status", "created_at"])
+    _create(
+        "run_tag",
+        sa.Column("tag", sa.String(200), primary_key=True),
+        sa.Column("run_id", _KEY, sa.ForeignKey("run_history.run_id"), primary_key=True, autoincrement=False),
+    )
+    _index("ix_run_tag_run_id", "run_tag", ["run_id"])
     _create(
         "history_property",
         sa.Column("id", _KEY, primary_key=True, autoincrement=True),
@@ -144,6 +159,8 @@ def _tasks() -> None:
         sa.Column("cluster", sa.String(100)),
         sa.Column("cluster_name", sa.String(255)),
         sa.Column("cluster_uid", sa.String(100)),
+        sa.Column("cluster_place", sa.String(200)),
+        sa.Column("killed_at", _TIME),
         sa.Column("node", sa.String(255)),
         sa.Column("reason", _LONG),
         sa.Column("exit_code", sa.Integer),
@@ -153,8 +170,12 @@ def _tasks() -> None:
         sa.Column("errors", sa.BigInteger),
         sa.Column("bytes", sa.BigInteger),
         sa.Column("peak_memory", sa.BigInteger),
+        sa.Column("resumed", sa.Boolean),
+        sa.Column("resume_note", sa.String(200)),
         sa.Column("offered_until", _TIME),
         sa.Column("ever_seen", sa.Boolean, nullable=False),
+        sa.Column("absent_since", _TIME),
+        sa.Column("missed_at", _TIME),
         sa.Column("last_progress_at", _TIME),
         sa.Column("deployed_at", _TIME),
         sa.Column("started_at", _TIME),
@@ -163,6 +184,19 @@ def _tasks() -> None:
         sqlite_autoincrement=True,
     )
     _index("ix_task_history_current", "task_history", ["run_id", "superseded_by", "status", "task_index"])
+    _index("ix_task_history_run_id_task_id", "task_history", ["run_id", "task_id"])
+    _create(
+        "task_addition",
+        sa.Column("id", _KEY, primary_key=True, autoincrement=True),
+        sa.Column("run_id", _KEY, sa.ForeignKey("run_history.run_id"), nullable=False),
+        sa.Column("request_key", sa.String(120), nullable=False),
+        sa.Column("args_hash", sa.String(32), nullable=False),
+        sa.Column("first_index", sa.Integer, nullable=False),
+        sa.Column("tasks", sa.Integer, nullable=False),
+        sa.Column("created_at", _TIME, nullable=False),
+        sa.UniqueConstraint("run_id", "request_key", name="uq_task_addition_run_id_request_key"),
+        sqlite_autoincrement=True,
+    )
     _create(
         "task_log",
         sa.Column("task_id", _KEY, sa.ForeignKey("task_history.task_id"), primary_key=True, autoincrement=False),
@@ -182,10 +216,36 @@ def _worktables() -> None:
     )
     _index("ix_task_observation_run_id_task_index", "task_observation", ["run_id", "task_index"])
     _create(
+        "task_finding",
+        sa.Column("run_id", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("task_id", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("believed", sa.String(20), nullable=False),
+        sa.Column("terminal", sa.Boolean, nullable=False),
+        sa.Column("cluster_time", _TIME),
+        sa.Column("vouched_at", _TIME),
+        sa.Column("correction", sa.String(30)),
+        sa.Column("evidence", _JSON, nullable=False),
+        sa.Column("status", sa.String(20)),
+        sa.Column("outcome", sa.String(200)),
+        sa.Column("cause", _LONG),
+        sa.Column("reason", _LONG),
+        sa.Column("started_at", _TIME),
+        sa.Column("deployed_at", _TIME),
+        sa.Column("cluster_name", sa.String(255)),
+        sa.Column("cluster_uid", sa.String(100)),
+        sa.Column("node", sa.String(255)),
+        sa.Column("exit_code", sa.Integer),
+        sa.Column("exit_signal", sa.Integer),
+    )
+    _create(
         "task_change",
         sa.Column("run_id", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("task_id", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("believed", sa.String(20)),
+        sa.Column("cluster_time", _TIME),
+        sa.Column("lag_ms", sa.BigInteger),
+        sa.Column("correction", sa.String(30)),
+        sa.Column("evidence", _JSON),
         sa.Column("superseded_by", sa.BigInteger),
         sa.Column("status", sa.String(20)),
         sa.Column("status_since", _TIME),
@@ -203,7 +263,11 @@ def _worktables() -> None:
         sa.Column("errors", sa.BigInteger),
         sa.Column("bytes", sa.BigInteger),
         sa.Column("peak_memory", sa.BigInteger),
+        sa.Column("resumed", sa.Boolean),
+        sa.Column("resume_note", sa.String(200)),
         sa.Column("ever_seen", sa.Boolean),
+        sa.Column("absent_since", _TIME),
+        sa.Column("missed_at", _TIME),
         sa.Column("last_progress_at", _TIME),
         sa.Column("deployed_at", _TIME),
         sa.Column("started_at", _TIME),
@@ -245,7 +309,9 @@ def _records() -> None:
         sa.Column("created_at", _TIME, nullable=False),
         sqlite_autoincrement=True,
     )
+    _index("ix_correction_kind_id", "correction", ["kind", "id"])
     _index("ix_correction_run_id_id", "correction", ["run_id", "id"])
+    _index("ix_correction_summary", "correction", ["created_at", "kind", "lag_ms"])
     _create(
         "cancellation_log",
         sa.Column("id", _KEY, primary_key=True, autoincrement=True),
@@ -287,6 +353,7 @@ def _outbox() -> None:
         "outbox_event",
         sa.Column("seq", _KEY, primary_key=True, autoincrement=False),
         sa.Column("run_id", _KEY, sa.ForeignKey("run_history.run_id"), nullable=False),
+        sa.Column("run_uid", sa.String(32), nullable=False),
         sa.Column("attempt", sa.Integer, nullable=False),
         sa.Column("type", sa.String(50), nullable=False),
         sa.Column("event_key", sa.String(200)),
@@ -307,6 +374,69 @@ def _outbox() -> None:
         sa.UniqueConstraint("seq", "sink", name="uq_outbox_delivery_seq_sink"),
         sqlite_autoincrement=True,
     )
-    counter = sa.table("outbox_counter", sa.column("id"), sa.column("seq"))
-    if op.get_bind().execute(sa.select(counter.c.id)).first() is None:
-        op.execute(counter.insert().values(id=1, seq=0))
+    _first_row("outbox_counter", id=1, seq=0)
+
+
+def _audits() -> None:
+    _create(
+        "audit_finding",
+        sa.Column("id", _KEY, primary_key=True, autoincrement=True),
+        sa.Column("subject", sa.String(200), nullable=False),
+        sa.Column("kind", sa.String(40), nullable=False),
+        sa.Column("status", sa.String(20), nullable=False),
+        sa.Column("run_id", sa.BigInteger),
+        sa.Column("task_id", sa.BigInteger),
+        sa.Column("workflow_id", sa.String(1000)),
+        sa.Column("detail", _LONG, nullable=False),
+        sa.Column("evidence", _JSON, nullable=False),
+        sa.Column("first_seen", _TIME, nullable=False),
+        sa.Column("last_seen", _TIME, nullable=False),
+        sa.Column("repair", _LONG),
+        sa.Column("repaired_at", _TIME),
+        sa.UniqueConstraint("subject", name="uq_audit_finding_subject"),
+        sqlite_autoincrement=True,
+    )
+    _index("ix_audit_finding_status_last_seen", "audit_finding", ["status", "last_seen"])
+    _create(
+        "audit_report",
+        sa.Column("id", _KEY, primary_key=True, autoincrement=True),
+        sa.Column("audit_id", sa.String(200), nullable=False),
+        sa.Column("started_at", _TIME, nullable=False),
+        sa.Column("ended_at", _TIME, nullable=False),
+        sa.Column("report", _JSON, nullable=False),
+        sa.UniqueConstraint("audit_id", name="uq_audit_report_audit_id"),
+        sqlite_autoincrement=True,
+    )
+
+
+def _compatibility() -> None:
+    _create(
+        "schema_compatibility",
+        sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("works_from", sa.String(32), nullable=False),
+    )
+    _first_row("schema_compatibility", id=1, works_from=WORKS_FROM)
+
+
+def _create(name: str, *parts: Any, **options: Any) -> None:
+    # A start on MySQL that was cut off leaves the tables it had made: DDL is not undone there.
+    op.create_table(
+        name,
+        *parts,
+        mysql_engine="InnoDB",
+        mysql_charset="utf8mb4",
+        mysql_collate="utf8mb4_bin",
+        if_not_exists=True,
+        **options,
+    )
+
+
+def _index(name: str, table: str, columns: list[str], *, unique: bool = False) -> None:
+    if name not in {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}:
+        op.create_index(name, table, columns, unique=unique)
+
+
+def _first_row(name: str, **values: object) -> None:
+    table = sa.table(name, *(sa.column(column) for column in values))
+    if op.get_bind().execute(sa.select(table)).first() is None:
+        op.execute(table.insert().values(values))

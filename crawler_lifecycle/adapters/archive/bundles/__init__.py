@@ -1,0 +1,1 @@
+"""Bundles: supporting files that pods uploaded themselves."""

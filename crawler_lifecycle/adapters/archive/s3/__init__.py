@@ -1,0 +1,1 @@
+"""Archives in S3: multipart uploads, errors, and leftovers."""

@@ -1,0 +1,114 @@
+"""Errors of S3 in words: its code, its message, and the cure. Never a secret."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from botocore import exceptions
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
+
+from crawler_lifecycle.domain.errors import NotDelivered
+
+#: What every call of the client may raise.
+S3_ERRORS = (ClientError, BotoCoreError, ResponseParserError)
+
+_TEXT_MAX = 300
+_CREDENTIALS = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or the role of this machine"
+_EXPIRED = "the credentials have expired; renew them (the next try reads them again when they come from a role)"
+_REGION = "set AWS_REGION (AWS_DEFAULT_REGION) to the region of the bucket"
+_LATER = "the service has no capacity now; it is tried again by itself"
+
+_CURES: dict[str, str] = {
+    "NoSuchBucket": "create the bucket or correct {setting}",
+    "AccessDenied": "give the credentials the permissions that {page} lists",
+    "403": "give the credentials the permissions that {page} lists",
+    "AllAccessDisabled": "the bucket is closed; ask its owner, or set {setting} to another one",
+    "InvalidAccessKeyId": _CREDENTIALS,
+    "SignatureDoesNotMatch": _CREDENTIALS,
+    "InvalidToken": _CREDENTIALS,
+    "ExpiredToken": _EXPIRED,
+    "ExpiredTokenException": _EXPIRED,
+    "TokenRefreshRequired": _EXPIRED,
+    "RequestTimeTooSkewed": "the clock of this machine is wrong; set it",
+    "RequestExpired": "the clock of this machine is wrong; set it",
+    "PermanentRedirect": _REGION,
+    "AuthorizationHeaderMalformed": _REGION,
+    "IllegalLocationConstraintException": _REGION,
+    "SlowDown": _LATER,
+    "503": _LATER,
+    "404": "it was sent and is not there; check the bucket, AWS_ENDPOINT_URL, and rules that remove objects",
+    "ServiceUnavailable": _LATER,
+    "InternalError": _LATER,
+    "500": _LATER,
+    "BadDigest": "the bytes were damaged on their way; they are sent again",
+    "InvalidPart": "a part was lost or damaged; all are sent again",
+    "NoSuchUpload": "the upload was aborted by somebody else, or by a lifecycle rule; it starts again",
+    "EntityTooLarge": "the archive is larger than this service takes; lower bytes_max",
+    "QuotaExceeded": "the bucket is full; make room",
+    "XMinioStorageFull": "the storage is full; make room",
+    "KMS.DisabledException": "the bucket's encryption key is disabled; enable it",
+    "NotImplemented": "this service lacks an operation that uploads need; see {page}",
+}
+
+#: Class of a client-side error -> its cure; the first that fits.
+_LOCAL_CURES: tuple[tuple[type[Exception], str], ...] = (
+    (exceptions.NoCredentialsError, f"no AWS credentials were found; {_CREDENTIALS}"),
+    (exceptions.PartialCredentialsError, _CREDENTIALS),
+    (exceptions.CredentialRetrievalError, _CREDENTIALS),
+    (exceptions.TokenRetrievalError, _EXPIRED),
+    (exceptions.ProfileNotFound, "correct AWS_PROFILE"),
+    (exceptions.NoRegionError, _REGION),
+    (exceptions.SSLError, "check the certificate of the endpoint, and AWS_CA_BUNDLE"),
+    (exceptions.ProxyConnectionError, "check HTTPS_PROXY and NO_PROXY"),
+    (exceptions.EndpointConnectionError, "check AWS_ENDPOINT_URL, AWS_REGION and the network"),
+    (exceptions.ConnectTimeoutError, "check AWS_ENDPOINT_URL, AWS_REGION and the network"),
+    (ResponseParserError, "this is no answer of S3; check AWS_ENDPOINT_URL"),
+    (exceptions.HTTPClientError, "the connection broke; it is tried again by itself"),
+)
+
+_KEY_ID = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}\b")
+_USER_IN_URL = re.compile(r"//[^/@\s]+@")
+
+
+def code_of(error: Exception) -> str:
+    """S3's own code (``NoSuchUpload``), the HTTP status of an answer without body, or the class of the error."""
+    if isinstance(error, ClientError):
+        return str(error.response.get("Error", {}).get("Code") or "Unknown")
+    return type(error).__name__
+
+
+#: The page that lists the rights which a place needs, by the setting that names the place.
+_PAGES = {"LIFECYCLE_ARCHIVE__URL": "docs/archive.md", "LIFECYCLE_CLUSTER__FILES_URL": "docs/kubernetes.md"}
+
+
+def not_delivered(place: str, what: str, error: Exception, *, setting: str = "LIFECYCLE_ARCHIVE__URL") -> NotDelivered:
+    """The error to raise: the place, what was tried, S3's code and words, and the cure.
+
+    ``setting`` is the one that names the place.
+    """
+    code = code_of(error)
+    if isinstance(error, ClientError):
+        said = str(error.response.get("Error", {}).get("Message") or "")
+        operation = f" ({error.operation_name})"
+        cure = _CURES.get(code)
+    else:
+        said, operation = str(error), ""
+        cure = next((cure for kind, cure in _LOCAL_CURES if isinstance(error, kind)), None)
+    said = masked(" ".join(said.split()))[:_TEXT_MAX]
+    text = f"{place}: {what}: {code}{operation}"
+    if said and said != code:
+        text += f": {said}"
+    if cure is None:
+        return NotDelivered(text)
+    return NotDelivered(f"{text}; {cure.format(setting=setting, page=_PAGES[setting])}")
+
+
+def masked(text: str) -> str:
+    """The text without anything that opens a door."""
+    text = _USER_IN_URL.sub("//…@", _KEY_ID.sub("…", text))
+    for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID"):
+        if (value := os.environ.get(name)) and len(value) > 7:
+            text = text.replace(value, "…")
+    return text

@@ -1,0 +1,280 @@
+"""One multipart upload to S3: bytes in, parts out, two at a time; complete or absent."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+import re
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from isal import isal_zlib
+
+from crawler_lifecycle.domain.errors import NotDelivered
+
+from .errors import S3_ERRORS, code_of
+
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
+
+PART_BYTES = 8 * 2**20
+#: S3 takes no more parts of one object.
+PARTS_MAX = 10_000
+IN_FLIGHT = 2
+#: Name of the object metadata that holds the id of the upload, by which a lost answer is recognised.
+EXPORT_ID = "export-id"
+
+_WAIT_S = 0.5
+#: Of a part or an object sent at once; with a number behind it, of an object in parts.
+_DIGEST_ETAG = re.compile(r"[0-9a-f]{32}(-\d+)?")
+_GONE = frozenset(("404", "NoSuchKey", "NotFound"))
+
+logger = logging.getLogger(__name__)
+_Answer = TypeVar("_Answer")
+
+
+def part_bytes(bytes_max: int) -> int:
+    """The size of parts with which an archive of ``bytes_max`` stays below S3's number of parts.
+
+    All parts have one size (some services demand it). What the zip itself adds is allowed for.
+    """
+    most = bytes_max + bytes_max // 100 + 2**30
+    least = -(-most // PARTS_MAX)
+    return max(PART_BYTES, -(-least // 2**20) * 2**20)
+
+
+class Upload:
+    """Takes the bytes of one object from first to last. One thread writes; calls to S3 are made by others.
+
+    So a call is never cut in its middle by what is raised in the writing thread (the cancellation of an activity).
+    Memory: ``IN_FLIGHT`` + 1 buffers of one part. What fits into one part goes by a single ``PutObject``.
+    """
+
+    def __init__(
+        self,
+        client: BaseClient,
+        bucket: str,
+        key: str,
+        headers: Mapping[str, str],
+        size: int,
+        beat: Callable[[], None],
+        metadata: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._client: Any = client
+        self._where = {"Bucket": bucket, "Key": key}
+        self._url = f"s3://{bucket}/{key}"
+        self._headers = dict(headers)
+        self._beat = beat
+        self._part_bytes = size
+        self._pool = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="s3-upload")
+        self._idle: list[bytearray] = []
+        self._buffer = bytearray(size)
+        self._filled = 0
+        self._flying: set[Future[bytearray]] = set()
+        self._etags: list[str] = []
+        self._digests: list[bytes] = []
+        self._upload_id: str | None = None
+        self._size = 0
+        self._crc = 0
+        self._whole_etag = ""
+        self._answered: Mapping[str, Any] = {}
+        self._export_id = uuid.uuid4().hex
+        self._metadata = {**metadata, EXPORT_ID: self._export_id}
+
+    def write(self, data: bytes) -> None:
+        """Take the next bytes; waits while two parts are on their way. Raises what the upload of a part raised."""
+        view = memoryview(data)
+        while view:
+            if self._filled == self._part_bytes:
+                self._send_full()
+            taken = min(len(view), self._part_bytes - self._filled)
+            self._buffer[self._filled : self._filled + taken] = view[:taken]
+            self._filled += taken
+            view = view[taken:]
+        self._size += len(data)
+        self._crc = isal_zlib.crc32(data, self._crc)
+
+    def finish(self, sha256: str, files: int) -> None:
+        """Make the object appear, and make sure that it is ours and whole. Raises ``NotDelivered`` or S3's error."""
+        rest = bytes(memoryview(self._buffer)[: self._filled])
+        try:
+            if self._upload_id is None:
+                self._call(lambda: self._put(rest, {"sha256": sha256, "files": str(files)}))
+            else:
+                self._etags.append("")
+                self._digests.append(b"")
+                self._call(lambda: self._put_part(len(self._etags), rest))
+                self._drain(0)
+                self._call(self._complete)
+        except S3_ERRORS as error:
+            # The answer may be lost after the object appeared, or the object may appear until the upload is aborted.
+            if not self._is_there() and not (self._abort_once() and self._is_there()):
+                raise
+            logger.info("%s: the answer was lost, the object is there (%s)", self._url, code_of(error))
+        self._verify(self._head(), sha256)
+
+    def close(self) -> None:
+        """Let the threads end. After ``finish`` or ``abort``."""
+        self._pool.shutdown(wait=False)
+
+    # --- parts
+
+    def _send_full(self) -> None:
+        if self._upload_id is None:
+            self._call(self._create)
+        self._drain(IN_FLIGHT - 1)
+        number, buffer = len(self._etags) + 1, self._buffer
+        if number > PARTS_MAX:
+            raise NotDelivered(f"{self._url}: more than {PARTS_MAX} parts; lower bytes_max")
+        self._etags.append("")
+        self._digests.append(b"")
+        self._flying.add(self._pool.submit(self._put_part, number, buffer))
+        self._buffer = self._idle.pop() if self._idle else bytearray(self._part_bytes)
+        self._filled = 0
+
+    def _drain(self, left: int) -> None:
+        """Wait until no more than ``left`` parts are on their way."""
+        while len(self._flying) > left:
+            done, self._flying = wait(self._flying, _WAIT_S, FIRST_COMPLETED)
+            self._idle += [future.result() for future in done]
+            self._beat()
+
+    def _call(self, call: Callable[[], _Answer]) -> _Answer:
+        """Make a call in another thread, beating while it takes its time."""
+        future = self._pool.submit(call)
+        while not wait((future,), _WAIT_S).done:
+            self._beat()
+        return future.result()
+
+    def _create(self) -> None:
+        answer = self._client.create_multipart_upload(**self._where, **self._headers, Metadata=self._metadata)
+        # Here and not by who waits for it: the wait may be cut short, and then the upload has to be aborted too.
+        self._upload_id = answer.get("UploadId")
+        if self._upload_id is None:
+            raise NotDelivered(f"{self._url}: this is no answer of S3; check AWS_ENDPOINT_URL")
+
+    def _put_part(self, number: int, body: bytearray | bytes) -> Any:
+        digest = hashlib.md5(body, usedforsecurity=False)
+        answer = self._client.upload_part(
+            **self._where, UploadId=self._upload_id, PartNumber=number, Body=body, ContentMD5=_base64(digest.digest())
+        )
+        if "ETag" not in answer or not _fits(answer, digest.hexdigest()):
+            raise NotDelivered(f"{self._url}: part {number} was damaged on its way; all are sent again")
+        self._etags[number - 1] = answer["ETag"]
+        self._digests[number - 1] = digest.digest()
+        return body
+
+    def _put(self, body: bytes, metadata: Mapping[str, str]) -> None:
+        digest = hashlib.md5(body, usedforsecurity=False)
+        self._whole_etag = digest.hexdigest()
+        self._answered = self._client.put_object(
+            **self._where,
+            **self._headers,
+            Body=body,
+            ContentMD5=_base64(digest.digest()),
+            Metadata={**self._metadata, **metadata},
+        )
+
+    def _complete(self) -> None:
+        whole = hashlib.md5(b"".join(self._digests), usedforsecurity=False).hexdigest()
+        self._whole_etag = f"{whole}-{len(self._digests)}"
+        parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(self._etags, 1)]
+        self._answered = self._client.complete_multipart_upload(
+            **self._where, UploadId=self._upload_id, MultipartUpload={"Parts": parts}
+        )
+
+    # --- what became of it
+
+    def _head(self) -> Mapping[str, Any]:
+        head: Mapping[str, Any] = self._call(lambda: self._client.head_object(**self._where, ChecksumMode="ENABLED"))
+        return head
+
+    def _is_ours(self, head: Mapping[str, Any]) -> bool:
+        metadata = {str(name).lower(): value for name, value in head.get("Metadata", {}).items()}
+        if EXPORT_ID in metadata:
+            return bool(metadata[EXPORT_ID] == self._export_id)
+        # A service that keeps no metadata: then what it answered to us must be what is there.
+        return "ETag" in self._answered and head.get("ETag") == self._answered["ETag"]
+
+    def _is_there(self) -> bool:
+        try:
+            return self._is_ours(self._head())
+        except S3_ERRORS as error:
+            if code_of(error) not in _GONE:
+                logger.warning("%s: cannot be looked at (%s)", self._url, code_of(error))
+            return False
+
+    def _verify(self, head: Mapping[str, Any], sha256: str) -> None:
+        if not self._is_ours(head):
+            raise NotDelivered(f"{self._url}: another export put its archive here at the same moment")
+        if wrong := self._wrong(head, sha256):
+            # A damaged archive is worse than none: readers cannot know.
+            self._call(lambda: self._client.delete_object(**self._where))
+            raise NotDelivered(f"{self._url}: {wrong}; the object was removed and is sent again")
+
+    def _wrong(self, head: Mapping[str, Any], sha256: str) -> str | None:
+        """What of the object is not what was sent: its size, its ETag, or a checksum that S3 has of the whole."""
+        found = int(head.get("ContentLength", -1))
+        if found != self._size:
+            return f"{found} of {self._size} bytes arrived"
+        if not (_fits(head, self._whole_etag) and _fits(self._answered, self._whole_etag)):
+            return f"its ETag is not {self._whole_etag}"
+        sums = {
+            "ChecksumSHA256": _base64(bytes.fromhex(sha256)),
+            "ChecksumCRC32": _base64(self._crc.to_bytes(4, "big")),
+        }
+        for name, ours in sums.items():
+            theirs = str(head.get(name, ours))
+            # Of an object in parts it may be a sum of sums, which says no more than the ETag.
+            if theirs != ours and "-" not in theirs and head.get("ChecksumType", "FULL_OBJECT") == "FULL_OBJECT":
+                return f"its {name} is {theirs}, not {ours}"
+        return None
+
+    # --- giving up
+
+    def abort(self) -> None:
+        """Remove what was sent of an object that will not be finished. Raises nothing.
+
+        It happens in a thread of its own, so that nothing raised in this one can keep it from happening.
+        """
+        thread = threading.Thread(target=self._abort_calls, name="s3-abort")
+        thread.start()
+        thread.join()
+
+    def _abort_calls(self) -> None:
+        self._abort_once()
+        # What was on its way may have begun the upload, or brought a part that would stay and be paid for.
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._abort_once()
+
+    def _abort_once(self) -> bool:
+        """Whether the upload was no longer known to S3, which may mean that it was completed."""
+        if self._upload_id is None:
+            return False
+        try:
+            self._client.abort_multipart_upload(**self._where, UploadId=self._upload_id)
+        except S3_ERRORS as error:
+            if code_of(error) == "NoSuchUpload":
+                return True
+            logger.warning("%s: the upload could not be aborted (%s)", self._url, code_of(error))
+        return False
+
+
+def _fits(answer: Mapping[str, Any], etag: str) -> bool:
+    """Whether an answered ETag is the one that was expected, where it is a digest of the same form.
+
+    Under KMS or customer keys it is something else, and some services give digests of another form.
+    """
+    found = str(answer.get("ETag", "")).strip('"')
+    encrypted = "kms" in str(answer.get("ServerSideEncryption", "")) or "SSECustomerAlgorithm" in answer
+    comparable = _DIGEST_ETAG.fullmatch(found) is not None and ("-" in found) == ("-" in etag)
+    return encrypted or not comparable or found == etag
+
+
+def _base64(digest: bytes) -> str:
+    return base64.b64encode(digest).decode()

@@ -1,0 +1,1 @@
+"""The zip: packing, unpacking, names, and the manifest."""

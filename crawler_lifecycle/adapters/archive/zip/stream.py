@@ -1,0 +1,96 @@
+"""A zip writer for outputs that cannot seek."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import IO, Any, Protocol, Self, cast
+
+from .central_directory import Directory, member_info
+
+#: Above this a member needs zip64 headers, which have to be announced before its size is known.
+_ZIP64_FROM = 2**31 - 2**24
+
+
+class Target(Protocol):
+    """Where the bytes of a zip go, from first to last."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+
+class Digesting:
+    """An unseekable file in front of a target, that knows the digest and size of what went through."""
+
+    def __init__(self, target: Target) -> None:
+        self._target: Target | None = target
+        self._digest = hashlib.sha256()
+        self.size = 0
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    def write(self, data: bytes) -> int:
+        if self._target is not None:
+            self._digest.update(data)
+            self.size += len(data)
+            self._target.write(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is held back here; ``zipfile`` asks nevertheless."""
+
+    def stop(self) -> None:
+        """Pass nothing on any more: what ``zipfile`` writes while an error is on its way could hide that error."""
+        self._target = None
+
+
+class _NoNames(dict[str, zipfile.ZipInfo]):
+    """``ZipFile``'s index by name, which nobody asks: names are unique before they get there."""
+
+    def __setitem__(self, name: str, info: zipfile.ZipInfo) -> None:
+        pass
+
+
+class StreamedZip(zipfile.ZipFile):
+    """A zip whose memory does not grow with its members."""
+
+    def __init__(self, stream: Digesting) -> None:
+        super().__init__(cast(IO[bytes], stream), "w")
+        self._stream = stream
+        self._directory = Directory()
+        self.filelist = cast(list[zipfile.ZipInfo], self._directory)
+        self.NameToInfo = _NoNames()
+
+    @contextmanager
+    def member(self, path: str, size_hint: int, deflater: Any) -> Iterator[IO[bytes]]:
+        """A member to write to. ``deflater`` makes raw deflate, as ``zlib.compressobj(wbits=-15)`` does."""
+        with self.open(member_info(path), "w", force_zip64=size_hint >= _ZIP64_FROM) as member:
+            # The standard library has no way to choose the deflater. Should the attribute ever get another name, its
+            # own deflater goes on working, slower; a test notices.
+            cast(Any, member)._compressor = deflater
+            try:
+                yield member
+            except BaseException:
+                self._stream.stop()
+                raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._stream.stop()
+        self.close()
+
+    def close(self) -> None:
+        """Write the directory and the end."""
+        try:
+            super().close()
+        finally:
+            self._directory.close()

@@ -1,0 +1,251 @@
+"""Reads the regular files of a bundle (``tar.gz``) that a task uploaded, one after the other.
+
+A bundle comes from a crawler's pod and is therefore hostile. Nothing is unpacked to a disk: each file is handed on
+while the stream is read, so that links, absolute names and devices lead nowhere, and memory stays the same whatever
+the headers claim. Python's own ``tarfile`` keeps headers of any size in memory, which is why the few that a bundle
+needs are read here. Plain tar, with GNU's long names; everything else is left out by name.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import IO, Any, cast
+
+from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
+from crawler_lifecycle.ports import FilesMissing, FileSource
+
+from .names import Names, safe_component
+from .walk import Found
+
+_BLOCK = 512
+_REGULAR = (b"0", b"\0")
+_FOLDER = b"5"
+_LONG_NAME = b"L"
+_OTHERS = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4": "a device", b"6": "a named pipe"}
+#: Of compressed bytes that are unpacked at once.
+_INPUT = 64 * 1024
+_OUTPUT = 1024 * 1024
+#: After the end of a tar comes its padding and nothing else; of what comes nevertheless so much is read.
+_REST_MAX = 16 * 2**20
+#: Bytes of one name; more than any path may have that we take.
+_NAME_MAX = 16 * 1024
+
+
+class Unbundled:
+    """Reads bundles. ``skip`` hears what is left out and why; ``beat`` that we live."""
+
+    def __init__(
+        self, limits: ArchiveLimits, names: Names, skip: Callable[[str, str], None], beat: Callable[[], None]
+    ) -> None:
+        self._limits = limits
+        self._names = names
+        self._skip = skip
+        self._beat = beat
+
+    def files(self, source: FileSource) -> Generator[Found, None, str | None]:
+        """Every regular file of the source's bundle; each must be read before the next one is asked for.
+
+        Returns why files are missing, or ``None``. Raises ``NotDelivered`` when the storage cannot be read now.
+        """
+        assert source.bundle is not None
+        top = self._names.folder(source.prefix)
+        try:
+            stream = _Stream(source.bundle(), self._beat)
+            yield from self._members(stream, top)
+            stream.end()
+        except FilesMissing as missing:
+            self._skip(top, str(missing))
+            return str(missing)
+        return None
+
+    def _members(self, stream: _Stream, top: str) -> Generator[Found, None, None]:
+        folders = _Folders(self._names, top)
+        looked_at = 0
+        for member in _headers(stream, self._limits.bytes_max):
+            looked_at += 1
+            if looked_at > self._limits.names_max:
+                self._skip(top, f"not all of it: over the limit of {self._limits.names_max} names")
+                return
+            parts = [part for part in member.name.split(b"/") if part not in (b"", b".", b"..")]
+            if member.kind == _FOLDER or not parts:
+                continue
+            here = "/".join(safe_component(part) for part in parts)
+            if reason := self._refused(member, parts, f"{top}/{here}"):
+                self._skip(f"{top}/{here}"[:200], reason)
+                continue
+            path = f"{folders.of(parts[:-1])}/{safe_component(parts[-1])}"
+            yield Found(path, cast(IO[bytes], member.body), member.size, member.modified)
+
+    def _refused(self, member: _Member, parts: list[bytes], path: str) -> str | None:
+        if member.kind not in _REGULAR:
+            return _OTHERS.get(member.kind, "not a regular file")
+        if len(parts) > self._limits.depth_max + 1:
+            return f"deeper than {self._limits.depth_max} folders"
+        if len(path.encode()) > self._limits.path_max:
+            return f"its name is longer than {self._limits.path_max} bytes"
+        return None
+
+
+class _Folders:
+    """The safe name of the folder that the stream is in; members come in the order of their folders."""
+
+    def __init__(self, names: Names, top: str) -> None:
+        self._names = names
+        self._stack: list[tuple[bytes, str]] = [(b"", top)]
+
+    def of(self, parts: list[bytes]) -> str:
+        same = 0
+        while same < len(parts) and same + 1 < len(self._stack) and self._stack[same + 1][0] == parts[same]:
+            same += 1
+        del self._stack[same + 1 :]
+        for part in parts[same:]:
+            self._stack.append((part, self._names.folder(f"{self._stack[-1][1]}/{safe_component(part)}")))
+        return self._stack[-1][1]
+
+
+class _Stream:
+    """The unpacked bytes of a gzip stream, read forwards. Raises ``FilesMissing`` where it ends too early."""
+
+    def __init__(self, chunks: Iterator[bytes], beat: Callable[[], None]) -> None:
+        self._chunks = chunks
+        self._beat = beat
+        self._inflate = zlib.decompressobj(wbits=31)
+        self._chunk, self._at = b"", 0
+        self._out, self._given = b"", 0
+
+    def some(self, most: int) -> bytes:
+        """At least one byte and at most ``most``."""
+        if self._given == len(self._out):
+            self._out, self._given = self._more(), 0
+        data = self._out[self._given : self._given + most]
+        self._given += len(data)
+        return data
+
+    def _more(self) -> bytes:
+        while True:
+            if self._inflate.eof:
+                raise FilesMissing("its bundle ends too early: only the beginning is here")
+            give = self._inflate.unconsumed_tail or self._input()
+            try:
+                data = self._inflate.decompress(give, _OUTPUT)
+            except zlib.error:
+                raise FilesMissing("its bundle is damaged: only the beginning is here") from None
+            if data:
+                return data
+
+    def _input(self) -> bytes:
+        while self._at == len(self._chunk):
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                raise FilesMissing("its bundle ends too early: only the beginning is here")
+            self._chunk, self._at = chunk, 0
+            self._beat()
+        data = self._chunk[self._at : self._at + _INPUT]
+        self._at += len(data)
+        return data
+
+    def exactly(self, size: int) -> bytes:
+        """``size`` bytes; only for sizes that we chose."""
+        data = self.some(size)
+        while len(data) < size:
+            data += self.some(size - len(data))
+        return data
+
+    def end(self) -> None:
+        """Read what comes after the last member, packed: only at its end does a bundle say whether it is whole."""
+        left = _REST_MAX
+        while left > 0 and (chunk := next(self._chunks, None)) is not None:
+            left -= len(chunk)
+            self._beat()
+
+    def skip(self, size: int) -> None:
+        while size > 0:
+            size -= len(self.some(size))
+            self._beat()
+
+
+class _Body:
+    """The contents of one member; ``read`` as of a file. Where the stream breaks, so does the file."""
+
+    def __init__(self, stream: _Stream, size: int) -> None:
+        self._stream = stream
+        self._left = size
+        self.broken: FilesMissing | None = None
+
+    def read(self, size: int) -> bytes:
+        if not self._left or not size or self.broken:
+            return b""
+        try:
+            data = self._stream.some(min(size, self._left))
+        except FilesMissing as error:
+            self.broken = error
+            return b""
+        self._left -= len(data)
+        return data
+
+    def finish(self, most: int) -> int:
+        """Pass over what nobody read, and say how much; it must not be more than ``most``. Raises ``FilesMissing``."""
+        if self.broken:
+            raise self.broken
+        unread, self._left = self._left, 0
+        if unread > most:
+            # A few bytes can claim to hold very much, and what nobody takes costs our time all the same.
+            raise FilesMissing("its bundle was not read to its end: too much of it is over the limits")
+        self._stream.skip(unread)
+        return unread
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    name: bytes
+    kind: bytes
+    size: int
+    modified: float
+    body: _Body
+
+
+def _headers(stream: _Stream, bytes_max: int) -> Iterator[_Member]:
+    """The members up to the end mark. Raises ``FilesMissing`` when what comes is no tar."""
+    long_name: bytes | None = None
+    may_skip = bytes_max
+    while True:
+        block = stream.exactly(_BLOCK)
+        if not any(block):
+            return  # the end: a block of zeros
+        header = _parsed(block)
+        size, padding = header["size"], -header["size"] % _BLOCK
+        if header["kind"] == _LONG_NAME:
+            if size > _NAME_MAX:
+                raise FilesMissing("its bundle is damaged: a name is too long")
+            long_name = stream.exactly(size).rstrip(b"\0")
+            stream.skip(padding)
+            continue
+        body = _Body(stream, size)
+        yield _Member(long_name or header["name"], header["kind"], size, header["modified"], body)
+        long_name = None
+        may_skip -= body.finish(may_skip)
+        stream.skip(padding)
+
+
+def _parsed(block: bytes) -> dict[str, Any]:
+    try:
+        stated = int(block[148:156].strip(b" \0") or b"0", 8)
+        if stated != sum(block) - sum(block[148:156]) + 8 * 32:
+            raise ValueError("checksum")
+        return {
+            "name": block[:100].split(b"\0", 1)[0],
+            "kind": block[156:157],
+            "size": _number(block[124:136]),
+            "modified": float(_number(block[136:148])),
+        }
+    except ValueError:
+        raise FilesMissing("its bundle is damaged: only the beginning is here") from None
+
+
+def _number(field: bytes) -> int:
+    """Octal digits, or GNU's base 256 where those are too few."""
+    if field[0] == 0x80:
+        return int.from_bytes(field[1:], "big")
+    return int(field.strip(b" \0") or b"0", 8)

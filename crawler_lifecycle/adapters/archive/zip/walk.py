@@ -1,0 +1,180 @@
+"""Walks a folder that a crawler wrote and opens its regular files, and nothing else.
+
+Nothing outside of the folder may get in, and nothing inside of it may stop us. Every step goes through a directory's
+file descriptor without following links, and nothing is opened before it was seen to be a file or a folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import IO
+
+from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
+from crawler_lifecycle.ports import FileSource
+from crawler_lifecycle.runner.held import Held, NotOurs
+
+from .names import Names, safe_component
+
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+#: Extents of a sparse file that are looked at; a file in more pieces than that is taken as it is.
+_EXTENTS_MAX = 10_000
+_KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A regular file, open for reading. ``path`` is safe, but not yet unique."""
+
+    path: str
+    file: IO[bytes]
+    size: int
+    modified: float
+
+
+class Walk:
+    """Walks folders in the order of their names. ``skip`` hears what is left out and why; ``beat`` that we live."""
+
+    def __init__(
+        self, limits: ArchiveLimits, names: Names, skip: Callable[[str, str], None], beat: Callable[[], None]
+    ) -> None:
+        self._limits = limits
+        self._names = names
+        self._skip = skip
+        self._beat = beat
+        self._looked_at = 0
+
+    def files(self, source: FileSource) -> Generator[Found, None, str | None]:
+        """Every regular file of the source's folder; each is closed when the next one is asked for.
+
+        Returns why none could be had, or ``None``.
+        """
+        parts = [part for part in source.prefix.split("/") if part not in ("", ".", "..")]
+        path = ""
+        for part in parts:
+            path = self._names.folder(_joined(path, os.fsencode(part)))
+        assert source.folder is not None
+        root = source.root or source.folder.parent
+        try:
+            folder = Held(str(root), *source.folder.relative_to(root).parts)
+        except (OSError, NotOurs) as error:
+            why = f"the folder cannot be opened: {error.strerror if isinstance(error, OSError) else error}"
+            self._skip(path or ".", why)
+            return why
+        yield from self._folder(folder.fileno(), path, 0)
+        return None
+
+    def _folder(self, fd: int, path: str, depth: int) -> Generator[Found, None, None]:
+        for name in self._listed(fd, path):
+            here = _joined(path, name)
+            if len(here.encode()) > self._limits.path_max:
+                self._skip(here[:200] + "…", f"its name is longer than {self._limits.path_max} bytes")
+                continue
+            try:
+                yield from self._entry(fd, name, here, depth)
+            except Unreadable as error:
+                # Vanished, replaced by a link, or unreadable: all of that is the crawler's business and never ours.
+                self._skip(here, error.why)
+
+    def _listed(self, fd: int, path: str) -> list[bytes]:
+        names: list[bytes] = []
+        try:
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    if self._looked_at >= self._limits.names_max:
+                        self._skip(path or ".", f"not all of it: over the limit of {self._limits.names_max} names")
+                        break
+                    self._looked_at += 1
+                    names.append(os.fsencode(entry.name))
+                    self._beat()
+        except OSError as error:
+            self._skip(path or ".", f"cannot be listed: {error.strerror}")
+        names.sort()
+        return names
+
+    def _entry(self, parent: int, name: bytes, path: str, depth: int) -> Generator[Found, None, None]:
+        with reading():
+            mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+        if stat.S_ISDIR(mode):
+            if depth >= self._limits.depth_max:
+                raise Unreadable(f"deeper than {self._limits.depth_max} folders")
+            with reading():
+                fd = os.open(name, _OPEN | os.O_DIRECTORY, dir_fd=parent)
+            try:
+                yield from self._folder(fd, self._names.folder(path), depth + 1)
+            finally:
+                os.close(fd)
+        elif not stat.S_ISREG(mode):
+            # Looked at before opening: opening a device can have effects, whatever the flags.
+            raise Unreadable(_KINDS.get(stat.S_IFMT(mode), "not a regular file"))
+        else:
+            with reading():
+                fd = os.open(name, _OPEN, dir_fd=parent)
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                os.close(fd)
+                raise Unreadable("replaced while it was read")
+            # Unbuffered: the packer reads in large pieces, and so nothing is copied twice.
+            with os.fdopen(fd, "rb", buffering=0) as file:
+                if (holes := _holes(fd, found, self._limits.holes_max)) > self._limits.holes_max:
+                    raise Unreadable(f"sparse: at least {holes} of its {found.st_size} bytes are holes")
+                yield Found(path, file, found.st_size, found.st_mtime)
+
+
+class Unreadable(Exception):
+    """Something in a source cannot be read; an error of the target stays an ``OSError``."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+@contextlib.contextmanager
+def reading() -> Iterator[None]:
+    """Turn errors of a source into ``Unreadable``; what is wrong with ourselves stays what it is."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise Unreadable("vanished while the archive was written") from None
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise
+        raise Unreadable(f"cannot be opened: {error.strerror}") from None
+
+
+def _joined(path: str, name: bytes) -> str:
+    return f"{path}/{safe_component(name)}" if path else safe_component(name)
+
+
+def _holes(fd: int, found: os.stat_result, enough: int) -> int:
+    """Bytes of a file that were never written, counted until they are more than enough.
+
+    Fewer blocks than bytes are only a hint: file systems that compress have them too, without holes.
+    """
+    if found.st_size - found.st_blocks * 512 <= enough:
+        return 0
+    holes = position = 0
+    with contextlib.suppress(OSError):  # no data behind the position (ENXIO), or a file system that cannot tell
+        for _ in range(_EXTENTS_MAX):
+            try:
+                data = os.lseek(fd, position, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                data = found.st_size
+            holes += max(0, data - position)
+            if holes > enough or data >= found.st_size:
+                break
+            position = os.lseek(fd, data, os.SEEK_HOLE)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return holes

@@ -1,0 +1,214 @@
+"""Reads what an audit compares, and which looks are overdue."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, and_, func, or_, select, union
+
+from crawler_lifecycle.adapters.database.schema.row_validation import salvaged
+from crawler_lifecycle.adapters.database.schema.rows import Row, stop_of
+from crawler_lifecycle.adapters.database.schema.tables import (
+    export_record,
+    outbox_delivery,
+    outbox_event,
+    run_history,
+    task_history,
+)
+from crawler_lifecycle.adapters.database.writes.bulk import chunks
+from crawler_lifecycle.adapters.database.writes.unit_of_work import BY_RUN, StorePart
+from crawler_lifecycle.domain.audit import (
+    EndedRun,
+    LiveRun,
+    RecordedTask,
+)
+from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STARTED, EVENT_RUN_STOPPED, event_key
+from crawler_lifecycle.domain.overdue import OverdueLooks
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.domain.task import TaskStatus
+
+from .tasks import recorded, recorded_task
+
+_LIVE = [status.value for status in RunStatus if not status.terminal]
+_OVER = [status.value for status in RunStatus if status.terminal]
+#: Ends that were recorded without evidence of how they came about.
+_UNPROVED = [TaskStatus.LOST.value, TaskStatus.CANCELLED.value, TaskStatus.FAILED.value]
+
+
+class SqlAudits(StorePart):
+    """``AuditStore``."""
+
+    def open_runs(self, after_run_id: int = 0, limit: int = 500) -> list[LiveRun]:
+        """Runs that have not ended, by id, with what in their rows cannot be."""
+        r = run_history.c
+        # By status and by the missing end: what another hand wrote into one of them shows in the other.
+        conditions = [*(r.status == status for status in _LIVE), r.ended_at.is_(None)]
+        pages = [_page(condition, after_run_id, limit, f"page_{n}") for n, condition in enumerate(conditions)]
+        ids = union(*(select(page.c.run_id) for page in pages)).subquery("page_of_all")
+        query = select(run_history).join(ids, ids.c.run_id == r.run_id).order_by(r.run_id).limit(limit)
+        with self._db.reading() as conn:
+            return [_live_run(row) for row in conn.execute(query).mappings()]
+
+    def ended_runs(
+        self, since: datetime, after: tuple[datetime, int] | None = None, limit: int = 500
+    ) -> list[EndedRun]:
+        """Runs that ended at ``since`` or later, in the order of their end and id; ``after`` is the last one seen."""
+        r = run_history.c
+        begin, last_id = after or (since, -1)
+        query = (
+            select(run_history)
+            .where(r.ended_at >= begin, r.status.in_(_OVER))
+            .where((r.ended_at > begin) | (r.run_id > last_id))
+            .order_by(r.ended_at, r.run_id)
+            .limit(limit)
+            .with_hint(run_history, "FORCE INDEX (ix_run_history_ended_at_run_id)", "mysql")
+        )
+        with self._db.reading() as conn:
+            return _with_deliveries(conn, list(conn.execute(query).mappings()))
+
+    def ended_run(self, run_id: int) -> EndedRun | None:
+        """One of them; ``None`` when the run has not ended or does not exist."""
+        r = run_history.c
+        query = select(run_history).where(r.run_id == run_id, r.status.in_(_OVER), r.ended_at.is_not(None))
+        with self._db.reading() as conn:
+            found = _with_deliveries(conn, list(conn.execute(query).mappings()))
+            return found[0] if found else None
+
+    def unproved_ends(self, run_ids: Collection[int], since: datetime, limit: int = 500) -> list[RecordedTask]:
+        """Tasks of these runs whose end was recorded at ``since`` or later without evidence of how it came about."""
+        t = task_history.c
+        found: list[RecordedTask] = []
+        with self._db.reading() as conn:
+            for chunk in chunks(sorted(set(run_ids)), 200):
+                query = (
+                    recorded()
+                    .where(t.run_id.in_(chunk), t.superseded_by.is_(None), t.status.in_(_UNPROVED))
+                    .where(t.exit_code.is_(None), t.exit_signal.is_(None), t.cluster_uid.is_not(None))
+                    .where(t.ended_at >= since)
+                    .limit(limit)
+                    .with_hint(task_history, BY_RUN, "mysql")
+                )
+                found += [recorded_task(row) for row in conn.execute(query).mappings()]
+        return found[:limit]
+
+    def existing_runs(self, run_ids: Collection[int]) -> dict[int, str]:
+        """Those of these runs that there are, and their uids."""
+        r, found = run_history.c, dict[int, str]()
+        with self._db.reading() as conn:
+            for chunk in chunks(sorted(set(run_ids))):
+                rows = conn.execute(select(r.run_id, r.run_uid).where(r.run_id.in_(chunk)))
+                found |= {row.run_id: row.run_uid for row in rows}
+        return found
+
+
+class SqlOverdue(StorePart):
+    """``OverdueStore``."""
+
+    def overdue_runs(
+        self, before: datetime, after: tuple[datetime, int] | None = None, limit: int = 500
+    ) -> list[LiveRun]:
+        """Live runs that were due before then, in the order of that and of their ids; ``after`` is the last one seen.
+
+        Where no look is planned (nobody owns the run yet, nothing of it is deployed, its start is waited for) it is
+        those whose rows have not changed since then.
+        """
+        r = run_history.c
+        pages = [_due_page(r.next_look_at, r.status.in_(_LIVE), before, after, limit, "page_planned")]
+        for n, status in enumerate(_LIVE):
+            unplanned = and_(r.next_look_at.is_(None), r.status == status)
+            pages.append(_due_page(r.updated_at, unplanned, before, after, limit, f"page_unplanned_{n}"))
+        ids = union(*(select(page.c.run_id) for page in pages)).subquery("page_of_due")
+        with self._db.reading() as conn:
+            rows = conn.execute(select(run_history).join(ids, ids.c.run_id == r.run_id)).mappings()
+            found = [_live_run(row) for row in rows]
+        return sorted(found, key=lambda run: (run.due_at or before, run.run_id))[:limit]
+
+    def overdue_looks(self, before: datetime) -> OverdueLooks:
+        """How many looks that were planned for before then have not come, and the oldest."""
+        r = run_history.c
+        late = and_(r.next_look_at < before, r.status.in_(_LIVE))
+        oldest = select(r.next_look_at, r.run_id, r.verified_at).where(late).order_by(r.next_look_at, r.run_id).limit(1)
+        with self._db.reading() as conn:
+            first = conn.execute(oldest).one_or_none()
+            if first is None:
+                return OverdueLooks()
+            return OverdueLooks(conn.execute(select(func.count()).where(late)).scalar_one(), *first)
+
+
+def _page(condition: Any, after: int, limit: int, name: str) -> Any:
+    r = run_history.c
+    return (
+        select(r.run_id)
+        .where(condition, r.run_id > after)
+        .order_by(r.run_id)
+        .limit(limit)
+        .with_hint(run_history, "FORCE INDEX (ix_run_history_status_run_id, ix_run_history_ended_at_run_id)", "mysql")
+        .subquery(name)
+    )
+
+
+def _due_page(
+    due: Any, condition: Any, before: datetime, after: tuple[datetime, int] | None, limit: int, name: str
+) -> Any:
+    r = run_history.c
+    query = select(r.run_id).where(condition, due < before)
+    if after is not None:
+        query = query.where(due >= after[0], or_(due > after[0], r.run_id > after[1]))
+    hint = "FORCE INDEX (ix_run_history_overdue)"
+    return query.order_by(due, r.run_id).limit(limit).with_hint(run_history, hint, "mysql").subquery(name)
+
+
+def _live_run(row: Row) -> LiveRun:
+    values, wrong = salvaged(run_history, row)
+    request = values["request"]
+    priority = request.get("priority") if isinstance(request, Mapping) else None
+    names = ("run_id", "run_uid", "attempt", "status", "crawler", "request_id", "created_at", "attempt_at")
+    return LiveRun(
+        **{name: values[name] for name in (*names, "owner_workflow_id", "owner_run_id")},
+        priority=priority if isinstance(priority, int) else 3,
+        stop=stop_of(values) if wrong is None else None,
+        due_at=values["next_look_at"] or values["updated_at"],
+        planned=values["next_look_at"] is not None,
+        unreadable=wrong,
+    )
+
+
+def _with_deliveries(conn: Connection, rows: Sequence[Row]) -> list[EndedRun]:
+    """The runs, with what of their present attempts was delivered and exported."""
+    keys = {
+        event_key(RunRef(row["run_id"], row["run_uid"]), row["attempt"], kind): (row["run_id"], kind)
+        for row in rows
+        for kind in (EVENT_RUN_STARTED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED)
+    }
+    delivered: set[tuple[int, str]] = set()
+    waiting: set[tuple[int, str]] = set()
+    e, d, x = outbox_event.c, outbox_delivery.c, export_record.c
+    for chunk in chunks(list(keys)):
+        query = (
+            select(e.event_key, d.status)
+            .join_from(outbox_event, outbox_delivery, d.seq == e.seq, isouter=True)
+            .where(e.event_key.in_(chunk))
+        )
+        for key, status in conn.execute(query):
+            (delivered if status == "delivered" else waiting).add(keys[key])
+    waiting -= delivered
+    exported = set()
+    for run_ids in chunks([row["run_id"] for row in rows]):
+        attempts = select(x.run_id, x.attempt).where(x.run_id.in_(run_ids), x.status.in_(("exported", "empty")))
+        exported |= {tuple(found) for found in conn.execute(attempts)}
+    names = ("run_id", "run_uid", "attempt", "status", "crawler", "ended_at", "owner_workflow_id", "owner_run_id")
+    return [
+        EndedRun(
+            **{name: values[name] for name in names},
+            stop=stop_of(values) if wrong is None else None,
+            event_delivered=(row["run_id"], EVENT_RUN_ENDED) in delivered,
+            pushes_delivered=not {(row["run_id"], kind) for kind in (EVENT_RUN_STARTED, EVENT_RUN_STOPPED)} & waiting,
+            exported=(row["run_id"], row["attempt"]) in exported,
+            unreadable=wrong,
+        )
+        for row in rows
+        for values, wrong in (salvaged(run_history, row),)
+    ]

@@ -1,0 +1,95 @@
+"""The list of runs: one statement that stays fast for every filter and any number of runs.
+
+The inner query finds the ids of one page, the outer one reads those rows. Every filter has an index that goes on in the
+order of the id, so a page costs about as many index entries as it has rows. Two things need help for that:
+
+- Several statuses are one query each, of at most one page. An index of two statuses is not in the order of the id, and
+  a database would sort all runs that ever completed.
+- A range of time becomes a range of ids. Ids grow with time except for what the clocks of the hosts differ, so the ids
+  are taken ``CLOCK_SLACK`` wider on both sides, and the time itself is compared as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, Subquery, select, union_all
+
+from crawler_lifecycle.adapters.database.schema.rows import Row, tag_key
+from crawler_lifecycle.adapters.database.schema.tables import run_history, run_tag
+
+CLOCK_SLACK = timedelta(hours=1)
+"""How much the clocks of two hosts that create runs may differ before a filter by time leaves a run out."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilters:
+    """What runs must fit. ``equal`` are columns of ``run_history`` with the value that is wanted."""
+
+    equal: dict[str, str]
+    statuses: Sequence[str] = ()
+    tag: str | None = None
+    before_run_id: int | None = None
+    created_from: datetime | None = None
+    created_until: datetime | None = None
+
+
+def newest_runs(conn: Connection, filters: RunFilters, limit: int) -> Sequence[Row]:
+    """The rows of the newest ``limit`` runs that fit, newest first."""
+    r = run_history.c
+    conditions = [r[name] == value for name, value in filters.equal.items()]
+    conditions += _times(conn, filters)
+    if filters.before_run_id is not None:
+        conditions.append(r.run_id < filters.before_run_id)
+    page = _page(conditions, filters, limit)
+    query = select(run_history).join(page, page.c.run_id == r.run_id).order_by(r.run_id.desc()).limit(limit)
+    return conn.execute(query).mappings().all()
+
+
+def _page(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: int) -> Subquery:
+    """The ids of the page, or of one page of each wanted status."""
+    if len(filters.statuses) < 2:
+        alone = [run_history.c.status == status for status in filters.statuses]
+        return _ids([*conditions, *alone], filters, limit).subquery("page")
+    parts = [
+        _ids([*conditions, run_history.c.status == status], filters, limit).subquery(f"page_{n}")
+        for n, status in enumerate(dict.fromkeys(filters.statuses))
+    ]
+    return union_all(*(select(part.c.run_id) for part in parts)).subquery("page")
+
+
+def _ids(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: int) -> Select[Any]:
+    r = run_history.c
+    query = select(r.run_id).order_by(r.run_id.desc())
+    if filters.tag is not None:
+        # The runs of a tag come out of its own index in the order of the id.
+        tagged = run_tag.c
+        query = select(tagged.run_id).join(run_history, r.run_id == tagged.run_id).order_by(tagged.run_id.desc())
+        query = query.where(tagged.tag == tag_key(filters.tag))
+        if filters.before_run_id is not None:
+            query = query.where(tagged.run_id < filters.before_run_id)
+    # A range of ids says the same as a range of time, and in the right order.
+    query = query.with_hint(run_history, "IGNORE INDEX (ix_run_history_created_at)", "mysql")
+    return query.where(*conditions).limit(limit)
+
+
+def _times(conn: Connection, filters: RunFilters) -> list[ColumnElement[bool]]:
+    """The range of time, and the range of ids outside of which no run of that time can be."""
+    r = run_history.c
+    conditions: list[ColumnElement[bool]] = []
+    if filters.created_from is not None:
+        conditions.append(r.created_at >= filters.created_from)
+        earlier = select(r.run_id).where(r.created_at < filters.created_from - CLOCK_SLACK)
+        last = conn.execute(earlier.order_by(r.created_at.desc()).limit(1)).scalar_one_or_none()
+        if last is not None:
+            conditions.append(r.run_id > last)
+    if filters.created_until is not None:
+        conditions.append(r.created_at < filters.created_until)
+        later = select(r.run_id).where(r.created_at >= filters.created_until + CLOCK_SLACK)
+        first = conn.execute(later.order_by(r.created_at).limit(1)).scalar_one_or_none()
+        if first is not None:
+            conditions.append(r.run_id < first)
+    return conditions

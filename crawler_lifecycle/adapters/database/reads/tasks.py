@@ -1,0 +1,110 @@
+"""Queries of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import Select, and_, or_, select
+
+from crawler_lifecycle.adapters.database.schema.rows import (
+    Row,
+    task_row,
+    task_state,
+)
+from crawler_lifecycle.adapters.database.schema.tables import (
+    run_history,
+    task_history,
+    task_log,
+)
+from crawler_lifecycle.adapters.database.writes.bulk import chunks
+from crawler_lifecycle.adapters.database.writes.unit_of_work import (
+    StorePart,
+    count_tasks,
+    current_tasks,
+)
+from crawler_lifecycle.domain.audit import (
+    RecordedTask,
+)
+from crawler_lifecycle.domain.task import TaskState, TaskStatus
+from crawler_lifecycle.ports import TaskCounts, TaskRow
+
+
+class SqlTasks(StorePart):
+    """``TaskReader``. Lists go on over a row that another hand spoilt, and mark it."""
+
+    def list_tasks(
+        self, run_id: int, *, after_task_id: int = 0, limit: int = 500, superseded: bool = False
+    ) -> list[TaskRow]:
+        """Tasks by id; superseded ones only when asked for."""
+        t = task_history.c
+        query = select(task_history).where(t.run_id == run_id, t.task_id > after_task_id)
+        if not superseded:
+            query = query.where(t.superseded_by.is_(None))
+        return [task_row(row) for row in self._rows(query.order_by(t.task_id).limit(limit))]
+
+    def task_page(
+        self, run_id: int, statuses: Sequence[TaskStatus], after_index: int = -1, limit: int = 500
+    ) -> list[TaskState]:
+        """Tasks in these statuses by index, superseded ones left out."""
+        t = task_history.c
+        query = (
+            current_tasks(run_id, task_history)
+            .where(
+                t.status.in_([status.value for status in statuses]),
+                t.task_index > after_index,
+            )
+            .order_by(t.task_index)
+            .limit(limit)
+        )
+        return [task_state(row) for row in self._rows(query)]
+
+    def count_tasks(self, run_id: int) -> TaskCounts:
+        with self._db.reading() as conn:
+            return count_tasks(conn, run_id)
+
+    def recorded_tasks(self, keys: Collection[tuple[int, int, int]]) -> list[RecordedTask]:
+        """The rows of these tasks (run, index, attempt), those that there are."""
+        t, wanted = task_history.c, set(keys)
+        runs: dict[int, set[int]] = {}
+        for run_id, index, _ in wanted:
+            runs.setdefault(run_id, set()).add(index)
+        found: list[RecordedTask] = []
+        with self._db.reading() as conn:
+            # Not by tuples: SQLite would read the whole table for those.
+            for chunk in chunks(sorted(runs), 50):
+                query = (
+                    recorded()
+                    .where(or_(*(and_(t.run_id == run_id, t.task_index.in_(sorted(runs[run_id]))) for run_id in chunk)))
+                    .with_hint(task_history, "FORCE INDEX (uq_task_history_run_id_task_index_attempt)", "mysql")
+                )
+                found += [recorded_task(row) for row in conn.execute(query).mappings()]
+        return [task for task in found if task.key in wanted]
+
+    def log_tail(self, task_id: int) -> str | None:
+        rows = self._rows(select(task_log.c.log_tail).where(task_log.c.task_id == task_id))
+        return str(rows[0]["log_tail"]) if rows else None
+
+
+def recorded() -> Select[Any]:
+    t, r = task_history.c, run_history.c
+    columns = (t.task_id, t.run_id, t.task_index, t.attempt, t.status, t.cluster_uid, t.exit_code, t.exit_signal)
+    return select(*columns, t.outcome, r.run_uid, r.status.label("run_status")).join_from(
+        task_history, run_history, r.run_id == t.run_id
+    )
+
+
+def recorded_task(row: Row) -> RecordedTask:
+    return RecordedTask(
+        row["task_id"],
+        row["run_id"],
+        row["run_uid"],
+        row["task_index"],
+        row["attempt"],
+        row["status"],
+        row["run_status"],
+        row["cluster_uid"],
+        row["exit_code"],
+        row["exit_signal"],
+        row["outcome"],
+    )

@@ -1,0 +1,1 @@
+"""Changes of rows, each in one transaction."""

@@ -1,0 +1,106 @@
+"""The event sink of the embedded default: a file of JSON lines."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from crawler_lifecycle.cloudevents import bus_text
+from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
+from crawler_lifecycle.ports import Event
+
+
+class JsonLinesSink:
+    """The port ``EventSink`` over a file: one line of JSON for each delivery, appended and on disk before it counts.
+
+    A delivery may be repeated; readers de-duplicate by ``id`` and skip lines that are no JSON, of which a writer that
+    died in the middle leaves at most one: the next writer begins a new line.
+    """
+
+    name = "file"
+
+    def __init__(self, url: str, *, lock_timeout_s: float = 10.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+            raise InvalidRequest(f"LIFECYCLE_EVENTS__URL: {url!r} is not allowed; give file:///path/of/events.jsonl")
+        self.path = Path(unquote(parts.path))
+        self._lock_timeout_s = lock_timeout_s
+
+    def send(self, event: Event) -> None:
+        """Append the event. Raises ``NotDelivered``; then no part of it counts as delivered."""
+        try:
+            self._append(bus_text(event).encode("ascii") + b"\n")
+        except (OSError, TypeError, ValueError) as error:
+            raise NotDelivered(f"{self.path}: the event cannot be written: {error}") from error
+
+    def check(self) -> str:
+        """Say where events go, after taking everything that a delivery needs. Raises ``NotDelivered``.
+
+        A file that was not there is there afterwards, empty: taking it away again could take an event with it.
+        """
+        try:
+            with self._open():
+                return f"appended to the file {self.path}"
+        except OSError as error:
+            raise NotDelivered(
+                f"{self.path}: events cannot be written: {error}; "
+                "let this account write there, or set LIFECYCLE_EVENTS__URL"
+            ) from error
+
+    @contextmanager
+    def _open(self) -> Iterator[int]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            # O_NONBLOCK: a FIFO under this name must fail and not hang.
+            fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
+            try:
+                if not stat.S_ISREG(os.fstat(fd).st_mode):
+                    raise OSError(errno.EINVAL, "not a regular file")
+                self._lock(fd)
+                if self._is_named(fd):
+                    yield fd
+                    return
+            finally:
+                os.close(fd)  # releases the lock
+
+    def _is_named(self, fd: int) -> bool:
+        """Whether the open file still has its name: while we waited for the lock, it may have been taken away."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(fd))
+        except FileNotFoundError:
+            return False
+
+    def _append(self, line: bytes) -> None:
+        with self._open() as fd:
+            size = os.fstat(fd).st_size
+            if size and os.pread(fd, 1, size - 1) != b"\n":
+                line = b"\n" + line
+            self._write(fd, line, size)
+
+    def _lock(self, fd: int) -> None:
+        deadline = time.monotonic() + self._lock_timeout_s
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(errno.ETIMEDOUT, "another writer holds its lock") from None
+                time.sleep(0.01)
+
+    def _write(self, fd: int, line: bytes, size: int) -> None:
+        try:
+            if os.write(fd, line) != len(line):
+                raise OSError(errno.ENOSPC, "only a part was written")
+            os.fsync(fd)
+        except OSError:
+            # We hold the lock, so nobody wrote behind us: take the part back instead of leaving a torn line.
+            os.ftruncate(fd, size)
+            raise

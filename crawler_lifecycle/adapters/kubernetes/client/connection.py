@@ -1,0 +1,340 @@
+"""One connection to the Kubernetes API for a whole process: bytes, or an error for anything else.
+
+Every call has a limit for connecting, for silence, and for the whole of its answer. Nothing is tried again here, with
+three exceptions that are no retries of a call that may have worked: a 401 is answered once with credentials read anew,
+a list whose pages stopped belonging together (410) begins again, and a page that is longer than an answer may be is
+asked for with half as many objects. When to try again is for Temporal to decide.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar, overload
+from urllib.parse import quote
+
+from . import credentials
+from .errors import Asked, Expired, TooLarge, Unreadable, unreadable
+from .objects import ListPage, decode_kind, decode_page
+from .transport import Wire
+from .watches import Watch, WatchEvent
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["Api", "Listing", "Watch", "WatchEvent"]
+
+T = TypeVar("T")
+K = TypeVar("K")
+#: A page, and what is kept of it.
+_Decode = Callable[[bytes], tuple[ListPage[Any], Iterable[Any]]]
+
+#: Connections that are kept; more calls at once open more, which are closed afterwards.
+CONNECTIONS = 32
+#: How often a list whose pages stopped belonging together begins again, and how many pages one may have.
+LIST_STARTS, PAGES_MAX = 3, 4000
+#: A page with less than this part of the longest answer is short: twice as many objects will fit.
+SHORT = 4
+
+_PATCHES = {
+    "merge": "application/merge-patch+json",
+    "json": "application/json-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+}
+
+
+@dataclass(slots=True)
+class Listing(Generic[T]):
+    """A complete list, as it was at one moment."""
+
+    items: list[T] = field(default_factory=list)
+    resource_version: str = ""
+    """Where a watch goes on from."""
+
+
+class Api:
+    """The Kubernetes API. Thread-safe, one for a process. All methods but ``connect`` and ``close`` raise ``ApiError``,
+    and so does a watch while it is read."""
+
+    def __init__(self, source: credentials.Source, namespace: str, connect_s: float, read_s: float) -> None:
+        self.namespace = namespace
+        self._access = credentials.Access(source, CONNECTIONS)
+        self._wire = Wire(self._access, connect_s, read_s)
+        self._fitted: dict[str, int] = {}
+        """Objects that fitted into one answer lately, by path; without an entry: as many as one asks for."""
+
+    @classmethod
+    def connect(
+        cls,
+        *,
+        kubeconfig: Path | None = None,
+        context: str | None = None,
+        namespace: str,
+        connect_s: float = 3.0,
+        read_s: float = 10.0,
+    ) -> Api:
+        """By a kubeconfig (see ``access.find``) or as our own pod. Contacts nobody yet.
+
+        Raises ``InvalidRequest``, naming the kubeconfig and what is wrong with it.
+        """
+        return cls(credentials.find(kubeconfig, context), namespace, connect_s, read_s)
+
+    @property
+    def host(self) -> str:
+        """The server's address."""
+        return self._access.host
+
+    @property
+    def source(self) -> str:
+        """Where address and credentials came from, in words."""
+        return self._access.source.words
+
+    @property
+    def skew_s(self) -> float | None:
+        """The server's clock minus ours at the last answer, in seconds; the server tells whole ones."""
+        return self._wire.skew_s
+
+    def close(self) -> None:
+        """End what goes on, and close the connections."""
+        self._wire.close()
+
+    # --- paths --------------------------------------------------------------------------------------------------------
+
+    def jobs_path(self, name: str | None = None) -> str:
+        return self.path("jobs", name, group="/apis/batch/v1")
+
+    def pods_path(self, name: str | None = None, sub: str | None = None) -> str:
+        """``sub`` is ``log``, ``eviction`` and the like."""
+        return self.path("pods", name) + (f"/{sub}" if sub else "")
+
+    def events_path(self) -> str:
+        return self.path("events")
+
+    def namespace_path(self, group: str = "/api/v1") -> str:
+        """The namespace itself; with a group, where the namespace's objects of that group are."""
+        return f"{group}/namespaces/{quote(self.namespace, safe='')}"
+
+    def path(self, resource: str, name: str | None = None, *, group: str = "/api/v1") -> str:
+        """The objects of a kind in our namespace, or the one of that name."""
+        tail = f"/{quote(name, safe='')}" if name is not None else ""
+        return f"{self.namespace_path(group)}/{resource}{tail}"
+
+    # --- one object ---------------------------------------------------------------------------------------------------
+
+    def get(self, path: str, **query: object) -> bytes:
+        """An object, or whatever else is JSON there."""
+        return _checked(Asked("GET", path), self._wire.call(Asked("GET", path), query))
+
+    def post(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        dry_run: bool = False,
+        left_s: Callable[[], float] | None = None,
+        **query: object,
+    ) -> bytes:
+        """Create. A field that the server does not know is refused, not dropped in silence.
+
+        ``left_s`` tells, at the moment of sending, for how many seconds it may still be created; the server gives up
+        then. Raises ``TooLate`` when that is over before it is sent.
+        """
+        asked = Asked("POST", path)
+        query = {"fieldValidation": "Strict", "dryRun": "All" if dry_run else None, **query}
+        return _checked(asked, self._wire.call(asked, query, body=body, left_s=left_s))
+
+    def patch(self, path: str, body: Mapping[str, Any] | list[Any], *, kind: str = "merge", **query: object) -> bytes:
+        """Change a part; ``kind`` is ``merge``, ``json`` or ``strategic``."""
+        asked = Asked("PATCH", path)
+        return _checked(asked, self._wire.call(asked, query, body=body, content=_PATCHES[kind]))
+
+    def delete(self, path: str, options: Mapping[str, Any]) -> bytes:
+        """Ask for a deletion. ``options`` are DeleteOptions; say the propagation policy and the uid, always."""
+        asked = Asked("DELETE", path)
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", **options}
+        return _checked(asked, self._wire.call(asked, {}, body=body))
+
+    def read(self, path: str, **query: object) -> bytes:
+        """Bytes of any kind: a log. Nothing is assumed about them but that all of them came."""
+        return self._wire.call(Asked("GET", path), query, accept="*/*")
+
+    # --- lists --------------------------------------------------------------------------------------------------------
+
+    @overload
+    def listing(
+        self,
+        path: str,
+        kind: type[T],
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+        limit: int = 500,
+        within_s: float | None = None,
+    ) -> Listing[T]: ...
+
+    @overload
+    def listing(
+        self,
+        path: str,
+        kind: type[T],
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+        limit: int = 500,
+        within_s: float | None = None,
+        keep: Callable[[T], K],
+    ) -> Listing[K]: ...
+
+    def listing(
+        self,
+        path: str,
+        kind: type[Any],
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+        limit: int = 500,
+        within_s: float | None = None,
+        keep: Callable[[Any], Any] | None = None,
+    ) -> Listing[Any]:
+        """All objects of ``kind`` (``Job``, ``Pod``, ``Event``, ``Named``) at one moment, read at the newest version.
+
+        Pages are decoded one after the other, and of each object what ``keep`` makes of it stays, so that a long list
+        needs little memory. ``within_s``: seconds that all pages may take together.
+        """
+
+        def items(data: bytes) -> tuple[ListPage[Any], Iterable[Any]]:
+            page = decode_page(kind, data)
+            return page, map(keep, page.items) if keep else page.items
+
+        return self._complete(path, labels, fields, limit, within_s or 2 * self._wire.whole_s, items)
+
+    def _complete(
+        self,
+        path: str,
+        labels: str | None,
+        fields: str | None,
+        limit: int,
+        within_s: float,
+        decode: _Decode,
+    ) -> Listing[Any]:
+        asked = Asked("GET", path)
+        query = {"labelSelector": labels, "fieldSelector": fields, "limit": limit}
+        until = time.monotonic() + within_s
+        for start in range(LIST_STARTS):
+            try:
+                return self._once(asked, query, decode, until)
+            except Expired:
+                # Its pages would be of two moments: an object can be in both of them, or in none.
+                if start + 1 == LIST_STARTS:
+                    raise
+                time.sleep(random.uniform(0, 0.1))  # noqa: S311 (not for secrets)
+        raise AssertionError("unreachable")
+
+    def _once(
+        self,
+        asked: Asked,
+        query: Mapping[str, object],
+        decode: _Decode,
+        until: float,
+    ) -> Listing[Any]:
+        """The pages of one list. Raises ``Expired`` when they do not belong together."""
+        found: Listing[Any] = Listing()
+        names: set[tuple[str | None, str]] = set()
+        token, tokens = None, set[str]()
+        for _ in range(PAGES_MAX):
+            data = self._page(asked, {**query, "continue": token}, until)
+            if data is None:
+                continue
+            page, items = _of(asked, decode, data)
+            _belongs(asked, found, page, names)
+            found.items.extend(items)
+            if not (token := page.metadata.continue_):
+                if page.metadata.remaining_item_count:
+                    raise unreadable(asked, f"{page.metadata.remaining_item_count} objects remain, and no page follows")
+                return found
+            if token in tokens:
+                raise unreadable(asked, "its pages go round in a circle")
+            tokens.add(token)
+        raise unreadable(asked, f"it has more than {PAGES_MAX} pages")
+
+    def _page(self, asked: Asked, query: Mapping[str, object], until: float) -> bytes | None:
+        """One page, or ``None`` when it was too long: the next try asks for half as many objects.
+
+        How many fit is remembered for the next list, and grows again while pages are short. What some run has in its
+        objects may make lists longer, and never hide the objects of others.
+        """
+        most = int(str(query["limit"]))
+        size = min(most, self._fitted.get(asked.path, most))
+        try:
+            data = self._wire.call(asked, {**query, "limit": size}, until=until)
+        except TooLarge:
+            if size == 1:
+                raise
+            self._fitted[asked.path] = size // 2
+            logger.info("too long an answer: %s; %d objects at once from now on", asked.gesture, size // 2)
+            return None
+        if size < most and len(data) < self._wire.answer_max // SHORT:
+            self._fitted[asked.path] = size * 2
+        return data
+
+    # --- watches ------------------------------------------------------------------------------------------------------
+
+    def watch(
+        self,
+        path: str,
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+        resource_version: str,
+        timeout_s: float,
+        silence_s: float | None = None,
+    ) -> Watch:
+        """What changes after ``resource_version``, bookmarks included, until the server ends it after ``timeout_s``.
+
+        The stream is an error when nothing at all came for ``silence_s`` (by default half a minute more than the
+        server's own limit). Close it when you stop reading; ``close`` may come from another thread.
+        """
+        asked = Asked("GET", path, watching=True)
+        query = {
+            **{"watch": True, "allowWatchBookmarks": True, "resourceVersion": resource_version},
+            **{"timeoutSeconds": max(1, round(timeout_s)), "labelSelector": labels, "fieldSelector": fields},
+        }
+        silence = silence_s if silence_s is not None else timeout_s + 30
+        call, response = self._wire.stream(asked, query, silence, timeout_s + 60)
+        return Watch(asked, response, call, self._wire.ended)
+
+
+def _of(asked: Asked, decode: _Decode, data: bytes) -> tuple[ListPage[Any], Iterable[Any]]:
+    try:
+        return decode(data)
+    except Unreadable as error:
+        raise unreadable(asked, error.what) from error
+
+
+def _belongs(asked: Asked, found: Listing[Any], page: ListPage[Any], names: set[tuple[str | None, str]]) -> None:
+    """Whether a page is of the same moment as those before it. Raises ``Expired``."""
+    moment = page.metadata.resource_version or ""
+    if not found.resource_version:
+        if not moment:
+            raise unreadable(asked, "the list has no resourceVersion")
+        found.resource_version = moment
+    elif moment != found.resource_version:
+        raise Expired(f"the pages to {asked.gesture} are of two moments: {found.resource_version} and {moment}")
+    for item in page.items:
+        key = (item.metadata.namespace, item.metadata.name)
+        if key in names:
+            raise Expired(f"the pages to {asked.gesture} overlap: {item.metadata.name} is there twice")
+        names.add(key)
+
+
+def _checked(asked: Asked, data: bytes) -> bytes:
+    """The bytes when they are an object of the API, all of it. Raises ``Unreadable``."""
+    if asked.path.startswith(("/api/", "/apis/")):
+        try:
+            decode_kind(data)
+        except Unreadable as error:
+            raise unreadable(asked, error.what) from error
+    return data

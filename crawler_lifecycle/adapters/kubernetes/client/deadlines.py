@@ -1,0 +1,157 @@
+"""Deadlines: a limit on the whole of a call, and the end of a stream from another thread.
+
+The read timeout of a socket counts from byte to byte: a server that sends one byte every few seconds holds a caller
+for ever. So connections tell which socket a call uses, and one thread cuts the sockets of calls that are overdue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .errors import TooLate
+
+_using = threading.local()
+
+
+class Call:
+    """One request and its answer, from the connect to the last byte."""
+
+    def __init__(self, until: float, left_s: Callable[[], float] | None = None) -> None:
+        self.until = until
+        """When it is overdue (monotonic)."""
+        self._left_s = left_s
+        self.overdue = False
+        self.sent = False
+        """Whether anything of the request may have reached the server."""
+        self.over = False
+        self._socket: socket.socket | None = None
+        self._cut = False
+        self._lock = threading.Lock()
+
+    def timed(self, url: str) -> str:
+        """The URL with the seconds that the server may take, as they are at this moment. Raises ``TooLate``."""
+        if self._left_s is None:
+            return url
+        left_s = math.floor(self._left_s() * 1000) / 1000
+        if left_s <= 0:
+            raise TooLate("the time in which the server might carry it out was over before it was sent")
+        return f"{url}{'&' if '?' in url else '?'}timeout={left_s:.3f}s"
+
+    def uses(self, sock: socket.socket | None) -> None:
+        with self._lock:
+            self.sent = True
+            self._socket = sock
+            cut = self.over
+        if cut:
+            self.cut()
+
+    def cut(self) -> None:
+        """End it from any thread: whoever reads sees the end of the connection at once."""
+        with self._lock:
+            self.over = True
+            if self._socket is not None:
+                self._cut = True
+                with contextlib.suppress(OSError):  # closed already
+                    # The bare socket's own: a TLS socket's would take its state away under the thread that reads.
+                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def done(self) -> bool:
+        """The socket is somebody else's from now on; whether it was cut before."""
+        with self._lock:
+            self._socket = None
+            return self._cut
+
+
+def tracked(base: type[Any]) -> type[Any]:
+    """A connection class of urllib3 that tells the calling thread's ``Call`` its socket."""
+
+    class Tracked(base):  # type: ignore[misc]
+        _last: Call | None = None
+
+        def request(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
+            call: Call | None = getattr(_using, "call", None)
+            if call is None:
+                super().request(method, url, *args, **kwargs)
+                return
+            # A connection is free again with the last byte of an answer, a moment before its call has ended.
+            if self._last is not None and self._last.done():
+                self.close()
+            self._last = call
+            if self.sock is None:  # otherwise http.client connects in the middle of the request
+                self.connect()
+            url = call.timed(url)  # the server counts from the receipt: nothing that takes time may come after this
+            call.uses(self.sock)
+            super().request(method, url, *args, **kwargs)
+
+    Tracked.__name__ = base.__name__
+    return Tracked
+
+
+class Calls:
+    """The calls of one client. Its thread is there only while calls are, and a little longer: looks come in bursts."""
+
+    def __init__(self) -> None:
+        self._open: set[Call] = set()
+        self._changed = threading.Condition()
+        self._watching = self._closed = False
+        self._wakes_at = 0.0
+
+    def begin(self, seconds: float, left_s: Callable[[], float] | None = None) -> Call:
+        """A call by this thread that may take so long in all; ``left_s`` tells how long it may still take effect."""
+        call = Call(time.monotonic() + seconds, left_s)
+        with self._changed:
+            if not self._watching:
+                # Raises where there are too many threads; the next call then tries again.
+                threading.Thread(target=self._watch, name="kubernetes-calls", daemon=True).start()
+                self._watching = True
+            self._open.add(call)
+            if call.until < self._wakes_at:
+                self._changed.notify()
+        _using.call = call
+        return call
+
+    def sent(self) -> None:
+        """The request was sent: what this thread sends next does not belong to the call."""
+        _using.call = None
+
+    def end(self, call: Call) -> None:
+        _using.call = None
+        call.done()
+        with self._changed:
+            self._open.discard(call)
+
+    def close(self) -> None:
+        """End them all, and the thread."""
+        with self._changed:
+            self._closed = True
+            for call in self._open:
+                call.cut()
+            self._open.clear()
+            self._changed.notify()
+
+    def _watch(self) -> None:
+        idle_since = time.monotonic()
+        while True:
+            with self._changed:
+                now = time.monotonic()
+                for call in [c for c in self._open if c.until <= now]:
+                    call.overdue = True
+                    call.cut()
+                    self._open.discard(call)
+                if self._open:
+                    idle_since = now
+                elif self._closed or now >= idle_since + _IDLE_S:
+                    self._watching = False
+                    return
+                self._wakes_at = min([c.until for c in self._open] + [now + _IDLE_S])
+                self._changed.wait(self._wakes_at - now)
+
+
+#: The thread stays this long without a call, in seconds.
+_IDLE_S = 5.0

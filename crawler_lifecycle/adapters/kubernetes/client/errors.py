@@ -1,0 +1,275 @@
+"""Errors of the Kubernetes API: the server's own message, and words for people.
+
+Every one of them is a ``ClusterUnavailable``: whoever does not know better learns nothing and changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+
+from crawler_lifecycle.domain.errors import ClusterUnavailable
+
+#: Longest wait that a server may ask of us, in seconds: a stop has to come through some time.
+RETRY_AFTER_MAX_S = 60.0
+#: How much of the server's own words is repeated, in characters.
+WORDS_MAX = 1000
+
+#: How the API server words a missing right (its own texts for quota and the like begin the same and go on differently).
+_NO_RIGHT = re.compile(r'cannot (?P<verb>\S+) (?:resource|path) "(?P<what>[^"]*)"')
+_PATH = re.compile(
+    r"/(?:api/v1|apis/(?P<group>[^/]+)/[^/]+)"
+    r"(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
+    r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[^/]+))?"
+)
+_VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "PUT": "replace", "DELETE": "delete"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request, as errors speak of it."""
+
+    method: str
+    path: str
+    watching: bool = False
+
+    @property
+    def writes(self) -> bool:
+        return self.method != "GET"
+
+    @property
+    def gesture(self) -> str:
+        """What was asked for, in words: "list pods in namespace crawls"."""
+        found = _PATH.fullmatch(self.path)
+        if found is None:
+            return f"{self.method} {self.path}"
+        part = {name: unquote(value) for name, value in found.groupdict().items() if value}
+        verb = _VERBS.get(self.method, self.method.lower())
+        name = part.get("name")
+        if name is None and verb == "get":
+            verb = "watch" if self.watching else "list"
+        what = part["resource"] + (f"/{part['sub']}" if "sub" in part else "")
+        place = f" in namespace {part['namespace']}" if "namespace" in part else ""
+        return f"{verb} {what}{f' {name}' if name else ''}{place}"
+
+
+class ApiError(ClusterUnavailable):
+    """The Kubernetes API did not do what was asked. The text is for people.
+
+    ``status`` is the HTTP status (``None``: no answer came), ``reason`` the API's machine word (``AlreadyExists``),
+    ``words`` the server's own text, ``causes`` the machine words of its details (``NamespaceTerminating``).
+    ``effect_unknown``: it was a write, and may have taken effect all the same.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        status: int | None = None,
+        reason: str = "",
+        words: str = "",
+        causes: tuple[str, ...] = (),
+        retry_after_s: float | None = None,
+        effect_unknown: bool = False,
+    ) -> None:
+        super().__init__(text)
+        self.status = status
+        self.reason = reason
+        self.words = words
+        self.causes = causes
+        self.retry_after_s = retry_after_s
+        self.effect_unknown = effect_unknown
+
+    def __reduce__(self) -> Any:  # with its fields, where it crosses from one process to another
+        return _again, (type(self), str(self), self.__dict__)
+
+
+def _again(cls: type[ApiError], text: str, fields: dict[str, Any]) -> ApiError:
+    error = cls(text)
+    error.__dict__.update(fields)
+    return error
+
+
+class NoAnswer(ApiError):
+    """Nothing came: no connection, silence, or the connection broke off in the middle."""
+
+
+class Unreadable(ApiError):
+    """An answer came and is none: cut, no JSON, not what was asked for, or too long. ``what`` says which."""
+
+    what = ""
+
+
+class TooLarge(Unreadable):
+    """The answer has more bytes than we read; of a list, ask for fewer objects at once."""
+
+
+class TooLate(ApiError):
+    """Not sent: the time in which it had to take effect was over."""
+
+
+class Unauthorised(ApiError):
+    """401: the server does not know who we are. The credentials were read anew before this was raised."""
+
+
+class Refused(ApiError):
+    """403 and 422 (and 400, 405, 413): the server understood, and will not do this."""
+
+
+class NotFound(ApiError):
+    """404."""
+
+
+class Conflict(ApiError):
+    """The name is taken, or the object is not the one that was meant: 409, or 422 to a patch that names another uid."""
+
+
+class Expired(ApiError):
+    """410: the place to go on from is forgotten; begin with a list."""
+
+
+class Throttled(ApiError):
+    """429: too many requests; ``retry_after_s`` when the server said how long to wait."""
+
+
+class _Cause(msgspec.Struct):
+    reason: str | None = None
+    field: str | None = None
+    message: str | None = None
+
+
+class _Details(msgspec.Struct):
+    causes: list[_Cause] | None = None
+    retryAfterSeconds: float | None = None
+
+
+class Status(msgspec.Struct):
+    """The API's own error object, as far as errors are made of it."""
+
+    kind: str | None = None
+    message: str | None = None
+    reason: str | None = None
+    code: int | None = None
+    details: _Details | None = None
+
+
+_STATUS = msgspec.json.Decoder(Status)
+
+_CLASSES: dict[int, type[ApiError]] = {
+    400: Refused,
+    401: Unauthorised,
+    403: Refused,
+    404: NotFound,
+    405: Refused,
+    409: Conflict,
+    410: Expired,
+    413: Refused,
+    422: Refused,
+    429: Throttled,
+}
+
+
+def from_answer(asked: Asked, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
+    """The error that an answer with a status other than 2xx is."""
+    return from_status(asked, status, decode_status(body), retry_after(headers.get("Retry-After")))
+
+
+def decode_status(data: bytes | msgspec.Raw) -> Status:
+    """The API's error object; of anything else (a proxy's page, something cut) the beginning is its message."""
+    try:
+        return _STATUS.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        text = bytes(memoryview(data)[:WORDS_MAX]).decode(errors="replace")
+        return Status(message=" ".join(text.split()))
+
+
+def from_status(asked: Asked, status: int, told: Status, retry_after_s: float | None = None) -> ApiError:
+    """The same from the API's error object, which a watch sends without a status of its own."""
+    words = (told.message or told.reason or "no reason given")[:WORDS_MAX]
+    details = told.details or _Details()
+    if retry_after_s is None and details.retryAfterSeconds:
+        retry_after_s = _bounded(details.retryAfterSeconds)
+    kind = _CLASSES.get(status, ApiError)
+    if status == 422 and any(cause.field == "metadata.uid" for cause in details.causes or ()):
+        kind = Conflict  # to the server a uid is a field like others, which may not change
+    return kind(
+        f"{_human(asked, status, words, retry_after_s)}: {words}",
+        status=status,
+        reason=told.reason or "",
+        words=words,
+        causes=tuple(cause.reason for cause in details.causes or () if cause.reason),
+        retry_after_s=retry_after_s,
+        effect_unknown=asked.writes and status >= 500,
+    )
+
+
+def _human(asked: Asked, status: int, words: str, retry_after_s: float | None) -> str:
+    if status == 401:
+        return f"the Kubernetes API does not know us when we {asked.gesture} (401)"
+    if status == 403:
+        if _NO_RIGHT.search(words):
+            return f"the Kubernetes API refuses us: needs permission to {asked.gesture} (403)"
+        return f"the Kubernetes API does not allow us to {asked.gesture} (403)"
+    if status == 404:
+        return f"nothing there to {asked.gesture} (404)"
+    if status == 409:
+        return f"the Kubernetes API sees a conflict: {asked.gesture} (409)"
+    if status == 410:
+        return f"the Kubernetes API no longer knows where to go on: {asked.gesture} (410)"
+    if status == 429:
+        wait = f"asks us to wait {retry_after_s:g} s" if retry_after_s else "asks us to slow down"
+        return f"the Kubernetes API {wait}: {asked.gesture} (429)"
+    if status in (400, 405, 413, 422):
+        return f"the Kubernetes API refuses this: {asked.gesture} ({status})"
+    if status >= 500:
+        return f"the Kubernetes API cannot {asked.gesture} now ({status})"
+    return f"the Kubernetes API answered {status}: {asked.gesture}"
+
+
+def no_answer(asked: Asked, what: str, *, effect_unknown: bool) -> NoAnswer:
+    """The error for an answer that did not come."""
+    return NoAnswer(
+        f"the Kubernetes API did not answer: {asked.gesture}: {what}", effect_unknown=effect_unknown and asked.writes
+    )
+
+
+def too_large(asked: Asked, limit: int) -> Unreadable:
+    """The error for an answer that is longer than ``limit`` bytes."""
+    return unreadable(asked, f"it has more than {limit} bytes", TooLarge)
+
+
+def unreadable(asked: Asked | None, what: str, kind: type[Unreadable] = Unreadable) -> Unreadable:
+    """The error for an answer that is none."""
+    subject = f": {asked.gesture}" if asked else ""
+    error = kind(
+        f"the answer of the Kubernetes API cannot be used{subject}: {what}",
+        effect_unknown=asked is not None and asked.writes,
+    )
+    error.what = what
+    return error
+
+
+def retry_after(value: str | None, now: datetime | None = None) -> float | None:
+    """Seconds to wait by a ``Retry-After``: a number or a date (RFC 9110, 10.2.3). ``None``: nothing sensible."""
+    if not value:
+        return None
+    try:
+        return _bounded(float(value))
+    except ValueError:
+        pass
+    try:
+        at = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    return _bounded((at.replace(tzinfo=at.tzinfo or UTC) - (now or datetime.now(UTC))).total_seconds())
+
+
+def _bounded(seconds: float) -> float | None:
+    return min(seconds, RETRY_AFTER_MAX_S) if seconds > 0 else None  # which NaN is not

@@ -1,0 +1,411 @@
+"""Jobs, pods and events, decoded from JSON: only the few fields that are read.
+
+Unknown fields are passed over, ``null`` counts as missing (Go writes empty slices that way). What identity rests on is
+required: an object without name and uid, or a list without items, is no answer. All times are aware, in UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any, Generic, TypeVar
+
+import msgspec
+
+from .errors import ApiError, Unreadable, unreadable
+
+Time = Annotated[datetime, msgspec.Meta(tz=True)]
+Name = Annotated[str, msgspec.Meta(min_length=1)]
+T = TypeVar("T")
+
+_NO_STRINGS: Mapping[str, str] = {}
+
+
+class _Struct(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True):
+    pass
+
+
+class OwnerReference(_Struct, frozen=True):
+    """Whose object this is."""
+
+    uid: str
+    controller: bool | None = None
+
+
+class ObjectMeta(_Struct, frozen=True):
+    """Who an object is, and whether it is being deleted."""
+
+    name: Name
+    uid: Name
+    namespace: str | None = None
+    creation_timestamp: Time | None = None
+    deletion_timestamp: Time | None = None
+    deletion_grace_period_seconds: int | None = None
+    labels_: Mapping[str, str] | None = msgspec.field(name="labels", default=None)
+    annotations_: Mapping[str, str] | None = msgspec.field(name="annotations", default=None)
+    finalizers_: Sequence[str] | None = msgspec.field(name="finalizers", default=None)
+    owner_references_: Sequence[OwnerReference] | None = msgspec.field(name="ownerReferences", default=None)
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.labels_ or _NO_STRINGS
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        return self.annotations_ or _NO_STRINGS
+
+    @property
+    def finalizers(self) -> Sequence[str]:
+        return self.finalizers_ or ()
+
+    @property
+    def owner_references(self) -> Sequence[OwnerReference]:
+        return self.owner_references_ or ()
+
+    @property
+    def controller_uid(self) -> str | None:
+        """The uid of the object that controls this one."""
+        return next((owner.uid for owner in self.owner_references if owner.controller), None)
+
+
+class Condition(_Struct, frozen=True):
+    """A condition of a Job or pod. ``status`` is one of the strings "True", "False", "Unknown"."""
+
+    type: str
+    status: str
+    reason: str | None = None
+    message: str | None = None
+    last_transition_time: Time | None = None
+
+    @property
+    def true(self) -> bool:
+        return self.status == "True"
+
+
+class JobSpec(_Struct, frozen=True):
+    suspend: bool | None = None
+
+
+class JobStatus(_Struct, frozen=True):
+    """Counters trail the pods; the conditions of an end come last of all."""
+
+    start_time: Time | None = None
+    completion_time: Time | None = None
+    active: int | None = None
+    ready: int | None = None
+    succeeded: int | None = None
+    failed: int | None = None
+    terminating: int | None = None
+    conditions_: Sequence[Condition] | None = msgspec.field(name="conditions", default=None)
+
+    @property
+    def conditions(self) -> Sequence[Condition]:
+        return self.conditions_ or ()
+
+
+_NO_JOB_SPEC, _NO_JOB_STATUS = JobSpec(), JobStatus()
+
+
+class Job(_Struct, frozen=True):
+    """A batch/v1 Job."""
+
+    metadata: ObjectMeta
+    spec_: JobSpec | None = msgspec.field(name="spec", default=None)
+    status_: JobStatus | None = msgspec.field(name="status", default=None)
+
+    @property
+    def spec(self) -> JobSpec:
+        return self.spec_ or _NO_JOB_SPEC
+
+    @property
+    def status(self) -> JobStatus:
+        return self.status_ or _NO_JOB_STATUS
+
+    def condition(self, kind: str) -> Condition | None:
+        """The condition of that type when it is true."""
+        return _holding(self.status.conditions, kind)
+
+
+def _holding(conditions: Sequence[Condition], kind: str) -> Condition | None:
+    return next((c for c in conditions if c.type == kind and c.true), None)
+
+
+class Waiting(_Struct, frozen=True):
+    reason: str | None = None
+    message: str | None = None
+
+
+class Running(_Struct, frozen=True):
+    started_at: Time | None = None
+
+
+class Terminated(_Struct, frozen=True):
+    """How a container ended."""
+
+    exit_code: int
+    signal: int | None = None
+    reason: str | None = None
+    message: str | None = None
+    started_at: Time | None = None
+    finished_at: Time | None = None
+
+
+class ContainerState(_Struct, frozen=True):
+    """Exactly one of the three, or none before the kubelet has said anything."""
+
+    waiting: Waiting | None = None
+    running: Running | None = None
+    terminated: Terminated | None = None
+
+
+_NO_STATE = ContainerState()
+
+
+class ContainerStatus(_Struct, frozen=True):
+    name: str
+    started: bool | None = None
+    restart_count: int | None = None
+    state_: ContainerState | None = msgspec.field(name="state", default=None)
+    last_state_: ContainerState | None = msgspec.field(name="lastState", default=None)
+
+    @property
+    def state(self) -> ContainerState:
+        return self.state_ or _NO_STATE
+
+    @property
+    def last_state(self) -> ContainerState:
+        return self.last_state_ or _NO_STATE
+
+
+class ContainerLimits(_Struct, frozen=True):
+    memory: str | int | float | None = None
+
+
+class ResourceRequirements(_Struct, frozen=True):
+    limits: ContainerLimits | None = None
+
+
+class Container(_Struct, frozen=True):
+    name: str
+    image: str | None = None
+    restart_policy: str | None = None
+    """Of an init container: ``Always`` makes it a sidecar, which executes beside the others."""
+    resources: ResourceRequirements | None = None
+
+    @property
+    def memory_limit(self) -> str | None:
+        """A quantity, as its author wrote it."""
+        limits = self.resources.limits if self.resources is not None else None
+        return str(limits.memory) if limits is not None and limits.memory is not None else None
+
+
+class SchedulingGate(_Struct, frozen=True):
+    name: str
+
+
+class PodSpec(_Struct, frozen=True):
+    node_name: str | None = None
+    termination_grace_period_seconds: int | None = None
+    containers_: Sequence[Container] | None = msgspec.field(name="containers", default=None)
+    init_containers_: Sequence[Container] | None = msgspec.field(name="initContainers", default=None)
+    scheduling_gates_: Sequence[SchedulingGate] | None = msgspec.field(name="schedulingGates", default=None)
+
+    @property
+    def containers(self) -> Sequence[Container]:
+        return self.containers_ or ()
+
+    @property
+    def init_containers(self) -> Sequence[Container]:
+        return self.init_containers_ or ()
+
+    @property
+    def scheduling_gates(self) -> Sequence[SchedulingGate]:
+        return self.scheduling_gates_ or ()
+
+
+class PodStatus(_Struct, frozen=True):
+    phase: str | None = None
+    reason: str | None = None
+    message: str | None = None
+    start_time: Time | None = None
+    conditions_: Sequence[Condition] | None = msgspec.field(name="conditions", default=None)
+    container_statuses_: Sequence[ContainerStatus] | None = msgspec.field(name="containerStatuses", default=None)
+    init_container_statuses_: Sequence[ContainerStatus] | None = msgspec.field(
+        name="initContainerStatuses", default=None
+    )
+
+    @property
+    def conditions(self) -> Sequence[Condition]:
+        return self.conditions_ or ()
+
+    @property
+    def container_statuses(self) -> Sequence[ContainerStatus]:
+        return self.container_statuses_ or ()
+
+    @property
+    def init_container_statuses(self) -> Sequence[ContainerStatus]:
+        return self.init_container_statuses_ or ()
+
+
+_NO_POD_SPEC, _NO_POD_STATUS = PodSpec(), PodStatus()
+
+
+class Pod(_Struct, frozen=True):
+    """A core/v1 pod."""
+
+    metadata: ObjectMeta
+    spec_: PodSpec | None = msgspec.field(name="spec", default=None)
+    status_: PodStatus | None = msgspec.field(name="status", default=None)
+
+    @property
+    def spec(self) -> PodSpec:
+        return self.spec_ or _NO_POD_SPEC
+
+    @property
+    def status(self) -> PodStatus:
+        return self.status_ or _NO_POD_STATUS
+
+    def condition(self, kind: str) -> Condition | None:
+        """The condition of that type when it is true."""
+        return _holding(self.status.conditions, kind)
+
+    def denied(self, kind: str) -> Condition | None:
+        """The condition of that type when it is on the pod and not true: false, or nobody knows."""
+        return next((c for c in self.status.conditions if c.type == kind and not c.true), None)
+
+    def container(self, name: str) -> ContainerStatus | None:
+        """What the kubelet said about the container of that name."""
+        return next((c for c in self.status.container_statuses if c.name == name), None)
+
+
+class Involved(_Struct, frozen=True):
+    kind: str | None = None
+    name: str | None = None
+    uid: str | None = None
+
+
+class _Series(_Struct, frozen=True):
+    count: int | None = None
+    last_observed_time: Time | None = None
+
+
+class Event(_Struct, frozen=True):
+    """A core/v1 event: what a part of the cluster said about an object. Kept for an hour, and merged when repeated."""
+
+    metadata: ObjectMeta
+    involved_object: Involved
+    type: str | None = None
+    reason: str | None = None
+    message: str | None = None
+    count_: int | None = msgspec.field(name="count", default=None)
+    event_time: Time | None = None
+    first_timestamp: Time | None = None
+    last_timestamp: Time | None = None
+    series: _Series | None = None
+
+    @property
+    def at(self) -> datetime | None:
+        """When it was last seen; senders fill different fields."""
+        latest = self.series.last_observed_time if self.series else None
+        return latest or self.last_timestamp or self.event_time or self.first_timestamp
+
+    @property
+    def count(self) -> int:
+        """How often it was seen."""
+        return max(1, self.count_ or 0, (self.series.count or 0) if self.series else 0)
+
+
+class ListMeta(_Struct, frozen=True):
+    resource_version: str | None = None
+    continue_: str | None = msgspec.field(name="continue", default=None)
+    remaining_item_count: int | None = None
+
+
+class ListPage(_Struct, Generic[T], frozen=True):
+    """One page of a list. ``kind`` tells a list from whatever else may come with status 200."""
+
+    kind: str
+    metadata: ListMeta
+    items_: Sequence[T] | None = msgspec.field(name="items")
+
+    @property
+    def items(self) -> Sequence[T]:
+        return self.items_ or ()
+
+
+class Named(_Struct, frozen=True):
+    """Any object, as far as its identity."""
+
+    metadata: ObjectMeta
+
+
+class _Kind(_Struct, frozen=True):
+    kind: str
+
+
+class _Typed(_Struct, frozen=True):
+    """What a watch sends: the object is decoded by whoever knows its kind."""
+
+    type: str
+    object: msgspec.Raw
+
+
+_ONE: dict[type, msgspec.json.Decoder[Any]] = {kind: msgspec.json.Decoder(kind) for kind in (Job, Pod, Event, Named)}
+_PAGE: dict[type, msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(ListPage[kind])  # type: ignore[valid-type]
+    for kind in (Job, Pod, Event, Named)
+}
+_KINDS: dict[type, str] = {Job: "Job", Pod: "Pod", Event: "Event"}
+_KIND = msgspec.json.Decoder(_Kind)
+_TYPED = msgspec.json.Decoder(_Typed)
+
+
+def decode(kind: type[T], data: bytes | msgspec.Raw) -> T:
+    """One object of ``kind`` (``Job``, ``Pod``, ``Event``, ``Named``). Raises ``Unreadable``."""
+    try:
+        if kind in _KINDS and (told := _KIND.decode(data).kind) != _KINDS[kind]:
+            raise unreadable(None, f"it is a {told[:60]}, not a {_KINDS[kind]}")
+        found: T = _ONE[kind].decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _not_decoded(kind.__name__, error, data) from error
+    return found
+
+
+def decode_page(kind: type[T], data: bytes) -> ListPage[T]:
+    """One page of a list of them. Raises ``Unreadable``."""
+    try:
+        page: ListPage[T] = _PAGE[kind].decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _not_decoded(kind.__name__, error, data) from error
+    expected = f"{_KINDS[kind]}List" if kind in _KINDS else "List"
+    if not page.kind.endswith(expected):
+        raise unreadable(None, f"it is a {page.kind[:60]}, not a {expected}")
+    return page
+
+
+def decode_event(line: bytes) -> tuple[str, msgspec.Raw]:
+    """One line of a watch: its type, and its object as it came. Raises ``Unreadable``."""
+    try:
+        told = _TYPED.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _not_decoded("an event of a watch", error, line) from error
+    return told.type, told.object
+
+
+def decode_kind(data: bytes) -> str:
+    """The kind of an object, after reading all of it. Raises ``Unreadable``."""
+    try:
+        return _KIND.decode(data).kind
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _not_decoded("an object", error, data) from error
+
+
+def decode_job(data: bytes) -> Job:
+    """Raises ``Unreadable``."""
+    return decode(Job, data)
+
+
+def _not_decoded(what: str, error: Exception, data: bytes | msgspec.Raw) -> ApiError:
+    begins = bytes(memoryview(data)[:60]).decode(errors="replace")
+    told: Unreadable = unreadable(None, f"{what}: {error} (it begins {begins!r})")
+    return told

@@ -1,0 +1,245 @@
+"""One HTTP request to the Kubernetes API: bytes, or an error that says what was asked and what failed.
+
+Nothing is tried again, with one exception: a 401 is answered once with credentials that were read anew.
+"""
+
+from __future__ import annotations
+
+import http.client
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import msgspec
+import urllib3
+
+from crawler_lifecycle.domain.errors import InvalidRequest
+
+from . import credentials, errors
+from .deadlines import Call, Calls
+from .errors import ApiError, Asked, Unauthorised
+
+if TYPE_CHECKING:
+    from urllib3.response import BaseHTTPResponse
+
+#: Longest answer, in bytes: a page of 500 pods has about two million. One object always fits: a cluster's store takes
+#: 1.5 MiB of it, and JSON makes at most six bytes of one.
+ANSWER_MAX = 64 * 1024 * 1024
+#: The whole of an answer may take this many times the longest silence within it.
+WHOLE = 3
+
+JSON = "application/json"
+_READ = 256 * 1024
+
+
+class Wire:
+    """The connections of one client. Thread-safe. Every method but ``close`` raises ``ApiError``."""
+
+    def __init__(self, identity: credentials.Access, connect_s: float, read_s: float) -> None:
+        self._access = identity
+        self._connect_s, self._read_s = connect_s, read_s
+        self._calls = Calls()
+        self.answer_max = ANSWER_MAX
+        self._agent = f"crawler-lifecycle/{_version()}"
+        self.skew_s: float | None = None
+        """The server's clock minus ours at the last answer, in seconds; the server tells whole ones."""
+
+    @property
+    def whole_s(self) -> float:
+        """Seconds that the whole of an answer may take."""
+        return WHOLE * self._read_s
+
+    def close(self) -> None:
+        """End what goes on, and close the connections."""
+        self._calls.close()
+        self._access.close()
+
+    def call(
+        self,
+        asked: Asked,
+        query: Mapping[str, object],
+        *,
+        body: Any = None,
+        content: str = JSON,
+        accept: str = JSON,
+        until: float | None = None,
+        left_s: Callable[[], float] | None = None,
+    ) -> bytes:
+        """A whole answer; ``until`` (monotonic) is when it has to be there at the latest.
+
+        ``left_s`` tells how many seconds are left in which the server may carry it out. It is asked before each
+        sending, when credentials and connection are there, and the server is told. Raises ``TooLate`` if none are.
+        """
+        whole_s = self.whole_s
+        if until is not None:
+            whole_s = min(whole_s, until - time.monotonic())
+            if whole_s <= 0:
+                raise errors.no_answer(asked, "its pages took too long", effect_unknown=False)
+        call, response = self._answered(asked, query, body, content, accept, self._read_s, whole_s, left_s)
+        return self._body(asked, call, response)
+
+    def stream(
+        self, asked: Asked, query: Mapping[str, object], silence_s: float, whole_s: float
+    ) -> tuple[Call, BaseHTTPResponse]:
+        """An answer that is read as it comes; whoever reads it calls ``ended`` and closes it."""
+        return self._answered(asked, query, None, "", JSON, silence_s, whole_s)
+
+    def ended(self, call: Call) -> None:
+        self._calls.end(call)
+
+    def _answered(
+        self,
+        asked: Asked,
+        query: Mapping[str, object],
+        body: Any,
+        content: str,
+        accept: str,
+        silence_s: float,
+        whole_s: float,
+        left_s: Callable[[], float] | None = None,
+    ) -> tuple[Call, BaseHTTPResponse]:
+        """The head of an answer with status 2xx; whoever gets it ends the call."""
+        target = _target(asked.path, query)
+        payload = None if body is None else msgspec.json.encode(body)
+        headers = {"Accept": accept, "User-Agent": self._agent}
+        if payload is not None:
+            headers["Content-Type"] = content
+        for renewed in (False, True):
+            asked_at = time.monotonic()
+            who, authorization = self._who(asked)
+            if authorization:
+                headers["Authorization"] = authorization
+            call, response = self._send(asked, who, target, payload, headers, silence_s, whole_s, left_s)
+            if 200 <= response.status < 300:
+                return call, response
+            told = self._body(asked, call, response, limit=1024 * 1024)
+            error = errors.from_answer(asked, response.status, response.headers, told)
+            if not isinstance(error, Unauthorised):
+                raise error
+            if renewed or not self._renewed(error, who, authorization, asked_at):
+                raise self._unknown(error) from None
+        raise AssertionError("unreachable")
+
+    def _who(self, asked: Asked) -> tuple[credentials.Identity, str | None]:
+        try:
+            return self._access.current()
+        except Exception as error:  # a plugin's or the loader's own: whatever it is, we have nothing to show
+            text = f"no credentials for the Kubernetes API to {asked.gesture} ({self._access.source.words}): {error}"
+            raise Unauthorised(text) from error
+
+    def _renewed(self, error: ApiError, who: credentials.Identity, authorization: str | None, asked_at: float) -> bool:
+        try:
+            return self._access.renew(who, authorization, asked_at)
+        except InvalidRequest as trouble:
+            raise Unauthorised(f"{error}; reading the credentials again: {trouble}", status=401) from error
+
+    def _unknown(self, error: ApiError) -> Unauthorised:
+        trouble = self._access.trouble()
+        text = f"{error}; the credentials of {self._access.source.words} were read again and are still refused"
+        return Unauthorised(
+            text + (f"; {trouble}" if trouble else ""), status=401, reason=error.reason, words=error.words
+        )
+
+    def _send(
+        self,
+        asked: Asked,
+        who: credentials.Identity,
+        target: str,
+        payload: bytes | None,
+        headers: Mapping[str, str],
+        silence_s: float,
+        whole_s: float,
+        left_s: Callable[[], float] | None,
+    ) -> tuple[Call, BaseHTTPResponse]:
+        call = self._calls.begin(whole_s, left_s)
+        try:
+            response = who.pools.urlopen(
+                asked.method,
+                who.host + target,
+                redirect=False,
+                retries=False,
+                preload_content=False,
+                body=payload,
+                headers=dict(headers),
+                timeout=urllib3.Timeout(connect=self._connect_s, read=min(silence_s, whole_s)),
+            )
+        except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
+            self._calls.end(call)
+            raise errors.no_answer(asked, self._trouble(call, error), effect_unknown=call.sent) from error
+        except BaseException:
+            self._calls.end(call)
+            raise
+        self._calls.sent()
+        self._note_clock(response.headers.get("Date"))
+        return call, response
+
+    def _body(self, asked: Asked, call: Call, response: BaseHTTPResponse, limit: int | None = None) -> bytes:
+        parts, size, most = [], 0, limit or self.answer_max
+        try:
+            for part in response.stream(_READ):
+                parts.append(part)
+                size += len(part)
+                if size > most:
+                    raise errors.too_large(asked, most)
+            if call.overdue:  # cut at the seam of an answer that has no length: it looks like an end
+                raise errors.no_answer(asked, self._trouble(call, None), effect_unknown=True)
+        except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
+            raise errors.no_answer(asked, self._trouble(call, error), effect_unknown=True) from error
+        finally:
+            self._calls.end(call)
+            if response.closed:  # read to its end
+                response.release_conn()
+            else:
+                response.close()
+        return b"".join(parts)
+
+    def _trouble(self, call: Call, error: Exception | None) -> str:
+        where = self._access.host
+        if call.overdue or time.monotonic() >= call.until:  # by the clock: the cutting thread may be late
+            return f"no whole answer of {where} within the time allowed, though some of it came"
+        if call.over:
+            return "we closed the connection"
+        match error:
+            case urllib3.exceptions.NewConnectionError():  # which is a kind of the next one
+                return f"no connection to {where}: {_short(error)}"
+            case urllib3.exceptions.ConnectTimeoutError():
+                return f"no connection to {where} within {self._connect_s:g} s"
+            case urllib3.exceptions.ReadTimeoutError():
+                return f"silence of {where}"
+            case urllib3.exceptions.SSLError():
+                return f"TLS with {where} failed: {_short(error)}"
+            case _:
+                return f"the connection to {where} broke off: {_short(error)}"
+
+    def _note_clock(self, date: str | None) -> None:
+        try:
+            self.skew_s = (parsedate_to_datetime(date or "") - datetime.now(UTC)).total_seconds() + 0.5
+        except (ValueError, TypeError):
+            return  # a proxy's, or none: what we knew stays
+
+
+def _target(path: str, query: Mapping[str, object]) -> str:
+    given = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in query.items()
+        if value is not None
+    }
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def _short(error: Exception | None) -> str:
+    """The innermost reason, without urllib3's object addresses."""
+    while error is not None and isinstance(inner := getattr(error, "reason", None), Exception):
+        error = inner
+    return str(error).split(": ", 1)[-1] if "object at 0x" in str(error) else str(error)
+
+
+def _version() -> str:
+    try:
+        return version("crawler-lifecycle")
+    except PackageNotFoundError:  # from a source tree without metadata
+        return "0"

@@ -1,0 +1,1 @@
+"""Logs and supporting files of tasks that ran in pods."""

@@ -1,0 +1,125 @@
+"""Sources of the supporting files of pods: the shared volume, or object storage."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
+from crawler_lifecycle.domain.names import files_prefix
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.ports import FileSource, TaskBundles, TaskRef
+
+from .layout import files_path
+
+NOWHERE = (
+    "this cluster keeps no supporting files: neither LIFECYCLE_CLUSTER__VOLUME_CLAIM nor "
+    "LIFECYCLE_CLUSTER__FILES_URL is set"
+)
+
+
+class TaskFiles(Protocol):
+    """The part ``files`` of the port ``Cluster``."""
+
+    def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
+        """What these tasks left. A task that was never deployed is left out; what should be there and is not is told
+        by its source. Raises ``ClusterUnavailable``."""
+        ...
+
+
+def task_files(claim: str | None, volume_path: Path | None, bundles: TaskBundles | None) -> TaskFiles:
+    """Object storage where it is set, else the volume; without either the sources say so.
+
+    Raises ``InvalidRequest`` for a claim without the place where it is mounted for us.
+    """
+    if bundles is not None:
+        return BundleFiles(bundles)
+    if claim is None:
+        return NoFiles()
+    if volume_path is None:
+        raise InvalidRequest(
+            f"LIFECYCLE_CLUSTER__VOLUME_PATH: missing for the claim {claim!r}; set it to where that volume is mounted "
+            "for the workers, or set LIFECYCLE_CLUSTER__FILES_URL instead"
+        )
+    return VolumeFiles(volume_path)
+
+
+class VolumeFiles:
+    """Folders of a shared volume, one for each task and attempt, which the kubelet makes when a pod starts."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
+        """The folders there are. A task whose crawler never began has none. Raises ``ClusterUnavailable``."""
+        found = []
+        for task in tasks:
+            folder = self._root / files_path(run, task.index, task.attempt)
+            try:
+                folder.stat(follow_symlinks=False)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                raise _unreadable(self._root, error) from error
+            found.append(FileSource(files_prefix(task.index, task.attempt), folder, root=self._root))
+        check_mounted(self._root)  # only now: what went with the volume, at whatever moment, is not missing
+        return found
+
+
+def is_volume(root: Path) -> bool:
+    """Whether this is the volume, and not the empty folder where it should be mounted. Raises ``OSError``."""
+    return "tasks" in os.listdir(root) or os.path.ismount(root)
+
+
+def check_mounted(root: Path) -> None:
+    """Raise ``ClusterUnavailable`` for an empty folder where a volume should be mounted: it is an outage, and not a
+    volume without files."""
+    try:
+        there = is_volume(root)
+    except OSError as error:
+        raise _unreadable(root, error) from error
+    if not there:
+        raise ClusterUnavailable(
+            f"LIFECYCLE_CLUSTER__VOLUME_PATH: {str(root)!r} holds no folder 'tasks' and nothing is mounted there; "
+            "mount the volume that crawl pods write to"
+        )
+
+
+def _unreadable(root: Path, error: OSError) -> ClusterUnavailable:
+    return ClusterUnavailable(
+        f"LIFECYCLE_CLUSTER__VOLUME_PATH: {str(root)!r} cannot be read: {error.strerror}; mount the volume that crawl "
+        "pods write to"
+    )
+
+
+class BundleFiles:
+    """What tasks uploaded; asked for only when an archive is written."""
+
+    def __init__(self, bundles: TaskBundles) -> None:
+        self._bundles = bundles
+
+    def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
+        """A bundle for each task that was deployed."""
+        return [
+            FileSource(
+                files_prefix(task.index, task.attempt),
+                bundle=functools.partial(self._bundles.read, run, task.index, task.attempt),
+            )
+            for task in tasks
+            if task.uid is not None
+        ]
+
+
+class NoFiles:
+    """Files end with their pods."""
+
+    def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
+        """That there is nothing, and why."""
+        return [
+            FileSource(files_prefix(task.index, task.attempt), missing=NOWHERE)
+            for task in tasks
+            if task.uid is not None
+        ]

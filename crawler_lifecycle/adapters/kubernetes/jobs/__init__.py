@@ -1,0 +1,1 @@
+"""Jobs: making them, deleting them, and removing our finalizer from their pods."""

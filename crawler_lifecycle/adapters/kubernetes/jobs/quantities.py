@@ -1,0 +1,110 @@
+"""Kubernetes quantities: the limits and requests of a task, from our texts of processors and memory."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.run import Resources, parse_cpu, parse_memory
+from crawler_lifecycle.ports import Deployment
+
+#: Reserved where nobody said anything.
+CPU_REQUEST, MEMORY_REQUEST = "50m", "128Mi"
+#: A crawler waits for answers most of its time: a quarter of what it may use is reserved, and so many thousandths.
+CPU_SHARE, CPU_LEAST = 0.25, 10
+#: Below this no container starts.
+MEMORY_LEAST = 4 * 2**20
+#: Room for the container's log beside the pod's own folders.
+LOGS = 256 * 2**20
+_QUANTITY = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?(Ki|Mi|Gi|Ti|k|M|G|T)?")
+
+
+def limits_of(deployment: Deployment, crawler: CrawlerDefinition) -> Resources:
+    """What the task may use: the call's wishes over the catalogue's.
+
+    Memory that is reserved for a crawler with no limit is its limit, too: that of a namespace's ``LimitRange`` would
+    take its place, and a pod that reserves more than its limit is refused.
+    """
+    return deployment.resources.over(crawler.resources).over(Resources(memory=crawler.kubernetes.requests.memory))
+
+
+def memory_limit(deployment: Deployment, crawler: CrawlerDefinition) -> int | None:
+    """Bytes. Raises ``InvalidRequest`` for a limit that no container can have."""
+    text = limits_of(deployment, crawler).memory
+    size = parse_memory(text)
+    if size is not None and not MEMORY_LEAST <= size < 2**63:
+        said = deployment.resources.over(crawler.resources).memory is not None
+        key = "resources.memory" if said else "kubernetes.requests.memory"
+        raise InvalidRequest(f"{key}: {text!r:.80} is not allowed; give at least 4Mi, and less than 8Ei")
+    return size
+
+
+def resources_of(deployment: Deployment, crawler: CrawlerDefinition, *, shared: bool) -> dict[str, object]:
+    """Limits and requests of the container; ``shared``: files and state lie on a volume that is not the node's.
+
+    Both are always said, because a limit without a request becomes the request, and crawlers would fill a node that
+    idles. Memory is reserved in full: it cannot be taken back, and a node that runs out of it evicts.
+    """
+    asked, wished = limits_of(deployment, crawler), crawler.kubernetes.requests
+    cpu, memory = _milli(asked.cpu, "resources.cpu"), memory_limit(deployment, crawler)
+    disk = (parse_memory(scratch_of(crawler)) or 0) * (1 if shared else 2) + LOGS
+    limits = {"cpu": _cpu_text(asked.cpu), "memory": _memory_text(asked.memory), "ephemeral-storage": str(disk)}
+    requests = {
+        "cpu": _cpu_request(wished.cpu, cpu),
+        "memory": _memory_request(wished.memory, memory, asked.memory),
+        "ephemeral-storage": "0",
+    }
+    return {"limits": {k: v for k, v in limits.items() if v is not None}, "requests": requests}
+
+
+def scratch_of(crawler: CrawlerDefinition) -> str:
+    """The size limit of each of the pod's own folders."""
+    return _memory_text(crawler.kubernetes.scratch) or "0"
+
+
+def _milli(text: str | None, key: str) -> int | None:
+    """Thousandths of a processor, rounded up as Kubernetes rounds. Raises ``InvalidRequest``."""
+    value = parse_cpu(text)
+    if value is None:
+        return None
+    milli = math.ceil(value * 1000 - 1e-6)
+    if not 1 <= milli < 2**53:
+        raise InvalidRequest(f"{key}: {text!r:.80} is not allowed; give a quantity such as 500m or 2")
+    return milli
+
+
+def _cpu_text(text: str | None) -> str | None:
+    milli = _milli(text, "resources.cpu")
+    return None if milli is None else _processors(milli)
+
+
+def _processors(milli: int) -> str:
+    return f"{milli}m" if milli % 1000 else str(milli // 1000)
+
+
+def _memory_text(text: str | None) -> str | None:
+    """As it was written where Kubernetes reads it so, because people will be told of this limit; else bytes."""
+    if text is None or _QUANTITY.fullmatch(text):
+        return text
+    return str(parse_memory(text))
+
+
+def _cpu_request(wished: str | None, limit: int | None) -> str:
+    if wished is not None:
+        milli = _milli(wished, "kubernetes.requests.cpu") or 0
+        return _processors(milli if limit is None else min(milli, limit))
+    if limit is None:
+        return CPU_REQUEST
+    return _processors(min(limit, max(CPU_LEAST, round(limit * CPU_SHARE))))
+
+
+def _memory_request(wished: str | None, limit: int | None, limit_text: str | None) -> str:
+    whole = _memory_text(limit_text)
+    if wished is not None:
+        size = parse_memory(wished) or 0
+        if not 1 <= size < 2**63:
+            raise InvalidRequest(f"kubernetes.requests.memory: {wished!r:.80} is not allowed; give one such as 256Mi")
+        return str(_memory_text(wished) if limit is None or size <= limit else whole)
+    return MEMORY_REQUEST if whole is None else whole

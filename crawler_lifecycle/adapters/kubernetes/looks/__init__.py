@@ -1,0 +1,1 @@
+"""Looks: what runs, what waits and what ended, read from complete lists."""

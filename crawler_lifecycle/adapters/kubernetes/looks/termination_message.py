@@ -1,0 +1,108 @@
+"""Termination messages of containers: the summary of our runner, or any other text.
+
+The runner writes its summary (JSON, at most 4 KB) into the file that Kubernetes shows as the container's message. Where
+it could not, the message is the end of the log (``FallbackToLogsOnError``), or what the node says of the container.
+Nothing in it is trusted: a value of another type than the runner writes is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from crawler_lifecycle.domain import bounds
+from crawler_lifecycle.domain.task import Counters
+
+from .progress import last_progress
+
+#: Characters of a foreign message that are kept.
+FOREIGN_MAX = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the message says; all ``None`` where it says nothing."""
+
+    runner: bool = False
+    """Whether our runner wrote it."""
+    finish_reason: str | None = None
+    exit: int | None = None
+    """The exit code that the runner was about to end with."""
+    own_exit: int | None = None
+    """That of a command, before the runner made its own of it."""
+    told: bool | None = None
+    """Whether anybody had told the crawler to stop before it ended."""
+    signal: int | None = None
+    """The signal that ended the crawler below the runner."""
+    message: str | None = None
+    """In words: the runner's, or the last lines of the foreign text."""
+    counters: Counters = field(default_factory=Counters)
+    progress_at: datetime | None = None
+    peak_memory: int | None = None
+    resumed: bool | None = None
+    resume_note: str | None = None
+
+
+def read_summary(text: str | None) -> Summary:
+    """Read a container's termination message. Never fails: foreign text is a message and nothing more."""
+    if not text or not text.strip():
+        return Summary()
+    said = _object(text)
+    if said is None or not isinstance(said.get("runner"), str):
+        return _foreign(text)
+    resumed, told = said.get("resumed"), said.get("told_to_stop")
+    return Summary(
+        runner=True,
+        finish_reason=_text(said, "finish_reason"),
+        exit=bounds.exit_code(said.get("exit")),
+        own_exit=bounds.exit_code(said.get("own_exit")),
+        signal=bounds.exit_signal(said.get("signal")),
+        told=told if isinstance(told, bool) else None,
+        message=_text(said, "message"),
+        counters=Counters(*(bounds.count(said.get(name)) for name in ("pages", "items", "errors", "bytes"))),
+        progress_at=bounds.moment(said.get("finished_at")),
+        peak_memory=bounds.count(said.get("peak_memory")),
+        resumed=resumed if isinstance(resumed, bool) else None,
+        resume_note=(_text(said, "resume_note") or "")[: bounds.NOTE_MAX] or None,
+    )
+
+
+def clean(text: str | None, limit: int = FOREIGN_MAX) -> str | None:
+    """One line of at most ``limit`` characters, without its last full stop; ``None`` when nothing is left."""
+    if not text:
+        return None
+    text = text[: 4 * limit]
+    words = " ".join((text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)).split())
+    if len(words) > limit:
+        return words[: limit - 2].rstrip() + " …"
+    return words.removesuffix(".") or None
+
+
+def _foreign(text: str) -> Summary:
+    """A log tail: the newest progress in it counts, the rest is words for a person, the last of them."""
+    progress = last_progress(text.encode("utf-8", "replace"))
+    lines = [line for line in text.splitlines() if line.strip() and '"crawl_progress"' not in line]
+    words = clean("\n".join(lines)[-FOREIGN_MAX:])
+    if progress is None:
+        return Summary(message=words)
+    return Summary(
+        message=words,
+        counters=progress.counters,
+        progress_at=progress.at,
+        resumed=progress.resumed,
+        resume_note=progress.resume_note,
+    )
+
+
+def _object(text: str) -> dict[str, object] | None:
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def _text(said: dict[str, object], name: str) -> str | None:
+    value = said.get(name)
+    return clean(value, bounds.TEXT_MAX) if isinstance(value, str) else None

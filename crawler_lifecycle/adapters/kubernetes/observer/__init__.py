@@ -1,0 +1,1 @@
+"""The observer: two watches, whatever the number of runs."""

@@ -1,0 +1,79 @@
+"""The user that local crawlers execute as, where it is not our own."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from crawler_lifecycle.domain.errors import InvalidRequest
+
+_SETTING = "LIFECYCLE_CLUSTER__RUN_AS"
+
+
+@dataclass(frozen=True, slots=True)
+class RunAs:
+    """A user of this machine, with its main group and no other."""
+
+    uid: int
+    gid: int
+    name: str
+    home: str
+
+    @classmethod
+    def of(cls, setting: str) -> RunAs:
+        """The user of this name or number. Raises ``InvalidRequest`` that names the cure."""
+        if os.geteuid() != 0:
+            raise InvalidRequest(
+                f"{_SETTING}: {setting!r} needs a scheduler service that runs as root, and this one has the uid "
+                f"{os.geteuid()}; start it as root, or unset it and start the service itself as that user"
+            )
+        try:
+            known = pwd.getpwuid(int(setting)) if setting.isascii() and setting.isdecimal() else pwd.getpwnam(setting)
+        except (KeyError, OverflowError):
+            cure = f"make it (useradd --system {setting})" if not setting.isdecimal() else "name a user that exists"
+            raise InvalidRequest(f"{_SETTING}: there is no user {setting!r} on this machine; {cure}") from None
+        if known.pw_uid == 0:
+            raise InvalidRequest(f"{_SETTING}: {setting!r} is root, as which no crawler may run; name another user")
+        return cls(known.pw_uid, known.pw_gid, known.pw_name, known.pw_dir)
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+    def environment(self) -> dict[str, str]:
+        """What differs from the environment of whoever deploys."""
+        return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
+
+    def check_way(self, folder: Path) -> None:
+        """Raise ``InvalidRequest`` when the user cannot get to the folder. What is ours is opened before."""
+        for place in reversed(folder.parents):
+            found = place.stat()
+            bit = stat.S_IXOTH
+            if found.st_uid == self.uid:
+                bit = stat.S_IXUSR
+            elif found.st_gid == self.gid:
+                bit = stat.S_IXGRP
+            if not found.st_mode & bit:
+                raise InvalidRequest(
+                    f"{_SETTING}: user {self.name!r} cannot enter {place} (mode {stat.S_IMODE(found.st_mode):04o}), so "
+                    f"it cannot get to {folder}; set LIFECYCLE_CLUSTER__STATE_DIR to a folder that others may enter, "
+                    f"or: chmod o+x {place}"
+                )
+
+    def own(self, folder: Path) -> None:
+        """Give it the folder. Nobody else needs it, and we are root."""
+        os.chown(folder, self.uid, self.gid, follow_symlinks=False)
+        os.chmod(folder, 0o700)
+
+    def share(self, folder: Path) -> None:
+        """Let it make files there, and not take ours away."""
+        os.chown(folder, 0, self.gid, follow_symlinks=False)
+        os.chmod(folder, stat.S_ISVTX | 0o770)  # noqa: S103 - its group is the crawler's alone
+
+
+def let_pass(*folders: Path) -> None:
+    """Others may go through these folders of ours, and not see what is in them."""
+    for folder in folders:
+        os.chmod(folder, 0o711)  # noqa: S103 - to pass, not to read

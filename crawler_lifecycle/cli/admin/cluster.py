@@ -1,0 +1,202 @@
+"""``crawlctl cluster``: for an administrator of the Kubernetes cluster when none of our services is up."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.cli import cluster_access, output
+from crawler_lifecycle.cli.admin.services import load_settings
+from crawler_lifecycle.cli.cluster_access import ClusterAccess
+from crawler_lifecycle.cli.output import Column, Document, clean, emit, moment, number, of, show_rows, span
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.session import Session, current
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+    from crawler_lifecycle.adapters.kubernetes.jobs.held_pods import HeldPod
+
+#: Patches at once, and how often a pod is tried when the server asks us to wait.
+THREADS, TRIES = 8, 5
+#: How long a server is waited for that asks for time and does not say how much, in seconds.
+PAUSE_S = 1.0
+#: How many pods are between two lines about the progress.
+TOLD_EVERY = 1000
+
+
+def _state(row: Document) -> str:
+    """Where a pod stands, in words."""
+    words = [str(row["phase"])]
+    for name, verb in (("ended_at", "ended"), ("deleted_at", "being deleted since")):
+        if (at := moment(row.get(name))) is not None:
+            seconds = max(0.0, (output.now() - at).total_seconds())
+            words.append(f"{verb} {span(seconds)}" + (" ago" if verb == "ended" else ""))
+    return ", ".join(words)
+
+
+def _became(row: Document) -> str:
+    if row.get("trouble"):
+        return clean(row["trouble"])
+    return {None: "-", True: "released", False: "gone already"}[row.get("released")]
+
+
+PODS = (
+    Column("POD", of("pod")),
+    Column("RUN", lambda row: number(row.get("run_id")), right=True),
+    Column("TASK", lambda row: number(row.get("task")), right=True),
+    Column("ATTEMPT", lambda row: number(row.get("attempt")), right=True, wide=True),
+    Column("STATE", _state),
+    Column("NODE", of("node"), wide=True),
+    Column("RELEASE", _became),
+)
+
+
+def release(
+    *,
+    run: Annotated[int | None, Parameter(help="only pods of this run, whatever they do")] = None,
+    everything: Annotated[
+        bool, Parameter(name="--all", negative=(), help="pods that still execute, too; default: ended or being deleted")
+    ] = False,
+    yes: Annotated[bool, Parameter(negative=(), help="do it; without this it is only told")] = False,
+    namespace: Annotated[str | None, Parameter(help="namespace of the crawls; default: that of the settings")] = None,
+    kubeconfig: Annotated[
+        Path | None, Parameter(help="kubeconfig of the cluster; default: as kubectl finds it")
+    ] = None,
+    context: Annotated[str | None, Parameter(help="context of the kubeconfig; default: its current one")] = None,
+) -> int:
+    """Take our finalizer from pods, so that the cluster can forget them. Needs none of our services.
+
+    The finalizer keeps a pod until its end is in the database. Where nobody will record it any more (our services are
+    gone, or the namespace shall go), an administrator takes it away. Without --yes nothing is changed. What was not
+    recorded by then may be lost: its task ends as LOST.
+    """
+    session = current()
+    if run is not None and everything:
+        raise CommandFailed(Exit.USAGE, "--run and --all exclude each other", "--run has all pods of its run already")
+    place = ClusterAccess(kubeconfig, context, namespace)
+    api = cluster_access.connect(place.over(load_settings().cluster))
+    try:
+        rows = _listed(api, run, everything)
+        if not rows:
+            cluster_access.namespace_phase(api)  # where there is no namespace, every list is empty
+        if yes:
+            _release(session, api, rows)
+    finally:
+        api.close()
+    documents = [row.document() for row in rows]
+    done, failed = sum(row.released is True for row in rows), sum(row.trouble is not None for row in rows)
+    document = {"namespace": api.namespace, "server": api.host, "released": done, "failed": failed, "pods": documents}
+    emit(
+        session,
+        document,
+        names=[row.pod.name for row in rows],
+        table=lambda: show_rows(session, documents, PODS, empty=f"no pod in {api.namespace} waits for our finalizer"),
+        rows=documents,
+    )
+    _tell(session, api, rows, yes=yes, again=_again(run, everything, place))
+    return _code(rows)
+
+
+class _Row:
+    """A pod and what became of it."""
+
+    def __init__(self, pod: HeldPod) -> None:
+        self.pod = pod
+        self.released: bool | None = None
+        self.trouble: str | None = None
+        self.status: int | None = None
+
+    def document(self) -> Document:
+        """For tables and programs."""
+        pod = self.pod
+        times = {"ended_at": pod.ended_at, "deleted_at": pod.deleted_at}
+        return {
+            "pod": pod.name,
+            "run_id": pod.run_id,
+            "task": pod.task_index,
+            "attempt": pod.attempt,
+            "phase": pod.phase,
+            "node": pod.node,
+            **{name: at.isoformat().replace("+00:00", "Z") if at else None for name, at in times.items()},
+            "released": self.released,
+            "trouble": self.trouble,
+        }
+
+
+def _listed(api: Api, run: int | None, everything: bool) -> list[_Row]:
+    from crawler_lifecycle.adapters.kubernetes.jobs import held_pods
+    from crawler_lifecycle.domain.errors import ClusterUnavailable
+
+    try:
+        found = held_pods.list_held(api, run_id=run)
+    except ClusterUnavailable as error:
+        raise cluster_access.failed(error) from None
+    return [_Row(pod) for pod in found if run is not None or everything or pod.waits]
+
+
+def _release(session: Session, api: Api, rows: Sequence[_Row]) -> None:
+    """Let go of every pod; one that cannot be does not keep the others."""
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="release") as threads:
+        for count, _ in enumerate(threads.map(lambda row: _let_go(api, row), rows), 1):
+            if count % TOLD_EVERY == 0 and count < len(rows):
+                session.say(f"{count:,} of {len(rows):,} pods …")
+
+
+def _let_go(api: Api, row: _Row) -> None:
+    from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError
+    from crawler_lifecycle.adapters.kubernetes.jobs import held_pods
+    from crawler_lifecycle.domain.errors import ClusterUnavailable
+
+    for left in reversed(range(TRIES)):
+        try:
+            row.released = held_pods.remove_finalizer(api, row.pod)
+        except ClusterUnavailable as error:
+            row.trouble, row.status = str(error), error.status if isinstance(error, ApiError) else None
+            if left == 0 or row.status in (400, 401, 403, 422):
+                return
+            wait_s = error.retry_after_s if isinstance(error, ApiError) else None
+            time.sleep(wait_s or PAUSE_S)
+        else:
+            row.trouble = row.status = None
+            return
+
+
+def _again(run: int | None, everything: bool, place: ClusterAccess) -> str:
+    """The same call once more, and in earnest."""
+    words = ["crawlctl cluster release"]
+    options = {"--namespace": place.namespace, "--kubeconfig": place.kubeconfig, "--context": place.context}
+    words += [f"{name} {value}" for name, value in ({"--run": run} | options).items() if value is not None]
+    return " ".join([*words, *(["--all"] if everything else []), "--yes"])
+
+
+def _tell(session: Session, api: Api, rows: Sequence[_Row], *, yes: bool, again: str) -> None:
+    if not rows:
+        return
+    if not yes:
+        count = "1 pod" if len(rows) == 1 else f"{len(rows):,} pods"
+        running = sum(not row.pod.waits for row in rows)
+        if running:
+            session.say(f"{running:,} of them still execute: how they end may then never be known")
+        session.say(f"{count} in {api.namespace} on {api.host}; nothing was changed")
+        session.say(f"next: {again}")
+        return
+    done, gone = sum(row.released is True for row in rows), sum(row.released is False for row in rows)
+    left = len(rows) - done - gone
+    session.say(f"released {done:,}, gone already {gone:,}, left {left:,}, in {api.namespace} on {api.host}")
+    if left:
+        session.say(f"next: {again}")
+
+
+def _code(rows: Sequence[_Row]) -> int:
+    statuses = {row.status for row in rows if row.trouble is not None}
+    if not any(row.trouble for row in rows):
+        return Exit.DONE
+    if statuses & {401, 403}:
+        return Exit.NOT_AUTHORISED
+    return Exit.UNREACHABLE if None in statuses else Exit.ERROR

@@ -1,0 +1,287 @@
+"""``crawlctl cluster tidy``: removes the files of runs that ended and were exported long ago."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.cli import output
+from crawler_lifecycle.cli.admin.services import load_settings
+from crawler_lifecycle.cli.output import Column, Document, ago, clean, emit, number, of, show_rows, span
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.session import Session, current, long_ago
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.adapters.database import SqlStore
+    from crawler_lifecycle.domain.retention import KeptRun, RetentionState
+    from crawler_lifecycle.domain.run_ref import RunRef
+    from crawler_lifecycle.ports import FileRetentionStore, FilesPlace
+    from crawler_lifecycle.settings import Settings
+
+DEFAULT_AGE = "14d"
+#: Runs read from the database in one go.
+PAGE = 500
+#: How many runs are between two lines about the progress.
+TOLD_EVERY = 500
+
+
+def _became(row: Document) -> str:
+    if row.get("trouble"):
+        return clean(row["trouble"])
+    return "removed" if row.get("removed") else "-"
+
+
+RUNS = (
+    Column(
+        "RUN", lambda row: number(row["run_id"]) if row.get("run_id") is not None else clean(row["name"]), right=True
+    ),
+    Column("CRAWLER", of("crawler")),
+    Column("ENDED", lambda row: ago(row.get("ended_at"))),
+    Column("STATE", of("state")),
+    Column("WHY", of("why")),
+    Column("WHERE", lambda row: clean(", ".join(row["where"])), wide=True),
+    Column("REMOVAL", _became),
+)
+
+
+def tidy(
+    *,
+    older_than: Annotated[str, Parameter(help="what ended and was exported longer ago; at least 12h")] = DEFAULT_AGE,
+    incomplete: Annotated[
+        bool, Parameter(negative=(), help="also runs whose archive lacks files; crawlctl export RUN says which")
+    ] = False,
+    yes: Annotated[bool, Parameter(negative=(), help="do it; without this it is only told")] = False,
+) -> int:
+    """Remove what old runs left on the shared volume and in object storage; archives stay.
+
+    Removed are files and saved state of runs that have ended and were exported, or had nothing to export. What is live,
+    recent, not exported or unknown to the database is kept and told. Without --yes nothing is changed. It may be called
+    at any time, also twice at once. A run that is resumed afterwards begins anew, and says so.
+    """
+    session = current()
+    settings = load_settings()
+    places, (age_s, before) = _places(settings), _age(older_than)
+    from crawler_lifecycle.domain.errors import StoreUnavailable
+
+    store = _store(settings)
+    try:
+        store.health.ping()
+        work = _Tidying(session, store.file_retention, before, incomplete)
+        rows = work.find(places)
+        troubles = work.remove(rows, places) if yes else []
+    except StoreUnavailable as error:
+        cure = "LIFECYCLE_DATABASE__URL says where it is; crawlctl doctor examines it"
+        raise CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), cure) from None
+    finally:
+        store.close()
+    _show(session, rows, troubles, places, age_s)
+    _tell(session, rows, troubles, yes=yes, again=_again(older_than, incomplete))
+    return Exit.ERROR if troubles or any(row.trouble for row in rows) else Exit.DONE
+
+
+def _places(settings: Settings) -> list[FilesPlace]:
+    from crawler_lifecycle import compose
+    from crawler_lifecycle.domain.errors import InvalidRequest
+
+    if settings.cluster.kind != "kubernetes":
+        why = "the scheduler service clears a local cluster by itself (LIFECYCLE_CLUSTER__KEEP_DAYS)"
+        cure = "LIFECYCLE_CLUSTER__KIND=kubernetes, with the settings of the workers"
+        raise CommandFailed(Exit.USAGE, "this clears what crawl pods left", why, cure)
+    try:
+        return compose.build_places(settings)
+    except InvalidRequest as error:
+        what, _, cure = str(error).rpartition("; ")
+        raise CommandFailed(Exit.USAGE, what, None, cure) from None
+
+
+def _store(settings: Settings) -> SqlStore:
+    from crawler_lifecycle.adapters.database import open_store
+    from crawler_lifecycle.domain.errors import InvalidRequest
+
+    try:
+        return open_store(settings.database.url, pool_size=1)
+    except InvalidRequest as error:
+        raise CommandFailed(Exit.USAGE, "no database is known", str(error), "set LIFECYCLE_DATABASE__URL") from None
+
+
+def _age(text: str) -> tuple[float, datetime]:
+    from crawler_lifecycle.domain.retention import RETENTION, Store
+
+    rule = RETENTION[Store.VOLUME]  # and of bundles: one call clears both
+    return long_ago(text, output.now(), least_s=rule.least_s, why=rule.why_least, such_as=DEFAULT_AGE)
+
+
+@dataclass
+class _Row:
+    """What lies somewhere under the name of a run, and what became of it."""
+
+    name: str
+    places: list[FilesPlace] = field(default_factory=list)
+    ref: RunRef | None = None
+    run: KeptRun | None = None
+    stand: RetentionState | None = None
+    why: str = ""
+    removed: bool = False
+    trouble: str | None = None
+
+    @property
+    def run_id(self) -> int | None:
+        return self.ref.run_id if self.ref is not None else None
+
+    def document(self) -> Document:
+        """For tables and programs."""
+        ended = self.run.ended_at if self.run is not None else None
+        return {
+            "name": self.name,
+            "run_id": self.run_id,
+            "crawler": self.run.crawler if self.run is not None else None,
+            "ended_at": ended.isoformat().replace("+00:00", "Z") if ended else None,
+            "state": str(self.stand),
+            "why": self.why,
+            "where": [place.where for place in self.places],
+            "removed": self.removed,
+            "trouble": self.trouble,
+        }
+
+
+class _Tidying:
+    """One call of the command."""
+
+    def __init__(self, session: Session, store: FileRetentionStore, before: datetime, incomplete: bool) -> None:
+        self._session = session
+        self._store = store
+        self._before = before
+        self._incomplete = incomplete
+
+    def find(self, places: Sequence[FilesPlace]) -> list[_Row]:
+        """Everything that lies where runs do, and where each run stands."""
+        rows: dict[str, _Row] = {}
+        for place in places:
+            for name in _names(place):
+                rows.setdefault(name, _Row(name)).places.append(place)
+        from crawler_lifecycle.domain.run_ref import RunRef
+
+        for row in rows.values():
+            row.ref = RunRef.named(row.name)
+        known = dict(self._known([row.run_id for row in rows.values() if row.run_id is not None]))
+        for row in rows.values():
+            self._judge(row, known)
+        return sorted(rows.values(), key=lambda row: (row.run_id is None, row.run_id or 0, row.name))
+
+    def _known(self, run_ids: list[int]) -> Iterator[tuple[int, KeptRun]]:
+        run_ids.sort()
+        for start in range(0, len(run_ids), PAGE):
+            yield from ((run.run_id, run) for run in self._store.kept_runs(run_ids[start : start + PAGE]))
+
+    def _judge(self, row: _Row, known: Mapping[int, KeptRun]) -> None:
+        from crawler_lifecycle.domain.retention import stand_of_name
+
+        found = known.get(row.ref.run_id) if row.ref is not None else None
+        row.stand, row.why = stand_of_name(row.ref, found, self._before, incomplete=self._incomplete)
+        if found is not None and row.ref is not None and row.ref.owns(found.run_uid):
+            row.run = found
+
+    def remove(self, rows: Sequence[_Row], places: Sequence[FilesPlace]) -> list[str]:
+        """Remove what is old; what an earlier call could not end, and why this one cannot either."""
+        from crawler_lifecycle.domain.retention import RetentionState
+
+        due = [row for row in rows if row.stand is RetentionState.OLD]
+        for count, row in enumerate(due, 1):
+            self._remove(row, places)
+            if count % TOLD_EVERY == 0 and count < len(due):
+                self._session.say(f"{count:,} of {len(due):,} runs …")
+        return [trouble for place in places for trouble in place.finish()]
+
+    def _remove(self, row: _Row, places: Sequence[FilesPlace]) -> None:
+        """One run, in every place: what it left may have come to one of them since they were listed."""
+        from crawler_lifecycle.domain.errors import ClusterUnavailable, NotDelivered, RowUnreadable, RunNotFound
+        from crawler_lifecycle.domain.retention import RetentionState
+
+        assert row.ref is not None  # what is unknown is not old
+        run, run_id = row.ref, row.ref.run_id
+
+        def put_aside() -> None:
+            for place in places:
+                place.put_aside(run)
+
+        try:
+            row.stand, attempt = self._store.give_up_files(run_id, self._before, put_aside, incomplete=self._incomplete)
+            if row.stand is not RetentionState.OLD:
+                row.why = "it changed in this moment"
+                return
+            for place in places:
+                place.remove(run, attempt)
+            self._store.note_files_removed(run_id, attempt)
+            row.removed = True
+        except (ClusterUnavailable, NotDelivered, RowUnreadable, RunNotFound) as error:
+            row.trouble = str(error)
+
+
+def _names(place: FilesPlace) -> set[str]:
+    from crawler_lifecycle.domain.errors import ClusterUnavailable, NotDelivered
+
+    try:
+        return place.runs()
+    except (ClusterUnavailable, NotDelivered) as error:
+        what, _, cure = str(error).rpartition("; ")
+        raise CommandFailed(Exit.UNREACHABLE, f"{place.where} cannot be listed", what, cure) from None
+
+
+# --- for people ----------------------------------------------------------------------------------------------------
+
+
+def _show(
+    session: Session, rows: Sequence[_Row], troubles: Sequence[str], places: Sequence[FilesPlace], age_s: float
+) -> None:
+    """What is live, recent, or an empty folder is only counted for people: it is most of what there is."""
+    from crawler_lifecycle.domain.retention import RetentionState
+
+    quiet = (RetentionState.LIVE, RetentionState.RECENT, RetentionState.REMOVED)
+    documents = [row.document() for row in rows]
+    shown = [row.document() for row in rows if row.stand not in quiet or row.trouble]
+    document = {
+        "places": [place.where for place in places],
+        "older_than_s": age_s,
+        "states": _counts(rows),
+        "removed": sum(row.removed for row in rows),
+        "failed": sum(row.trouble is not None for row in rows) + len(troubles),
+        "troubles": list(troubles),
+        "runs": documents,
+    }
+    emit(
+        session,
+        document,
+        names=[row.name for row in rows if row.stand is RetentionState.OLD],
+        table=lambda: show_rows(session, shown, RUNS, empty=f"no run has left files for longer than {span(age_s)}"),
+        rows=documents,
+    )
+
+
+def _counts(rows: Sequence[_Row]) -> dict[str, int]:
+    from crawler_lifecycle.domain.retention import RetentionState
+
+    return {str(stand): count for stand in RetentionState if (count := sum(row.stand is stand for row in rows))}
+
+
+def _tell(session: Session, rows: Sequence[_Row], troubles: Sequence[str], *, yes: bool, again: str) -> None:
+    for trouble in troubles:
+        session.say(f"trouble: {clean(trouble)}")
+    counts = _counts(rows)
+    told = ", ".join(f"{count:,} {state}" for state, count in counts.items())
+    session.say(f"found {len(rows):,} {'run' if len(rows) == 1 else 'runs'}" + (f": {told}" if told else ""))
+    if yes:
+        failed = sum(row.trouble is not None for row in rows)
+        session.say(f"removed {sum(row.removed for row in rows):,}, failed {failed:,}")
+    elif counts.get("old"):
+        session.say("nothing was changed")
+        session.say(f"next: {again}")
+
+
+def _again(older_than: str, incomplete: bool) -> str:
+    """The same call once more, and in earnest."""
+    words = ["crawlctl cluster tidy", *([] if older_than == "14d" else ["--older-than", older_than])]
+    return " ".join([*words, *(["--incomplete"] if incomplete else []), "--yes"])

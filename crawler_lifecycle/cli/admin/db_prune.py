@@ -1,0 +1,213 @@
+"""``crawlctl db prune``: removes rows of runs that ended long ago, as far as nobody needs them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.cli import output
+from crawler_lifecycle.cli.admin.services import load_settings
+from crawler_lifecycle.cli.output import Column, Document, emit, number, of, show_rows
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.session import Session, current, long_ago
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.adapters.database import Pruner
+    from crawler_lifecycle.domain.retention import Stays
+
+DEFAULT_AGE = "90d"
+CURE = "LIFECYCLE_DATABASE__URL says where it is; crawlctl doctor examines it"
+#: Pauses before a chunk is tried again that the database did not take, in seconds.
+AGAIN_S = (1.0, 2.0, 4.0, 8.0)
+#: After a chunk others have the database for as long as the chunk took, in seconds: at least, and at most.
+LEAST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 1.0
+#: How long is between two lines about the progress, in seconds.
+TOLD_EVERY_S = 10.0
+
+T = TypeVar("T")
+
+TABLES = (
+    Column("TABLE", of("table")),
+    Column("ROWS", lambda row: number(row["rows"]), right=True),
+    Column("WHAT", of("what")),
+    Column("WHY", of("why")),
+)
+
+
+def prune(
+    *,
+    older_than: Annotated[str, Parameter(help="runs that ended longer ago; at least 7d")] = DEFAULT_AGE,
+    yes: Annotated[bool, Parameter(negative=(), help="do it; without this it is only told")] = False,
+    url: Annotated[str | None, Parameter(help="the database; default LIFECYCLE_DATABASE__URL")] = None,
+) -> int:
+    """Remove what runs that ended long ago left in the database and nobody needs; the record stays.
+
+    Removed are run.changed events with their pushes, kept ends of logs, what looks left staged, and closed findings of
+    audits. Runs, tasks, the ledger and what a resume or an export needs are never touched. Without --yes nothing is
+    changed. It may be called at any time, also twice at once, and stopped at any time; the next call goes on.
+    """
+    session = current()
+    age_s, before = _age(older_than)
+    pruner = _pruner(url or load_settings().database.url)
+    work = _Pruning(session, pruner, before, yes=yes)
+    try:
+        work.all_tables()
+    finally:
+        pruner.close()
+    _show(session, work, age_s)
+    _tell(session, work, older_than)
+    return Exit.DONE
+
+
+def _age(text: str) -> tuple[float, datetime]:
+    from crawler_lifecycle.domain.retention import RETENTION, Store
+
+    rule = RETENTION[Store.DATABASE]
+    return long_ago(text, output.now(), least_s=rule.least_s, why=rule.why_least, such_as=DEFAULT_AGE)
+
+
+def _pruner(url: str) -> Pruner:
+    from crawler_lifecycle.adapters.database import open_pruner, read_schema
+    from crawler_lifecycle.domain.errors import InvalidRequest, StoreUnavailable
+
+    try:
+        found = read_schema(url)
+    except InvalidRequest as error:
+        raise CommandFailed(Exit.USAGE, "no database is known", str(error), "set LIFECYCLE_DATABASE__URL") from None
+    except StoreUnavailable as error:
+        raise CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), CURE) from None
+    if found.problem is not None:
+        raise CommandFailed(Exit.NOT_IN_THIS_STATE, found.problem)
+    return open_pruner(url)
+
+
+@dataclass
+class _Table:
+    """What was found in one table, and what became of it."""
+
+    goes: int = 0
+    removed: int = 0
+    stays: Counter[Stays] = field(default_factory=Counter)
+
+
+class _Pruning:
+    """One call of the command."""
+
+    def __init__(self, session: Session, pruner: Pruner, before: datetime, *, yes: bool) -> None:
+        from crawler_lifecycle.domain.retention import GOES
+
+        self._session = session
+        self._pruner = pruner
+        self._told_at = time.monotonic()
+        self.before = before
+        self.yes = yes
+        self.tables: Mapping[str, _Table] = {name: _Table() for name in GOES}
+
+    @property
+    def removed(self) -> int:
+        return sum(table.removed for table in self.tables.values())
+
+    @property
+    def goes(self) -> int:
+        return sum(table.goes for table in self.tables.values())
+
+    def all_tables(self) -> None:
+        """Go through all tables, and remove what may go when that is wanted."""
+        for name in self._pruner.tables:
+            self._table(name)
+
+    def _table(self, name: str) -> None:
+        after, table, sent = (0, 0), self.tables[name], self.tables["outbox_delivery"]
+        while True:
+            place = after
+            chunk = self._tried(lambda: self._pruner.look(name, self.before, place))  # noqa: B023
+            table.goes += len(chunk.goes)
+            table.stays += chunk.stays
+            sent.goes += chunk.sent
+            sent.stays += chunk.sent_stays
+            if self.yes and chunk.goes:
+                began = time.monotonic()
+                leaving = chunk.goes
+                for touched, rows in self._tried(
+                    lambda: self._pruner.remove(name, leaving, self.before)  # noqa: B023
+                ).items():
+                    self.tables[touched].removed += rows
+                self._rest(time.monotonic() - began)
+            if chunk.next is None:
+                return
+            after = chunk.next
+
+    def _rest(self, took_s: float) -> None:
+        """Whoever waits for a SQLite file polls, and would not come between two transactions that follow at once."""
+        if time.monotonic() - self._told_at >= TOLD_EVERY_S:
+            self._session.say(f"{self.removed:,} rows …")
+            self._told_at = time.monotonic()
+        time.sleep(min(max(took_s, LEAST_PAUSE_S), LONGEST_PAUSE_S))
+
+    def _tried(self, step: Callable[[], T]) -> T:
+        """The step, again and again while the database does not take it. Each is one transaction, all or nothing."""
+        from crawler_lifecycle.domain.errors import StoreUnavailable
+
+        for pause in (*AGAIN_S, None):
+            try:
+                return step()
+            except StoreUnavailable as error:
+                if pause is None:
+                    raise self._failed(error) from None
+                time.sleep(pause)
+        raise AssertionError("the last try returns or raises")
+
+    def _failed(self, error: Exception) -> CommandFailed:
+        cure = CURE
+        if self.removed:
+            cure += f". {self.removed:,} rows were removed before; the same call once more goes on"
+        return CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), cure)
+
+
+# --- for people ----------------------------------------------------------------------------------------------------
+
+
+def _show(session: Session, work: _Pruning, age_s: float) -> None:
+    from crawler_lifecycle.domain.retention import GOES, NEVER
+
+    documents: list[Document] = []
+    for name, table in work.tables.items():
+        if work.yes:
+            documents.append({"table": name, "rows": table.removed, "what": "removed", "why": GOES[name]})
+        else:
+            documents.append({"table": name, "rows": table.goes, "what": "would go", "why": GOES[name]})
+        kept = [{"table": name, "rows": rows, "what": "stays", "why": str(why)} for why, rows in table.stays.items()]
+        documents += sorted(kept, key=lambda one: str(one["why"]))
+    # Counting them would read them all.
+    documents += [{"table": name, "rows": None, "what": "stays", "why": why} for name, why in NEVER.items()]
+    document = {
+        "older_than_s": age_s,
+        "before": work.before.isoformat().replace("+00:00", "Z"),
+        "changed": work.yes,
+        "goes": work.goes,
+        "removed": work.removed,
+        "tables": documents,
+    }
+    emit(
+        session,
+        document,
+        names=[name for name, table in work.tables.items() if table.goes],
+        table=lambda: show_rows(session, documents, TABLES, empty=""),
+        rows=documents,
+    )
+
+
+def _tell(session: Session, work: _Pruning, older_than: str) -> None:
+    if work.yes:
+        session.say(f"removed {work.removed:,} rows")
+        return
+    session.say(f"{work.goes:,} rows would go; nothing was changed")
+    if work.goes:
+        age = "" if older_than == DEFAULT_AGE else f" --older-than {older_than}"
+        session.say(f"next: crawlctl db prune{age} --yes")

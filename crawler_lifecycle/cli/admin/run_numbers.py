@@ -1,0 +1,61 @@
+"""Run ids that something outside of the database still uses, for ``crawlctl db`` and the doctor."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from crawler_lifecycle.compose import build_numbers
+from crawler_lifecycle.domain.errors import TemporalUnavailable
+from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.temporal.plugin import configured_address, connect
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.ports import KnowsRuns
+    from crawler_lifecycle.settings import Settings
+
+#: Seconds for all sources together. A server that was started with us needs a moment.
+LIMIT_S = 20.0
+_TRY_S = 0.1
+
+
+class WorkflowNumbers:
+    """``KnowsRuns`` by the Temporal server of the environment, with a connection of its own for one question."""
+
+    def __init__(self, patience_s: float = LIMIT_S) -> None:
+        self._patience_s = patience_s
+
+    def highest_run(self, above: int = 0) -> int:
+        """See the port. Raises ``TemporalUnavailable``, also where nothing names a server."""
+        if not named():
+            raise TemporalUnavailable("TEMPORAL_ADDRESS is not set")
+        return asyncio.run(self._highest_run(above))
+
+    async def _highest_run(self, above: int) -> int:
+        return await (await _connected(self._patience_s)).highest_run(above)
+
+
+def named() -> bool:
+    """Whether the environment or a profile says where Temporal is."""
+    try:
+        return bool(configured_address())
+    except Exception:  # told by whoever connects
+        return True
+
+
+async def _connected(patience_s: float) -> Workflows:
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            return Workflows(await asyncio.wait_for(connect(), max(_TRY_S, until - time.monotonic())))
+        except Exception as error:
+            if time.monotonic() + _TRY_S > until:
+                raise TemporalUnavailable(f"no Temporal server answers: {error}") from error
+        await asyncio.sleep(_TRY_S)
+
+
+def sources(settings: Settings, patience_s: float = LIMIT_S) -> Mapping[str, KnowsRuns]:
+    """Everything that these settings name. Raises ``InvalidRequest``."""
+    return build_numbers(settings, WorkflowNumbers(patience_s), ("cluster", "export"))

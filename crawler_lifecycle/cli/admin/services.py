@@ -1,0 +1,203 @@
+"""Verbs that run a service in the foreground, and verbs of the database."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+
+from crawler_lifecycle.cli.admin import nearby
+from crawler_lifecycle.cli.output import emit
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.session import current
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.settings import Settings
+
+
+def load_settings() -> Settings:
+    """The settings in force. Raises ``CommandFailed`` that names the wrong one."""
+    from crawler_lifecycle.domain.errors import InvalidRequest
+    from crawler_lifecycle.settings import Settings
+
+    try:
+        return Settings.load()
+    except InvalidRequest as error:
+        raise CommandFailed(
+            Exit.USAGE, f"settings: {error}", None, "set it right in the environment or in LIFECYCLE_CONFIG"
+        ) from None
+
+
+def hide() -> None:
+    """Keep the secrets of our environment from what runs as the same user: crawlers of the local cluster may."""
+    from crawler_lifecycle.adapters.local import process_controls
+
+    if not process_controls.hide():
+        current().say("this system cannot hide environment and memory of a process from others of the same user")
+
+
+def keep_files_private() -> None:
+    """What this process makes from now on is its owner's alone: databases, sockets, logs, archives in a folder."""
+    os.umask(0o077)
+
+
+def worker(*roles: str) -> int:
+    """Run a worker until SIGTERM or Ctrl-C.
+
+    Parameters
+    ----------
+    roles
+        What it serves: workflows, cluster, control, export, audit; all of them when none is given. The role observer
+        only notices changes on the cluster, which cluster does as well unless LIFECYCLE_WORKER__WAKE_UPS is false.
+    """
+    hide()
+    keep_files_private()
+    nearby.join("worker")
+    settings = load_settings()
+    from crawler_lifecycle.worker.process import serve
+
+    return serve(settings, roles)
+
+
+gateway_app = App(name="gateway", help="Run the gateway (HTTP API) until SIGTERM or Ctrl-C.")
+token_app = App(name="token", help="Tokens of the gateway's callers.")
+gateway_app.command(token_app)
+
+
+@gateway_app.default
+def gateway() -> int:
+    """Run the gateway until SIGTERM or Ctrl-C."""
+    hide()
+    keep_files_private()
+    nearby.join("gateway")
+    settings = load_settings()
+    from crawler_lifecycle.gateway.serve import serve
+
+    return serve(settings)
+
+
+@token_app.command(name="new")
+def new_token(
+    *,
+    name: Annotated[str, Parameter(help="who will use it; shown in the gateway's log")],
+    role: Annotated[Literal["read", "operate", "admin"], Parameter(help="what it may do")],
+) -> int:
+    """Make a token, and the lines of TOML that let it in.
+
+    The token goes to its user and is written nowhere; the lines go into the file of LIFECYCLE_GATEWAY__TOKENS_FILE,
+    which the gateway reads again by itself.
+    """
+    from crawler_lifecycle.gateway.access import tokens
+
+    session = current()
+    try:
+        token, lines = tokens.new_token(name, role)
+    except ValueError as error:
+        raise CommandFailed(Exit.USAGE, str(error)) from None
+    document = {"name": name, "role": role, "token": token, "toml": lines}
+
+    def table() -> None:
+        print(token, flush=True)
+        session.say("its lines for the file of LIFECYCLE_GATEWAY__TOKENS_FILE:\n")
+        print(lines, end="")
+
+    emit(session, document, names=[token], table=table)
+    return Exit.DONE
+
+
+def scheduler() -> int:
+    """Run the scheduler service until SIGTERM or Ctrl-C."""
+    hide()
+    keep_files_private()
+    nearby.join("scheduler")
+    settings = load_settings()
+    from crawler_lifecycle.scheduler import serve
+
+    return serve(settings)
+
+
+def db_upgrade(
+    *, url: Annotated[str | None, Parameter(help="database; default: LIFECYCLE_DATABASE__URL")] = None
+) -> int:
+    """Bring the database's schema to this version; nothing happens when it has it.
+
+    Then new runs get numbers above every one that workflows, cluster and archive of the settings still bear: a database
+    that was restored or made anew would give them out again. With --url only the schema is looked at.
+    """
+    keep_files_private()
+    settings = None if url is not None else load_settings()
+    url = url or load_settings().database.url
+    before = _database("read_schema")(url)
+    _database("upgrade")(url)
+    head = _database("head_version")()
+    if before.newer or before.version == head:
+        current().say(f"database at {before}; nothing to do" if before.newer else f"database at {head} already")
+    else:
+        current().say(f"database {before.version or 'empty'} -> {head}")
+    if settings is not None:
+        _bring_numbers_forward(settings)
+    return Exit.DONE
+
+
+def _bring_numbers_forward(settings: Settings) -> None:
+    from crawler_lifecycle.cli.admin.run_numbers import LIMIT_S, sources
+    from crawler_lifecycle.compose import build_store
+    from crawler_lifecycle.domain.errors import LifecycleError
+    from crawler_lifecycle.worker.run_numbers import bring_forward
+
+    say = current().say
+    try:
+        store = build_store(settings).run_numbers
+        newest = store.newest_run_id()
+        known = bring_forward(store, sources(settings), LIMIT_S)
+    except LifecycleError as error:
+        say(f"numbers of runs were not brought forward: {error}; a worker does it when it starts")
+        return
+    if known.above > newest:
+        say(
+            f"new runs get numbers above {known.above}: the newest run of the database is {newest}, and "
+            f"{', '.join(known.words(newest))}; was it restored? next: crawlctl audit"
+        )
+    for name, text in sorted(known.troubles.items()):
+        say(f"numbers that {name} may still bear are not known ({text}); a worker asks again when it starts")
+
+
+def db_current(*, url: str | None = None) -> int:
+    """Show the schema version of the database."""
+    found = _database("read_schema")(url or load_settings().database.url)
+    document = {"schema": found.version, "needed": _database("head_version")()}
+    word = found.version or "empty"
+    emit(current(), document, names=[word], table=lambda: print(word))
+    return Exit.DONE
+
+
+def db_check(*, url: str | None = None) -> int:
+    """Fail (exit 4) unless this version works on the schema of the database."""
+    found = _database("read_schema")(url or load_settings().database.url)
+    if found.problem is not None:
+        raise CommandFailed(Exit.NOT_IN_THIS_STATE, found.problem)
+    current().say(f"database at {found}")
+    return Exit.DONE
+
+
+def _database(name: str) -> Callable[..., Any]:
+    """A function of the database adapter, its errors told as ours."""
+    from crawler_lifecycle.adapters import database
+    from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotInThisState
+
+    function = getattr(database, name)
+
+    def call(*args: str | None) -> Any:
+        try:
+            return function(*args)
+        except InvalidRequest as error:
+            raise CommandFailed(Exit.USAGE, str(error)) from None
+        except NotInThisState as error:
+            raise CommandFailed(Exit.NOT_IN_THIS_STATE, str(error)) from None
+        except LifecycleError as error:
+            cure = "check LIFECYCLE_DATABASE__URL, and that the database is there and lets this user in"
+            raise CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), cure) from None
+
+    return call

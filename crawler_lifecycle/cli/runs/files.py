@@ -1,0 +1,244 @@
+"""``crawlctl files`` and ``crawlctl items``: what the tasks of a run left, live or from its archive."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import re
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.cli.gateway import Gateway
+from crawler_lifecycle.cli.output import Document, clean, emit, number, show_rows
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.runs import tables
+from crawler_lifecycle.cli.runs.export import fetch, wanted_export
+from crawler_lifecycle.cli.runs.logs import lines
+from crawler_lifecycle.cli.runs.show import RunId
+from crawler_lifecycle.cli.session import Session, current
+
+#: A larger archive is not fetched only to look into it.
+ARCHIVE_MAX = 2**30
+#: Of a file, on the terminal.
+SHOWN_MAX = 1024 * 1024
+_CHUNK = 64 * 1024
+_MANIFEST = "manifest.json"
+#: What feeds write. Without a file that is named like items all of these count.
+_FEED = re.compile(r"\.(jsonl|jsonlines|jl|json|csv|xml)$", re.IGNORECASE)
+_ITEMS = re.compile(r"(^|/)items[^/]*$", re.IGNORECASE)
+_NO_ITEMS = re.compile(r"(^|/)(skipped\.jsonl$|[^/]*/pages/)")
+
+TaskId = Annotated[int | None, Parameter(help="only those of this task, by its id")]
+
+
+class Files:
+    """The files of one run, by the names that they have in its archive."""
+
+    def __init__(self, rows: list[Document], note: str | None) -> None:
+        self.rows = rows
+        self.note = note
+
+    def open(self, row: Document) -> Generator[bytes]:
+        raise NotImplementedError
+
+
+class _Live(Files):
+    """As they lie in the folders of the tasks."""
+
+    def __init__(self, gateway: Gateway, run: int, task: int | None) -> None:
+        found = gateway.files(run, task)
+        left_out = int(found.get("left_out") or 0)
+        notes = [f"{number(left_out)} more are left out" if left_out else None, clean(found.get("note")) or None]
+        super().__init__(found["files"], "; ".join(filter(None, notes)) or None)
+        self.readable = bool(found.get("readable"))
+        self._gateway, self._run = gateway, run
+
+    def open(self, row: Document) -> Generator[bytes]:
+        return self._gateway.file(self._run, int(row["task_id"]), str(row["path"]))
+
+
+class _Archived(Files):
+    """As the archive holds them."""
+
+    def __init__(self, archive: zipfile.ZipFile, attempt: object) -> None:
+        members = [info for info in archive.infolist() if not info.is_dir() and info.filename != _MANIFEST]
+        rows: list[Document] = [{"name": info.filename, "bytes": info.file_size, "task_id": None} for info in members]
+        super().__init__(rows, f"from the archive of attempt {attempt}")
+        self._archive = archive
+
+    def open(self, row: Document) -> Generator[bytes]:
+        try:
+            with self._archive.open(str(row["name"])) as member:
+                while piece := member.read(_CHUNK):
+                    yield piece
+        except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
+            raise CommandFailed(Exit.ERROR, f"{clean(row['name'])} cannot be read", str(error)) from None
+
+
+@contextmanager
+def _files_of(session: Session, gateway: Gateway, run: int, task: int | None) -> Iterator[Files]:
+    """From the folders of the tasks where the gateway can read them, else from the archive."""
+    live = _Live(gateway, run, task)
+    if live.readable or task is not None:
+        yield live
+        return
+    found = gateway.run(run)
+    if not any(row.get("url") and row.get("sha256") for row in found.get("exports") or ()):
+        yield live
+        return
+    record = wanted_export(found, None)
+    if int(record.get("bytes") or 0) > ARCHIVE_MAX:
+        what = f"the archive of run {run} has {number(record['bytes'])} bytes, too many only to look into it"
+        raise CommandFailed(Exit.NOT_IN_THIS_STATE, what, None, f"crawlctl export {run} --download .")
+    with tempfile.TemporaryDirectory(prefix="crawlctl-") as folder:
+        target = Path(folder) / "archive.zip"
+        session.say(f"fetching {number(record.get('bytes'))} bytes")
+        fetch(gateway.archive(run, int(record["attempt"])), target, str(record["sha256"]))
+        try:
+            archive = zipfile.ZipFile(target)
+        except (zipfile.BadZipFile, OSError) as error:
+            raise CommandFailed(Exit.ERROR, f"the archive of run {run} is no zip", str(error)) from None
+        with archive:
+            yield _Archived(archive, record["attempt"])
+
+
+def files(
+    run: RunId,
+    name: Annotated[str | None, Parameter(help="show this file; without it all are listed")] = None,
+    /,
+    *,
+    task: TaskId = None,
+    download: Annotated[Path | None, Parameter(help="fetch the file into this folder, as a new file")] = None,
+) -> int:
+    """List the supporting files of a run, also while it runs; with a name, show or fetch that one."""
+    session = current()
+    if name is None and download is not None:
+        cure = f"crawlctl files {run} NAME --download FOLDER; crawlctl export {run} --download FOLDER fetches all"
+        raise CommandFailed(Exit.USAGE, "--download needs the name of a file", None, cure)
+    with session.gateway() as gateway, _files_of(session, gateway, run, task) as found:
+        if name is None:
+            return _show_list(session, run, found)
+        row = next((row for row in found.rows if row["name"] == name), None)
+        if row is None:
+            raise CommandFailed(Exit.NOT_FOUND, f"run {run} has no file {name!r}", None, f"crawlctl files {run}")
+        with closing(found.open(row)) as pieces:
+            if download is not None:
+                return _download(session, run, str(row["name"]), pieces, download)
+            return _show_file(session, run, str(row["name"]), pieces)
+
+
+def _show_list(session: Session, run: int, found: Files) -> int:
+    def table() -> None:
+        show_rows(session, found.rows, tables.FILES, empty=f"run {run} has no supporting files")
+
+    names = [row["name"] for row in found.rows]
+    emit(session, {"run_id": run, "files": found.rows, "note": found.note}, names=names, table=table, rows=found.rows)
+    if found.note:
+        session.say(found.note)
+    if found.rows:
+        session.say(f"next: crawlctl files {run} NAME · crawlctl items {run}")
+    return Exit.DONE
+
+
+def _show_file(session: Session, run: int, name: str, pieces: Generator[bytes]) -> int:
+    text, whole = "", True
+    for piece in _text(pieces):
+        text += piece
+        if len(text) > SHOWN_MAX:
+            text, whole = text[:SHOWN_MAX], False
+            break
+    shown = clean(text.replace("\r\n", "\n"), lines=True)
+    document = {"run_id": run, "name": name, "text": text, "whole": whole}
+
+    def table() -> None:
+        print(shown, end="" if shown.endswith("\n") or not shown else "\n")
+
+    emit(session, document, names=[name], table=table)
+    if not whole:
+        session.say(f"… its beginning; all of it: crawlctl files {run} {clean(name)} --download .")
+    return Exit.DONE
+
+
+def _download(session: Session, run: int, name: str, pieces: Generator[bytes], folder: Path) -> int:
+    target = folder / os.path.basename(name)
+    size = 0
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+        with open(handle, "wb") as file:
+            for piece in pieces:
+                size += file.write(piece)
+    except FileExistsError:
+        what, cure = f"{clean(target)} exists already", "move it away, or choose another folder"
+        raise CommandFailed(Exit.NOT_IN_THIS_STATE, what, None, cure) from None
+    except OSError as error:
+        raise CommandFailed(Exit.ERROR, f"{clean(target)} cannot be written", error.strerror or str(error)) from None
+    document = {"run_id": run, "name": name, "file": str(target), "bytes": size}
+    emit(session, document, names=[target], table=lambda: print(f"{clean(target)}: {number(size)} bytes"))
+    return Exit.DONE
+
+
+def items(
+    run: RunId,
+    /,
+    *,
+    task: TaskId = None,
+    limit: Annotated[int, Parameter(help="at most so many lines")] = 100,
+) -> int:
+    """Show the items that a run found, line by line, also while it runs: files named items…, else every feed."""
+    session = current()
+    if limit < 1:
+        raise CommandFailed(Exit.USAGE, f"--limit {limit} is not allowed", None, "give 1 or more, or leave it out")
+    with session.gateway() as gateway, _files_of(session, gateway, run, task) as found:
+        feeds = feeds_of(found.rows)
+        rows: list[Document] = []
+        for row in feeds:
+            with closing(found.open(row)) as pieces:
+                took = islice(lines(_text(pieces)), limit + 1 - len(rows))
+                rows += [{"file": row["name"], "item": _parsed(line), "line": line} for line in took]
+    more = len(rows) > limit
+    rows = rows[:limit]
+
+    def table() -> None:
+        for row in rows:
+            print(clean(row["line"]))
+
+    answers = [{"file": row["file"], "item": row["item"]} for row in rows]
+    emit(session, {"run_id": run, "items": answers}, names=[], table=table, rows=answers)
+    if not feeds:
+        session.say(f"run {run} has left no items yet; next: crawlctl files {run}")
+    elif more:
+        session.say(
+            f"… the first {limit} lines; all of them: crawlctl files {run} {clean(feeds[0]['name'])} --download ."
+        )
+    return Exit.DONE
+
+
+def feeds_of(rows: Iterable[Document]) -> list[Document]:
+    """The files with items: those named so, or else every file of a kind that feeds write."""
+    known = [row for row in rows if _FEED.search(str(row["name"])) and not _NO_ITEMS.search(str(row["name"]))]
+    return [row for row in known if _ITEMS.search(str(row["name"]))] or known
+
+
+def _parsed(line: str) -> Any:
+    """The item in a line of JSON; the line itself where it is none."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+
+
+def _text(pieces: Iterable[bytes]) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    for piece in pieces:
+        yield decoder.decode(piece)
+    yield decoder.decode(b"", final=True)

@@ -1,0 +1,96 @@
+"""``crawlctl logs``."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.cli.output import as_json, clean, emit
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.runs.show import RunId
+from crawler_lifecycle.cli.session import Session, current
+
+#: A "line" that never ends is shown in pieces of this length.
+LINE_MAX = 64 * 1024
+
+
+def logs(
+    run: RunId,
+    /,
+    *,
+    task: Annotated[int | None, Parameter(help="task id; default: the main task")] = None,
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative=(), help="go on until the task ends")] = False,
+    tail: Annotated[int | None, Parameter(help="only so many of its last lines")] = None,
+) -> int:
+    """Show the log of a task; with -f as it grows, until the task has ended or --timeout is over (exit 7)."""
+    session = current()
+    if tail is not None and tail < 1:
+        raise CommandFailed(Exit.USAGE, f"--tail {tail} is not allowed", None, "give 1 or more, or leave it out")
+    if follow:
+        return _follow(session, run, task, tail)
+    with session.gateway() as gateway:
+        text = gateway.logs(run, task, tail=tail)
+    if not session.for_people:
+        rows = [{"run_id": run, "task_id": task, "line": line} for line in text.splitlines()]
+        document = {"run_id": run, "task_id": task, "log_tail": text}
+        emit(session, document, names=[], table=lambda: None, rows=rows)
+    elif text:
+        print(clean(text.replace("\r\n", "\n"), lines=True), end="" if text.endswith("\n") else "\n")
+    else:
+        session.say(f"nothing was written to it; next: crawlctl tasks {run}")
+    return Exit.DONE
+
+
+def _follow(session: Session, run: int, task: int | None, tail: int | None) -> int:
+    if session.output not in ("table", "wide", "jsonl"):
+        cure = "leave -o out, or give -o jsonl, which writes line by line"
+        raise CommandFailed(Exit.USAGE, f"a log that is followed has no end for -o {session.output}", None, cure)
+    with session.gateway() as gateway, _alarm(session.timeout_s, run):
+        for line in lines(gateway.follow_logs(run, task, tail=tail)):
+            if session.output == "jsonl":
+                print(as_json({"run_id": run, "task_id": task, "line": line}, indent=None), flush=True)
+            else:
+                print(clean(line), flush=True)
+    return Exit.DONE
+
+
+def lines(pieces: Iterable[str]) -> Iterator[str]:
+    """Whole lines of pieces of any length; only the last may have no end, and one that is too long comes in parts."""
+    rest = ""
+    for piece in pieces:
+        rest += piece
+        *whole, rest = rest.split("\n")
+        for line in whole:
+            yield line.removesuffix("\r")
+        while len(rest) > LINE_MAX:
+            yield rest[:LINE_MAX]
+            rest = rest[LINE_MAX:]
+    if rest:
+        yield rest
+
+
+@contextmanager
+def _alarm(timeout_s: float | None, run: int) -> Iterator[None]:
+    """Ends a wait in which nothing may come for hours. Raises ``CommandFailed`` (exit 7) when the time is over."""
+    if timeout_s is None:
+        yield
+        return
+
+    def over(number: int, frame: FrameType | None) -> None:
+        what = f"gave up after {timeout_s:g} s; the task goes on"
+        raise CommandFailed(Exit.GAVE_UP_WAITING, what, None, f"crawlctl logs {run} -f")
+
+    former = signal.signal(signal.SIGALRM, over)
+    others, _ = signal.setitimer(signal.ITIMER_REAL, max(timeout_s, 0.001))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+        # Whoever called us may have had an alarm of its own.
+        signal.setitimer(signal.ITIMER_REAL, others)

@@ -1,0 +1,161 @@
+"""Verbs that show what is recorded: list, get, describe, timeline, corrections, crawler list and describe."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.cli import output
+from crawler_lifecycle.cli.output import clean, emit, emit_list, show_facts, show_rows
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.runs import tables
+from crawler_lifecycle.cli.runs.texts import argument_lines, facts, next_steps, nothing_wrong, plain
+from crawler_lifecycle.cli.session import current, time_of
+
+RunId = Annotated[int, Parameter(help="the run's id")]
+Limit = Annotated[int, Parameter(help="at most so many")]
+KIND = Literal[
+    "killed", "vanished", "not_ours", "still_alive", "never_existed", "late", "late_evidence", "repair"
+]  # domain/corrections.py
+Stage = Literal["initiation", "deployment", "reconciliation", "completion"]
+
+#: Tasks and corrections on the one screen of ``describe``.
+TASKS_MAX, CORRECTIONS_MAX, TASKS_SHOWN = 500, 50, 20
+
+
+def list_runs(
+    *,
+    status: Annotated[
+        list[str] | None, Parameter(help="INITIALIZING, PROCESSING, STOPPING, COMPLETED or FAILED")
+    ] = None,
+    stage: Annotated[Stage | None, Parameter(help="only runs in this stage")] = None,
+    crawler: Annotated[str | None, Parameter(help="only runs of this crawler")] = None,
+    trigger: Annotated[str | None, Parameter(help="scheduled, manual or api")] = None,
+    outcome: Annotated[str | None, Parameter(help="finished, cancelled, failed …")] = None,
+    tag: Annotated[str | None, Parameter(help="only runs with this tag")] = None,
+    flow: Annotated[str | None, Parameter(help="only runs of this flow")] = None,
+    since: Annotated[str | None, Parameter(help="created in the last 24h, 7d …, or since a time")] = None,
+    until: Annotated[str | None, Parameter(help="created before so long ago, or before a time")] = None,
+    limit: Limit = 50,
+    watch: Annotated[bool, Parameter(name=["--watch", "-w"], negative=(), help="go on showing changes")] = False,
+) -> int:
+    """List runs, newest first."""
+    session = current()
+    now = output.now()
+    filters: dict[str, str | list[str] | None] = {
+        "status": [word.upper() for word in status or ()],
+        "stage": stage,
+        "crawler": crawler,
+        "trigger": trigger,
+        "outcome": outcome,
+        "tag": tag,
+        "flow_id": flow,
+        "created_from": None if since is None else time_of("--since", since, now),
+        "created_until": None if until is None else time_of("--until", until, now),
+    }
+    with session.gateway() as gateway:
+        if watch:
+            from crawler_lifecycle.cli.runs.watch import watch_list
+
+            return watch_list(session, gateway, filters, limit)
+        document = gateway.list_of_runs(limit=limit, **filters)
+    rows, overdue = document["runs"], document.get("overdue", {}).get("text")
+
+    def table() -> None:
+        show_rows(session, rows, tables.RUNS, empty="no runs; next: crawlctl crawler list")
+        if overdue:
+            print(clean(overdue))
+
+    emit(session, document, names=[row.get("run_id") for row in rows], table=table, rows=rows)
+    return Exit.DONE
+
+
+def get(run: Annotated[int | None, Parameter(help="the run's id; without it all are listed")] = None, /) -> int:
+    """Describe a run, or list runs."""
+    return list_runs() if run is None else describe(run)
+
+
+def timeline(run: RunId, /, *, limit: Limit = 500) -> int:
+    """List everything that happened to a run, oldest first: each change of status with how late it was recorded."""
+    session = current()
+    with session.gateway() as gateway:
+        rows = gateway.timeline(run, limit=limit)
+    emit_list(session, "timeline", rows, tables.TIMELINE, name="key", empty=f"nothing happened in run {run} yet")
+    return Exit.DONE
+
+
+def corrections(
+    run: Annotated[int | None, Parameter(help="only those of this run")] = None,
+    /,
+    *,
+    since: Annotated[str | None, Parameter(help="found in the last 24h, 7d …, or since a time; for all runs")] = None,
+    kind: Annotated[KIND | None, Parameter(help="only those of this kind")] = None,
+    limit: Limit = 200,
+) -> int:
+    """List corrections: recorded statuses that turned out to be untrue, and for how long; lag is none."""
+    session = current()
+    if run is not None and since is not None:
+        raise CommandFailed(Exit.USAGE, "--since goes with the corrections of all runs", None, f"corrections {run}")
+    begin = None if since is None else time_of("--since", since, output.now())
+    with session.gateway() as gateway:
+        rows = gateway.corrections(run, limit=limit, since=begin, kind=kind)
+        summary = gateway.correction_summary(begin) if run is None else None
+
+    def table() -> None:
+        show_rows(session, rows, tables.CORRECTIONS, empty=nothing_wrong(run, kind, since))
+        if summary is not None:
+            print(clean(summary.get("text")))
+
+    document = {"corrections": rows} | ({} if summary is None else {"summary": summary})
+    emit(session, document, names=[row.get("id") for row in rows], table=table, rows=rows)
+    return Exit.DONE
+
+
+def describe(run: RunId, /) -> int:
+    """Show everything about a run on one screen."""
+    session = current()
+    with session.gateway() as gateway:
+        found = gateway.run(run)
+        rows = gateway.tasks(run, limit=TASKS_MAX)
+        wrong = gateway.corrections(run, limit=CORRECTIONS_MAX)
+
+    def table() -> None:
+        show_facts(session, facts(found, rows, wrong))
+        if len(rows) > 1 or any(row.get("cause") or row.get("reason") for row in rows):
+            print()
+            show_rows(session, rows[:TASKS_SHOWN], tables.TASKS, empty="")
+            if len(rows) > TASKS_SHOWN:
+                session.say(f"… the first {TASKS_SHOWN} tasks; all: crawlctl tasks {run}")
+        if wrong:
+            print()
+            show_rows(session, wrong, tables.CORRECTIONS, empty="")
+
+    emit(session, {**found, "task_rows": rows, "corrections": wrong}, names=[run], table=table)
+    session.say(f"next: {' · '.join(next_steps(found))}")
+    return Exit.DONE
+
+
+def crawlers() -> int:
+    """List the crawlers that can be run."""
+    session = current()
+    with session.gateway() as gateway:
+        rows = gateway.crawlers()
+    empty = "the catalogue is empty (LIFECYCLE_CRAWLERS)"
+    emit_list(session, "crawlers", rows, tables.CRAWLERS, name="name", empty=empty)
+    return Exit.DONE
+
+
+def describe_crawler(name: Annotated[str, Parameter(help="the crawler's name")], /) -> int:
+    """Show one crawler of the catalogue."""
+    session = current()
+    with session.gateway() as gateway:
+        rows = gateway.crawlers()
+    found = next((row for row in rows if row.get("name") == name), None)
+    if found is None:
+        raise CommandFailed(Exit.NOT_FOUND, f"there is no crawler {name!r}", None, "crawlctl crawler list")
+    lines = [(key, plain(value)) for key, value in found.items() if value not in (None, [], {}, "") and key != "args"]
+    lines[2:2] = argument_lines(found)
+    emit(session, found, names=[name], table=lambda: show_facts(session, lines))
+    session.say(f"next: crawlctl start {name}")
+    return Exit.DONE

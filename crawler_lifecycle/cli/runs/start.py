@@ -1,0 +1,202 @@
+"""``crawlctl start``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.cli.output import as_json, clean, emit, show_facts
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.runs.control import wait_for
+from crawler_lifecycle.cli.runs.outcome import show_state
+from crawler_lifecycle.cli.session import current, user
+from crawler_lifecycle.domain.arguments import Scalar
+from crawler_lifecycle.domain.bounds import LIMITS
+
+Seconds = float | Literal["none"] | None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOptions:
+    """Options of ``start`` that are limits of the run, in seconds; ``none`` is no limit."""
+
+    run_timeout: Annotated[Seconds, Parameter(help="stop the run after so many seconds; none: never")] = None
+    stall_timeout: Annotated[Seconds, Parameter(help="stop it after so many without a sign of life; none: never")] = (
+        None
+    )
+    start_timeout: Annotated[Seconds, Parameter(help="its start must have come after so many seconds")] = None
+    start_check: Annotated[float | None, Parameter(help="seconds until the first look whether it has started")] = None
+    stop_grace: Annotated[float | None, Parameter(help="seconds between its stop signal and its end by force")] = None
+    force_stop_after: Annotated[Seconds, Parameter(help="a stop that takes longer, in seconds, is forced")] = None
+
+    def given(self) -> dict[str, float | None]:
+        """The limits that were named, as a request has them."""
+        values = {f"{option.name}_s": getattr(self, option.name) for option in fields(self)}
+        return {name: None if value == "none" else value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceOptions:
+    """Options of ``start`` that are resources of each task."""
+
+    cpu: Annotated[str | None, Parameter(help="processors of each task, such as 500m or 2")] = None
+    memory: Annotated[str | None, Parameter(help="memory of each task, such as 512Mi")] = None
+
+    def given(self) -> dict[str, str]:
+        """The resources that were named, as a request has them."""
+        return {option.name: value for option in fields(self) if (value := getattr(self, option.name)) is not None}
+
+
+_NO_LIMITS, _NO_RESOURCES = LimitOptions(), ResourceOptions()
+
+
+def start(
+    crawler: Annotated[str, Parameter(help="name of a crawler of the catalogue (crawlctl crawler list)")],
+    /,
+    *,
+    arg: Annotated[
+        list[str] | None, Parameter(name=["--arg", "-a"], help="argument of the crawler, name=value")
+    ] = None,
+    setting: Annotated[list[str] | None, Parameter(name=["--setting", "-s"], help="setting, NAME=value")] = None,
+    tasks: Annotated[int | None, Parameter(help="run in so many tasks; each knows its index")] = None,
+    task_file: Annotated[Path | None, Parameter(help="run in one task a line: a JSON object of arguments")] = None,
+    max_parallel: Annotated[int | None, Parameter(help="at most so many tasks at once")] = None,
+    trigger: Annotated[
+        Literal["manual", "api", "scheduled"], Parameter(help="what to write down as the trigger")
+    ] = "manual",
+    due_at: Annotated[str | None, Parameter(help="when a scheduled run was due, such as 2026-03-01T12:00:00Z")] = None,
+    flow: Annotated[str | None, Parameter(help="flow that the run belongs to (crawlctl list --flow)")] = None,
+    parent: Annotated[str | None, Parameter(help="workflow id that is told when the run has ended")] = None,
+    request_id: Annotated[str | None, Parameter(help="the same id never starts a second run")] = None,
+    tag: Annotated[list[str] | None, Parameter(help="tag of the run")] = None,
+    priority: Annotated[int | None, Parameter(help="1 (first) to 5 (last)")] = None,
+    poll_minutes: Annotated[
+        str | None, Parameter(help="minutes between looks, e.g. 1,2,3; the last one repeats")
+    ] = None,
+    limits: Annotated[LimitOptions, Parameter(name="*")] = _NO_LIMITS,
+    resources: Annotated[ResourceOptions, Parameter(name="*")] = _NO_RESOURCES,
+    by: Annotated[str | None, Parameter(help="who asks for it; default: you")] = None,
+    wait: Annotated[bool, Parameter(negative=(), help="wait for its end; the exit code tells how it ended")] = False,
+    watch: Annotated[bool, Parameter(negative=(), help="the same, with a live view")] = False,
+    dry_run: Annotated[bool, Parameter(negative=(), help="only show the request")] = False,
+) -> int:
+    """Start a run of a crawler."""
+    session = current()
+    request: dict[str, Any] = {"crawler": crawler, "trigger": trigger, "requested_by": by or user()}
+    request_id = request_id or str(uuid.uuid4())
+    children = _children(tasks, task_file)
+    optional = {
+        "args": pairs(arg, "-a"),
+        "settings": pairs(setting, "-s"),
+        "tasks": children,
+        "max_parallel_tasks": max_parallel,
+        "tags": tag,
+        "priority": priority,
+        "poll_minutes": _minutes(poll_minutes),
+        "due_at": due_at,
+        "flow_id": flow,
+        "parent": parent,
+        "limits": limits.given(),
+        "resources": resources.given(),
+    }
+    request |= {name: value for name, value in optional.items() if value not in (None, [], {})}
+    _check_numbers(request)
+    if dry_run:
+        emit(session, request, names=[request_id], table=lambda: print(as_json(request)))
+        return Exit.DONE
+    with session.gateway() as gateway:
+        started = gateway.start(request, request_id)
+        run_id = int(started["run_id"])
+        if started.get("note"):
+            session.say(f"run {run_id}: {clean(started['note'])}")
+        if watch:
+            from crawler_lifecycle.cli.runs.watch import watch_run
+
+            return watch_run(session, gateway, run_id)
+        if wait:
+            session.say(f"run {run_id} started; Ctrl-C stops the waiting, not the run")
+            return show_state(session, *wait_for(gateway, run_id, "completed", session.timeout_s))
+    facts = [(name, str(started.get(name))) for name in ("run_id", "workflow_id", "status") if started.get(name)]
+    emit(session, started, names=[run_id], table=lambda: show_facts(session, facts))
+    session.say(f"next: crawlctl wait {run_id} · crawlctl describe {run_id} · crawlctl stop {run_id}")
+    return Exit.DONE
+
+
+def _check_numbers(request: Mapping[str, Any]) -> None:
+    """What the gateway would refuse, and what is no JSON at all (``nan``). Raises ``CommandFailed``."""
+    given = {"poll_minutes": request.get("poll_minutes"), "priority": request.get("priority")}
+    given |= {"max_parallel_tasks": request.get("max_parallel_tasks")}
+    given |= {f"limits.{name}": value for name, value in request.get("limits", {}).items()}
+    for name, value in given.items():
+        for one in value if isinstance(value, list) else [value]:
+            if one is not None and not LIMITS[name].holds(one):
+                raise CommandFailed(Exit.USAGE, f"{name}: {one} is not allowed", None, LIMITS[name].cure_text())
+
+
+def pairs(words: Sequence[str] | None, option: str) -> dict[str, str]:
+    """``name=value`` words as a mapping; a value may hold anything, ``=`` included. Raises ``CommandFailed``."""
+    found: dict[str, str] = {}
+    for word in words or ():
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise CommandFailed(Exit.USAGE, f"{option} {word!r} has no value", None, f"give {option} name=value")
+        if name in found:
+            raise CommandFailed(Exit.USAGE, f"{option} {name!r} is given twice", None, "give it once")
+        found[name] = value
+    return found
+
+
+def _children(count: int | None, file: Path | None) -> list[dict[str, Any]] | None:
+    if count is not None and file is not None:
+        raise CommandFailed(Exit.USAGE, "--tasks and --task-file exclude each other", None, "give one of them")
+    if file is not None:
+        return read_tasks(file, "--task-file")
+    if count is None:
+        return None
+    if count < 1:
+        raise CommandFailed(Exit.USAGE, f"--tasks {count} is not allowed", None, "give 1 or more, or leave it out")
+    return [{"args": {}} for _ in range(count)]
+
+
+def read_tasks(file: Path, option: str) -> list[dict[str, Any]]:
+    """Tasks of a file with a JSON object of arguments a line; ``-`` is standard input. Raises ``CommandFailed``."""
+    try:
+        text = sys.stdin.buffer.read().decode() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandFailed(Exit.USAGE, f"{option} {file} cannot be read", str(error)) from None
+    found = []
+    # Not splitlines: JSON texts may hold separators that it takes for ends of lines.
+    for n, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            args = json.loads(line)
+        except ValueError as error:
+            raise CommandFailed(Exit.USAGE, f"{file}:{n} is no JSON", str(error), _example()) from None
+        if not isinstance(args, dict) or not all(isinstance(value, Scalar) for value in args.values()):
+            raise CommandFailed(Exit.USAGE, f"{file}:{n} is no object of texts and numbers", None, _example())
+        found.append({"args": args})
+    if not found:
+        raise CommandFailed(Exit.USAGE, f"{option} {file} has no tasks", None, _example())
+    return found
+
+
+def _example() -> str:
+    return 'give one object a line, such as {"letters": "a-f"}'
+
+
+def _minutes(text: str | None) -> list[float] | None:
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        cure = "give minutes separated by commas, such as 1,2,3 or 0.05"
+        raise CommandFailed(Exit.USAGE, f"--poll-minutes {text!r} is not allowed", None, cure) from None

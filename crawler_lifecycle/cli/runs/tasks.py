@@ -1,0 +1,137 @@
+"""``crawlctl tasks``: list the tasks of a run, and add tasks to a live one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from crawler_lifecycle.cli.output import Document, clean, emit, emit_list, show_facts
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.runs import tables
+from crawler_lifecycle.cli.runs.show import Limit, RunId
+from crawler_lifecycle.cli.runs.start import pairs, read_tasks
+from crawler_lifecycle.cli.session import current
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.cli.gateway import Gateway
+
+#: Tasks in one request; more of them would not fit through Temporal.
+PAGE = 500
+
+app = App(name="tasks", help="List the tasks of a run, or add tasks to it.")
+
+
+@app.default
+def tasks(
+    run: RunId,
+    /,
+    *,
+    limit: Limit = 500,
+    superseded: Annotated[bool, Parameter(negative=(), help="also those that a later attempt replaced")] = False,
+    watch: Annotated[
+        bool, Parameter(name=["--watch", "-w"], negative=(), help="go on until the run has ended")
+    ] = False,
+) -> int:
+    """List the tasks of a run."""
+    session = current()
+    with session.gateway() as gateway:
+        if watch:
+            from crawler_lifecycle.cli.runs.watch import watch_tasks
+
+            return watch_tasks(session, gateway, run, limit)
+        rows = gateway.tasks(run, limit=limit, superseded="true" if superseded else None)
+    emit_list(session, "tasks", rows, tables.TASKS, name="task_id", empty=f"run {run} has no tasks")
+    return Exit.DONE
+
+
+@app.command
+def add(
+    run: RunId,
+    /,
+    *,
+    arg: Annotated[
+        list[str] | None, Parameter(name=["--arg", "-a"], help="argument of one more task, name=value")
+    ] = None,
+    file: Annotated[Path | None, Parameter(help="one task a line: a JSON object of arguments; - reads them")] = None,
+    request_id: Annotated[
+        str | None, Parameter(help="the same id adds nothing twice; default: made from the tasks themselves")
+    ] = None,
+) -> int:
+    """Add tasks to a live run: one with -a, any number with --file.
+
+    The same command again adds nothing twice, also after a failure half-way. To add the same tasks once more on
+    purpose, give another --request-id.
+    """
+    session = current()
+    if (arg is None) == (file is None):
+        raise CommandFailed(Exit.USAGE, "which tasks?", None, "give -a name=value for one, or --file F.jsonl for many")
+    wanted = [{"args": pairs(arg, "-a")}] if file is None else read_tasks(file, "--file")
+    args: list[dict[str, str]] = [task["args"] for task in wanted]
+    stem = request_id or fingerprint(run, args)
+    added: list[Document] = []
+    notes: list[str] = []
+    with session.gateway() as gateway:
+        present = _present(gateway, run)
+        for first in range(0, len(args), PAGE):
+            page = args[first : first + PAGE]
+            try:
+                answer = gateway.add_tasks(run, page, f"{stem}-{first // PAGE}")
+            except CommandFailed as failure:
+                raise _stopped(failure, first, len(args)) from None
+            added += answer.get("tasks", [])
+            if answer.get("note"):
+                notes.append(clean(answer["note"]))
+    document: dict[str, Any] = {"run_id": run, "tasks": added, "request_id": stem}
+    lines = [("run", str(run)), ("tasks", f"{len(added)} ({_indexes(added)})")]
+    emit(
+        session,
+        document,
+        names=[task.get("task_id") for task in added],
+        table=lambda: show_facts(session, lines),
+        rows=added,
+    )
+    # Indexes are given in order, so a small one was there before we came.
+    known = sum(1 for task in added if int(task.get("index", present)) < present)
+    if known:
+        session.say(f"{known} of them were added before; another --request-id adds the same tasks once more")
+    for note in dict.fromkeys(notes):
+        session.say(note)
+    session.say(f"next: crawlctl tasks {run} · crawlctl watch {run}")
+    return Exit.DONE
+
+
+def _present(gateway: Gateway, run: int) -> int:
+    """How many tasks the run has; 0 when this caller may not ask, as a crawler with the token for its own run."""
+    try:
+        counts = gateway.run(run).get("tasks")
+    except CommandFailed as failure:
+        if failure.code is Exit.NOT_AUTHORISED:
+            return 0
+        raise
+    return sum(counts.values()) if isinstance(counts, dict) else 0
+
+
+def fingerprint(run_id: int, args: list[dict[str, str]]) -> str:
+    """The request id of these tasks for this run: the same tasks give the same one."""
+    text = json.dumps([run_id, args], sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _stopped(failure: CommandFailed, done: int, total: int) -> CommandFailed:
+    if total > PAGE:
+        failure.what = f"{failure.what} ({done} of {total} tasks were added before)"
+    if failure.code is Exit.UNREACHABLE:
+        failure.next_step = "the same command again: it adds only what is missing"
+    return failure
+
+
+def _indexes(added: list[Document]) -> str:
+    found = sorted(int(task["index"]) for task in added if isinstance(task.get("index"), int))
+    if not found:
+        return "none"
+    whole = found[-1] - found[0] + 1 == len(found)
+    return f"index {found[0]}" if len(found) == 1 else f"indexes {found[0]} to {found[-1]}{'' if whole else ', gaps'}"

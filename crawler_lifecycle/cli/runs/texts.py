@@ -1,0 +1,262 @@
+"""Runs, tasks and crawlers in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from crawler_lifecycle.cli import output
+from crawler_lifecycle.cli.output import Document, ago, clean, moment, number, pace, span
+from crawler_lifecycle.cli.runs.states import TERMINAL, status_word
+from crawler_lifecycle.domain.run import Limits
+
+_GENERAL = asdict(Limits())
+#: Fields of a request -> how ``describe`` calls them.
+_MAPPINGS = {"args": "arguments", "settings": "settings", "resources": "resources"}
+_WORDS = {"requested_by": "asked by", "flow_id": "flow", "parent": "parent", "due_at": "due", "priority": "priority"}
+_WORDS |= {"max_parallel_tasks": "at once"}
+
+
+def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) -> list[tuple[str, str]]:
+    """The lines of ``describe``; what does not apply is left out."""
+    facts = [
+        ("run", f"{run.get('run_id')}, attempt {run.get('attempt')}, crawler {clean(run.get('crawler'))}"),
+        ("status", f"{status_words(run)}, stage {run.get('stage')}"),
+        ("cause", clean(run.get("cause"))),
+        ("blocked", clean(run.get("blocked"))),
+        ("truth", truth_words(run)),
+        ("waiting", clean(run.get("waiting"))),
+        ("tasks", counts_of(run, rows)),
+        *resumptions(run),
+        ("counters", counters_as_of(run)),
+        *stops(run),
+        ("started", f"{ago(run.get('started_at'))}, trigger {run.get('trigger')}" if run.get("started_at") else ""),
+        ("ended", f"{ago(run.get('ended_at'))}, took {took(run)}" if run.get("ended_at") else ""),
+        ("corrections", str(len(wrong)) if wrong else "none"),
+    ]
+    facts += [("export", export_words(export)) for export in run.get("exports") or ()]
+    facts += [
+        *asked(run.get("request") or {}),
+        ("request", clean(run.get("request_id"))),
+        ("workflow", clean(run.get("owner_workflow_id") or run.get("workflow_id"))),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def status_words(run: Mapping[str, Any]) -> str:
+    """The same with the outcome; of a stopped run also what is on record."""
+    word, outcome = status_word(run), clean(run.get("outcome"))
+    inside = f"{run['status']}, {outcome}" if word != run.get("status") else outcome
+    return f"{word} ({inside})" if inside else word
+
+
+def asked(request: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What was asked for, as far as it is not the general default."""
+    lines = [(title, assignments(request.get(name))) for name, title in _MAPPINGS.items()]
+    limits = request.get("limits")
+    if isinstance(limits, dict):
+        said = {name.removesuffix("_s"): value for name, value in limits.items() if value != _GENERAL.get(name, value)}
+        shown = {name: "none" if value is None else f"{value:g}s" for name, value in said.items() if _is_limit(value)}
+        lines.append(("limits", assignments(shown)))
+    lines.append(("tags", clean(" ".join(map(str, request.get("tags") or ())))))
+    lines += [(title, clean(request.get(name))) for name, title in _WORDS.items() if request.get(name)]
+    return lines
+
+
+def _is_limit(value: object) -> bool:
+    return value is None or isinstance(value, int | float)
+
+
+def assignments(values: object) -> str:
+    """``name=value`` words, as ``start`` takes them; values with spaces in quotes."""
+    if not isinstance(values, dict):
+        return ""
+    given = {clean(name): clean(value) for name, value in values.items() if value is not None}
+    return " ".join(f"{name}={value if value and ' ' not in value else repr(value)}" for name, value in given.items())
+
+
+def truth_words(run: Mapping[str, Any]) -> str:
+    """When the recorded status was last compared with the cluster, and when it will be again."""
+    words = f"verified {ago(run['verified_at'])}" if run.get("verified_at") else "not verified yet"
+    due = moment(run.get("next_look_at"))
+    if run.get("status") in TERMINAL or due is None:
+        return words
+    return f"{words}, next look {'due ' if due <= output.now() else ''}{ago(run['next_look_at'])}"
+
+
+def nothing_wrong(run: int | None, kind: str | None, since: str | None) -> str:
+    """That a list of corrections is empty, and of what."""
+    words = "no corrections" if kind is None else f"no corrections of kind {kind}"
+    return words + (f" of run {run}" if run is not None else "") + (f" since {since}" if since else "")
+
+
+def run_line(run: Mapping[str, Any]) -> str:
+    """One line that is another one as soon as anything worth telling changes."""
+    words = f"run {run.get('run_id')} {clean(run.get('crawler'))} {status_word(run)} {run.get('stage')}"
+    if int(run.get("attempt") or 1) > 1:
+        words += f" attempt {run['attempt']}"
+    if run.get("outcome"):
+        words += f" {clean(run['outcome'])}"
+    if run.get("blocked"):
+        words += f", blocked: {clean(run['blocked'])}"
+    if run.get("status") not in TERMINAL:
+        if waiting_clause(run):
+            words += f", {waiting_clause(run)}"
+        elif run.get("stop"):
+            by = run["stop"].get("requested_by")
+            words += f", {'force-stop' if run['stop'].get('force') else 'stop'} asked for" + (
+                f" by {clean(by)}" if by else ""
+            )
+    return words + (f": {clean(run['cause'])}" if run.get("cause") else "")
+
+
+def task_line(task: Mapping[str, Any]) -> str:
+    """One line about a task that is another one as soon as its status or reason changes."""
+    why = why_of(task)
+    return f"task {task.get('task_id')} (index {task.get('task_index')}) {task.get('status')}" + (
+        f" {why}" if why else ""
+    )
+
+
+def waiting_clause(run: Mapping[str, Any]) -> str:
+    """What the run waits for, as a part of a line about it; empty when it waits for nothing."""
+    words = clean(run.get("waiting"))
+    return words if not words or words.startswith("waiting") else f"waiting: {words}"
+
+
+def why_of(task: Mapping[str, Any]) -> str:
+    """Outcome and cause of a task, or the reason why it does not execute yet.
+
+    A task that executes or has ended keeps the cluster's own reason, such as ``Error`` for an orderly exit 11: next to
+    a status that is still STOPPING it would read like a failure.
+    """
+    waits = task.get("reason") if task.get("status") in ("QUEUED", "PENDING") else None
+    found = [clean(task.get("outcome")), clean(task.get("cause") or waits)]
+    return ": ".join(word for word in found if word)
+
+
+def counts_of(run: Mapping[str, Any], rows: Sequence[Document]) -> str:
+    known = run.get("tasks")
+    counts = Counter(known if isinstance(known, dict) else [str(row.get("status")) for row in rows])
+    return ", ".join(f"{status} {count}" for status, count in sorted(counts.items()) if count) or "none yet"
+
+
+def resumptions(run: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Of a resumed run: which tasks went on with saved state, and why others could not."""
+    found = []
+    for said in run.get("resumption") or ():
+        note = clean(said.get("note"))
+        tasks = "task" if said.get("tasks") == 1 else "tasks"
+        found.append(("resumed", f"{number(said.get('tasks'))} {tasks}: {note}"))
+    return found
+
+
+def counters(run: Mapping[str, Any]) -> str:
+    named = [f"{number(run[name])} {name}" for name in ("pages", "items", "errors") if run.get(name) is not None]
+    if pace(run) != "-":
+        named.insert(1, f"{pace(run)} pages per minute")
+    return ", ".join(named)
+
+
+def counters_as_of(run: Mapping[str, Any]) -> str:
+    """The counters of a run that goes on, and when they last moved."""
+    words = counters(run)
+    if words and run.get("status") not in TERMINAL and run.get("last_progress_at"):
+        words += f" (moved {ago(run['last_progress_at'])})"
+    return words
+
+
+def stop_words(stop: Mapping[str, Any]) -> str:
+    words = ["force-stop" if stop.get("force") else "stop", "asked for", ago(stop.get("requested_at"))]
+    if stop.get("limit"):
+        words = ["by the run's limit", clean(stop["limit"]) + ",", ago(stop.get("requested_at"))]
+    if stop.get("requested_by"):
+        words += ["by", clean(stop["requested_by"])]
+    return " ".join(words) + (f": {clean(stop['reason'])}" if stop.get("reason") else "")
+
+
+def stops(run: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Who stopped the run: each wish of a person as it was logged, also of earlier attempts, and the run's own limit.
+
+    The intent of the run merges them (the first one's time, every force), so it names nobody where the log does.
+    """
+    stop = run.get("stop") or {}
+    logged = run.get("cancellations") or ()
+    found = []
+    for entry in logged:
+        earlier = "" if entry.get("attempt") == run.get("attempt") else f"attempt {entry.get('attempt')}: "
+        acted = f"; acted on {ago(entry['acted_at'])}" if entry.get("acted_at") else "; not acted on yet"
+        found.append(("stop", f"{earlier}{stop_words(entry)}{acted}"))
+    if stop and (stop.get("limit") or not logged):
+        found.append(("stop", stop_words(stop)))
+    return found
+
+
+def export_words(export: Document) -> str:
+    if not export.get("url"):
+        return f"{clean(export.get('status'))}" + (f", {clean(export['error'])}" if export.get("error") else "")
+    size = (
+        f", {number(export.get('files'))} files, {number(export.get('bytes'))} bytes"
+        if export.get("files") is not None
+        else ""
+    )
+    return f"{clean(export.get('status'))} {clean(export['url'])}{size}"
+
+
+def next_steps(run: Document) -> list[str]:
+    run_id, status = run.get("run_id"), run.get("status")
+    if status == "COMPLETED":
+        return [f"crawlctl logs {run_id}", f"crawlctl resume {run_id} --rerun"]
+    if status == "FAILED":
+        return [f"crawlctl logs {run_id}", f"crawlctl resume {run_id}"]
+    if status == "STOPPING":
+        return [f"crawlctl wait {run_id} --for ended", f"crawlctl force-stop {run_id}"]
+    return [f"crawlctl wait {run_id}", f"crawlctl look {run_id}", f"crawlctl stop {run_id}"]
+
+
+def exit_of(task: Document) -> str:
+    if task.get("exit_signal"):
+        return f"signal {task['exit_signal']}"
+    return "-" if task.get("exit_code") is None else str(task["exit_code"])
+
+
+def took(row: Document) -> str:
+    started, ended = moment(row.get("started_at")), moment(row.get("ended_at"))
+    return span((ended - started).total_seconds()) if started and ended else "-"
+
+
+def arguments(crawler: Document) -> str:
+    shown = []
+    for name, spec in (crawler.get("args") or {}).items():
+        required = isinstance(spec, dict) and spec.get("required") and spec.get("default") is None
+        shown.append(f"{name}!" if required else name)
+    return clean(", ".join(shown)) or "-"
+
+
+def argument_lines(crawler: Document) -> list[tuple[str, str]]:
+    """Each argument that the crawler declares: its type, what it takes, and what it means."""
+    lines = []
+    for name, spec in (crawler.get("args") or {}).items():
+        said = spec if isinstance(spec, dict) else {}
+        words = [clean(said.get("type") or "string")]
+        if said.get("choices"):
+            words.append(f"one of {plain(said['choices'])}")
+        if said.get("default") is not None:
+            words.append(f"default {clean(said['default'])}")
+        elif said.get("required"):
+            words.append("required")
+        about = f": {clean(said['description'])}" if said.get("description") else ""
+        lines.append(("argument", f"{clean(name)}: {', '.join(words)}{about}"))
+    return lines
+
+
+def plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{clean(key)}: {plain(item)}" for key, item in value.items() if item is not None)
+    if isinstance(value, list):
+        return " ".join(plain(item) for item in value)
+    return clean(value)

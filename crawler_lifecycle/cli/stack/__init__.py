@@ -1,0 +1,1 @@
+"""The embedded default: the whole stack on this machine."""

@@ -1,0 +1,217 @@
+"""``crawlctl dev``: runs the whole stack on this machine until Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.cli.addresses import LOOPBACK
+from crawler_lifecycle.cli.admin.services import hide, keep_files_private, load_settings
+from crawler_lifecycle.cli.cluster_access import ClusterAccess
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.session import current
+from crawler_lifecycle.cli.stack import layout
+from crawler_lifecycle.cli.stack.stack import Stack
+from crawler_lifecycle.cli.stack.supervise import SILENT_S, PartFailed
+
+
+def dev(
+    *,
+    state_dir: Annotated[Path, Parameter(help="where everything is kept")] = Path(".crawl"),
+    services: Annotated[int, Parameter(help="size of the demonstration site; 0 is everything")] = 0,
+    ports: Annotated[Literal["usual", "free"], Parameter(help="usual ports where free, or any free ones")] = "usual",
+    database: Annotated[str | None, Parameter(help="another database than SQLite in the state directory")] = None,
+    archive: Annotated[str | None, Parameter(help="where zips go; default: a folder in the state directory")] = None,
+    events: Annotated[str | None, Parameter(help="where events go; default: a file in the state directory")] = None,
+    crawlers: Annotated[
+        Path | None, Parameter(help="catalogue of crawlers; default: ./crawlers.yaml, else the examples")
+    ] = None,
+    site: Annotated[
+        Path | None, Parameter(help="folder of HTML pages to serve and crawl, instead of the demonstration site")
+    ] = None,
+    ui: Annotated[bool, Parameter(negative=(), help="Temporal's web UI too, which foreign pages can reach")] = False,
+    metrics: Annotated[bool, Parameter(negative=(), help="open a port with the worker's metrics")] = False,
+    kill: Annotated[bool, Parameter(negative=(), help="end running crawls too when leaving")] = False,
+    cluster: Annotated[
+        Literal["local", "kubernetes"], Parameter(help="where crawls execute: processes of this machine, or pods")
+    ] = "local",
+    kubeconfig: Annotated[
+        Path | None, Parameter(help="kubeconfig of the cluster; default: as kubectl finds it")
+    ] = None,
+    context: Annotated[str | None, Parameter(help="context of the kubeconfig; default: its current one")] = None,
+    namespace: Annotated[str | None, Parameter(help="namespace of the crawls; default: crawls")] = None,
+    image: Annotated[str | None, Parameter(help="image of crawlers whose catalogue entry names none")] = None,
+    address: Annotated[
+        str | None, Parameter(help="an address of this machine that pods reach; the site listens there")
+    ] = None,
+) -> int:
+    """Run the Temporal dev server, database, scheduler service, gateway, worker and demonstration site until Ctrl-C.
+
+    A part that dies is started again on its port. Crawls are left running at the end, and the next start goes on with
+    them. With --site the crawler `site`, which follows every link, is in the catalogue: crawlctl start site.
+
+    With --cluster kubernetes the crawls are Jobs of that cluster, and everything else is still on this machine.
+    """
+    begun = time.monotonic()
+    keep_files_private()
+    hide()
+    place = _place(cluster, ClusterAccess(kubeconfig, context, namespace, image, address or LOOPBACK))
+    folder = None if site is None else _site_folder(site)
+    _check_places(archive, events)
+    _say_what_is_ignored({"--database": database, "--cluster": cluster, "--archive": archive, "--events": events})
+    stack = Stack(
+        state_dir,
+        services=services,
+        only_free_ports=ports == "free",
+        database=database,
+        crawlers=crawlers,
+        site=folder,
+        kubernetes=place,
+        archive=archive,
+        events=events,
+        demanded=[name for name, wanted in (("temporal_ui", ui), ("metrics", metrics)) if wanted],
+        say=current().say,
+        silent_s=SILENT_S,
+    )
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
+    try:
+        stack.start()
+        print(banner(stack, time.monotonic() - begun), flush=True)
+        while True:
+            signal.pause()
+    except KeyboardInterrupt:
+        pass
+    except PartFailed as failure:
+        raise CommandFailed(Exit.ERROR, str(failure), None, f"ls {stack.state_dir / 'logs'}") from None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: stack.hurry())
+    current().say("ending; once more ends it at once")
+    _report(stack.stop(kill_crawls=kill), kill, state_dir)
+    return Exit.DONE
+
+
+def banner(stack: Stack, seconds: float) -> str:
+    """What one needs to know: addresses, and the next command."""
+    known = stack.addresses
+    lines = [
+        f"gateway    {known['gateway']}",
+        f"temporal   {known['temporal']}",
+        f"web UI     {known['temporal_ui']}",
+        f"metrics    {known['metrics']}",
+        f"scheduler  {known['scheduler']}",
+        f"site       {known['site']}",
+        f"database   {_without_password(known['database'])}",
+        f"archive    {known['archive']}",
+        f"state      {stack.state_dir}",
+    ]
+    if known["cluster"] == "kubernetes":
+        which = known["context"] or known["kubeconfig"] or "current context"
+        lines.insert(4, f"cluster    kubernetes, {which}, namespace {known['cluster_namespace']}")
+    lines = [line for line in lines if not line.endswith(" None")]
+    here = stack.state_dir == Path(".crawl").absolute()
+    gateway = "" if here else f" --gateway {known['gateway']}"
+    example = "start services" if stack.has_examples else "crawler list"
+    if stack.layout.site is not None:
+        example = f"start {layout.SITE_CRAWLER}"
+    return "\n".join((*lines, f"ready in {seconds:.1f} s; next: crawlctl{gateway} {example}"))
+
+
+def _place(cluster: str, given: ClusterAccess) -> ClusterAccess | None:
+    """The cluster of the options. Raises ``CommandFailed`` for options of a cluster that is not asked for."""
+    if cluster == "kubernetes":
+        if given.address == LOOPBACK:
+            current().say("pods cannot reach the site on loopback; --address names an address of this machine they can")
+        return given
+    names = {"kubeconfig": given.kubeconfig, "context": given.context, "namespace": given.namespace}
+    names |= {"image": given.image, "address": None if given.address == LOOPBACK else given.address}
+    for name, value in names.items():
+        if value is not None:
+            raise CommandFailed(Exit.USAGE, f"--{name} is for pods", None, "add --cluster kubernetes")
+    return None
+
+
+def _without_password(url: str | None) -> str:
+    from crawler_lifecycle.adapters.database import masked  # SQLAlchemy: not for every call
+
+    return masked(url or "")
+
+
+def _site_folder(folder: Path) -> Path:
+    """The folder to serve, checked. Raises ``CommandFailed``."""
+    from importlib.util import find_spec
+
+    from crawler_lifecycle.cli.stack import site  # Starlette and uvicorn: not for every call
+
+    try:
+        checked = site.check(folder)
+    except site.Unusable as error:
+        raise CommandFailed(Exit.USAGE, f"--site: {error}") from None
+    if find_spec("scrapy") is None:
+        cure = "pip install 'crawler-lifecycle[dev]'"
+        raise CommandFailed(Exit.ERROR, "--site: the crawler for it needs Scrapy, which is not installed", None, cure)
+    if not (checked / site.INDEX).is_file():
+        current().say(f"{folder} has no {site.INDEX}: its front page names the pages it holds")
+    return checked
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _check_places(archive: str | None, events: str | None) -> None:
+    """Whether zips and events can go there at all. Raises ``CommandFailed``."""
+    if archive is None and events is None:
+        return
+    from crawler_lifecycle import compose  # every adapter: not for every call
+    from crawler_lifecycle.domain.errors import InvalidRequest
+    from crawler_lifecycle.settings import UrlSettings
+
+    settings = load_settings()
+    try:
+        if archive is not None:
+            compose.build_archive(settings.model_copy(update={"archive": UrlSettings(url=archive)}))
+        if events is not None:
+            compose.build_sink(settings.model_copy(update={"events": UrlSettings(url=events)}))
+    except InvalidRequest as error:
+        raise CommandFailed(Exit.USAGE, str(error), None, "give --archive and --events such addresses") from None
+
+
+def _say_what_is_ignored(chosen: Mapping[str, str | None]) -> None:
+    """``chosen``: option -> what was given."""
+    options = {
+        "LIFECYCLE_DATABASE__URL": "--database",
+        "LIFECYCLE_CLUSTER__KIND": "--cluster",
+        "LIFECYCLE_ARCHIVE__URL": "--archive",
+        "LIFECYCLE_EVENTS__URL": "--events",
+    }
+    for name in layout.OWN:
+        option = options.get(name)
+        if name in os.environ and (option is None or os.environ[name] != chosen[option]):
+            cure = f"; {option} chooses another" if option else ""
+            current().say(f"{name} is not used: dev keeps everything in its state directory{cure}")
+
+
+def _report(going_on: int | None, kill: bool, state_dir: Path) -> None:
+    say = current().say
+    if going_on is None:
+        say("ended; whether crawls go on is unknown, because the gateway did not answer")
+    elif going_on == 0:
+        say("ended; no crawl is running")
+    elif kill:
+        say(f"ended; {going_on} runs could not be stopped in time and go on")
+    else:
+        word = "run goes on" if going_on == 1 else "runs go on"
+        again = "crawlctl dev" if state_dir == Path(".crawl") else f"crawlctl dev --state-dir {state_dir}"
+        say(
+            f"ended; {going_on} {word} without us; next: {again} goes on with them, {again} --kill ends them at its end"
+        )
+    sys.stderr.flush()

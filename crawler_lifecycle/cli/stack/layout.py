@@ -1,0 +1,298 @@
+"""The layout of the embedded stack: folders, ports, addresses, the parts and their environment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sys
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from crawler_lifecycle.cli.addresses import LOOPBACK
+from crawler_lifecycle.cli.cluster_access import ClusterAccess
+from crawler_lifecycle.cli.stack import processes, temporal_server
+from crawler_lifecycle.cli.stack.supervise import Part
+
+PORTS = {
+    "temporal": 7233,
+    "temporal_ui": 8233,
+    "gateway": 8500,
+    "scheduler": 8600,
+    "site": 8400,
+    "worker": 8700,
+    "metrics": 9464,
+}
+
+#: Ports that are opened when they are asked for: whoever reaches them can read, and by the UI also do, what they like.
+ON_DEMAND = frozenset({"temporal_ui", "metrics"})
+
+#: Where the image of the example crawlers has them.
+IMAGE_PROJECT = "/opt/crawlers"
+#: The generic crawler, which is there when a folder of pages is served.
+SITE_CRAWLER = "site"
+
+#: Settings that the stack decides itself: it runs on this machine, inside of its state directory.
+OWN = (
+    "LIFECYCLE_CONFIG",
+    "LIFECYCLE_DATABASE__URL",
+    "LIFECYCLE_CLUSTER__KIND",
+    "LIFECYCLE_CLUSTER__STATE_DIR",
+    "LIFECYCLE_SCHEDULER__URL",
+    "LIFECYCLE_SCHEDULER__HOST",
+    "LIFECYCLE_SCHEDULER__PORT",
+    "LIFECYCLE_GATEWAY__URL",
+    "LIFECYCLE_GATEWAY__HOST",
+    "LIFECYCLE_GATEWAY__PORT",
+    "LIFECYCLE_GATEWAY__OPEN",
+    "LIFECYCLE_GATEWAY__TOKENS_FILE",
+    "LIFECYCLE_GATEWAY__TASK_KEY",
+    "LIFECYCLE_WORKER__HEALTH_HOST",
+    "LIFECYCLE_WORKER__HEALTH_PORT",
+    "LIFECYCLE_WORKER__METRICS_HOST",
+    "LIFECYCLE_WORKER__METRICS_PORT",
+    # A version gets no work until somebody makes it current.
+    "LIFECYCLE_WORKER__BUILD_ID",
+    "LIFECYCLE_WORKER__DEPLOYMENT",
+    "LIFECYCLE_ARCHIVE__URL",
+    "LIFECYCLE_EVENTS__URL",
+    "LIFECYCLE_MORE_CRAWLERS",
+)
+
+
+def is_told(environment: Mapping[str, str]) -> bool:
+    """Whether this environment says by itself where our parts are, so that no stack is looked for."""
+    return any(environment.get(name) for name in (*OWN, "TEMPORAL_ADDRESS") if name != "LIFECYCLE_GATEWAY__URL")
+
+
+def examples_dir() -> Path | None:
+    """The examples of a source checkout; ``None`` when only the package is installed."""
+    folder = Path(__file__).resolve().parents[3] / "examples"
+    return folder if (folder / "site" / "__main__.py").is_file() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything of one stack is."""
+
+    state_dir: Path
+    ports: Mapping[str, int]
+    services: int = 0
+    """Size of the demonstration site; 0 is everything."""
+    database: str | None = None
+    site: Path | None = None
+    """A folder of pages to serve, instead of the demonstration site."""
+    archive: str | None = None
+    """Where zips go instead of a folder of the state directory."""
+    events: str | None = None
+    """Where events go instead of a file there."""
+    kubernetes: ClusterAccess | None = None
+    """The cluster where crawls execute; ``None``: as processes of this machine."""
+
+    def url(self, name: str) -> str:
+        """The HTTP address of a part."""
+        return f"http://{self.host(name)}:{self.ports[name]}"
+
+    def host(self, name: str) -> str:
+        """Where a part listens: on loopback, except for the site, which pods have to reach."""
+        return self.kubernetes.address if self.kubernetes is not None and name == "site" else LOOPBACK
+
+    @property
+    def logs(self) -> Path:
+        return self.state_dir / "logs"
+
+    @property
+    def cluster_dir(self) -> Path:
+        """Where local tasks live."""
+        return self.state_dir / "cluster"
+
+    @property
+    def temporal_file(self) -> Path:
+        return self.state_dir / "temporal.db"
+
+    @property
+    def has_site(self) -> bool:
+        return self.site is not None or examples_dir() is not None
+
+    def addresses(self) -> dict[str, str | None]:
+        """What ``dev.json`` tells, as settings spell it."""
+        return {
+            "temporal": f"{LOOPBACK}:{self.ports['temporal']}",
+            "namespace": temporal_server.NAMESPACE,
+            "temporal_ui": self.url("temporal_ui") if "temporal_ui" in self.ports else None,
+            "gateway": self.url("gateway"),
+            "scheduler": self.url("scheduler"),
+            "worker": self.url("worker"),
+            "metrics": self.url("metrics") + "/metrics" if "metrics" in self.ports else None,
+            "site": self.url("site") if self.has_site else None,
+            "database": self.database or f"sqlite:///{self.state_dir / 'lifecycle.db'}",
+            "archive": self.archive or (self.state_dir / "archive").as_uri(),
+            "events": self.events or (self.state_dir / "events.jsonl").as_uri(),
+            **self._cluster_addresses(),
+        }
+
+    def _cluster_addresses(self) -> dict[str, str | None]:
+        """Where crawls execute; what the stack was told, not what its environment says beside it."""
+        if self.kubernetes is None:
+            return {"cluster": "local"}
+        of = self.kubernetes.settings()
+        kubeconfig = None if of.kubeconfig is None else str(of.kubeconfig.absolute())
+        known = {"kubeconfig": kubeconfig, "context": of.context, "cluster_namespace": of.namespace}
+        return {"cluster": "kubernetes", **known, "image": of.image}
+
+    def environment(self, crawlers: Path, more_crawlers: Path | None = None) -> dict[str, str]:
+        """The environment of the parts: ours, less everything that would lead them to another system."""
+        env = {k: v for k, v in os.environ.items() if not k.startswith("TEMPORAL_") and k not in OWN}
+        known = self.addresses()
+        env |= {
+            "TEMPORAL_ADDRESS": str(known["temporal"]),
+            "TEMPORAL_NAMESPACE": temporal_server.NAMESPACE,
+            # An empty file: a profile in the home directory could add TLS or a key.
+            "TEMPORAL_CONFIG_FILE": str(self.state_dir / "temporal.toml"),
+            "LIFECYCLE_DATABASE__URL": str(known["database"]),
+            "LIFECYCLE_CLUSTER__KIND": "local",
+            "LIFECYCLE_CLUSTER__STATE_DIR": str(self.cluster_dir),
+            "LIFECYCLE_SCHEDULER__URL": str(known["scheduler"]),
+            "LIFECYCLE_SCHEDULER__HOST": LOOPBACK,
+            "LIFECYCLE_SCHEDULER__PORT": str(self.ports["scheduler"]),
+            "LIFECYCLE_GATEWAY__URL": str(known["gateway"]),
+            "LIFECYCLE_GATEWAY__HOST": LOOPBACK,
+            "LIFECYCLE_GATEWAY__PORT": str(self.ports["gateway"]),
+            "LIFECYCLE_GATEWAY__OPEN": "true",
+            "LIFECYCLE_GATEWAY__TASK_KEY": kept_key(self.state_dir / "task.key"),
+            "LIFECYCLE_WORKER__HEALTH_HOST": LOOPBACK,
+            "LIFECYCLE_WORKER__HEALTH_PORT": str(self.ports["worker"]),
+            "LIFECYCLE_ARCHIVE__URL": str(known["archive"]),
+            "LIFECYCLE_EVENTS__URL": str(known["events"]),
+            # Crawlers say `python` and `scrapy` and mean those of this environment.
+            "PATH": os.pathsep.join((str(Path(sys.executable).parent), env.get("PATH", os.defpath))),
+            "PYTHONUNBUFFERED": "1",
+            "LIFECYCLE_CRAWLERS": str(crawlers),
+        }
+        if "metrics" in self.ports:
+            env |= {
+                "LIFECYCLE_WORKER__METRICS_HOST": LOOPBACK,
+                "LIFECYCLE_WORKER__METRICS_PORT": str(self.ports["metrics"]),
+            }
+        env |= _without_proxy(env)
+        if self.kubernetes is not None:
+            env |= self.kubernetes.environment()
+            # Pods cannot reach a gateway on our loopback: better no token than one that nobody answers to.
+            del env["LIFECYCLE_GATEWAY__TASK_KEY"]
+        if more_crawlers is not None:
+            env["LIFECYCLE_MORE_CRAWLERS"] = str(more_crawlers)
+        return env
+
+    def parts(self, env: Mapping[str, str]) -> dict[str, Part]:
+        """Every part but the Temporal server's database file and our migrations, which come before them."""
+        crawlctl = (sys.executable, "-m", "crawler_lifecycle.cli")
+        temporal = temporal_server.command(self.temporal_file, self.ports["temporal"], self.ports.get("temporal_ui"))
+        parts = [
+            Part("temporal", temporal, temporal_server.health(self.ports["temporal"]), env),
+            Part("worker", (*crawlctl, "worker"), self.url("worker") + "/readyz", env, grace_s=25.0),
+            Part("gateway", (*crawlctl, "gateway"), self.url("gateway") + "/readyz", env),
+            Part("scheduler", (*crawlctl, "scheduler"), self.url("scheduler") + "/readyz", env),
+        ]
+        examples = examples_dir()
+        if self.site is not None:
+            folder = (sys.executable, "-m", "crawler_lifecycle.cli.stack.site", "--folder", str(self.site))
+            command = (*folder, "--port", str(self.ports["site"]), "--host", self.host("site"))
+            parts.append(Part("site", command, self.url("site") + "/.healthz", env))
+        elif examples is not None:
+            site = [sys.executable, "-m", "examples.site", "--port", str(self.ports["site"])]
+            site += ["--services", str(self.services), "--host", self.host("site")]
+            parts.append(Part("site", site, self.url("site") + "/healthz", env, cwd=examples.parent))
+        return {part.name: part for part in parts}
+
+
+def kept_key(file: Path) -> str:
+    """A random key in a file that only its owner can read; the same at the next start, for crawlers that go on."""
+    with contextlib.suppress(FileExistsError):
+        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w") as new:
+            new.write(secrets.token_hex(32))
+    return file.read_text()
+
+
+def _without_proxy(env: Mapping[str, str]) -> dict[str, str]:
+    """No proxy of this machine can reach what listens on its loopback, which is where our crawlers go."""
+    said = env.get("no_proxy") or env.get("NO_PROXY") or ""
+    if said.strip() == "*":
+        return {}
+    names = [name for name in (part.strip() for part in said.split(",")) if name]
+    value = ",".join(dict.fromkeys([*names, LOOPBACK, "localhost"]))
+    return {"no_proxy": value, "NO_PROXY": value}
+
+
+def choose_ports(
+    known: Mapping[str, object],
+    *,
+    only_free: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+    demanded: Collection[str] = (),
+) -> dict[str, int]:
+    """A port for every part: the one it had (``known``: an earlier start's addresses), its usual one, or a free one.
+
+    ``demanded`` are those of ``ON_DEMAND`` that are to be opened.
+    """
+    chosen: dict[str, int] = {}
+    for name, usual in PORTS.items():
+        if name in ON_DEMAND and name not in demanded:
+            continue
+        before = _port_of(known.get(name))
+        wanted = [before] if before else [] if only_free else [usual]
+        free = [port for port in wanted if port not in chosen.values() and processes.is_free(port)]
+        chosen[name] = free[0] if free else processes.free_port(chosen.values())
+        if wanted and not free:
+            say(f"port {wanted[0]} is taken; {name} gets {chosen[name]} instead")
+    return chosen
+
+
+def _port_of(address: object) -> int | None:
+    if not isinstance(address, str):
+        return None
+    return urlsplit(address if "//" in address else f"//{address}").port
+
+
+def write_crawlers(source: Path, target: Path, site: str | None, *, in_images: bool = False) -> None:
+    """Write a catalogue for this stack: folders made absolute, and crawlers sent to the site where it really is.
+
+    ``in_images``: they execute in the image of ``images/crawler``, which has the examples in a folder of its own.
+    """
+    import yaml  # not needed to answer any other verb
+
+    catalogue = yaml.safe_load(source.read_text())
+    for crawler in catalogue:
+        if "project" in crawler:
+            folder = (source.parent / crawler["project"]).resolve()
+            crawler["project"] = IMAGE_PROJECT if in_images else str(folder)
+        argument = (crawler.get("args") or {}).get("site")
+        if site is not None and isinstance(argument, dict) and "default" in argument:
+            argument["default"] = site
+    _replace(target, f"# Written by crawlctl dev from {source.name}; edit that one.\n" + yaml.safe_dump(catalogue))
+
+
+def write_site_crawler(target: Path, site: str) -> None:
+    """Write a catalogue with the generic crawler alone, sent to this site."""
+    import yaml
+
+    arguments: dict[str, dict[str, object]] = {"start": {"default": f"{site}/"}}
+    arguments |= {name: {"required": False} for name in ("max_pages", "max_depth", "allow", "deny", "delay", "save")}
+    crawler = {
+        "name": SITE_CRAWLER,
+        "kind": "scrapy",
+        "project": str(Path(__file__).resolve().parents[2] / "generic"),
+        "args": arguments,
+        "resources": {"cpu": "1", "memory": "512Mi"},
+        "resumable": True,
+        "splits": False,
+    }
+    _replace(target, f"# Written by crawlctl dev at each start.\n{yaml.safe_dump([crawler], sort_keys=False)}")
+
+
+def _replace(target: Path, text: str) -> None:
+    draft = target.with_name(f"{target.name}.draft")
+    draft.write_text(text)
+    draft.replace(target)

@@ -1,0 +1,98 @@
+"""Processes and ports of this machine: who lives, since when, and which ports are free."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from crawler_lifecycle.cli.addresses import LOOPBACK
+from crawler_lifecycle.cli.process_identity import start_time
+
+DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
+
+#: Below the range from which kernels take ports for outgoing connections: a port of ours must still be free when the
+#: part that listens on it is started again.
+FREE_PORTS = (10_240, 32_000)
+
+#: Log -> how large it was before the last two starts of what writes to it: older words are of another day.
+_began: dict[Path, tuple[int, ...]] = {}
+
+
+def end_process(pid: int, started: int | None, grace_s: float) -> None:
+    """End the process with this id and start time: SIGTERM, then SIGKILL after the grace. Gone is fine."""
+    for number, patience in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
+        if started is None or start_time(pid) != started:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        until = time.monotonic() + patience
+        while start_time(pid) == started and time.monotonic() < until:
+            time.sleep(0.02)
+
+
+def spawn(
+    command: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a part that dies with us (see ``die_with_parent``). Its output is appended to ``log``.
+
+    It gets a session of its own, because Ctrl-C must reach only us: we end the parts in order. The kernel ties the
+    part to the *thread* that calls this, which therefore has to live as long as the part.
+    """
+    command_line = [sys.executable, "-I", "-S", str(DIE_WITH_PARENT), str(os.getpid()), *command]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        _began[log] = (*_began.get(log, ())[-1:], output.seek(0, os.SEEK_END))
+        return subprocess.Popen(
+            command_line,
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def is_free(port: int) -> bool:
+    """Whether something could listen on this port of the loopback address now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port(taken: Collection[int] = ()) -> int:
+    """A free port that is not among ``taken``."""
+    for _ in range(1000):
+        port = random.randint(*FREE_PORTS)  # noqa: S311 - no secret
+        if port not in taken and is_free(port):
+            return port
+    raise OSError(f"no free port between {FREE_PORTS[0]} and {FREE_PORTS[1]} on {LOOPBACK}")
+
+
+def tail(path: Path, lines: int = 12) -> str:
+    """The last lines that a part wrote since we last started it, or in the start before when there are none yet.
+
+    What it said again is shown once.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            began = max((place for place in _began.get(path, ()) if place < size), default=0)
+            file.seek(max(began, size - 16_384))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    last_of_each = list(reversed(dict.fromkeys(reversed(text.splitlines()))))
+    return "\n".join(last_of_each[-lines:])

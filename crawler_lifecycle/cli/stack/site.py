@@ -1,0 +1,217 @@
+"""``python -m crawler_lifecycle.cli.stack.site``: serves a folder of HTML pages on this machine.
+
+An honest static server: index pages, content types, validators, HEAD and ranges come from Starlette; nothing outside of
+the folder is served, whatever a path or a symbolic link says, and nothing hidden inside of it. There are no listings of
+folders. Only a folder that has no start page of its own gets one that names its pages, or nobody could begin to crawl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import os
+import re
+import signal
+import socket
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from urllib.parse import quote
+
+import uvicorn
+from anyio import to_thread
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from crawler_lifecycle.cli.addresses import LOOPBACK
+from crawler_lifecycle.web.origins import Gate, programs_only
+
+INDEX = "index.html"
+#: Hidden names are never served from the folder, so this address is free.
+HEALTH = "/.healthz"
+PAGE_SUFFIXES = (".html", ".htm", ".xhtml")
+#: Pages that a start page of ours names at most.
+NAMED_MAX = 10_000
+#: HTML asks that a page declare its encoding within so many bytes.
+_DECLARED_WITHIN = 1024
+
+
+class Unusable(ValueError):
+    """The folder cannot be served; the text says why and what to do."""
+
+
+def pages(folder: Path) -> Iterator[Path]:
+    """The HTML pages below the folder, relative to it, in order; hidden ones and symbolic links left out."""
+    for where, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            path = Path(where, name)
+            if not name.startswith(".") and name.lower().endswith(PAGE_SUFFIXES) and _is_file(path):
+                yield path.relative_to(folder)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:  # it went away while we looked
+        return False
+
+
+def check(folder: Path) -> Path:
+    """The folder with its path resolved. Raises ``Unusable`` when there is no HTML page to be had from it."""
+    try:
+        whole = folder.resolve(strict=True)
+        if not whole.is_dir():
+            raise Unusable(f"{folder} is no folder; give the folder that holds the pages")
+        os.listdir(whole)
+    except FileNotFoundError:
+        raise Unusable(f"{folder} does not exist; give the folder that holds the pages") from None
+    except (OSError, RuntimeError) as error:  # no permission; a loop of symbolic links
+        raise Unusable(f"{folder} cannot be read ({error}); give a folder that can") from None
+    if next(pages(whole), None) is None:
+        raise Unusable(
+            f"{folder} holds no HTML page ({', '.join(PAGE_SUFFIXES)}); give the folder that holds the pages"
+        )
+    return whole
+
+
+class Pages(StaticFiles):
+    """The files of one folder, less everything hidden."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(directory=folder, html=True, follow_symlink=False)
+        self._root = os.path.realpath(folder)
+
+    def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
+        """As the base class, and hidden names do not exist, under whatever name they are asked for."""
+        full, found = super().lookup_path(path)
+        inside = os.path.relpath(os.path.realpath(full), self._root) if found is not None else "."
+        hidden = any(part.startswith(".") and part != "." for name in (path, inside) for part in name.split(os.sep))
+        return ("", None) if hidden else (full, found)
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """As the base class; at the root of a folder without a start page, one that names its pages."""
+        if path != "." and scope["path"].endswith("/") and await self._is_page(path):
+            raise HTTPException(404)  # a page is no folder: the links in it would lead nowhere
+        try:
+            response = await super().get_response(path, scope)
+            status = response.status_code
+        except HTTPException as error:
+            if error.status_code == 401:  # we may not read it: nobody can log in for that
+                raise HTTPException(403) from None
+            if error.status_code != 404 or path != ".":
+                raise
+            status = 404
+        if status == 404 and path == ".":
+            return HTMLResponse(await to_thread.run_sync(start_page, Path(self._root)))
+        return response
+
+    async def _is_page(self, path: str) -> bool:
+        try:
+            _, found = await to_thread.run_sync(self.lookup_path, path)
+        except (OSError, ValueError):
+            return False
+        return found is not None and stat.S_ISREG(found.st_mode)
+
+    def file_response(self, full_path: Any, *args: Any, **kwargs: Any) -> Response:
+        """As the base class, but a page that declares its own encoding is not contradicted by the header."""
+        if not os.access(full_path, os.R_OK):
+            raise HTTPException(403)
+        response = super().file_response(full_path, *args, **kwargs)
+        if response.headers.get("content-type") == "text/html; charset=utf-8" and _declares_encoding(full_path):
+            response.headers["content-type"] = "text/html"
+        return response
+
+
+def _declares_encoding(path: str | os.PathLike[str]) -> bool:
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_DECLARED_WITHIN)
+    except OSError:
+        return False
+    marked = head.startswith((b"\xff\xfe", b"\xfe\xff"))
+    return (
+        marked or re.search(rb"<(?:meta\b[^>]*\bcharset|\?xml\b[^>]*\bencoding)\s*=", head, re.IGNORECASE) is not None
+    )
+
+
+def start_page(root: Path) -> str:
+    """A page that names the pages of the folder."""
+    names = []
+    for path in pages(root):
+        names.append(path)
+        if len(names) == NAMED_MAX:
+            break
+    links = [f'<li><a href="/{quote(os.fsencode(name))}">{html.escape(_readable(name))}</a></li>' for name in names]
+    return _page("Pages", f"<ul>{''.join(links)}</ul>")
+
+
+def _readable(name: Path) -> str:
+    return str(name).encode("utf-8", "replace").decode()  # file names need not be text
+
+
+def _page(title: str, body: str) -> str:
+    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title></head>'
+    return f"{head}<body><h1>{html.escape(title)}</h1>{body}</body></html>"
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = html.escape(request.url.path)
+    return HTMLResponse(
+        _page(f"{error.status_code} {error.detail}", f"<p>{path}</p>"), error.status_code, error.headers
+    )
+
+
+async def _healthy(request: Request) -> Response:
+    return PlainTextResponse("ok")
+
+
+def create_app(folder: Path) -> Starlette:
+    """The website. Raises ``Unusable``."""
+    routes = [Route(HEALTH, _healthy), Mount("/", Pages(check(folder)))]
+    return Starlette(routes=routes, exception_handlers={HTTPException: _problem})
+
+
+def main() -> int:
+    """Serve until SIGTERM or SIGINT, then leave with exit code 0."""
+    parser = argparse.ArgumentParser(description="A folder of HTML pages as a website.")
+    parser.add_argument("--port", type=int, required=True, help="port; 0 picks a free one")
+    parser.add_argument("--host", default=LOOPBACK, help="address to listen on")
+    parser.add_argument("--folder", type=Path, required=True, help="the folder to serve")
+    options = parser.parse_args()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+    # The protocol is named because asyncio switches off Nagle's algorithm (40 ms a page) only if it can read it here.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        # On loopback only programs read the folder, and no page by a name of its own.
+        app = Gate(create_app(options.folder), programs_only(options.host))
+        listener.bind((options.host, options.port))
+        listener.listen(128)
+    except (Unusable, OSError, OverflowError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, lifespan="off", server_header=False, timeout_graceful_shutdown=1
+    )
+    print(f"http://{options.host}:{listener.getsockname()[1]}", flush=True)
+    uvicorn.Server(config).run(sockets=[listener])
+    return 0
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

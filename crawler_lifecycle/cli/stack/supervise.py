@@ -1,0 +1,230 @@
+"""Supervises long-running processes: start, wait for health, restart with back-off, end in order.
+
+Level, not edge, as everywhere in this project: one thread compares what is wanted with what lives, twenty times a
+second, and is the only one that starts processes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from crawler_lifecycle.cli.stack import processes
+from crawler_lifecycle.cli.stack.health import answers, responds
+
+INTERVAL_S = 0.05
+FIRST_DELAY_S = 0.2
+LONGEST_DELAY_S = 10.0
+#: A part that was up for so long has proved itself: its next restart is quick again.
+PROVED_S = 30.0
+#: How often parts are asked for a sign of life, and for how long one that was healthy may give none, in seconds.
+ASK_S, SILENT_S = 5.0, 60.0
+#: Seconds in which a part answers for the first time, on any machine. One that cannot start ends before that.
+READY_S = 180.0
+#: A part that ends so often before it was healthy once will not become healthy by another try.
+FAILED_STARTS = 3
+
+
+class PartFailed(Exception):
+    """A part does not come up; the text says which and shows the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One process to keep alive."""
+
+    name: str
+    command: Sequence[str]
+    health: str
+    """Address at which the part answers when it is ready (``health.answers``)."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: Path | None = None
+    grace_s: float = 10.0
+    """What it gets between SIGTERM and SIGKILL."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    part: Part
+    log: Path
+    wanted: bool = False
+    process: subprocess.Popen[bytes] | None = None
+    since: float = 0.0
+    delay: float = 0.0
+    due: float = 0.0
+    ends: int = 0
+    asked_to_end: float | None = None
+    heard: float | None = None
+    """When this process last answered; ``None``: not yet, or nobody asks."""
+    grace_s: float = 0.0
+    starts: list[int] = field(default_factory=list)
+
+
+class Supervisor:
+    """Parts by name. ``say`` gets one line for people per event; ``changed`` is called after each change of a pid.
+
+    With ``silent_s`` a part that was healthy, and then does not answer for so long, is ended and started again.
+    """
+
+    def __init__(
+        self,
+        logs: Path,
+        *,
+        say: Callable[[str], None],
+        changed: Callable[[], None],
+        silent_s: float | None = None,
+    ) -> None:
+        self._logs = logs
+        self._say = say
+        self._changed = changed
+        self._kept: dict[str, _Kept] = {}
+        self._wake = threading.Event()
+        self._starting = threading.Lock()
+        self._closed = False
+        self._silent_s = silent_s
+        self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
+        self._asking = threading.Thread(target=self._ask, name="asks parts", daemon=True)
+
+    def start(self, parts: Iterable[Part]) -> None:
+        """Want these parts from now on. Returns at once; see ``wait_healthy``."""
+        for part in parts:
+            log = self._logs / f"{part.name}.log"
+            self._kept[part.name] = _Kept(part, log, wanted=True, grace_s=part.grace_s)
+        if not self._thread.is_alive():
+            self._thread.start()
+        if self._silent_s is not None and not self._asking.is_alive():
+            self._asking.start()
+        self._wake.set()
+
+    def stop(self, names: Iterable[str] | None = None) -> None:
+        """End these parts (all when not given) and wait until they are gone."""
+        chosen = [self._kept[name] for name in (self._kept if names is None else names) if name in self._kept]
+        with self._starting:  # whatever is being started now is known when it is counted below
+            for kept in chosen:
+                kept.wanted = False
+        self._wake.set()
+        while any(kept.process is not None for kept in chosen):
+            time.sleep(INTERVAL_S / 2)
+
+    def close(self) -> None:
+        """End everything, and the watching with it."""
+        self.stop()
+        self._closed = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def hurry(self) -> None:
+        """From now on nobody gets any grace."""
+        for kept in self._kept.values():
+            kept.grace_s = 0.0
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
+        """Send a signal to a part behind the supervisor's back; its process id."""
+        process = self._kept[name].process
+        if process is None:
+            raise ProcessLookupError(f"{name} does not run now")
+        os.kill(process.pid, number)
+        return process.pid
+
+    def pids(self) -> dict[str, int]:
+        """Process ids of the parts that live."""
+        processes = [(name, kept.process) for name, kept in list(self._kept.items())]
+        return {name: process.pid for name, process in processes if process is not None}
+
+    def starts(self, name: str) -> int:
+        """How often this part was started."""
+        return len(self._kept[name].starts)
+
+    def wait_healthy(self, names: Iterable[str] | None = None, timeout_s: float = READY_S) -> None:
+        """Return when all of these parts (all when not given) answer as healthy. Raises ``PartFailed``."""
+        until = time.monotonic() + timeout_s
+        missing = [self._kept[name] for name in (self._kept if names is None else names)]
+        before = {kept.part.name: kept.ends for kept in missing}
+        while missing:
+            missing = [kept for kept in missing if kept.process is None or not answers(kept.part.health)]
+            for kept in missing:
+                ends = kept.ends - before[kept.part.name]
+                if ends >= FAILED_STARTS or time.monotonic() > until:
+                    why = f"ended {ends} times" if ends > 0 else f"is not ready after {timeout_s:g} s"
+                    raise PartFailed(
+                        f"{kept.part.name} {why}; the end of {kept.log}:\n{processes.tail(kept.log) or '(empty)'}"
+                    )
+            if missing:
+                time.sleep(INTERVAL_S)
+
+    def _watch(self) -> None:
+        while not self._closed:
+            for kept in list(self._kept.values()):
+                if self._tend(kept, time.monotonic()):
+                    self._changed()
+            self._wake.wait(INTERVAL_S)
+            self._wake.clear()
+
+    def _ask(self) -> None:
+        """In a thread of its own: one part that does not answer may keep no other one waiting to be started."""
+        while not self._closed:
+            for kept in list(self._kept.values()):
+                process = kept.process
+                if process is not None and responds(kept.part.health) and kept.process is process:
+                    kept.heard = time.monotonic()
+            time.sleep(ASK_S)
+
+    def _silent(self, kept: _Kept, now: float) -> bool:
+        return self._silent_s is not None and kept.heard is not None and now - kept.heard > self._silent_s
+
+    def _tend(self, kept: _Kept, now: float) -> bool:
+        """Bring one part closer to what is wanted; whether its process id changed."""
+        if kept.process is None:
+            with self._starting:
+                if kept.wanted and now >= kept.due:
+                    self._spawn(kept, now)
+                    return True
+            return False
+        code = kept.process.poll()
+        if code is not None:
+            kept.process = None
+            kept.asked_to_end = None
+            if kept.wanted:
+                self._ended(kept, code, now)
+            return True
+        if not kept.wanted:
+            self._ask_to_end(kept, kept.process, now)
+        elif self._silent(kept, now):
+            if kept.asked_to_end is None:
+                self._say(f"{kept.part.name} has not answered for {self._silent_s:g} s; replacing it (log: {kept.log})")
+            self._ask_to_end(kept, kept.process, now)
+        elif kept.ends and now - kept.since >= PROVED_S:
+            kept.ends, kept.delay = 0, 0.0
+        return False
+
+    def _spawn(self, kept: _Kept, now: float) -> None:
+        part = kept.part
+        try:
+            kept.process = processes.spawn(part.command, env=part.env, cwd=part.cwd, log=kept.log)
+        except OSError as error:  # no memory or no descriptors now
+            self._ended(kept, str(error), now)
+            return
+        kept.since, kept.heard = now, None
+        kept.starts.append(kept.process.pid)
+
+    def _ended(self, kept: _Kept, code: int | str, now: float) -> None:
+        kept.ends += 1
+        kept.delay = min(LONGEST_DELAY_S, max(FIRST_DELAY_S, kept.delay * 2))
+        kept.due = now + kept.delay
+        how = f"by signal {-code}" if isinstance(code, int) and code < 0 else f"with {code}"
+        self._say(f"{kept.part.name} ended {how}; starting it again in {kept.delay:g} s (log: {kept.log})")
+
+    @staticmethod
+    def _ask_to_end(kept: _Kept, process: subprocess.Popen[bytes], now: float) -> None:
+        if kept.asked_to_end is None:
+            kept.asked_to_end = now
+            process.terminate()
+        elif now - kept.asked_to_end > kept.grace_s:
+            process.kill()

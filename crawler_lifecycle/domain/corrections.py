@@ -1,0 +1,91 @@
+"""Corrections: their kinds, and for how long a recorded status was untrue.
+
+A **correction** is a recorded status that turned out to be untrue. A normal end that the next due look finds is none:
+that is lag, and each transition tells its own. The look that was due decides which of the two it is, also over an
+outage; how long either lasted counts from the change itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+
+class CorrectionKind(StrEnum):
+    """Why a recorded status was untrue. The set is closed: reports, metrics and alarms are built on it."""
+
+    KILLED = "killed"
+    VANISHED = "vanished"
+    NOT_OURS = "not_ours"
+    STILL_ALIVE = "still_alive"
+    NEVER_EXISTED = "never_existed"
+    LATE = "late"
+    LATE_EVIDENCE = "late_evidence"
+    REPAIR = "repair"
+
+    @property
+    def meaning(self) -> str:
+        """One sentence for people."""
+        return MEANINGS[self]
+
+
+MEANINGS: dict[CorrectionKind, str] = {
+    CorrectionKind.KILLED: "It was ended from outside: neither we nor the crawler asked for it.",
+    CorrectionKind.VANISHED: "It was proved to be gone from the cluster and left no trace of its end.",
+    CorrectionKind.NOT_OURS: "Another object had taken the place of ours under its name.",
+    CorrectionKind.STILL_ALIVE: "It was recorded as ended and still executed.",
+    CorrectionKind.NEVER_EXISTED: "It was recorded as deployed and never existed on the cluster.",
+    CorrectionKind.LATE: "Its end was found later than by the look that was due.",
+    CorrectionKind.LATE_EVIDENCE: "After its end was recorded, evidence came up that it had ended differently.",
+    CorrectionKind.REPAIR: "A resume or an audit put right what nobody had looked after.",
+}
+
+#: What can find something out; the column ``source`` of transitions and ``found_by`` of corrections.
+SOURCES: dict[str, str] = {
+    "look": "a look that was due",
+    "wake": "a look that somebody or the observer asked for before its time",
+    "stop": "a look for the proof of a stop, or the stop itself",
+    "resume": "the complete look with which a resume begins",
+    "deploy": "the deployment, or the wait for the start of the main task",
+    "sweep": "an audit",
+}
+
+
+def untrue_since(believed_since: datetime | None, truth_since: datetime | None) -> datetime | None:
+    """The moment from which a recorded status was untrue: it was on record, and something else was the case."""
+    known = [moment for moment in (believed_since, truth_since) if moment is not None]
+    return max(known, default=None)
+
+
+def untrue_ms(now: datetime, since: datetime | None) -> int | None:
+    """Milliseconds from ``since`` to ``now``. Clocks of clusters may be ahead of ours: never negative."""
+    return None if since is None else max(0, round((now - since) / timedelta(milliseconds=1)))
+
+
+#: What the sentence about the ledger leaves out, so that nobody takes it for all the time in which a status was untrue.
+NOT_COUNTED = "lag is not counted: changes that the look in its turn found"
+
+
+def wrong_words(worst_ms: int | None, kinds: Mapping[str, int], period: str) -> str:
+    """The ledger in a sentence: ``wrong for at most 41.3 s this week: 3 corrections (killed 2, late 1)``, and then what
+    it does not count."""
+    return f"{_corrections(worst_ms, kinds, period)}; {NOT_COUNTED}"
+
+
+def _corrections(worst_ms: int | None, kinds: Mapping[str, int], period: str) -> str:
+    count = sum(kinds.values())
+    if not count:
+        return f"no corrections {period}"
+    told = ", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items()) if number)
+    many = f"{count} correction{'' if count == 1 else 's'} ({told})"
+    if worst_ms is None:
+        return f"wrong for an unknown time {period}: {many}"
+    return f"wrong for at most {_seconds(worst_ms)} s {period}: {many}"
+
+
+def _seconds(milliseconds: int) -> str:
+    """Rounded up to tenths, so that "at most" stays true, and from a minute on to whole seconds."""
+    if milliseconds >= 60_000:
+        return str(-(-milliseconds // 1000))
+    return f"{-(-milliseconds // 100) / 10:g}"

@@ -1,0 +1,300 @@
+"""Retention: what may be removed, when, and who removes it. Executors only execute.
+
+What is not known to be of no more use stays. ``RETENTION`` is the table; below it are the rules: rows of the database,
+files of runs on the cluster volume and in object storage, folders of the local cluster, unfinished uploads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from types import MappingProxyType
+
+from .bounds import ID_MAX
+from .names import PROPERTY_PRUNED
+from .run import RunStatus
+from .run_ref import RunRef
+
+DAY_S = 86_400.0
+
+
+class Store(StrEnum):
+    """Where something may be removed."""
+
+    DATABASE = "the database"
+    LOCAL_FOLDERS = "folders of the local cluster"
+    VOLUME = "the cluster volume"
+    BUNDLES = "bundles in object storage"
+    UPLOADS = "unfinished uploads of archives"
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What may leave one store."""
+
+    goes: str
+    """What is removed; everything else stays."""
+    by: str
+    """Who decides that it is time: a command, a service, or the writer itself."""
+    executor: str
+    """The module below ``adapters`` that removes it."""
+    default_s: float
+    """The age from which it goes where nobody says another one, in seconds."""
+    least_s: float = 0.0
+    """The shortest age that may be asked for, in seconds."""
+    why_least: str = ""
+
+
+RETENTION: Mapping[Store, Retention] = MappingProxyType(
+    {
+        Store.DATABASE: Retention(
+            "rows of GOES, of runs that ended",
+            "crawlctl db prune",
+            "database.writes.pruning",
+            default_s=90 * DAY_S,
+            # Audits compare runs that ended within three days, deliveries are tried for one, and a reader of events
+            # that comes back after a long weekend should find what it missed.
+            least_s=7 * DAY_S,
+            why_least="audits, deliveries and readers of events still need what is younger",
+        ),
+        Store.LOCAL_FOLDERS: Retention(
+            "task folders and saved state of runs whose tasks have all ended",
+            "the scheduler service, every hour (LIFECYCLE_CLUSTER__KEEP_DAYS)",
+            "local.retention",
+            default_s=14 * DAY_S,
+        ),
+        Store.VOLUME: Retention(
+            "files and saved state of runs that ended and were exported",
+            "crawlctl cluster tidy",
+            "kubernetes.files.volume",
+            default_s=14 * DAY_S,
+            least_s=12 * 3600.0,  # one try of an export may read files for six hours
+            why_least="an export may read files for hours, and a run that just ended may be resumed",
+        ),
+        Store.BUNDLES: Retention(
+            "what pods of such runs uploaded",
+            "crawlctl cluster tidy",
+            "archive.bundles.location",
+            default_s=14 * DAY_S,
+            least_s=12 * 3600.0,
+            why_least="an export may read files for hours, and a run that just ended may be resumed",
+        ),
+        Store.UPLOADS: Retention(
+            "uploads of the same archive to which nothing was added lately",
+            "each export, before and after its own upload",
+            "archive.s3.leftovers",
+            default_s=20.0,  # below the heartbeat timeout of an export (30 s)
+        ),
+    }
+)
+
+
+# --- rows of the database ------------------------------------------------------------------------------------------
+
+
+#: The tables that rows leave, in the order in which they are gone through, and what these rows are.
+GOES: Mapping[str, str] = MappingProxyType(
+    {
+        "outbox_event": "run.changed of runs that ended long ago",
+        "outbox_delivery": "how these were pushed",
+        "task_log": "the end of what tasks printed in runs that ended long ago",
+        "task_observation": "what a look staged and nobody applied, of runs that ended long ago",
+        "task_finding": "the same, ready to be applied",
+        "audit_finding": "findings that were closed long ago",
+    }
+)
+
+#: All others, and why nothing leaves them.
+NEVER: Mapping[str, str] = MappingProxyType(
+    {
+        "run_history": "the record of runs",
+        "task_history": "the record of tasks; a resume goes on from it",
+        "status_transition": "the ledger: nobody edits or deletes it",
+        "correction": "the ledger: nobody edits or deletes it",
+        "cancellation_log": "the ledger: nobody edits or deletes it",
+        "run_tag": "lists are filtered by it",
+        "history_property": "the record of attempts; it says what was removed of them",
+        "task_addition": "a resume counts its tasks by it",
+        "export_record": "says where archives are",
+        "outbox_counter": "one row: the number of the newest event",
+        "audit_report": "audits keep 30 days of it themselves",
+        "task_change": "empty between two transactions",
+        "schema_compatibility": "one row: which builds the schema serves",
+    }
+)
+
+
+class Stays(StrEnum):
+    """Why a row of such a table stays."""
+
+    LIVE = "its run is live"
+    RECENT = "too recent"
+    ONCE = "happened once in an attempt: timeline, describe and export --resend tell of it"
+    UNSENT = "its push failed; crawlctl export RUN --resend may still make it"
+    OPEN = "the finding is open"
+    UNREADABLE = "its run cannot be read; crawlctl describe RUN names the cure"
+    UNKNOWN = "the database has no such run"
+
+
+#: Audit findings with these statuses are closed.
+CLOSED = ("repaired", "gone")
+
+
+def run_stays(status: object, ended_at: object, updated_at: object, before: datetime) -> Stays | None:
+    """Why nothing of a run may go; ``None``: it ended before ``before``, and was not touched since.
+
+    ``status`` is ``None`` when there is no such run. An end may have been recorded long after it came, so the time of
+    the last change counts as well.
+    """
+    if status is None:
+        return Stays.UNKNOWN
+    if status not in RunStatus.__members__:
+        return Stays.UNREADABLE
+    if not RunStatus(str(status)).terminal:
+        return Stays.LIVE
+    if not isinstance(ended_at, datetime) or not isinstance(updated_at, datetime):
+        return Stays.UNREADABLE
+    return Stays.RECENT if max(ended_at, updated_at) >= before else None
+
+
+def event_stays(run: Stays | None, key: object, created_at: object, before: datetime) -> Stays | None:
+    """Why an event stays whose run does (``run``) or does not; ``key`` is that of what happens once."""
+    if run is not None:
+        return run
+    if key is not None:
+        return Stays.ONCE
+    return None if isinstance(created_at, datetime) and created_at < before else Stays.RECENT
+
+
+def finding_stays(run: Stays | None, status: object, moments: Iterable[object], before: datetime) -> Stays | None:
+    """Why an audit's finding stays. What was found may belong to no run that there is."""
+    if status not in CLOSED:
+        return Stays.OPEN
+    if any(moment is not None and not (isinstance(moment, datetime) and moment < before) for moment in moments):
+        return Stays.RECENT
+    return None if run is Stays.UNKNOWN else run
+
+
+#: Of a mark that somebody spoilt: everything may have gone.
+_ALL = ID_MAX
+
+
+def mark(through: int, now: datetime) -> str:
+    """What is kept with an attempt: its events up to this number went, at this time; 0: only other rows did."""
+    return f"{through} {now.isoformat()}"
+
+
+def marked_through(value: object) -> int:
+    """The number of a mark."""
+    number = str(value).partition(" ")[0]
+    return min(int(number), _ALL) if number.isascii() and number.isdecimal() and len(number) <= 19 else _ALL
+
+
+def pruned_through(properties: Iterable[Mapping[str, object]]) -> int | None:
+    """Events of the run up to this number may be gone; ``None`` when nothing was ever removed of the run."""
+    marks = [marked_through(one["value"]) for one in properties if one["name"] == PROPERTY_PRUNED]
+    return max(marks, default=None)
+
+
+# --- files of runs -------------------------------------------------------------------------------------------------
+
+
+class RetentionState(StrEnum):
+    """Where a run stands whose files lie somewhere."""
+
+    OLD = "old"
+    """Ended, exported, and longer ago than files are kept."""
+    RECENT = "recent"
+    LIVE = "live"
+    NOT_EXPORTED = "not exported"
+    INCOMPLETE = "archive incomplete"
+    REMOVED = "removed"
+    """Its files are gone; what is still found belongs to nobody, or could not be removed."""
+    UNREADABLE = "unreadable"
+    UNKNOWN = "unknown"
+    """The database has no such run."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRun:
+    """A run of the database, as far as it decides about its files. Export and removal are those of this attempt."""
+
+    run_id: int
+    run_uid: str
+    crawler: str
+    status: str
+    attempt: int
+    ended_at: datetime | None
+    export: str | None = None
+    """``exported``, ``empty`` or ``failed``; ``None``: none was tried yet."""
+    export_note: str | None = None
+    """What the archive lacks, or why a later try failed."""
+    exported_at: datetime | None = None
+    """When an export began or ended for the last time."""
+    given_up: bool = False
+    """Its files may no longer be read."""
+    removed: bool = False
+    """They were removed to the last one."""
+    unreadable: str | None = None
+
+
+def stand_of(run: KeptRun | None, before: datetime, *, incomplete: bool = False) -> tuple[RetentionState, str]:
+    """Where the run stands, and that in words. Only of ``RetentionState.OLD`` anything may be removed.
+
+    Old is what ended and was exported before ``before``. ``incomplete`` counts archives that lack files as whole.
+    """
+    if run is None:
+        return RetentionState.UNKNOWN, "the database has no such run"
+    if run.unreadable is not None:
+        return RetentionState.UNREADABLE, run.unreadable
+    if run.status not in RunStatus.__members__ or not RunStatus(run.status).terminal or run.ended_at is None:
+        return RetentionState.LIVE, f"it is {run.status}"
+    if run.removed:
+        return RetentionState.REMOVED, "its files are gone"
+    if run.given_up:
+        return RetentionState.OLD, "its removal was begun before"
+    if run.ended_at >= before:
+        return RetentionState.RECENT, "it ended too recently"
+    if run.export not in ("exported", "empty"):
+        return RetentionState.NOT_EXPORTED, run.export_note or "no export of this attempt has ended"
+    if run.exported_at is None or run.exported_at >= before:
+        return RetentionState.RECENT, "it was exported too recently"
+    if run.export_note is not None and not incomplete:
+        return RetentionState.INCOMPLETE, run.export_note
+    return RetentionState.OLD, "exported" if run.export == "exported" else "it left no files"
+
+
+def stand_of_name(
+    ref: RunRef | None, run: KeptRun | None, before: datetime, *, incomplete: bool = False
+) -> tuple[RetentionState, str]:
+    """As ``stand_of``, of what lies under a run's name: ``ref`` is that name, ``run`` the row of its number."""
+    if ref is None:
+        return RetentionState.UNKNOWN, "this is not the name of a run"
+    if run is not None and not ref.owns(run.run_uid):
+        # Of before the database was restored, or of another installation: not ours to give up.
+        return RetentionState.UNKNOWN, "the database has another run of this number"
+    return stand_of(run, before, incomplete=incomplete)
+
+
+# --- local folders, uploads ----------------------------------------------------------------------------------------
+
+
+def folders_go(tasks: Iterable[tuple[float | None, bool]], before: float) -> bool:
+    """Whether the folders of a local run may go: all of its tasks have ended, before ``before``, and there is one.
+
+    ``tasks`` are the end of each task that was ever deployed, in seconds since 1970 (``None``: there is none, or nobody
+    can tell), and whether its supervisor lives. A run that was resumed, or has a task that was lost, stays.
+    """
+    any_task = False
+    for ended_at, supervised in tasks:
+        if ended_at is None or ended_at >= before or supervised:
+            return False
+        any_task = True
+    return any_task
+
+
+def upload_goes(newest: datetime, now: datetime, quiet_s: float) -> bool:
+    """Whether an unfinished upload was left behind: nothing has arrived for ``quiet_s`` seconds since ``newest``."""
+    return now - newest >= timedelta(seconds=quiet_s)

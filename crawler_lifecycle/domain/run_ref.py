@@ -1,0 +1,52 @@
+"""The identity of a run: its number and its uid."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RunRef:
+    """A run as everything outside of its database knows it.
+
+    The number names things, and a database that was restored or made anew gives it out again. The uid is given when the
+    row is inserted and never again: only what bears it is of this run.
+    """
+
+    run_id: int
+    uid: str
+
+    def __str__(self) -> str:
+        """What names the run wherever a name may be free to choose: of no other run, of this or any other database."""
+        return f"{self.run_id}-{self.uid}"
+
+    @classmethod
+    def named(cls, name: str) -> RunRef | None:
+        """The run that has this name (``str``); ``None`` for any other. ``007-…`` is nobody's: ours have no zeros."""
+        found = _NAME.fullmatch(name)
+        number = int(found[1]) if found else 0
+        return cls(number, found[2]) if found and number <= RUN_ID_MAX else None
+
+    def owns(self, uid: str | None) -> bool:
+        """Whether what bears this uid is of this run; what bears none is not."""
+        return uid == self.uid
+
+    def foreign(self, what: str, uid: str | None) -> str:
+        """What to tell people about something under the run's number that is of another run, and the cure."""
+        whose = f"run {self.run_id} with the uid {uid}" if uid else f"a run {self.run_id} that names no uid"
+        return f"{what} is of {whose}, and this run has the uid {self.uid}: {FOREIGN_CURE}"
+
+
+_NAME = re.compile(r"([1-9][0-9]{0,18})-([0-9a-f]{32})", re.ASCII)
+
+
+#: Run ids are 64-bit integers of the database.
+RUN_ID_MAX = 2**63 - 1
+
+
+#: Why two runs have one number, and what to do.
+FOREIGN_CURE = (
+    "the database was restored or made anew and gave the number out again; it is left alone; crawlctl audit --adopt "
+    "takes up again what executes and no row knows, crawlctl audit lists it, and what is not wanted is ended by hand"
+)

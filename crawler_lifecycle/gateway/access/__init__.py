@@ -1,0 +1,1 @@
+"""Access: operations and roles, tokens, limits."""

@@ -1,0 +1,347 @@
+"""One table of operations and roles, and the authentication middleware.
+
+Nothing is allowed that the table does not name: an app with a route that has no entry cannot be made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, TypeVar
+from urllib.parse import parse_qs
+
+import structlog
+from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
+from pydantic import BaseModel
+from starlette.datastructures import Headers
+from starlette.routing import compile_path
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from crawler_lifecycle import task_tokens
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.web.origins import Check, own_page_only
+from crawler_lifecycle.web.problems import Problem
+from crawler_lifecycle.web.serving import bearer, unauthorised
+
+from .limits import Quota, RateLimits
+from .tokens import Caller, Role, TokenFile
+
+logger = logging.getLogger(__name__)
+
+#: Bodies, in bytes. Only those that list tasks may be large.
+BODY_MAX = 1024 * 1024
+BODY_OF_TASKS_MAX = 2 * 1024 * 1024
+#: How often the token of an answer that goes on is looked at again, in seconds; docs promise its end within one.
+CHECK_S = 0.4
+#: At most one line in the log about refused tokens in this time, in seconds.
+REFUSED_EVERY_S = 10.0
+
+T = TypeVar("T", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What an operation needs. ``role`` ``None`` opens it to everybody."""
+
+    role: Role | None
+    body_max: int = BODY_MAX
+    stream: Literal["never", "always", "when followed", "when waited"] = "never"
+    own_run: bool = False
+    """Whether a crawler's own token is enough, for its own run."""
+    own_task: bool = False
+    """Whether the token of a task's runner is enough, for its own task."""
+
+    @property
+    def writes(self) -> bool:
+        return self.role is not None and self.role is not Role.READ
+
+
+_READ = Access(Role.READ)
+_OPERATE = Access(Role.OPERATE)
+
+#: By operation id. Force, ``rerun`` and resending need no higher role than a plain stop or start: who may start crawls
+#: must be able to end them in any way. Nothing needs ``admin`` yet.
+ACCESS: Mapping[str, Access] = {
+    "healthz": Access(None),
+    "readyz": Access(None),
+    "metrics": _READ,
+    "openapi": _READ,
+    "listRuns": _READ,
+    "getRun": Access(Role.READ, stream="when waited"),
+    "listTasks": _READ,
+    "getTimeline": _READ,
+    "listCorrections": _READ,
+    "listCorrectionsOfRun": _READ,
+    "summarizeCorrections": _READ,
+    "getLog": Access(Role.READ, stream="when followed"),
+    "listFiles": _READ,
+    "getFile": Access(Role.READ, stream="always"),
+    "streamEvents": Access(Role.READ, stream="always"),
+    "downloadArchive": Access(Role.READ, stream="always"),
+    "listCrawlers": _READ,
+    "startRun": Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX),
+    "addTasks": Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX, own_run=True),
+    "uploadFiles": Access(Role.OPERATE, own_task=True),
+    "stopRun": _OPERATE,
+    "getStop": Access(Role.READ, own_run=True),
+    "resumeRun": _OPERATE,
+    "lookAtRun": _OPERATE,
+    "resendExport": _OPERATE,
+    "getAudit": _READ,
+    "audit": _OPERATE,
+}
+#: For paths that do not exist and methods they do not take: whoever may read learns so, nobody else.
+_UNKNOWN = Access(Role.READ)
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """Whom a gateway lets in. Without ``callers`` it is open, and then ``check`` keeps foreign pages and hosts out."""
+
+    callers: TokenFile | None = None
+    task_key: bytes | None = None
+    quota: Quota | None = None
+    check: Check = own_page_only
+
+
+class Operations:
+    """Which operation a request asks for. Raises ``RuntimeError`` when a route of the app is not in ``ACCESS``."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._known: list[tuple[re.Pattern[str], set[str], str]] = []
+        for route in iter_route_contexts(app.routes):
+            name = getattr(route, "operation_id", None) or route.name
+            if name not in ACCESS or route.path is None:
+                raise RuntimeError(f"{route.path}: operation {name!r} has no entry in ACCESS; say who may call it")
+            self._known.append((compile_path(route.path)[0], set(route.methods or ()), str(name)))
+
+    def of(self, method: str, path: str) -> tuple[str | None, Mapping[str, str]]:
+        """The operation's id and the parameters of its path; ``None`` when there is no such operation."""
+        for pattern, methods, name in self._known:
+            found = pattern.match(path)
+            if found and method in methods:
+                return name, found.groupdict()
+        return None, {}
+
+
+_CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
+
+
+def caller_name() -> str | None:
+    """The name of the token by which the present request came; ``None`` on an open gateway."""
+    caller = _CALLER.get()
+    return None if caller is None else caller.name
+
+
+def check_own(run: RunRef) -> None:
+    """Raise ``Problem`` 403 for the token of a crawler that is of another run than this one of the same number."""
+    caller = _CALLER.get()
+    if caller is not None and caller.run is not None and caller.run != run:
+        raise Problem(403, "forbidden", run.foreign("the token", caller.run.uid), run_id=run.run_id)
+
+
+def signed(body: T) -> T:
+    """The body with the caller's name as ``requested_by``, where the caller left that out."""
+    name = caller_name()
+    if name is None or getattr(body, "requested_by", None) is not None:
+        return body
+    return body.model_copy(update={"requested_by": name})
+
+
+class AuthenticationMiddleware:
+    """ASGI middleware: finds out who calls, whether they may, and whether it is not too much.
+
+    It stands in front of the body, so that strangers cannot make us receive one.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        operations: Operations,
+        entrance: Entrance,
+        limits: RateLimits,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._app = app
+        self._operations = operations
+        self._entrance = entrance
+        self._clock = clock
+        self._monotonic = monotonic
+        self._limits = limits
+        self._refused = 0
+        self._told_at: float | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        operation, parameters = self._operations.of(scope["method"], scope["path"])
+        access = ACCESS[operation] if operation else _UNKNOWN
+        scope["lifecycle.body_max"] = access.body_max
+        headers = Headers(scope=scope)
+        if access.role is None:
+            with _called(self._known(headers), operation):
+                await self._app(scope, receive, send)
+            return
+        caller = self._caller(headers)
+        _check(caller, access, operation or "this", parameters)
+        name = caller.name if caller else None
+        self._limits.spend(name, writes=access.writes)
+        stream = access.stream == "always" or (access.stream == "when followed" and _is_followed(scope))
+        # Who waits takes the place of a stream.
+        stream = stream or (access.stream == "when waited" and _waits(scope))
+        scope["lifecycle.stream"] = stream
+        with self._limits.slot(name, stream=stream), _called(caller, operation):
+            if caller is None or access.writes:
+                await self._app(scope, receive, _audited(send) if access.writes else send)
+            else:
+                await self._until_revoked(headers, scope, receive, send)
+
+    def _caller(self, headers: Headers) -> Caller | None:
+        """Who calls; ``None`` when the gateway is open. Raises ``Problem`` 401."""
+        callers, key = self._entrance.callers, self._entrance.task_key
+        if callers is None:
+            # Open, yet a crawler's token is held to its own run here as well, so that what works here works elsewhere.
+            return _crawler(key, headers.get("authorization", "").removeprefix("Bearer "))
+        token = bearer(headers)
+        if token is None:
+            raise unauthorised("unauthenticated", "Authorization: missing; send Authorization: Bearer TOKEN")
+        if crawler := _crawler(key, token):
+            return crawler
+        caller, expired = callers.find(token, self._clock())
+        if caller is None:
+            self._note_refusal()
+            raise unauthorised("invalid_token", "Authorization: the token is unknown; get one", error="invalid_token")
+        if expired:
+            detail = f"Authorization: the token of {caller.name!r} has expired; get a new one"
+            raise unauthorised("token_expired", detail, error="invalid_token")
+        return caller
+
+    def _known(self, headers: Headers) -> Caller | None:
+        """Who calls what is open to everybody, if they say so and it is true."""
+        try:
+            return self._caller(headers) if "authorization" in headers else None
+        except Problem:
+            return None
+
+    def _note_refusal(self) -> None:
+        self._refused += 1
+        now = self._monotonic()
+        if self._told_at is None or now - self._told_at >= REFUSED_EVERY_S:
+            logger.warning("unknown tokens were refused: %d since the last line like this", self._refused)
+            self._refused, self._told_at = 0, now
+
+    async def _until_revoked(self, headers: Headers, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer for as long as the token holds: taking it back ends at once what it opened, silent streams too."""
+        begun = ended = sized = False
+
+        async def noted(message: Message) -> None:
+            nonlocal begun, ended, sized
+            begun = True
+            sized = sized or any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+            ended = message["type"] == "http.response.body" and not message.get("more_body", False)
+            await send(message)
+
+        async def answered() -> None:
+            await self._app(scope, receive, noted)
+
+        answer = asyncio.create_task(answered())
+        try:
+            while not (await asyncio.wait([answer], timeout=CHECK_S))[0]:
+                try:
+                    self._caller(headers)
+                except Problem as problem:
+                    logger.info("an open answer is ended: %s", problem.detail)
+                    answer.cancel()
+                    await asyncio.wait([answer])
+                    if not begun:
+                        raise
+                    if not ended and not sized:  # of one whose length was told the server cuts the connection
+                        with contextlib.suppress(TimeoutError):
+                            async with asyncio.timeout(CHECK_S):
+                                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                    return
+            answer.result()
+        finally:
+            answer.cancel()
+
+
+def _crawler(key: bytes | None, token: str) -> Caller | None:
+    """The crawler or runner that this token was signed for."""
+    if key is None:
+        return None
+    if (run := task_tokens.verify(key, token)) is not None:
+        return Caller(f"run {run.run_id}", None, run)
+    if (found := task_tokens.verify_files(key, token)) is not None:
+        run, index, attempt = found
+        return Caller(f"run {run.run_id} task {index}", None, run, (index, attempt))
+    return None
+
+
+def _check(caller: Caller | None, access: Access, operation: str, parameters: Mapping[str, str]) -> None:
+    """Raise ``Problem`` 403 when this caller may not do that."""
+    if caller is None or access.role is None:
+        return
+    run_id = caller.run.run_id if caller.run is not None else None
+    if caller.role is not None:
+        if caller.role.covers(access.role):
+            return
+        detail = f"{operation} needs the role {access.role}; the token of {caller.name!r} has {caller.role}"
+    elif caller.task is not None:
+        index, attempt = caller.task
+        own = {"run_id": str(run_id), "index": str(index), "attempt": str(attempt)}
+        if access.own_task and parameters == own:
+            return
+        detail = f"the token of task {index} of run {run_id} uploads that task's files and does nothing else"
+    else:
+        # A run that does not exist is refused in the same words as a foreign one.
+        if access.own_run and parameters.get("run_id") == str(run_id):
+            return
+        detail = f"the token of run {run_id} adds tasks to that run, reads its stop, and does nothing else"
+    logger.warning("refused: %s", detail)
+    challenge = f'Bearer realm="crawler-lifecycle", error="insufficient_scope", scope="{access.role}"'
+    raise Problem(403, "forbidden", detail, headers={"WWW-Authenticate": challenge})
+
+
+def _is_followed(scope: Scope) -> bool:
+    values = parse_qs(scope["query_string"].decode("latin-1")).get("follow", [])
+    return any(value.lower() in ("1", "true", "t", "yes", "y", "on") for value in values)
+
+
+def _waits(scope: Scope) -> bool:
+    values = parse_qs(scope["query_string"].decode("latin-1")).get("wait", [])
+    return any(value.strip() != "0" for value in values)
+
+
+@contextlib.contextmanager
+def _called(caller: Caller | None, operation: str | None) -> Iterator[None]:
+    """The caller for ``caller_name`` and for every log line of the request."""
+    token = _CALLER.set(caller)
+    try:
+        with structlog.contextvars.bound_contextvars(
+            **({"caller": caller.name} if caller else {}), **({"operation": operation} if operation else {})
+        ):
+            yield
+    finally:
+        _CALLER.reset(token)
+
+
+def _audited(send: Send) -> Send:
+    """``send`` that leaves one line about each command; who, what and which request stand beside it."""
+
+    async def audited(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            logger.info("answered %d", message["status"])
+        await send(message)
+
+    return audited

@@ -1,0 +1,253 @@
+"""Tokens: the file of callers, and the tokens of tasks.
+
+The file holds hashes only. A token has 256 random bits, so its plain SHA-256 cannot be turned back, and a file that
+others can read gives nothing away; a file that others can write would let them in, and is refused.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import hmac
+import logging
+import os
+import re
+import secrets
+import stat
+import time
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from crawler_lifecycle.domain.run_ref import RunRef
+
+logger = logging.getLogger(__name__)
+
+#: What new tokens begin with, so that people and secret scanners recognise one.
+PREFIX = "crawl_"
+#: How often the file is asked whether it changed, in seconds.
+FRESH_S = 0.5
+FILE_MAX = 1024 * 1024
+_KEYS = ("name", "role", "sha256", "expires")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
+
+
+class Role(enum.StrEnum):
+    """What a caller may do; each role may do what the ones before it may."""
+
+    READ = "read"
+    OPERATE = "operate"
+    ADMIN = "admin"
+
+    def covers(self, needed: Role) -> bool:
+        """Whether this role is enough where ``needed`` is asked for."""
+        order = list(Role)
+        return order.index(self) >= order.index(needed)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a request.
+
+    ``role`` is ``None`` for a crawler, which may only add tasks to ``run`` and read its stop; with ``task`` (index
+    and attempt) it is that task's runner, which may only upload its files.
+    """
+
+    name: str
+    role: Role | None
+    run: RunRef | None = None
+    task: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One token of the file."""
+
+    caller: Caller
+    sha256: str
+    expires: datetime | None
+
+
+class TokenFileError(Exception):
+    """The file of tokens cannot be used; the text names the file, the place and the cure."""
+
+
+def new_token(name: str, role: Role | str) -> tuple[str, str]:
+    """A fresh token, and the lines of TOML that let it in. The token itself is written nowhere.
+
+    Raises ``ValueError`` for a name or role that the file would not take.
+    """
+    _check_name(name)
+    token = PREFIX + secrets.token_urlsafe(32)
+    lines = ("[[token]]", f'name = "{name}"', f'role = "{_role(str(role)).value}"', f'sha256 = "{digest(token)}"')
+    return token, "\n".join(lines) + "\n"
+
+
+def digest(token: str) -> str:
+    """What the file stores of a token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class TokenFile:
+    """The tokens of a file, read again whenever it changes.
+
+    A changed file that is broken changes nothing: the callers of before hold, the log says why, and ``problem`` does
+    too until the file is right again. Made by ``TokenFile.load``, which raises ``TokenFileError``.
+    """
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock = clock
+        self._asked_at = clock()
+        self._mark = _mark(path)
+        self._entries = read(path)
+        self.problem: str | None = None
+
+    @classmethod
+    def load(cls, path: Path) -> TokenFile:
+        """Read the file. Raises ``TokenFileError``."""
+        return cls(path)
+
+    def find(self, token: str, now: datetime) -> tuple[Caller | None, bool]:
+        """Whose token this is, and whether it has expired. Every entry is compared, in constant time."""
+        self._refresh()
+        shown = digest(token)
+        found: Entry | None = None
+        for entry in self._entries:
+            if hmac.compare_digest(entry.sha256, shown):
+                found = entry
+        if found is None:
+            return None, False
+        return found.caller, found.expires is not None and found.expires <= now
+
+    def _refresh(self) -> None:
+        if self._clock() - self._asked_at < FRESH_S:
+            return
+        self._asked_at = self._clock()
+        try:
+            mark = _mark(self._path)
+            if mark == self._mark and self.problem is None:
+                return
+            entries = read(self._path)
+        except TokenFileError as error:
+            if self.problem is None:
+                logger.error("the tokens file was not taken, the callers of before hold: %s", error)
+            self.problem = "the tokens file cannot be used; the callers of before hold, and the log says why"
+            return
+        if mark != self._mark or self.problem is not None:
+            logger.info("the tokens file was read again: %s", ", ".join(sorted(e.caller.name for e in entries)))
+        self._entries, self._mark, self.problem = entries, mark, None
+
+
+def _mark(path: Path) -> tuple[int, int, int]:
+    """What changes when a file is edited, replaced, or swapped behind a link as mounted secrets are."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise TokenFileError(f"{path}: {error.strerror}; set LIFECYCLE_GATEWAY__TOKENS_FILE to a TOML file") from None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> Sequence[Entry]:
+    """The tokens of a file. Raises ``TokenFileError`` that names file, line and cure."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            raw = file.read(FILE_MAX + 1)
+    except OSError as error:
+        raise TokenFileError(f"{path}: {error.strerror}; set LIFECYCLE_GATEWAY__TOKENS_FILE to a TOML file") from None
+    if mode & stat.S_IWOTH:
+        raise TokenFileError(
+            f"{path}: everybody on this machine may write it and so let themselves in; chmod o-w {path}"
+        )
+    if len(raw) > FILE_MAX:
+        raise TokenFileError(f"{path}: more than {FILE_MAX} bytes; a token takes about 150")
+    try:
+        text = raw.decode()
+        document = tomllib.loads(text)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise TokenFileError(f"{path}: no valid TOML: {error}") from None
+    return _Reader(path, text).entries(document)
+
+
+class _Reader:
+    """Turns a document into entries; knows the lines, so that every refusal can name one."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self._path = path
+        self._lines = text.splitlines()
+        self._starts = [n for n, line in enumerate(self._lines) if re.match(r"\s*\[\[\s*token\s*\]\]", line)]
+
+    def entries(self, document: dict[str, Any]) -> list[Entry]:
+        for key in document:
+            if key != "token":
+                raise self._wrong(None, key, f"unknown key {key!r}; the file holds [[token]] tables alone")
+        tables = document.get("token", [])
+        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+            raise self._wrong(None, "token", "token must be a list of tables; write [[token]] above each")
+        if not tables:
+            raise TokenFileError(f"{self._path}: holds no [[token]], so nobody could call; add one")
+        found = [self._entry(n, table) for n, table in enumerate(tables)]
+        seen: dict[str, int] = {}
+        for n, entry in enumerate(found):
+            if entry.sha256 in seen:
+                raise self._wrong(n, "sha256", f"the same token as number {seen[entry.sha256] + 1}; remove one of them")
+            seen[entry.sha256] = n
+        return found
+
+    def _entry(self, n: int, table: dict[str, Any]) -> Entry:
+        for key in table:
+            if key not in _KEYS:
+                raise self._wrong(n, key, f"unknown key {key!r}; known are {', '.join(_KEYS)}")
+        for key in _KEYS[:3]:
+            if not isinstance(table.get(key), str):
+                raise self._wrong(n, key, f"{key} is missing or no text; give it in quotes")
+        try:
+            _check_name(table["name"])
+            role = _role(table["role"])
+        except ValueError as error:
+            raise self._wrong(n, str(error).partition(":")[0], str(error)) from None
+        if not re.fullmatch(r"[0-9a-fA-F]{64}", table["sha256"]):
+            # The value is not shown: a common mistake is to put the token itself here.
+            raise self._wrong(n, "sha256", "sha256 must be 64 hexadecimal digits: printf %s TOKEN | sha256sum")
+        expires = table.get("expires")
+        if expires is not None and (not isinstance(expires, datetime) or expires.tzinfo is None):
+            raise self._wrong(n, "expires", "expires must be a time with an offset, such as 2027-01-31T12:00:00Z")
+        try:
+            expires = expires.astimezone(UTC) if expires is not None else None
+        except OverflowError:
+            raise self._wrong(n, "expires", f"expires: {expires} is beyond the calendar; give a nearer time") from None
+        return Entry(Caller(table["name"], role), table["sha256"].lower(), expires)
+
+    def _wrong(self, n: int | None, key: str, text: str) -> TokenFileError:
+        return TokenFileError(f"{self._path}{self._place(n, key)}: {text}")
+
+    def _place(self, n: int | None, key: str) -> str:
+        """The line of a key, else of its table; tables that are written inline are only counted."""
+        if n is not None and n >= len(self._starts):
+            return f": token {n + 1}"
+        first = self._starts[n] if n is not None else 0
+        last = self._starts[n + 1] if n is not None and n + 1 < len(self._starts) else len(self._lines)
+        pattern = re.compile(rf"""\s*\[*\s*["']?{re.escape(key)}["']?\s*[\].=]""")
+        for number in range(first, last):
+            if pattern.match(self._lines[number]):
+                return f": line {number + 1}"
+        return f": line {first + 1}"
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"name: {name!r} is not allowed; use 1 to 64 of letters, digits and . _ @ -")
+
+
+def _role(text: str) -> Role:
+    try:
+        return Role(text)
+    except ValueError:
+        raise ValueError(f"role: {text!r} is unknown; use one of {', '.join(Role)}") from None

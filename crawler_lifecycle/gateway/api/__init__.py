@@ -1,0 +1,1 @@
+"""Routes, their bodies and answers, and the OpenAPI document."""

@@ -1,0 +1,355 @@
+"""Bodies of answers. Their words are those of docs/lifecycle.md and of the database's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any, Self, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from crawler_lifecycle.domain.audit import AuditReport, Reported, Unknown
+from crawler_lifecycle.domain.bounds import INT_MAX
+from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.errors import RowUnreadable
+from crawler_lifecycle.domain.names import workflow_id
+from crawler_lifecycle.domain.overdue import OverdueLooks, overdue_before, overdue_words
+from crawler_lifecycle.domain.run import RunStatus, StopIntent
+from crawler_lifecycle.domain.waiting import waiting
+from crawler_lifecycle.gateway.runs.requests import (
+    StrictBody,
+)
+from crawler_lifecycle.ports import CorrectionRow, FindingRow, Resumption, RunRow, TaskRow
+
+from .run_waits import standing_of, undelivered
+
+#: Days whose corrections the summary tells when nothing else is asked for.
+WEEK = timedelta(days=7)
+
+
+class UploadPart(StrictBody):
+    """Body of ``POST …/files``: one part of a task's bundle, or with ``part`` null its end."""
+
+    part: int | None = Field(ge=0, le=99_999)
+    bytes: int = Field(ge=1, le=INT_MAX)
+    md5: str = Field(pattern=r"^[A-Za-z0-9+/]{22}==$", description="MD5 of the bytes in base64")
+
+
+class UploadTicket(BaseModel):
+    """Where exactly these bytes may be put, by a ``PUT`` with these headers and before ``expires_at``."""
+
+    url: str
+    headers: dict[str, str]
+    expires_at: datetime
+
+
+class Stop(BaseModel):
+    """The recorded wish that a run ends."""
+
+    requested_at: datetime
+    force: bool
+    requested_by: str | None
+    reason: str | None
+    limit: str | None
+    escalated: bool
+
+    @classmethod
+    def of(cls, intent: StopIntent) -> Stop:
+        return cls(**asdict(intent))
+
+
+class StopOfRun(BaseModel):
+    """Whether a run is to end. Its crawler may ask too, so nothing stands here of who wants it and why."""
+
+    run_id: int
+    asked: bool
+    force: bool
+
+
+class Run(BaseModel):
+    """One run."""
+
+    run_id: int
+    run_uid: str
+    """Who it is: a number comes again where a database was restored, a uid never."""
+    request_id: str
+    workflow_id: str
+    crawler: str
+    trigger: str
+    status: RunStatus | str
+    """Another text than a status only in a list, in a row that is ``unreadable``."""
+    stage: str
+    outcome: str | None
+    cause: str | None
+    attempt: int
+    multi: bool
+    requested_by: str | None
+    tags: list[str]
+    flow_id: str | None
+    parent: str | None
+    stop: Stop | None
+    waiting: str | None
+    """What the run waits for at this moment, in a sentence; null when it waits for nothing but its next look."""
+    waiting_for: str | None
+    waiting_since: datetime | None
+    look_error: str | None
+    look_error_since: datetime | None
+    verified_at: datetime | None
+    verified_ago_s: float | None
+    next_look_at: datetime | None
+    stale: bool
+    """Whether the look that was due is overdue: nobody vouches for the status any more."""
+    blocked: str | None = None
+    last_progress_at: datetime | None
+    """When counters were last seen to move, by a look or by the observer between two: what they say is of then."""
+    pages: int | None
+    items: int | None
+    errors: int | None
+    pages_per_minute: float | None
+    """On average since the start; null where it is unknown, as of a resumed run, whose tasks tell theirs."""
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    updated_at: datetime
+    unreadable: str | None
+    """What cannot be in the run's row, because another program wrote it, and the cure."""
+
+    @classmethod
+    def of(cls, row: RunRow, now: datetime, *, known: Mapping[str, Any] | None = None, **more: Any) -> Self:
+        """The row as it is at ``now``; ``known`` is what its tasks and deliveries add to what it waits for."""
+        overdue = row.next_look_at is not None and row.next_look_at < overdue_before(now)
+        same = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
+        requested_by, tags = row.request.get("requested_by"), row.request.get("tags")
+        return cls(
+            **same
+            | {
+                "workflow_id": row.owner_workflow_id or workflow_id(row.crawler, row.request_id),
+                "requested_by": requested_by if isinstance(requested_by, str) else None,
+                "tags": tags if isinstance(tags, list) else [],
+                "stop": Stop.of(row.stop) if row.stop else None,
+                "waiting": waiting(standing_of(row, now, **(known or {}))),
+                "verified_ago_s": (
+                    round(max((now - row.verified_at).total_seconds(), 0.0), 3) if row.verified_at else None
+                ),
+                "stale": overdue and not row.status.terminal,
+                **more,
+            }
+        )
+
+
+class ExportEntry(BaseModel):
+    """The archive of one attempt: how far it is, and where it lies."""
+
+    attempt: int
+    status: str
+    url: str | None
+    bytes: int | None
+    files: int | None
+    sha256: str | None
+    error: str | None
+    at: datetime
+
+
+class CancellationEntry(BaseModel):
+    """One wish of a person that the run ends."""
+
+    attempt: int
+    request_id: str
+    requested_by: str | None
+    reason: str | None
+    force: bool
+    requested_at: datetime
+    acted_at: datetime | None
+    """When the run's workflow had heard of it; null: not yet."""
+
+
+class DeliveryEntry(BaseModel):
+    """One event that must be delivered, to one receiver; ``pending`` without a receiver: nobody tried yet."""
+
+    seq: int
+    type: str
+    attempt: int
+    sink: str | None
+    status: str
+    tries: int
+    error: str | None
+    delivered_at: datetime | None
+
+
+Entry = TypeVar("Entry", ExportEntry, CancellationEntry, DeliveryEntry)
+
+
+def entries(kind: type[Entry], rows: Iterable[Mapping[str, object]], run_id: int) -> list[Entry]:
+    """Stored rows as the answer has them. Raises ``RowUnreadable`` for what another hand made of one."""
+    try:
+        return [kind.model_validate(row) for row in rows]
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        what = f"{kind.__name__} of run {run_id}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise RowUnreadable(f"{what}; mend the row or remove it") from None
+
+
+class RunDetail(Run):
+    """One run with everything that is known about it."""
+
+    request: Mapping[str, Any]
+    tasks: dict[str, int]
+    exports: list[ExportEntry]
+    cancellations: list[CancellationEntry]
+    deliveries: list[DeliveryEntry]
+    resumption: list[Resumption]
+    """Of a resumed run: how many tasks went on with saved state, and why others could not."""
+
+    @classmethod
+    def of(cls, row: RunRow, now: datetime, *, known: Mapping[str, Any] | None = None, **more: Any) -> Self:
+        """As for a list, with what tasks and deliveries tell about the run's waiting."""
+        delivered = ([entry.model_dump() for entry in more[name]] for name in ("exports", "deliveries"))
+        told = {"tasks": more["tasks"], "undelivered": undelivered(row.attempt, *delivered)}
+        return super().of(row, now, known={**told, **(known or {})}, **more)
+
+
+class Accepted(Run):
+    """The run after a command; ``note`` says what a person should know about what happens next."""
+
+    note: str | None
+
+
+class Overdue(BaseModel):
+    """Looks that are overdue, over all runs: what they would have found is not on record yet."""
+
+    count: int
+    since: datetime | None
+    """When the oldest of them was due."""
+    run_id: int | None
+    """The run whose look that is."""
+    verified_at: datetime | None
+    """When that run was last verified; null also when it never was."""
+    text: str | None
+    """The same in one sentence; null when no look is overdue."""
+
+    @classmethod
+    def of(cls, looks: OverdueLooks, now: datetime) -> Self:
+        return cls(**asdict(looks), text=overdue_words(looks, now))
+
+
+class RunPage(BaseModel):
+    """Runs, newest first. ``overdue`` is about all runs, whatever the filters."""
+
+    runs: list[Run]
+    next_page_token: str | None
+    overdue: Overdue
+
+
+class TaskPage(BaseModel):
+    """Tasks of a run, oldest row first."""
+
+    tasks: list[TaskRow]
+    next_page_token: str | None
+
+
+class TaskFile(BaseModel):
+    """A supporting file of a task."""
+
+    task_id: int
+    path: str
+    name: str
+    """As in the run's archive."""
+    bytes: int
+
+
+class TaskFilePage(BaseModel):
+    """Supporting files that can be read now, at most 2,000."""
+
+    run_id: int
+    readable: bool
+    """Whether files of this run can be read here at all."""
+    files: list[TaskFile]
+    left_out: int
+    """Links, pipes, names that are no text, and files beyond the limits."""
+    note: str | None
+
+
+class CorrectionPage(BaseModel):
+    """Recorded statuses that turned out to be untrue, oldest first."""
+
+    corrections: list[CorrectionRow]
+    next_page_token: str | None
+
+
+class AuditBody(StrictBody):
+    """Body of ``POST /v1/audit``; all of it may be left out."""
+
+    repair: bool = False
+    unknown: Unknown = Unknown.LEAVE
+
+
+class Audit(BaseModel):
+    """What one audit looked at, found and did. ``left`` is how many findings were not repaired."""
+
+    audit_id: str
+    started_at: datetime
+    ended_at: datetime
+    repair: bool
+    looked: dict[str, int]
+    found: dict[str, int]
+    repaired: dict[str, int]
+    left: int
+    findings: list[Reported]
+    troubles: list[str]
+
+    @classmethod
+    def of(cls, report: AuditReport) -> Self:
+        return cls(left=report.left, **{name: getattr(report, name) for name in AuditReport.__dataclass_fields__})
+
+
+class AuditAnswer(BaseModel):
+    """The audit that was asked for; without a report it is still going on."""
+
+    audit_id: str
+    report: Audit | None
+    note: str | None
+
+
+class AuditState(BaseModel):
+    """The newest report, or the one that was asked for, and everything that audits found and nobody has repaired."""
+
+    report: Audit | None
+    findings: list[FindingRow]
+
+
+class CorrectionTotals(BaseModel):
+    """Corrections of one kind: how many, and for how long at most a recorded status was untrue."""
+
+    count: int
+    worst_s: float | None
+    meaning: str | None
+    """One sentence about the kind; null for one that this build does not know."""
+
+
+class LedgerSummary(BaseModel):
+    """For how long recorded statuses were untrue, over all runs, by the corrections of the ledger. Lag is not among
+    them: changes that the look in its turn found; each change of status tells its own in the timeline."""
+
+    since: datetime
+    until: datetime
+    count: int
+    worst_s: float | None
+    """Seconds; null when there is no correction, or nobody can say for how long."""
+    kinds: dict[str, CorrectionTotals]
+    overdue: Overdue
+    text: str
+    """The same in one sentence."""
+
+
+class CrawlerList(BaseModel):
+    """The crawlers that can be started, as docs/crawlers.md describes them; values of ``env`` are not told."""
+
+    crawlers: list[CrawlerDefinition]
+
+
+class Readiness(BaseModel):
+    """Whether the gateway can work; each check is ``ok`` or says what is wrong."""
+
+    ready: bool
+    checks: dict[str, str]

@@ -1,0 +1,214 @@
+"""The gateway's OpenAPI document: roles, possible problems, examples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from crawler_lifecycle.gateway.access.operations import ACCESS, Access
+from crawler_lifecycle.web.problem_codes import CODES, TYPE_PREFIX, title
+from crawler_lifecycle.web.problems import MEDIA_TYPE
+
+_ABOUT = """\
+Start, stop, resume and watch crawls.
+
+Every operation but `healthz` and `readyz` asks for `Authorization: Bearer TOKEN`; the name beside the scheme in an
+operation's `security` is the role it needs (`read` < `operate` < `admin`). A gateway that was started as open, which
+works on loopback only, asks for none. Errors are problem documents (RFC 9457) with stable codes.
+"""
+
+_SECURITY = """\
+A token of the gateway's tokens file. A crawler's own token (`CRAWL_TOKEN`) is enough for `addTasks` and `getStop` on
+its own run, that of its runner (`CRAWL_UPLOAD_TOKEN`) for `uploadFiles` of its own task.
+"""
+
+#: Bodies that work as they are on `crawlctl dev` with its example crawlers.
+EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "startRun": {
+        "plain": {"summary": "One process, everything by default", "value": {"crawler": "plain"}},
+        "arguments": {
+            "summary": "With arguments, tags, and who asked",
+            "value": {
+                "crawler": "plain",
+                "args": {"max_pages": "10"},
+                "tags": ["nightly"],
+                "requested_by": "ada@example.com",
+            },
+        },
+        "tasks": {
+            "summary": "Several tasks, two at once",
+            "value": {
+                "crawler": "plain",
+                "tasks": [{"args": {"max_pages": "3"}}, {"args": {"max_pages": "4"}}, {"args": {"max_pages": "5"}}],
+                "max_parallel_tasks": 2,
+            },
+        },
+    },
+    "stopRun": {
+        "graceful": {"summary": "Let it finish what it has begun", "value": {"reason": "wrong site"}},
+        "force": {"summary": "At once", "value": {"force": True, "reason": "it ignores the stop"}},
+    },
+    "resumeRun": {
+        "rest": {"summary": "What did not succeed", "value": {}},
+        "everything": {"summary": "All of a COMPLETED run again", "value": {"rerun": True}},
+    },
+    "addTasks": {
+        "two": {"summary": "Two more tasks", "value": {"tasks": [{"args": {"max_pages": "2"}}, {"args": {}}]}}
+    },
+    "uploadFiles": {
+        "part": {
+            "summary": "The first part",
+            "value": {"part": 0, "bytes": 8388608, "md5": "ljbXaAaYAZ4Bqjt9vL2OPg=="},
+        },
+        "end": {"summary": "The end", "value": {"part": None, "bytes": 212, "md5": "ljbXaAaYAZ4Bqjt9vL2OPg=="}},
+    },
+    "audit": {
+        "tell": {"summary": "Say what does not agree", "value": {}},
+        "repair": {"summary": "Put right what is due", "value": {"repair": True}},
+    },
+    "resendExport": {"event": {"summary": "The event alone", "value": {"event": True, "files": False}}},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """A problem to expect: an example of it stands in the document."""
+
+    status: int
+    meaning: str
+    code: str
+    detail: str
+    header: str | None = None
+
+
+_PROBLEMS: Mapping[str, _Expected] = {
+    "BadRequest": _Expected(
+        400, "Head or body cannot be read", "invalid_json", "body: the key 'crawler' appears twice; send it once"
+    ),
+    "Unauthorised": _Expected(
+        401,
+        "No token, or one that is unknown or expired",
+        "unauthenticated",
+        "Authorization: missing; send Authorization: Bearer TOKEN",
+        "WWW-Authenticate",
+    ),
+    "Forbidden": _Expected(
+        403,
+        "The token's role is not enough, or host or origin are foreign",
+        "forbidden",
+        "stopRun needs the role operate; the token of 'dashboard' has read",
+        "WWW-Authenticate",
+    ),
+    "NotFound": _Expected(
+        404,
+        "There is no such run, task, log or archive",
+        "run_not_found",
+        "run 4711 does not exist; GET /v1/runs lists what there is",
+    ),
+    "Conflict": _Expected(
+        409,
+        "The state of the run does not allow this",
+        "not_in_this_state",
+        "run 7 is PROCESSING and its workflow works on it; stop it or wait for its end",
+    ),
+    "Invalid": _Expected(
+        422, "A field or parameter can never work", "invalid_request", "page_size: '0' is not allowed; give 1 to 200"
+    ),
+    "TooMany": _Expected(
+        429,
+        "More than this token may ask for",
+        "rate_limited",
+        "More than 20 requests that change something a second with this token; wait 1 s",
+        "Retry-After",
+    ),
+    "Unavailable": _Expected(
+        503,
+        "Something that is needed does not answer; try again",
+        "store_unavailable",
+        "the database cannot be reached",
+        "Retry-After",
+    ),
+}
+
+_IF_NONE_MATCH = {
+    "name": "If-None-Match",
+    "in": "header",
+    "required": False,
+    "description": "The `ETag` of an earlier answer: 304 without a body when that answer still holds",
+    "schema": {"type": "string"},
+}
+
+_HEADERS = {
+    "ETag": {"description": "Send it back as If-None-Match", "schema": {"type": "string"}},
+    "WWW-Authenticate": {"description": "How to present a token (RFC 6750)", "schema": {"type": "string"}},
+    "Retry-After": {"description": "Seconds to wait", "schema": {"type": "integer", "minimum": 1}},
+}
+
+
+#: Where the schema of each server-sent event stands. OpenAPI 3.2 has ``itemSchema`` for that, 3.1 refuses the name.
+ITEM_SCHEMA = "x-itemSchema"
+
+_STREAM_EVENT = {
+    "title": "StreamEvent",
+    "type": "object",
+    "properties": {
+        "id": {"type": "string", "description": "The event's number; send it back as Last-Event-ID to go on after it"},
+        "event": {"type": "string", "examples": ["hello", "run.changed", "run.ended"]},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+        "retry": {"type": "integer", "description": "Milliseconds to wait before coming back"},
+    },
+    "required": ["id", "event", "data"],
+}
+
+
+def describe(document: dict[str, Any]) -> None:
+    """Add security, problems and examples to every operation of the document."""
+    document["info"]["description"] = _ABOUT
+    components = document["components"]
+    components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer", "description": _SECURITY}}
+    components["responses"] = {name: _response(expected) for name, expected in _PROBLEMS.items()}
+    components["schemas"]["ProblemDocument"]["properties"]["code"]["examples"] = sorted(CODES)
+    components["schemas"]["StreamEvent"] = _STREAM_EVENT
+    events = document["paths"]["/v1/events"]["get"]["responses"]["200"]["content"]["text/event-stream"]
+    events[ITEM_SCHEMA] = {"$ref": "#/components/schemas/StreamEvent"}
+    for path, item in document["paths"].items():
+        for operation in item.values():
+            _describe(operation, path, ACCESS[operation["operationId"]])
+
+
+def _describe(operation: dict[str, Any], path: str, access: Access) -> None:
+    names = []
+    if access.role is None:
+        operation["security"] = []
+    else:
+        operation["security"] = [{"bearer": [access.role.value]}]
+        names += ["BadRequest", "Unauthorised", "Forbidden", "Invalid", "TooMany", "Unavailable"]
+        if "{run_id}" in path:
+            names.append("NotFound")
+            names += ["Conflict"] if access.writes else []
+    responses = operation["responses"]
+    if "304" in responses:
+        operation.setdefault("parameters", []).append(_IF_NONE_MATCH)
+        for status in ("200", "304"):
+            responses[status]["headers"] = {"ETag": _HEADERS["ETag"]}
+    for name in names:
+        responses.setdefault(str(_PROBLEMS[name].status), {"$ref": f"#/components/responses/{name}"})
+    for content in operation.get("requestBody", {}).get("content", {}).values():
+        content["examples"] = dict(EXAMPLES[operation["operationId"]])
+
+
+def _response(expected: _Expected) -> dict[str, Any]:
+    example = {
+        "type": TYPE_PREFIX + expected.code,
+        "title": title(expected.code),
+        "status": expected.status,
+        "detail": expected.detail,
+        "code": expected.code,
+    }
+    schema = {"$ref": "#/components/schemas/ProblemDocument"}
+    content = {MEDIA_TYPE: {"schema": schema, "example": example}}
+    found: dict[str, Any] = {"description": expected.meaning, "content": content}
+    if expected.header is not None:
+        found["headers"] = {expected.header: _HEADERS[expected.header]}
+    return found

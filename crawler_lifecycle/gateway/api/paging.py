@@ -1,0 +1,152 @@
+"""Pages: tokens, and the query parameters of lists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Annotated, TypeVar
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+
+from crawler_lifecycle.domain.bounds import ID_MAX, INT_MAX, storable
+from crawler_lifecycle.domain.corrections import CorrectionKind
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
+from crawler_lifecycle.gateway.cursors import PAGE_MAX, encode
+from crawler_lifecycle.ports import CorrectionReader, CorrectionRow
+
+Row = TypeVar("Row")
+
+
+def _written(value: object) -> object:
+    """Refuse what pydantic would read as seconds since 1970: a bare number in a filter is a mistake."""
+    if isinstance(value, str) and not re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ]", value):
+        raise ValueError("give a time with an offset, such as 2026-11-20T12:00:00Z")
+    return value
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(_written), AfterValidator(storable)]
+
+
+class Paging(BaseModel):
+    """What every list takes. Unknown parameters are refused: a misspelt filter would answer with everything."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    page_size: int = Field(default=50, ge=1, le=PAGE_MAX)
+    page_token: str | None = None
+
+
+class RunFilters(Paging):
+    """Filters of ``GET /v1/runs``; ``status`` may be given several times."""
+
+    status: Annotated[list[RunStatus], Field(default_factory=list)]
+    stage: Stage | None = None
+    crawler: str | None = None
+    trigger: Trigger | None = None
+    outcome: str | None = None
+    flow_id: str | None = None
+    tag: str | None = None
+    created_from: Moment | None = None
+    created_until: Moment | None = None
+
+    def check(self) -> None:
+        """Raise ``InvalidRequest`` for a span of time that holds nothing."""
+        if self.created_from and self.created_until and self.created_from >= self.created_until:
+            raise InvalidRequest(
+                f"created_until: {self.created_until.isoformat()} is not after created_from; "
+                "give a later time, or leave one of them out"
+            )
+
+
+class TaskFilters(Paging):
+    """Filters of ``GET /v1/runs/{run_id}/tasks``."""
+
+    superseded: bool = False
+
+
+class CorrectionFilters(Paging):
+    """Filters of ``GET /v1/corrections``."""
+
+    since: Moment | None = None
+    kind: CorrectionKind | None = None
+
+
+class CorrectionsOfRunFilters(Paging):
+    """Filters of ``GET /v1/runs/{run_id}/corrections``."""
+
+    kind: CorrectionKind | None = None
+
+
+class SummaryChoice(BaseModel):
+    """Parameters of ``GET /v1/corrections/summary``; without ``since`` the last seven days are meant."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    since: Moment | None = None
+
+
+class LogChoice(BaseModel):
+    """Parameters of ``GET /v1/runs/{run_id}/logs``: a task's id (default: the main task's) and the last lines."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    task: int | None = Field(default=None, ge=1, le=ID_MAX)
+    tail: int = Field(default=1000, ge=0, le=10_000)
+    follow: bool = False
+
+
+class FilesChoice(BaseModel):
+    """Parameters of ``GET /v1/runs/{run_id}/files``: a task's id; default: all tasks."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    task: int | None = Field(default=None, ge=1, le=ID_MAX)
+
+
+class FileChoice(BaseModel):
+    """Parameters of ``GET /v1/runs/{run_id}/file``: a task's id (default: the main task's) and the file's path."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    path: str = Field(min_length=1, max_length=512)
+    task: int | None = Field(default=None, ge=1, le=ID_MAX)
+
+
+class ArchiveChoice(BaseModel):
+    """Parameters of ``GET /v1/runs/{run_id}/archive``; without an attempt the newest archive is meant."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    attempt: int | None = Field(default=None, ge=1, le=INT_MAX)
+
+
+def cut(kind: str, rows: Sequence[Row], size: int, place: Callable[[Row], int]) -> tuple[list[Row], str | None]:
+    """A page of ``size`` out of rows of which one more was asked for, and the token of the page that follows."""
+    page = list(rows[:size])
+    return page, encode(kind, place(page[-1])) if len(rows) > size else None
+
+
+def id_before(corrections: CorrectionReader, since: datetime) -> int:
+    """The id after which corrections made at or after ``since`` begin.
+
+    Ids grow with time, so the place is found by bisection instead of reading everything before it.
+    """
+
+    def first_after(after: int) -> CorrectionRow | None:
+        found = corrections.list_corrections(after_id=after, limit=1)
+        return found[0] if found else None
+
+    low, step = 0, 1
+    while (row := first_after(low + step)) is not None and row.created_at < since:
+        low, step = row.id, step * 2
+    high = low + step
+    while low < high:
+        middle = (low + high) // 2
+        row = first_after(middle)
+        if row is not None and row.created_at < since:
+            low = row.id
+        else:
+            high = middle
+    return low

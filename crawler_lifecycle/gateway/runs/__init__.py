@@ -1,0 +1,1 @@
+"""Commands on runs, and what they need of Temporal."""

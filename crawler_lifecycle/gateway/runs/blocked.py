@@ -1,0 +1,146 @@
+"""Runs whose workflow is blocked: found by one query for all, explained for one.
+
+Those whose look is overdue are asked about as well: no list of the server's tells that no worker takes a step up.
+
+A bug in workflow code fails no run: its next step is tried again until a build is deployed that can take it. Until then
+the run shows nothing new, which must not look like "all is well".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from starlette.concurrency import run_in_threadpool
+
+from crawler_lifecycle.background import Loop
+from crawler_lifecycle.domain.audit import LiveRun
+from crawler_lifecycle.domain.errors import LifecycleError, TemporalUnavailable
+from crawler_lifecycle.domain.names import export_workflow_id, workflow_id
+from crawler_lifecycle.gateway.metrics import Metrics
+from crawler_lifecycle.ports import RunRow
+from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
+
+#: Seconds for which an explanation holds, and how long a reader waits for one; reading a run must not hang on Temporal.
+FRESH_S, PATIENCE_S = 3.0, 1.0
+#: Explanations asked for in one round of the background, and kept in all.
+EXPLAINED_MAX, KEPT_MAX = 20, 2000
+WORDS_MAX = 300
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    at: float
+    text: str | None
+
+
+class Blocked:
+    """What is known about runs that cannot go on. ``listed`` asks nobody, ``of`` asks Temporal about one run."""
+
+    def __init__(
+        self,
+        workflows: Workflows,
+        metrics: Metrics,
+        *,
+        every_s: float = 5.0,
+        overdue: Callable[[int], Sequence[LiveRun]] = lambda limit: (),
+    ) -> None:
+        self._workflows = workflows
+        self._overdue = overdue
+        self._metrics = metrics
+        self._every_s = every_s
+        self._known: dict[str, str] = {}
+        self._late: set[str] = set()
+        self._kept: dict[str, _Kept] = {}
+        self._silent_until = 0.0
+        self._loop = Loop("the search for runs that cannot go on", every_s)
+
+    async def run(self) -> None:
+        """Keep the list until it is cancelled. Raises nothing."""
+        await self._loop.run(self.once)
+
+    async def once(self) -> None:
+        """One query, and an explanation of what it found. Raises ``TemporalUnavailable``."""
+        try:
+            self._known = await self._workflows.problems()
+        except Exception:
+            # Neither "none" nor the number of before would be true.
+            self._metrics.blocked.set(math.nan)
+            raise
+        self._metrics.blocked.set(len(self._known))
+        try:
+            runs = await run_in_threadpool(self._overdue, EXPLAINED_MAX)
+        except LifecycleError:  # the database is away: readiness tells
+            runs = ()
+        self._late = {run.owner_workflow_id or workflow_id(run.crawler, run.request_id) for run in runs}
+        for name in [*list(self._known)[:EXPLAINED_MAX], *sorted(self._late)]:
+            await self._explain(name)
+
+    def listed(self, row: RunRow) -> str | None:
+        """Why this run does not go on, as far as the last query told."""
+        for name in _names(row):
+            if name in self._known:
+                kept = self._kept.get(name)
+                return (kept.text if kept else None) or _unexplained(self._known[name])
+            if name in self._late and name in self._kept:
+                return self._kept[name].text
+        return None
+
+    async def of(self, row: RunRow) -> str | None:
+        """Why this run does not go on. Sees it before the server lists it; waits a second for the answer at most."""
+        main = _names(row)[0]
+        if row.status.terminal and main not in self._known:
+            return self.listed(row)
+        return await self._explain(main) or self.listed(row)
+
+    async def _explain(self, name: str) -> str | None:
+        kept = self._kept.get(name)
+        if kept is not None and time.monotonic() - kept.at < FRESH_S:
+            return kept.text
+        if time.monotonic() < self._silent_until:
+            return None
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                found = await self._workflows.problem(name)
+        except (TimeoutError, TemporalUnavailable):
+            self._silent_until = time.monotonic() + self._every_s  # one reader waits in vain, not each of them
+            return None
+        text = None if found is None else in_words(found)
+        if len(self._kept) >= KEPT_MAX:
+            self._kept.clear()
+        self._kept[name] = _Kept(time.monotonic(), text)
+        return text
+
+
+def in_words(trouble: WorkflowProblem) -> str:
+    """One sentence: what fails since when, and the cure."""
+    since = f"since {trouble.since:%Y-%m-%d %H:%M:%S} UTC"
+    if trouble.what is None:
+        return (
+            f"no worker has taken up its next step {since}; start one (crawlctl worker workflows), and if workers have "
+            "build ids, make one of them current"
+        )
+    what = " ".join(trouble.what.split())[:WORDS_MAX]
+    if trouble.misfit:
+        return (
+            f"its workflow cannot go on {since}: this build does not continue what an earlier one began ({what}); "
+            "deploy the earlier build again, or one that replays its histories; its crawl goes on meanwhile, stops wait"
+        )
+    return (
+        f"its workflow cannot go on {since}: {what}; deploy a build that mends this, then it goes on by itself; "
+        "its crawl goes on meanwhile, stops wait"
+    )
+
+
+def _unexplained(cause: str) -> str:
+    return f"its workflow cannot go on ({cause or 'its next step fails'}); deploy a build that mends this"
+
+
+def _names(row: RunRow) -> tuple[str, str]:
+    """The workflows that may act for a run: its own, and the one that delivers again."""
+    own = row.owner_workflow_id or workflow_id(row.crawler, row.request_id)
+    return own, export_workflow_id(row.ref, row.attempt)

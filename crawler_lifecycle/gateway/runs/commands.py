@@ -1,0 +1,361 @@
+"""Commands on runs: start, stop, resume, look.
+
+The order is always the same: first the database, then Temporal. What is in the database has been accepted and is
+carried out even if this process dies in the next moment, because the sweep (``sweep.py``) finds it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+
+from crawler_lifecycle.domain.arguments import check_texts
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, check_tasks, with_limits
+from crawler_lifecycle.domain.errors import DuplicateRequest, RowUnreadable, RunNotFound, TemporalUnavailable
+from crawler_lifecycle.domain.names import attempt_workflow_id, workflow_id
+from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
+from crawler_lifecycle.gateway.access.operations import caller_name, check_own
+from crawler_lifecycle.gateway.runs.requests import texts
+from crawler_lifecycle.ports import AcceptanceStore, AdditionStore, RunReader, RunRow, StopIntentStore
+from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.web.problems import Problem, unavailable
+
+from .crawlers import Crawlers
+from .requests import AddedTasks, AddTasksBody, ResumeRun, StartRun, StopRun
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A run after a command. ``fresh`` is false when the command had been accepted before, or changes nothing."""
+
+    row: RunRow
+    fresh: bool = True
+    note: str | None = None
+
+
+def own_workflow_id(row: RunRow) -> str:
+    """The id under which we start a workflow for this run."""
+    return workflow_id(row.crawler, row.request_id)
+
+
+def next_workflow_id(row: RunRow) -> str:
+    """The id under which we start the next workflow for this run.
+
+    Under the plain one an earlier attempt may still be busy with its deliveries, for hours if an archive is down: a
+    start would find that one and begin nothing. So it is used only where it is nobody else's. The id of the attempt
+    keeps a repeat from starting two.
+    """
+    own = own_workflow_id(row)
+    if row.owner_run_id is None:
+        return row.owner_workflow_id or own
+    free = row.attempt == 1 or row.owner_workflow_id in (None, own)
+    return own if free else attempt_workflow_id(row.crawler, row.request_id, row.attempt + 1)
+
+
+def workflow_ids(row: RunRow) -> list[str]:
+    """Where a workflow that works for this run may be found: its recorded owner, then the one that is to follow it."""
+    return list(dict.fromkeys(filter(None, (row.owner_workflow_id, next_workflow_id(row)))))
+
+
+def as_it_stands(runs: RunReader, run_id: int) -> RunRow:
+    """The run as a list shows it, whatever another hand wrote into its row. Raises ``RunNotFound``."""
+    rows = runs.list_runs(before_run_id=run_id + 1, limit=1)
+    if not rows or rows[0].run_id != run_id:
+        raise not_found(run_id)
+    return rows[0]
+
+
+def not_found(run_id: int) -> RunNotFound:
+    return RunNotFound(f"run {run_id} does not exist; GET /v1/runs lists what there is")
+
+
+def begin_request(row: RunRow, **more: Any) -> RunRequest:
+    """The input of a workflow for a run that is stored already: its id says everything."""
+    priority = row.request.get("priority")
+    # Temporal orders by it before the workflow has read the stored request.
+    return RunRequest(
+        crawler=row.crawler, run_id=row.run_id, priority=priority if isinstance(priority, int) else 3, **more
+    )
+
+
+class Commands:
+    """Start, stop, resume and look, over the store and Temporal. Errors are ``Problem`` or errors of the domain."""
+
+    def __init__(
+        self,
+        acceptance: AcceptanceStore,
+        additions: AdditionStore,
+        stops: StopIntentStore,
+        runs: RunReader,
+        workflows: Workflows,
+        crawlers: Crawlers,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._acceptance = acceptance
+        self._additions = additions
+        self._stops = stops
+        self._runs = runs
+        self._workflows = workflows
+        self._crawlers = crawlers
+        self._clock = clock
+
+    async def find(self, run_id: int) -> RunRow:
+        """The run. Raises ``RunNotFound``."""
+        row = await run_in_threadpool(self._runs.get_run, run_id)
+        if row is None:
+            raise not_found(run_id)
+        return row
+
+    # --- start ------------------------------------------------------------------------------------------------------
+
+    async def start(self, body: StartRun, key: str | None) -> Outcome:
+        """Reserve the run, then start its workflow; the same key and body again find that run."""
+        request_id = _own_id(_same_id(body.request_id, key))
+        # Also what makes a caller's request_id valid: RunRequest knows the rule.
+        request = dataclasses.replace(dataclasses.replace(body.request(), request_id=request_id), request_id=None)
+        args = [texts(task.args) for task in body.tasks] if body.tasks is not None else None
+        try:
+            row, fresh = await self._reserve(request, request_id, body, args)
+        except DuplicateRequest as error:
+            raise Problem(422, "idempotency_mismatch", f"Idempotency-Key: {error}") from error
+        if row.owner_run_id is None and not row.status.terminal:
+            await self._begin(row)
+        return Outcome(row, fresh, self._crawlers.note() if fresh else None)
+
+    async def _reserve(
+        self, request: RunRequest, request_id: str, body: StartRun, args: list[dict[str, str]] | None
+    ) -> tuple[RunRow, bool]:
+        """The stored run, and whether this request made it. Raises ``DuplicateRequest``."""
+        while True:
+            known = await run_in_threadpool(self._runs.find_run, request_id)
+            wanted = await self._completed(request, body, args, known)
+            try:
+                return await run_in_threadpool(self._acceptance.reserve_run, wanted, request_id, args)
+            except DuplicateRequest:
+                if known is not None:
+                    raise
+            # While the catalogue was asked, the same request came through another gateway, which may know another
+            # catalogue: then this one is the repeat.
+
+    async def _completed(
+        self, request: RunRequest, body: StartRun, args: list[dict[str, str]] | None, known: RunRow | None
+    ) -> RunRequest:
+        """The request with the limits of its crawler, checked; a repeat with what was stored then.
+
+        The catalogue may have changed since. So may the token: its name stands for a missing requested_by, and another
+        token makes no other request of it.
+        """
+        if known is None:
+            crawler = await self._crawlers.get(body.crawler)
+            check_json_types(crawler, body)
+            await run_in_threadpool(check_tasks, crawler, request.args, request.settings, args)
+            return with_limits(request, crawler.limits)
+        request = with_limits(request, _mapping(known.request.get("limits")))
+        if request.requested_by is not None and request.requested_by == caller_name():
+            request = dataclasses.replace(request, requested_by=_text(known.request.get("requested_by")))
+        return request
+
+    async def _begin(self, row: RunRow) -> None:
+        try:
+            # Another gateway may do the same, and the run may have ended before this start comes to the server.
+            await self._workflows.start(begin_request(row), next_workflow_id(row), repair=True)
+        except TemporalUnavailable as error:
+            raise unavailable(
+                "temporal_unavailable",
+                f"Run {row.run_id} is recorded and starts as soon as Temporal can be reached, without another request; "
+                f"sending this one again (a start: under the same Idempotency-Key) is safe. {error}",
+                run_id=row.run_id,
+            ) from error
+
+    # --- stop -------------------------------------------------------------------------------------------------------
+
+    async def stop(self, run_id: int, body: StopRun) -> Outcome:
+        """Record the stop, then tell the workflow, or start one that carries it out.
+
+        A row that cannot be read keeps no stop back: then the workflow is told by the keys of the run.
+        """
+        try:
+            before = await self.find(run_id)
+        except RowUnreadable:
+            before = None
+        if before is not None and before.status.terminal:
+            return Outcome(before, fresh=False, note="It had ended already; nothing was stopped.")
+        request_id = body.request_id or uuid.uuid4().hex
+        stop = StopRequest(request_id, body.requested_by, body.reason, body.force)
+        intent = StopIntent(self._clock(), body.force, body.requested_by, body.reason)
+        try:
+            row = await run_in_threadpool(self._stops.record_stop, run_id, intent, request_id)
+        except RowUnreadable as error:
+            return await self._tell_by_keys(run_id, stop, error)
+        if row.status.terminal:
+            return Outcome(row, fresh=False, note="It had ended already; nothing was stopped.")
+        fresh = before is None or before.stop is None or row.stop != before.stop
+        try:
+            await self.tell_stop(row, stop)
+        except TemporalUnavailable as error:
+            logger.warning("the stop of run %d is recorded but not told yet: %s", run_id, error)
+            note = (
+                "The stop is recorded and is carried out as soon as Temporal can be reached, without another request."
+            )
+            return Outcome(row, fresh, note)
+        return Outcome(row, fresh)
+
+    async def _tell_by_keys(self, run_id: int, stop: StopRequest, error: RowUnreadable) -> Outcome:
+        """Signal the workflow of a run whose row cannot be read. Raises the ``error`` when none is open."""
+        row = await run_in_threadpool(as_it_stands, self._runs, run_id)
+        try:
+            for candidate in workflow_ids(row):
+                if await self._workflows.stop(candidate, stop):
+                    note = (
+                        f"Its tasks are {'killed' if stop.force else 'asked to end'}; the run itself ends when its row "
+                        f"was mended, by itself: {error}"
+                    )
+                    return Outcome(row, note=note)
+        except TemporalUnavailable as down:
+            detail = f"The stop of run {run_id} was not told; send this again later. {down}. Mend its row, too: {error}"
+            raise unavailable("temporal_unavailable", detail, run_id=run_id) from down
+        raise error
+
+    async def tell_stop(self, row: RunRow, stop: StopRequest) -> None:
+        """Signal the workflow of a run whose stop is recorded; where none is open, start one, which sees the record."""
+        for candidate in workflow_ids(row):
+            if await self._workflows.stop(candidate, stop):
+                return
+        await self.take_over(row)
+
+    async def take_over(self, row: RunRow) -> None:
+        """Start a workflow for a live run that has none, unless the run ended meanwhile."""
+        now = await self.find(row.run_id)
+        # What ends after this is asked is seen by the workflow itself: it repairs, and executes nothing again.
+        if not now.status.terminal and now.attempt == row.attempt and now.owner_run_id == row.owner_run_id:
+            await self._workflows.start(begin_request(now), next_workflow_id(now), repair=True)
+
+    # --- child tasks ------------------------------------------------------------------------------------------------
+
+    async def add_tasks(self, run_id: int, body: AddTasksBody, key: str | None) -> AddedTasks:
+        """Append child tasks to a live run, then have its workflow look, so that free slots get them at once."""
+        row = await self.find(run_id)
+        check_own(row.ref)
+        request_id = _own_id(_same_id(body.request_id, key))
+        args = [texts(task.args) for task in body.tasks]
+        crawler = await self._crawlers.get(row.crawler)
+        check_json_types(crawler, body)
+        own, settings = (_texts(row.request.get(name)) for name in ("args", "settings"))
+        await run_in_threadpool(check_tasks, crawler, own, settings, args)
+        try:
+            added = await run_in_threadpool(self._additions.add_tasks, run_id, request_id, args)
+        except DuplicateRequest as error:
+            raise Problem(422, "idempotency_mismatch", f"Idempotency-Key: {error}", run_id=run_id) from error
+        notes = (self._crawlers.note(), await self._wake(row))
+        return AddedTasks(run_id=run_id, tasks=added, note=" ".join(filter(None, notes)) or None)
+
+    async def _wake(self, row: RunRow) -> str | None:
+        """Have the run's workflow look now; otherwise the sentence about when the tasks are seen."""
+        try:
+            for candidate in workflow_ids(row):
+                if await self._workflows.look_now(candidate):
+                    return None
+        except TemporalUnavailable as error:
+            logger.warning("the tasks added to run %d are not told yet: %s", row.run_id, error)
+        return "The tasks are recorded and are deployed after the next look of the run's workflow."
+
+    # --- resume and look --------------------------------------------------------------------------------------------
+
+    async def resume(self, run_id: int, body: ResumeRun) -> Outcome:
+        """Record the next attempt of a run that has ended, or whose workflow is gone, then start its workflow."""
+        row = await self.find(run_id)
+        if row.status is RunStatus.COMPLETED and not body.rerun:
+            detail = f"run {run_id} is COMPLETED; send rerun: true to execute all of it again"
+            raise Problem(409, "already_completed", detail, run_id=run_id)
+        request = begin_request(
+            row,
+            rerun=body.rerun,
+            requested_by=body.requested_by,
+            poll_minutes=body.poll_minutes,
+        )
+        try:
+            workflow_id = await self._resume_id(row)
+        except TemporalUnavailable as error:
+            detail = f"run {run_id} was not resumed; send this again later. {error}"
+            raise unavailable("temporal_unavailable", detail, run_id=run_id) from error
+        row, fresh = await run_in_threadpool(self._acceptance.resume_run, request, workflow_id, row.attempt)
+        if row.owner_run_id is None:
+            await self._begin(row)
+        return Outcome(row, fresh)
+
+    async def _resume_id(self, row: RunRow) -> str:
+        """The id for the next attempt's workflow. Raises ``Problem`` 409 when the run is live."""
+        wanted = next_workflow_id(row)
+        if row.owner_run_id is None:
+            return wanted
+        if not row.status.terminal:
+            for candidate in workflow_ids(row):
+                if await self._workflows.is_open(candidate):
+                    detail = (
+                        f"run {row.run_id} is {row.status} and its workflow works on it; stop it or wait for its end"
+                    )
+                    raise Problem(409, "not_in_this_state", detail, run_id=row.run_id)
+            return wanted
+        former = row.owner_run_id if row.owner_workflow_id == wanted else None
+        if former is not None and await self._workflows.is_open(wanted, former):
+            # The verdict stands but the former workflow still exports.
+            return attempt_workflow_id(row.crawler, row.request_id, row.attempt + 1)
+        return wanted
+
+    async def look(self, run_id: int) -> Outcome:
+        """Have the workflow look at the cluster now."""
+        row = await self.find(run_id)
+        if row.status.terminal:
+            raise Problem(409, "not_in_this_state", f"run {run_id} is {row.status}; that is final", run_id=run_id)
+        try:
+            for candidate in workflow_ids(row):
+                if await self._workflows.look_now(candidate):
+                    return Outcome(row)
+        except TemporalUnavailable as error:
+            raise unavailable("temporal_unavailable", str(error), run_id=run_id) from error
+        detail = f"run {run_id} has no open workflow that could look; resume it"
+        raise Problem(409, "not_in_this_state", detail, run_id=run_id)
+
+
+def check_json_types(crawler: CrawlerDefinition, body: StartRun | AddTasksBody) -> None:
+    """Refuse JSON's numbers and booleans where the crawler declares none. Raises ``InvalidRequest``."""
+    check_texts(crawler.args, body.args if isinstance(body, StartRun) else {})
+    for n, task in enumerate(body.tasks or ()):
+        check_texts(crawler.args, task.args, f"tasks[{n}].")
+
+
+def _same_id(given: str | None, key: str | None) -> str | None:
+    """The id of a request that may carry it in its body, in the header ``Idempotency-Key``, or in both."""
+    if key is None:
+        return given
+    # The draft standard writes the header as a quoted string; most clients send it bare.
+    key = key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
+    if given not in (None, key):
+        raise Problem(422, "invalid_request", "request_id: differs from the header Idempotency-Key; send one")
+    return key
+
+
+def _own_id(given: str | None) -> str:
+    """An id of ours where none was given. An empty one was given, and is refused like every unusable one."""
+    return uuid.uuid4().hex if given is None else given
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _texts(value: object) -> dict[str, str]:
+    return {str(name): str(text) for name, text in _mapping(value).items()}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

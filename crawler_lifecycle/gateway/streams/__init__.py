@@ -1,0 +1,1 @@
+"""Streams: events, logs, timelines."""

@@ -1,0 +1,253 @@
+"""Logs of tasks: from the cluster where it can be asked, else the end of the log that was kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from anyio import CapacityLimiter, to_thread
+
+from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable
+from crawler_lifecycle.domain.retention import pruned_through
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.domain.task import TERMINAL, TaskStatus
+from crawler_lifecycle.gateway.metrics import Metrics
+from crawler_lifecycle.ports import LogPart, RunReader, TaskLogs, TaskReader, TaskRef
+from crawler_lifecycle.web.problems import Problem
+
+#: Bytes read and sent at once.
+CHUNK = 64 * 1024
+#: How far back lines are looked for, in bytes; a log may consist of one line without an end.
+BACK_MAX = 4 * 1024 * 1024
+#: Pause between two readings of a log that is followed, in seconds, and between two questions to the database.
+FOLLOW_S, STATUS_S = 0.3, 1.5
+#: Log files that are read at the same moment, whatever the number of readers.
+THREADS = 4
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedTask:
+    """A task whose log is asked for."""
+
+    run: RunRef
+    ref: TaskRef
+    status: TaskStatus
+
+
+class LogReader:
+    """Opens logs: each answer is a generator of bytes that holds neither a thread nor more than a chunk.
+
+    ``source`` is ``None`` when this gateway cannot read what tasks print.
+    """
+
+    def __init__(
+        self,
+        runs: RunReader,
+        tasks: TaskReader,
+        source: TaskLogs | None,
+        metrics: Metrics,
+        *,
+        follow_s: float = FOLLOW_S,
+    ) -> None:
+        self._runs = runs
+        self._tasks = tasks
+        self._source = source
+        self._metrics = metrics
+        self._follow_s = follow_s
+        # Apart from each other: a database that hangs must not keep anybody from what is printed.
+        self._threads, self._store_threads = CapacityLimiter(THREADS), CapacityLimiter(THREADS)
+        self._closed = False
+
+    def entered(self) -> None:
+        """A reader begins."""
+        self._metrics.readers.labels("log").inc()
+
+    def left(self) -> None:
+        """A reader is gone."""
+        self._metrics.readers.labels("log").dec()
+
+    def dropped(self) -> None:
+        """A reader was cut because it did not read."""
+        self._metrics.dropped.labels("log").inc()
+
+    def open(self) -> None:
+        """Follow logs (again)."""
+        self._closed = False
+
+    def close(self) -> None:
+        """End whatever is followed, within one reading."""
+        self._closed = True
+
+    async def read(self, task: LoggedTask, lines: int, *, follow: bool) -> AsyncGenerator[bytes, None]:
+        """The last ``lines`` of a task's log and, when it is followed, what comes until the task has ended.
+
+        Raises ``Problem`` 404 when there is nothing to give, and ``ClusterUnavailable``.
+        """
+        part = await self._part(task, None, CHUNK)
+        if part is not None and not (part.ended and not part.next):
+            begin = await self._line(task, part, lines)
+            return (
+                self._follow(task, begin, seen=True)
+                if follow and not part.ended
+                else self._copy(task, begin, part.next, lines)
+            )
+        if follow and not task.status.terminal and self._may_come(task):
+            return self._follow(task, 0, seen=False)
+        kept = await self._ask(self._tasks.log_tail, task.ref.task_id)
+        if kept is None:
+            raise self._missing(task, follow, await self._pruned(task))
+        return _once(_last_lines(kept.encode(), lines))
+
+    def _may_come(self, task: LoggedTask) -> bool:
+        """Whether a log that is not here may come: the task has not begun, or nobody can say that it has."""
+        return self._source is not None and task.status in (TaskStatus.QUEUED, TaskStatus.PENDING)
+
+    async def _pruned(self, task: LoggedTask) -> bool:
+        """Whether ends of logs were removed of the run."""
+        return (
+            task.status.terminal and pruned_through(await self._ask(self._runs.properties, task.run.run_id)) is not None
+        )
+
+    def _missing(self, task: LoggedTask, follow: bool, pruned: bool) -> Problem:
+        where = f"task {task.ref.task_id} is {task.status}, its log is not here; "
+        if pruned:
+            why = "what was kept of it was removed, because its run ended long ago (crawlctl db prune)"
+        elif task.status.terminal:
+            why = "none was kept"
+        elif self._may_come(task):
+            why = "it prints nothing before it executes; follow=true waits for that"
+        elif follow:
+            why = "it executes where this gateway cannot read; its end is kept when the task has ended"
+        else:
+            why = "it is kept when the task has ended"
+        return Problem(404, "log_not_found", where + why, run_id=task.run.run_id)
+
+    async def _line(self, task: LoggedTask, part: LogPart, lines: int) -> int:
+        """Where the last ``lines`` lines before ``part.next`` begin, if that is not further back than allowed."""
+        end, size = part.next, len(part.data)
+        while True:
+            kept = len(_last_lines(part.data, lines))
+            if kept < size or size >= min(end, BACK_MAX):
+                return end - kept
+            size = min(size * 8, BACK_MAX, end)
+            found = await self._part(task, end - size, size)
+            if found is None or len(found.data) < size:
+                return end - kept  # it was cut meanwhile
+            part = found
+
+    async def _copy(self, task: LoggedTask, place: int, end: int, lines: int) -> AsyncGenerator[bytes, None]:
+        """What lies between two places; the kept end of a log that went away before any of it was given."""
+        begin = place
+        while place < end:
+            part = await self._part(task, place, min(CHUNK, end - place))
+            if part is None or not part.data or part.next <= place:
+                break
+            yield part.data
+            place = part.next
+        if place == begin < end and (kept := await self._kept(task)) is not None:
+            yield _last_lines(kept, lines)
+
+    async def _follow(self, task: LoggedTask, place: int, *, seen: bool) -> AsyncGenerator[bytes, None]:
+        """What comes from a place on, until the task has ended and all of it was given.
+
+        ``seen``: its log was found. One that was never found is given as far as it was kept.
+        """
+        asked, over = self._now(), task.status.terminal
+        while not self._closed:
+            try:
+                part = await self._part(task, place, CHUNK)
+            except LifecycleError:
+                part = None  # an outage is not the end of a log
+            seen = seen or part is not None
+            if part is not None and part.data:
+                place = part.next
+                yield part.data
+                if len(part.data) == CHUNK:
+                    continue
+            if part is not None and part.ended:
+                return
+            if over and (part is None or not part.data):
+                break
+            if self._now() - asked >= STATUS_S:
+                over, asked = await self._over(task), self._now()
+                if over:
+                    continue  # what was printed before the end is given, too
+            await asyncio.sleep(self._follow_s)
+        if not seen and over and (kept := await self._kept(task)) is not None:
+            yield kept
+
+    async def _over(self, task: LoggedTask) -> bool:
+        """Whether the task is recorded as ended, or its row belongs to a former attempt by now."""
+        try:
+            found = await self._ask(
+                lambda: self._tasks.list_tasks(
+                    task.run.run_id, after_task_id=task.ref.task_id - 1, limit=1, superseded=True
+                )
+            )
+        except LifecycleError:
+            return False
+        return not found or found[0].task_id != task.ref.task_id or found[0].status in TERMINAL
+
+    async def _kept(self, task: LoggedTask) -> bytes | None:
+        try:
+            kept = await self._ask(self._tasks.log_tail, task.ref.task_id)
+        except LifecycleError:
+            return None
+        return None if kept is None else kept.encode()
+
+    async def _part(self, task: LoggedTask, after: int | None, limit: int) -> LogPart | None:
+        source = self._source
+        if source is None:
+            return None
+        return await _in_thread(lambda: source.read(task.run, task.ref, after, limit), self._threads)
+
+    async def _ask(self, question: Callable[..., T], *args: object) -> T:
+        return await _in_thread(lambda: question(*args), self._store_threads)
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+
+async def _in_thread(call: Callable[[], T], limiter: CapacityLimiter) -> T:
+    return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter)
+
+
+def find_task(tasks: TaskReader, run: RunRef, task_id: int | None) -> LoggedTask:
+    """The task with this id, or the run's main task. Raises ``Problem`` 404."""
+    run_id = run.run_id
+    if task_id is None:
+        main = tasks.task_page(run_id, list(TaskStatus), limit=1)
+        if not main:
+            raise Problem(404, "task_not_found", f"run {run_id} has no tasks", run_id=run_id)
+        state = main[0]
+        return LoggedTask(run, TaskRef(state.task_id, state.index, state.attempt, state.uid), state.status)
+    found = tasks.list_tasks(run_id, after_task_id=task_id - 1, limit=1, superseded=True)
+    if not found or found[0].task_id != task_id:
+        cure = f"GET /v1/runs/{run_id}/tasks lists its tasks"
+        raise Problem(404, "task_not_found", f"task {task_id} does not belong to run {run_id}; {cure}", run_id=run_id)
+    row = found[0]
+    if not isinstance(row.status, TaskStatus):
+        raise RowUnreadable(row.unreadable)
+    return LoggedTask(run, TaskRef(row.task_id, row.task_index, row.attempt, row.cluster_uid), row.status)
+
+
+def _last_lines(data: bytes, lines: int) -> bytes:
+    """The last lines; a last one without an end counts as one."""
+    if lines == 0:
+        return b""
+    place = len(data) - 1 if data.endswith(b"\n") else len(data)
+    for _ in range(lines):
+        place = data.rfind(b"\n", 0, place)
+        if place < 0:
+            return data
+    return data[place + 1 :]
+
+
+async def _once(data: bytes) -> AsyncGenerator[bytes, None]:
+    if data:
+        yield data

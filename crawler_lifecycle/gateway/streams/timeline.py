@@ -1,0 +1,285 @@
+"""The timeline of a run: one entry for each thing that happened, with a sentence for people.
+
+Five tables tell it. Two of them may be long (transitions, corrections) and are read in pages by their numbers; the
+others have a handful of rows for an attempt. A page merges them by time, and its token keeps a place in each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.gateway.cursors import decode_places, encode
+from crawler_lifecycle.ports import (
+    CorrectionReader,
+    CorrectionRow,
+    EventReader,
+    ExportReader,
+    RunReader,
+    RunRow,
+    TransitionRow,
+)
+
+LIST = "timeline"
+TEXT_MAX = 500
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Kind = Literal["attempt", "status", "task", "correction", "stop", "export", "delivery", "look"]
+
+
+class TimelineEntry(BaseModel):
+    """One thing that happened. ``key`` names it for ever; an export or delivery that is tried again keeps its key.
+
+    ``attempt``, ``status`` and ``task`` are changes of status: the columns of ``status_transition`` are beside them.
+    All others have the row of their table in ``record``.
+    """
+
+    key: str
+    at: datetime
+    kind: Kind
+    text: str
+    attempt: int
+    task_id: int | None = None
+    seq: int | None = None
+    from_status: str | None = None
+    to_status: str | None = None
+    cluster_time: datetime | None = None
+    committed_at: datetime | None = None
+    lag_ms: int | None = None
+    source: str | None = None
+    evidence: Mapping[str, Any] | None = None
+    record: Mapping[str, Any] | None = None
+
+
+class TimelinePage(BaseModel):
+    """What happened to a run and its tasks, oldest first."""
+
+    timeline: list[TimelineEntry]
+    next_page_token: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """How far each source was told: the numbers of a transition and a correction, and a rank among the rest."""
+
+    seq: int = 0
+    correction: int = 0
+    rest: tuple[int, int, int] = (0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What happened to a run, from all records of it."""
+
+    runs: RunReader
+    corrections: CorrectionReader
+    exports: ExportReader
+    events: EventReader
+
+    def page(self, run: RunRow, token: str | None, size: int) -> TimelinePage:
+        """The page after ``token``. Raises ``Problem`` 422 for a token of another list."""
+        numbers = decode_places(LIST, token, 5)
+        places = _Places() if numbers is None else _Places(numbers[0], numbers[1], (numbers[2], numbers[3], numbers[4]))
+        told = list(self._merged(run, places, size + 1))
+        entries = [entry for entry, _ in told[:size]]
+        if len(told) <= size:
+            return TimelinePage(timeline=entries, next_page_token=None)
+        last = told[size - 1][1]
+        return TimelinePage(timeline=entries, next_page_token=encode(LIST, last.seq, last.correction, *last.rest))
+
+    def _merged(self, run: RunRow, places: _Places, count: int) -> Iterator[tuple[TimelineEntry, _Places]]:
+        """The next entries by time, each with the places after it. Every source keeps its own order."""
+        transitions = self.runs.transitions(run.run_id, places.seq, count)
+        corrections = self.corrections.list_corrections(run.run_id, places.correction, count)
+        rest = [item for item in self._rest(run) if item[0] > places.rest]
+        t = c = r = 0
+        for _ in range(min(count, len(transitions) + len(corrections) + len(rest))):
+            heads = (
+                transitions[t].committed_at if t < len(transitions) else None,
+                corrections[c].created_at if c < len(corrections) else None,
+                rest[r][1].at if r < len(rest) else None,
+            )
+            _, which = min((at, source) for source, at in enumerate(heads) if at is not None)
+            if which == 0:
+                row, t = transitions[t], t + 1
+                places = _Places(row.seq, places.correction, places.rest)
+                yield _of_transition(row), places
+            elif which == 1:
+                wrong, c = corrections[c], c + 1
+                places = _Places(places.seq, wrong.id, places.rest)
+                yield _of_correction(wrong), places
+            else:
+                (rank, entry), r = rest[r], r + 1
+                places = _Places(places.seq, places.correction, rank)
+                yield entry, places
+
+    def _rest(self, run: RunRow) -> list[tuple[tuple[int, int, int], TimelineEntry]]:
+        entries = [
+            *((1, _id(row), _of_stop(row)) for row in self.runs.cancellations(run.run_id)),
+            *((2, _id(row), _of_export(row)) for row in self.exports.list_exports(run.run_id)),
+            *((3, n, _of_delivery(row, run)) for n, row in enumerate(self.events.deliveries(run.run_id, keyed=True))),
+            *((4, run.attempt, entry) for entry in _of_failing_looks(run)),
+        ]
+        ranked = [(((entry.at - _EPOCH) // timedelta(microseconds=1), kind, n), entry) for kind, n, entry in entries]
+        return sorted(ranked, key=lambda item: item[0])
+
+
+# --- sentences --------------------------------------------------------------------------------------------------------
+
+
+def _sentence(text: str) -> str:
+    """One line, without the control characters that a crawler may have put into its reasons."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= TEXT_MAX else line[: TEXT_MAX - 1] + "…"
+
+
+def _span(ms: int) -> str:
+    seconds = ms / 1000
+    if seconds < 1:
+        return f"{ms} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _of_transition(row: TransitionRow) -> TimelineEntry:
+    kind: Kind = "task"
+    if row.task_id is None:
+        kind = "attempt" if row.from_status is None or row.source == "resume" else "status"
+    sentence = {"task": _task_text, "attempt": _attempt_text, "status": _status_text}[kind](row)
+    return TimelineEntry(
+        key=f"transition:{row.seq}", at=row.committed_at, kind=kind, text=_sentence(sentence + _late(row)),
+        **{name: value for name, value in asdict(row).items() if name != "run_id"},
+    )  # fmt: skip
+
+
+def _late(row: TransitionRow) -> str:
+    worth = row.lag_ms is not None and row.lag_ms >= 1000
+    return f"; recorded {_span(row.lag_ms)} after it happened" if worth and row.lag_ms is not None else ""
+
+
+def _attempt_text(row: TransitionRow) -> str:
+    if row.from_status is None:
+        tasks, trigger = row.evidence.get("tasks"), row.evidence.get("trigger")
+        many = "" if not isinstance(tasks, int) else " with 1 task" if tasks == 1 else f" with {tasks} tasks"
+        return f"Requested{many}{f' ({trigger})' if trigger else ''}"
+    return f"Attempt {row.attempt} began; the one before was {row.from_status}"
+
+
+def _status_text(row: TransitionRow) -> str:
+    told = row.evidence
+    if row.to_status == RunStatus.PROCESSING:
+        return "Started: its main task executes"
+    if row.to_status == RunStatus.STOPPING:
+        return f"Being stopped by a limit: {told['limit']}" if told.get("limit") else "Being stopped"
+    if row.to_status in (RunStatus.COMPLETED, RunStatus.FAILED):
+        outcome, cause = told.get("outcome"), told.get("cause")
+        return f"Ended {row.to_status}{f', {outcome}' if outcome else ''}{f': {cause}' if cause else ''}"
+    return f"{row.from_status} became {row.to_status}"
+
+
+def _task_text(row: TransitionRow) -> str:
+    told = row.evidence
+    index = told.get("index")
+    who = f"Task {row.task_id}" + (f" (index {index})" if isinstance(index, int) else "")
+    end = told.get("end")
+    details = _end_words(end) if isinstance(end, Mapping) else []
+    if told.get("reason"):
+        details.append(str(told["reason"]))
+    if row.to_status == "PENDING" and told.get("name"):
+        details.insert(0, f"deployed as {told['name']}")
+    return f"{who} became {row.to_status}{': ' + ', '.join(details) if details else ''}"
+
+
+def _end_words(end: Mapping[str, Any]) -> list[str]:
+    words = []
+    if end.get("finish_reason"):
+        words.append(f"it reported {end['finish_reason']}")
+    if end.get("reason") not in (None, "Completed", "Error"):
+        words.append(str(end["reason"]))
+    if end.get("exit_code") is not None:
+        words.append(f"exit {end['exit_code']}")
+    if end.get("signal"):
+        words.append(f"signal {end['signal']}")
+    if end.get("message"):
+        words.append(str(end["message"]))
+    return words
+
+
+def _of_correction(row: CorrectionRow) -> TimelineEntry:
+    who = "the run" if row.task_id is None else f"task {row.task_id}"
+    late = "" if row.lag_ms is None else f", {_span(row.lag_ms)} after it had become true"
+    text = (
+        f"Corrected: {who} was recorded as {row.believed}, in truth {row.truth} ({row.kind}); found by {row.found_by}"
+    )
+    return TimelineEntry(
+        key=f"correction:{row.id}", at=row.created_at, kind="correction", text=_sentence(text + late),
+        attempt=row.attempt, task_id=row.task_id, record=_record(asdict(row)),
+    )  # fmt: skip
+
+
+def _of_stop(row: Mapping[str, Any]) -> TimelineEntry:
+    who = row.get("requested_by") or "Somebody"
+    force, reason = (" by force" if row.get("force") else ""), row.get("reason")
+    acted = "" if row.get("acted_at") else "; not carried out yet"
+    return TimelineEntry(
+        key=f"stop:{_id(row)}", at=row["requested_at"], kind="stop", attempt=row["attempt"], record=_record(row),
+        text=_sentence(f"{who} asked for a stop{force}{f': {reason}' if reason else ''}{acted}"),
+    )  # fmt: skip
+
+
+def _of_export(row: Mapping[str, Any]) -> TimelineEntry:
+    status, error = row.get("status"), row.get("error")
+    if row.get("url"):
+        size = f"{row.get('files') or 0:,} files, {row.get('bytes') or 0:,} bytes"
+        text = f"Supporting files archived: {size}, {row['url']}"
+    elif status == "empty":
+        text = "There are no supporting files to archive"
+    else:
+        text = f"Export of the supporting files: {status}{f', {error}' if error else ''}"
+    return TimelineEntry(
+        key=f"export:{_id(row)}", at=row["at"], kind="export", attempt=row["attempt"], record=_record(row),
+        text=_sentence(text),
+    )  # fmt: skip
+
+
+def _of_delivery(row: Mapping[str, Any], run: RunRow) -> TimelineEntry:
+    sink, tries, error = row.get("sink"), row.get("tries"), row.get("error")
+    if row.get("status") == "delivered":
+        text = f"{row['type']} was delivered to {sink}"
+    elif row.get("status") == "pending":
+        text = f"{row['type']} waits for its delivery"
+    else:
+        text = f"{row['type']} could not be delivered to {sink} ({tries} tries){f': {error}' if error else ''}"
+    return TimelineEntry(
+        key=f"delivery:{row['seq']}:{sink}",
+        # What was not delivered has no time of its own; it is told where the run ended, or stands now.
+        at=row.get("delivered_at") or run.ended_at or run.updated_at,
+        kind="delivery", attempt=row["attempt"], record=_record(row), text=_sentence(text),
+    )  # fmt: skip
+
+
+def _of_failing_looks(run: RunRow) -> Iterator[TimelineEntry]:
+    """One entry for as long as looks fail: nothing is known since then, and so nothing else can be told."""
+    since, error = run.look_error_since, run.look_error
+    if since is None or error is None or run.status in (RunStatus.COMPLETED, RunStatus.FAILED):
+        return
+    yield TimelineEntry(
+        key=f"look:{run.attempt}:{since.isoformat()}", at=since, kind="look", attempt=run.attempt,
+        text=_sentence(f"Looks fail from here on, so that nothing is known since then: {error}"),
+        record={"look_error": error, "verified_at": run.verified_at},
+    )  # fmt: skip
+
+
+def _id(row: Mapping[str, Any]) -> int:
+    return int(row["id"])
+
+
+def _record(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row without the columns that repeat its place."""
+    return {name: value for name, value in row.items() if name not in ("id", "run_id")}

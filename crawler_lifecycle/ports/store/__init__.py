@@ -1,0 +1,82 @@
+"""The ports of the database, each as narrow as who needs it.
+
+The database is the only place where a status changes, always by compare-and-set. Every method is one transaction, and
+running it a second time with the same arguments changes nothing more. Every method that takes a ``Fence`` raises
+``Fenced`` and writes nothing when the run's attempt or owner is another one. All raise ``StoreUnavailable`` when the
+database cannot be used now.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .audits import AuditStore, CorrectionReader, CorrectionStore, FindingReader, FindingStore
+from .completion import CompletionStore, ExportReader, ExportStore, FileRetentionStore
+from .deployment import DeploymentStore, WaitStore
+from .events import EventReader, EventStore
+from .health import StoreHealth
+from .initiation import AcceptanceStore, AdditionStore, AdoptionStore, InitiationStore, RunNumberStore
+from .looks import DetailStore, LiveCounterStore, LookStore
+from .readers import RunReader, TaskReader
+from .stops import StopIntentStore, StopStore
+from .wake_ups import OverdueStore, SweepStore, WakeUpStore
+
+__all__ = [
+    "AcceptanceStore",
+    "AdditionStore",
+    "AdoptionStore",
+    "AuditStore",
+    "CompletionStore",
+    "CorrectionReader",
+    "CorrectionStore",
+    "DeploymentStore",
+    "DetailStore",
+    "EventReader",
+    "EventStore",
+    "ExportReader",
+    "ExportStore",
+    "FileRetentionStore",
+    "FindingReader",
+    "FindingStore",
+    "InitiationStore",
+    "LiveCounterStore",
+    "LookStore",
+    "OverdueStore",
+    "RunNumberStore",
+    "RunReader",
+    "StopIntentStore",
+    "StopStore",
+    "Store",
+    "StoreHealth",
+    "SweepStore",
+    "TaskReader",
+    "WaitStore",
+    "WakeUpStore",
+]
+
+
+@dataclass(frozen=True)
+class Store:
+    """All ports of one database, for whoever puts a process together; a class asks for the narrow ones."""
+
+    initiation: InitiationStore
+    additions: AdditionStore
+    adoption: AdoptionStore
+    run_numbers: RunNumberStore
+    deployment: DeploymentStore
+    looks: LookStore
+    live_counters: LiveCounterStore
+    stops: StopStore
+    completion: CompletionStore
+    exports: ExportStore
+    file_retention: FileRetentionStore
+    events: EventStore
+    runs: RunReader
+    tasks: TaskReader
+    sweep: SweepStore
+    wake_ups: WakeUpStore
+    overdue: OverdueStore
+    corrections: CorrectionStore
+    audits: AuditStore
+    findings: FindingStore
+    health: StoreHealth

@@ -1,0 +1,1 @@
+"""The connection to Temporal: client, plugin, converters, interceptors."""

@@ -1,0 +1,323 @@
+"""The client of our workflows: starts, signals, describes, queries, lists and ends them over one connection."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+from temporalio.api.common.v1 import WorkflowExecution as WorkflowExecutionRef
+from temporalio.api.enums.v1 import PendingActivityState, WorkflowExecutionStatus
+from temporalio.api.workflowservice.v1 import ResetActivityRequest
+from temporalio.client import (
+    Client,
+    WorkflowExecution,
+    WorkflowExecutionDescription,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+)
+from temporalio.common import Priority, SearchAttributeKey, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.service import RPCError, RPCStatusCode
+
+from crawler_lifecycle.background import DONE, Loop
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.adoption import WorkflowRecord
+from crawler_lifecycle.domain.audit import AuditReport, OpenWorkflow, Unknown, WorkflowState
+from crawler_lifecycle.domain.errors import TemporalUnavailable
+from crawler_lifecycle.domain.run import RunRequest, StopRequest
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.ports import Fence, Owner
+from crawler_lifecycle.temporal.errors import allowing, answering
+from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem, problem_of, problems
+from crawler_lifecycle.workflows.audit import AuditOrder
+from crawler_lifecycle.workflows.exports import ExportOrder
+
+log = logging.getLogger(__name__)
+
+#: An audit that is still not over after that is given up; the next one finds the same.
+AUDIT_LIFE = timedelta(hours=2)
+#: Seconds between two tries to connect: after the first one, and the most of them.
+RETRY_S = (0.2, 5.0)
+
+#: Workflows in these states may still act.
+_OPEN = (
+    WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING,
+    WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_PAUSED,
+)
+_RUN_ID = SearchAttributeKey.for_int("CrawlRunId")
+_RUN_UID = SearchAttributeKey.for_keyword("CrawlRunUid")
+_RUNS = f"WorkflowType = '{names.LIFECYCLE_WORKFLOW}'"
+_OPEN_RUNS = f"{_RUNS} AND ExecutionStatus = 'Running'"
+
+
+class Workflows:
+    """Our workflows on one Temporal server. The connection may be given, or come later.
+
+    Every method that asks raises ``TemporalUnavailable`` for anything but an answer, after ``timeout_s`` seconds for
+    each question at the latest. A connection once made mends itself (the SDK does that).
+    """
+
+    def __init__(self, client: Client | None = None, *, timeout_s: float = 10.0) -> None:
+        self.client = client
+        self._timeout_s = timeout_s
+        self._connecting = Loop("connecting to Temporal", RETRY_S[1], retry_s=RETRY_S)
+
+    async def keep_connecting(self, connect: Callable[[], Awaitable[Client]]) -> None:
+        """Try until there is a connection; for a background task."""
+
+        async def turn() -> float:
+            try:
+                async with asyncio.timeout(self._timeout_s):  # not ``wait_for``: see ``answering``
+                    self.client = await connect()
+            except Exception as error:
+                # Whatever it is (refused, TLS, a wrong profile), the cure is outside; readiness tells it.
+                raise TemporalUnavailable(str(error) or type(error).__name__) from error
+            log.info("connected to Temporal")
+            return DONE
+
+        await self._connecting.run(turn)
+
+    @asynccontextmanager
+    async def _asking(self) -> AsyncIterator[Client]:
+        """The connection, for one question. Raises ``TemporalUnavailable`` for anything but an answer."""
+        if self.client is None:
+            trouble = self._connecting.failures.problem or "not connected yet"
+            raise TemporalUnavailable(f"Temporal cannot be reached: {trouble}")
+        async with answering(self._timeout_s):
+            yield self.client
+
+    async def ping(self) -> None:
+        """Return when the server answers."""
+        async with self._asking() as client:
+            await client.service_client.check_health()
+
+    # --- start ---------------------------------------------------------------------------------------------------
+
+    async def start(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> str:
+        """Start a run under ``workflow_id``, or find it open; the first run id of its chain.
+
+        Calling again while the workflow is open starts nothing. A closed one is followed by a new execution: whether
+        that may own the run is decided by the database, not by the id. With ``repair`` it may own no run that has
+        ended: a start that comes late, when another one has done the work, does not execute the run again.
+        """
+        args: list[object] = [request, {"repair": True}] if repair else [request]
+        priority = Priority(priority_key=request.priority, fairness_key=request.crawler)
+        return _chain(await self._start(names.LIFECYCLE_WORKFLOW, args, workflow_id, priority=priority))
+
+    async def export_again(self, fence: Fence, *, event: bool = True, files: bool = True) -> str:
+        """Send again what an ended attempt has to deliver, or find that going on; the workflow's id."""
+        workflow_id = names.export_workflow_id(fence.run, fence.attempt)
+        await self._start(names.EXPORT_WORKFLOW, [ExportOrder(fence, event, files)], workflow_id)
+        return workflow_id
+
+    async def audit(
+        self, repair: bool, wait_s: float, unknown: Unknown = Unknown.LEAVE
+    ) -> tuple[str, AuditReport | None]:
+        """Have an audit made, or find one of the same kind going on; its id, and its report if it ends in time.
+
+        In time is within ``wait_s`` seconds, and half of what one question may take.
+        """
+        kind = "repair" if repair else "tell"
+        handle = await self._start(
+            names.AUDIT_WORKFLOW,
+            [AuditOrder(repair, unknown)],
+            f"{names.AUDIT_SCHEDULE}/{kind if unknown is Unknown.LEAVE else f'{kind}-{unknown}'}",
+            task_queue=names.QUEUE_AUDIT,
+            execution_timeout=AUDIT_LIFE,
+            result_type=AuditReport,
+        )
+        try:
+            async with asyncio.timeout(min(wait_s, self._timeout_s / 2)), self._asking():
+                return _chain(handle), await handle.result()
+        except TimeoutError:
+            return _chain(handle), None
+        except WorkflowFailureError as error:
+            raise TemporalUnavailable(f"the audit came to no end ({error.cause}); ask for another one") from error
+
+    async def _start(
+        self, kind: str, args: list[object], workflow_id: str, *, task_queue: str = names.QUEUE_MAIN, **options: Any
+    ) -> WorkflowHandle[Any, Any]:
+        async with self._asking() as client:
+            return await client.start_workflow(
+                kind,
+                args=args,
+                id=workflow_id,
+                task_queue=task_queue,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                **options,
+            )
+
+    # --- signal and end ------------------------------------------------------------------------------------------
+
+    async def stop(self, workflow_id: str, stop: StopRequest) -> bool:
+        """Signal a stop; ``False`` when no such workflow is open."""
+        return await self._signal(workflow_id, names.SIGNAL_STOP, stop)
+
+    async def look_now(self, workflow_id: str) -> bool:
+        """Ask for a look at once; ``False`` when no such workflow is open."""
+        return await self._signal(workflow_id, names.SIGNAL_LOOK_NOW)
+
+    async def _signal(self, workflow_id: str, name: str, *args: object) -> bool:
+        async with self._asking() as client:
+            with allowing(RPCStatusCode.NOT_FOUND):
+                await client.get_workflow_handle(workflow_id).signal(name, args=list(args))
+                return True
+        return False
+
+    async def hurry(self, owner: Owner) -> None:
+        """Signal ``look_now``, and have tried now what waits for its next try: no signal shortens that wait."""
+        async with self._asking() as client:
+            found = await _described(client, owner.workflow_id)
+            if found is None or not _is_open(found) or _first(found) != owner.first_run_id:
+                return
+            # It went on meanwhile; or the server is too old to try a step before its time, which then comes by itself.
+            with allowing(RPCStatusCode.NOT_FOUND, RPCStatusCode.UNIMPLEMENTED):
+                await client.get_workflow_handle(found.id, run_id=found.run_id).signal(names.SIGNAL_LOOK_NOW)
+                for step in found.raw_description.pending_activities:
+                    if step.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED and step.attempt > 1:
+                        order = ResetActivityRequest(
+                            namespace=client.namespace,
+                            execution=WorkflowExecutionRef(workflow_id=found.id, run_id=found.run_id),
+                            identity=client.identity,
+                            id=step.activity_id,
+                            keep_paused=True,
+                        )
+                        await client.workflow_service.reset_activity(order)
+
+    async def end(self, workflow: OpenWorkflow, reason: str) -> None:
+        """Terminate this chain of executions and no later one of the same id. A closed one is no error."""
+        async with self._asking() as client:
+            handle = client.get_workflow_handle(workflow.workflow_id, first_execution_run_id=workflow.first_run_id)
+            with allowing(RPCStatusCode.NOT_FOUND):
+                await handle.terminate(reason=reason[:1000])
+
+    # --- describe and query --------------------------------------------------------------------------------------
+
+    async def is_open(self, workflow_id: str, first_run_id: str | None = None) -> bool:
+        """Whether the workflow is open, and (when given) still in the chain that began with ``first_run_id``.
+
+        A resumed run uses its workflow id again, so the id alone does not tell the old owner from the new one.
+        """
+        return (await self.state(workflow_id, first_run_id)).open
+
+    async def state(self, workflow_id: str, first_run_id: str | None = None) -> WorkflowState:
+        """Whether the workflow is open, and when and how it closed; of the chain that is given, if one is."""
+        async with self._asking() as client:
+            found = await _described(client, workflow_id)
+        if found is None:
+            return WorkflowState(open=False)
+        if first_run_id is not None and _first(found) != first_run_id:
+            return WorkflowState(open=False, how="followed by another one")
+        if _is_open(found):
+            return WorkflowState(open=True)
+        how = found.status.name.lower().replace("_", " ") if found.status is not None else None
+        return WorkflowState(open=False, closed_at=found.close_time, how=how)
+
+    async def confirm(self, workflow: OpenWorkflow) -> OpenWorkflow | None:
+        """The same as its own execution says; ``None`` when it is no longer open."""
+        async with self._asking() as client:
+            found = await _described(client, workflow.workflow_id)
+        if found is None or not _is_open(found):
+            return None
+        return OpenWorkflow(found.id, _first(found), found.start_time, *_run_of(found))
+
+    async def record(self, workflow: OpenWorkflow) -> WorkflowRecord:
+        """What the workflow knows of its run's row. Raises ``TemporalUnavailable``, also where no worker answers."""
+        async with self._asking() as client:
+            handle = client.get_workflow_handle(workflow.workflow_id, first_execution_run_id=workflow.first_run_id)
+            try:
+                answer: WorkflowRecord = await handle.query(names.QUERY_RECORD, result_type=WorkflowRecord)
+            except WorkflowQueryFailedError as error:
+                raise TemporalUnavailable(f"workflow {workflow.workflow_id!r} does not answer: {error}") from error
+            return answer
+
+    async def problem(self, workflow_id: str) -> WorkflowProblem | None:
+        """Why this workflow does not go on; ``None`` when it does, or is not open."""
+        async with self._asking() as client:
+            found = await _described(client, workflow_id)
+            return await problem_of(client, found) if found is not None and _is_open(found) else None
+
+    # --- list ----------------------------------------------------------------------------------------------------
+
+    async def problems(self) -> dict[str, str]:
+        """The open workflows whose next step fails again and again, with the server's words for it."""
+        async with self._asking() as client:
+            return await problems(client)
+
+    async def open_runs(self, after: str | None = None, limit: int = 100) -> tuple[list[OpenWorkflow], str | None]:
+        """A page of the lifecycle workflows that are open, as the visibility store lists them."""
+        token = base64.b64decode(after) if after else None
+        async with self._asking() as client:
+            pages = client.list_workflows(_OPEN_RUNS, page_size=limit, next_page_token=token)
+            await pages.fetch_next_page()
+        found = [OpenWorkflow(row.id, row.run_id, row.start_time, *_run_of(row)) for row in pages.current_page or ()]
+        return found, base64.b64encode(pages.next_page_token).decode() if pages.next_page_token else None
+
+    async def of_run(self, run: RunRef) -> OpenWorkflow | None:
+        """The open workflow of this very run, as the visibility store lists it and the workflow confirms it."""
+        async with self._asking() as client:
+            rows = client.list_workflows(f"{_OPEN_RUNS} AND CrawlRunUid = '{run.uid}'", page_size=10)
+            async for row in rows:
+                one = await self.confirm(OpenWorkflow(row.id, row.run_id, row.start_time))
+                if one is not None and one.run_uid == run.uid:
+                    return one
+        return None
+
+    async def highest_run(self, above: int = 0) -> int:
+        """The highest number of a run that any lifecycle workflow works or worked for, ``above`` when none is higher.
+
+        Found by counting, as no visibility store promises an order: some dozens of questions, and one where no workflow
+        is newer. Closed ones count for as long as the namespace keeps them.
+        """
+        step = 1
+        while await self._any_run_above(above):
+            while await self._any_run_above(above + step):
+                above, step = above + step, 2 * step
+            while step > 1:
+                step //= 2
+                above += step if await self._any_run_above(above + step) else 0
+            above += 1
+        return above
+
+    async def _any_run_above(self, number: int) -> bool:
+        if number >= names.RUN_NUMBER_MAX:
+            return False
+        query = f"{_RUNS} AND CrawlRunId > {number} AND CrawlRunId <= {names.RUN_NUMBER_MAX}"
+        async with self._asking() as client:
+            try:
+                return (await client.count_workflows(query)).count > 0
+            except RPCError as error:
+                # A namespace that was never told of our search attributes has no workflow that bears one.
+                if error.status == RPCStatusCode.INVALID_ARGUMENT and "CrawlRunId" in str(error):
+                    return False
+                raise
+
+
+async def _described(client: Client, workflow_id: str) -> WorkflowExecutionDescription | None:
+    with allowing(RPCStatusCode.NOT_FOUND):
+        return await client.get_workflow_handle(workflow_id).describe()
+    return None
+
+
+def _is_open(found: WorkflowExecutionDescription) -> bool:
+    return found.raw_description.workflow_execution_info.status in _OPEN
+
+
+def _chain(handle: WorkflowHandle[Any, Any]) -> str:
+    """The first run id of the chain of executions that was started or found."""
+    return handle.first_execution_run_id or handle.result_run_id or ""
+
+
+def _first(found: WorkflowExecutionDescription) -> str:
+    return found.raw_description.workflow_execution_info.first_run_id or found.run_id
+
+
+def _run_of(found: WorkflowExecution) -> tuple[int | None, str | None]:
+    """Number and uid of the run that a workflow says it works for."""
+    return found.typed_search_attributes.get(_RUN_ID), found.typed_search_attributes.get(_RUN_UID)

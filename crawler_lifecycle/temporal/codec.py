@@ -1,0 +1,105 @@
+"""Payload codec: encrypts what goes into Temporal's histories with AES-GCM. Off until keys are set.
+
+The format is that of Temporal's own samples (``binary/encrypted``, ``encryption-key-id``, nonce before ciphertext), so
+that a codec server made from those shows payloads in Temporal's UI, given the same key.
+
+What others send unencrypted is read as it is: a scheduler that knows no key can still start runs, and a plain stop from
+Temporal's CLI must count.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Mapping, Sequence
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from pydantic import SecretStr
+from temporalio.api.common.v1 import Payload
+from temporalio.converter import PayloadCodec
+
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.observability import redaction
+from crawler_lifecycle.temporal.converter import ENCRYPTED, WHY
+
+SETTING = "LIFECYCLE_PAYLOADS__KEYS"
+ENCODING = ENCRYPTED
+_KEY_BYTES, _NONCE_BYTES = 32, 12
+_HOW = "give NAME=KEY[,NAME=KEY], each key 32 bytes in base64 (openssl rand -base64 32); the first one encrypts"
+
+
+def read_keys(text: str) -> dict[str, bytes]:
+    """The keys by their names, in order. Raises ``InvalidRequest`` without telling any of them."""
+    keys: dict[str, bytes] = {}
+    for n, part in enumerate(filter(None, (part.strip() for part in text.replace("\n", ",").split(","))), start=1):
+        name, _, value = part.partition("=")
+        try:
+            key = base64.b64decode(value.strip(), validate=True)
+        except (binascii.Error, ValueError):
+            raise InvalidRequest(f"{SETTING}: key {n} is no base64; {_HOW}") from None
+        if not name.strip() or len(key) != _KEY_BYTES:
+            raise InvalidRequest(f"{SETTING}: key {n} has {len(key)} bytes or no name; {_HOW}")
+        if name.strip() in keys:
+            raise InvalidRequest(f"{SETTING}: two keys have the name {name.strip()!r}; {_HOW}")
+        keys[name.strip()] = key
+    if not keys:
+        raise InvalidRequest(f"{SETTING}: no key; {_HOW}")
+    return keys
+
+
+class Encryption(PayloadCodec):
+    """Encrypts with the first key, reads with all of them."""
+
+    def __init__(self, keys: Mapping[str, bytes]) -> None:
+        self._keys = {name: AESGCM(key) for name, key in keys.items()}
+        self._first = next(iter(self._keys))
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Every payload whole, with its metadata, inside of an encrypted one."""
+        return [self._encrypted(payload) for payload in payloads]
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """What was encrypted as it was before; the rest as it is, and so is what none of our keys opens.
+
+        Such a payload is marked with the reason and left to whoever reads it: an exception here would fail every
+        workflow task that it is part of, whoever sent it.
+        """
+        return [self._decrypted(p) if p.metadata.get("encoding") == ENCODING else p for p in payloads]
+
+    def _encrypted(self, payload: Payload) -> Payload:
+        nonce = os.urandom(_NONCE_BYTES)
+        data = nonce + self._keys[self._first].encrypt(nonce, payload.SerializeToString(), None)
+        return Payload(metadata={"encoding": ENCODING, "encryption-key-id": self._first.encode()}, data=data)
+
+    def _decrypted(self, payload: Payload) -> Payload:
+        name = payload.metadata.get("encryption-key-id", b"").decode("utf-8", "replace")
+        key = self._keys.get(name)
+        if key is None:
+            known = ", ".join(self._keys)
+            return _marked(payload, f"it is encrypted with the key {name!r}; {SETTING} has {known}: add that key, too")
+        try:
+            plain = key.decrypt(payload.data[:_NONCE_BYTES], payload.data[_NONCE_BYTES:], None)
+        except (InvalidTag, ValueError):
+            return _marked(payload, f"it does not open with the key {name!r}; it was changed, or the key was")
+        return Payload.FromString(plain)
+
+
+def _marked(payload: Payload, why: str) -> Payload:
+    marked = Payload()
+    marked.CopyFrom(payload)
+    marked.metadata[WHY] = why.encode()
+    return marked
+
+
+def codec_of(keys: SecretStr | None) -> PayloadCodec | None:
+    """The codec for the setting; ``None`` when it is not set. Its keys are never told from then on.
+
+    Raises ``InvalidRequest``.
+    """
+    if keys is None:
+        return None
+    known = read_keys(keys.get_secret_value())
+    redaction.learn(base64.b64encode(key).decode() for key in known.values())
+    return Encryption(known)

@@ -1,0 +1,103 @@
+"""Problems of workflows, as the server tells them: a step that fails again and again, or that no worker takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType, PendingWorkflowTaskState, WorkflowTaskFailedCause
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
+from temporalio.client import Client, WorkflowExecutionDescription
+from temporalio.exceptions import ApplicationError
+
+from crawler_lifecycle.domain.names import QUEUE_MAIN
+
+#: From this try on a workflow's step is not only slow: a worker that dies with it costs one try, and that is normal.
+TRIES_MIN = 3
+#: Nobody is expected to wait that long for a worker: an idle one takes a step within milliseconds.
+UNTAKEN = timedelta(seconds=30)
+#: Events read backwards to find what failed.
+_EVENTS = 200
+#: Workflows whose next step failed several times in a row; the server keeps the list (1.30 and later).
+_WITH_PROBLEMS = f"TemporalReportedProblems IS NOT NULL AND ExecutionStatus = 'Running' AND TaskQueue = '{QUEUE_MAIN}'"
+PROBLEMS_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowProblem:
+    """Why an open workflow does not go on."""
+
+    since: datetime
+    what: str | None
+    """What its next step fails with; ``None`` when no worker takes the step up."""
+    misfit: bool = False
+    """Whether the workflow's code does not continue what an earlier build began."""
+
+
+async def problem_of(client: Client, found: WorkflowExecutionDescription) -> WorkflowProblem | None:
+    """Why this open workflow does not go on; ``None`` when it does. Raises ``RPCError``."""
+    raw = found.raw_description
+    if not raw.HasField("pending_workflow_task"):
+        return None
+    step = raw.pending_workflow_task
+    scheduled = step.scheduled_time.ToDatetime(tzinfo=UTC)
+    if step.attempt >= TRIES_MIN:
+        return await _failing(client, found, scheduled)
+    waits = step.state == PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_SCHEDULED
+    return WorkflowProblem(scheduled, None) if waits and datetime.now(UTC) - scheduled > UNTAKEN else None
+
+
+async def problems(client: Client) -> dict[str, str]:
+    """The open workflows whose next step fails again and again, with the server's words for it. Raises ``RPCError``.
+
+    At most ``PROBLEMS_MAX``. A server of before 1.30 has no such list and refuses the query.
+    """
+    found = {}
+    async for row in client.list_workflows(_WITH_PROBLEMS, page_size=PROBLEMS_MAX, limit=PROBLEMS_MAX):
+        words = row.search_attributes.get("TemporalReportedProblems", [])
+        causes = [str(word).partition("cause=")[2].removeprefix("WorkflowTaskFailedCause") for word in words]
+        found[row.id] = ", ".join(filter(None, causes))
+    return found
+
+
+async def _failing(client: Client, found: WorkflowExecutionDescription, scheduled: datetime) -> WorkflowProblem:
+    execution = WorkflowExecution(workflow_id=found.id, run_id=found.run_id)
+    answer = await client.workflow_service.get_workflow_execution_history_reverse(
+        GetWorkflowExecutionHistoryReverseRequest(
+            namespace=client.namespace, execution=execution, maximum_page_size=_EVENTS
+        )
+    )
+    ends = _since_last_success(answer.history.events)
+    if not ends:  # so much has happened meanwhile that the failure is pages away
+        return WorkflowProblem(scheduled, "see its history")
+    last = ends[0].workflow_task_failed_event_attributes
+    return WorkflowProblem(
+        ends[-1].event_time.ToDatetime(tzinfo=UTC),
+        await _words(client, ends[0]),
+        last.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR,
+    )
+
+
+def _since_last_success(latest_first: Sequence[HistoryEvent]) -> list[HistoryEvent]:
+    """Failed and timed out steps of the workflow since one succeeded, the latest first."""
+    bad = (EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED, EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT)
+    found = []
+    for event in latest_first:
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+            break
+        if event.event_type in bad:
+            found.append(event)
+    # A failure says more than the time-outs of its repetitions, which servers may record in its place.
+    return [event for event in found if event.event_type == bad[0]] or found
+
+
+async def _words(client: Client, event: HistoryEvent) -> str:
+    if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT:
+        return "workers take it up and do not answer in time"
+    error = await client.data_converter.decode_failure(event.workflow_task_failed_event_attributes.failure)
+    kind = error.type if isinstance(error, ApplicationError) else None
+    message = getattr(error, "message", None) or str(error)
+    return f"{kind}: {message}" if kind else message

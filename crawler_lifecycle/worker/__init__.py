@@ -1,0 +1,1 @@
+"""One worker process, and its background tasks beside the activities."""

@@ -1,0 +1,138 @@
+"""Removes our finalizer from pods whose end is committed. Until then pods stay readable.
+
+Level-triggered: each turn asks the cluster what it keeps and the database what is committed, and remembers nothing in
+between. Any number of workers may do this at once, and one that dies in the middle costs nothing. What belongs to no
+row is left alone and told: an audit judges it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+
+from crawler_lifecycle.background import Loop
+from crawler_lifecycle.domain.audit import RecordedTask
+from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.task import TERMINAL
+from crawler_lifecycle.ports import EvidenceKeeper, KeptEnd, TaskReader, TaskRef
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two turns that found something, and at most between two that found nothing.
+TURN_S, IDLE_S = 3.0, 15.0
+#: Seconds after an error, and the most of them.
+RETRY_S = (5.0, 60.0)
+#: Ends that one turn lets go of. The others have their turn at once afterwards.
+PAGE = 500
+#: An end that was recorded without evidence, while the cluster has some: an audit compares the two within this time.
+UNPROVED_FOR = timedelta(hours=1)
+
+RELEASED, FAILED = "released", "failed"
+_ENDS = frozenset(str(status) for status in TERMINAL)
+
+
+def releasable(
+    kept: Iterable[KeptEnd], rows: Mapping[tuple[int, int, int], RecordedTask], now: datetime
+) -> list[KeptEnd]:
+    """Those of the kept ends that are on record. Superseded rows count like any other."""
+    return [end for end in kept if _on_record(end, rows.get(end.key), now)]
+
+
+def _on_record(end: KeptEnd, row: RecordedTask | None, now: datetime) -> bool:
+    if row is None or row.status not in _ENDS or _is_strange(end, row):
+        return False
+    proved = row.exit_code is not None or row.exit_signal is not None or not end.ran
+    return proved or end.ended_at is None or now - end.ended_at >= UNPROVED_FOR
+
+
+def _is_strange(end: KeptEnd, row: RecordedTask | None) -> bool:
+    """Whether no row is about this object: what is under a row's name may be another one, of another installation."""
+    if row is None:
+        return True
+    if end.uid is not None and end.uid == row.uid:
+        return False
+    if end.run_uid != row.run_uid:  # of another run of the same number: of this database before it was restored
+        return True
+    if end.uid is None:
+        return False
+    # A row that has ended and knows of no object never had one. One that is open may only not have been told yet.
+    return row.uid is not None or row.status in _ENDS
+
+
+class Releaser:
+    """Turn after turn, in the event loop of a worker; what blocks happens in threads."""
+
+    def __init__(
+        self,
+        keeper: EvidenceKeeper,
+        tasks: TaskReader,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        turn_s: float = TURN_S,
+    ) -> None:
+        self._keeper = keeper
+        self._tasks = tasks
+        self._clock = clock
+        self._turn_s = self._pause = turn_s
+        self._loop = Loop(
+            "the release of ended tasks", turn_s, meanwhile="the cluster keeps them until then", retry_s=RETRY_S
+        )
+        self._kept = self._unknown = 0
+        self._last: float | None = None
+        self.counts: Counter[str] = Counter()
+
+    def state(self) -> Mapping[str, object]:
+        """How it stands, for a probe: what the cluster keeps, and what of that no row knows."""
+        ago = None if self._last is None else round(time.monotonic() - self._last, 1)
+        return {
+            "kept": self._kept,
+            "unknown": self._unknown,
+            "problem": self._loop.failures.problem,
+            "last_s": ago,
+            **self.counts,
+        }
+
+    async def run(self) -> None:
+        """Until it is cancelled. Raises nothing."""
+        await self._loop.run(self._next)
+
+    async def _next(self) -> float:
+        released, left = await asyncio.to_thread(self.turn)
+        self._pause = self._turn_s if released else min(self._pause * 1.5, IDLE_S)
+        return 0.0 if left else self._pause
+
+    def turn(self) -> tuple[int, int]:
+        """Let go of what is on record: how many ends, and how many more could go. Raises ``LifecycleError``."""
+        kept = self._keeper.kept()
+        rows = {row.key: row for row in self._tasks.recorded_tasks([end.key for end in kept])} if kept else {}
+        ready = releasable(kept, rows, self._clock())
+        self._kept, self._last = len(kept), time.monotonic()
+        self._tell_unknown([end for end in kept if _is_strange(end, rows.get(end.key))])
+        chosen = ready[:PAGE]
+        trouble: LifecycleError | None = None
+        for run, ends in groupby(chosen, key=lambda end: rows[end.key].run):
+            refs = [TaskRef(rows[end.key].task_id, end.index, end.attempt, end.uid) for end in ends]
+            try:
+                self._keeper.release(run, refs)
+                self.counts[RELEASED] += len(refs)
+            except LifecycleError as error:  # the other runs' ends need not wait for this one's
+                self.counts[FAILED] += len(refs)
+                trouble = error
+        if trouble is not None:
+            raise trouble
+        return len(chosen), len(ready) - len(chosen)
+
+    def _tell_unknown(self, ends: Sequence[KeptEnd]) -> None:
+        if len(ends) > self._unknown:
+            run_id, index, attempt = ends[0].key
+            log.warning(
+                "%s ended tasks of the cluster belong to no row of the database (task %s of run %s, attempt %s, among "
+                "them) and are kept; crawlctl audit tells more, crawlctl cluster release lets go of them",
+                *(len(ends), index, run_id, attempt),
+            )
+        self._unknown = len(ends)

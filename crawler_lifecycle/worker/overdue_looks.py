@@ -1,0 +1,100 @@
+"""Overdue looks: finds them with one query every 15 s and has them made, whatever the cause.
+
+Of each run that it finds Temporal is asked. One that nobody works for is started or taken over, by the audit's own
+repair; one whose workflow is open is woken, once for each look that is due; and why it does not go on is told. So it
+takes at most 60 s from due to looked at, unless the database or Temporal do not answer, or no worker does.
+
+Level-triggered: it remembers nothing that matters, any number of workers may do this at once, and one that dies in the
+middle costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+
+from crawler_lifecycle.background import Loop
+from crawler_lifecycle.domain.audit import LiveRun, Reported
+from crawler_lifecycle.domain.overdue import SEARCH_S, overdue_before
+from crawler_lifecycle.ports import OverdueStore
+
+log = logging.getLogger(__name__)
+
+#: Runs that one turn asks Temporal about; the next turn goes on after them.
+PAGE = 500
+#: Seconds until a run that was taken over without success is taken over again; doubled each time, up to the second.
+AGAIN_S, AGAIN_MAX_S = 30.0, 600.0
+
+TAKEN_OVER, WOKEN, LEFT = "taken_over", "woken", "left"
+
+
+class Overdue:
+    """Turn after turn, in the event loop of a worker; what blocks happens in threads.
+
+    ``take_over`` puts a run right that nobody works for, and answers ``None`` for one whose workflow is open. ``wake``
+    sends ``look_now`` to a workflow id.
+    """
+
+    def __init__(
+        self,
+        store: OverdueStore,
+        take_over: Callable[[LiveRun], Reported | None],
+        wake: Callable[[str], Awaitable[bool]],
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        every_s: float = SEARCH_S,
+    ) -> None:
+        self._store = store
+        self._take_over = take_over
+        self._wake = wake
+        self._clock = clock
+        self._after: tuple[datetime, int] | None = None
+        self._told: dict[int, datetime | None] = {}
+        self._tried: dict[int, tuple[datetime, float]] = {}
+        self._overdue = 0
+        self._loop = Loop("the search for overdue looks", every_s)
+        self.counts: Counter[str] = Counter()
+
+    def state(self) -> Mapping[str, object]:
+        """For a probe: how many looks were overdue at the last turn, and what was done since the start."""
+        return {"overdue": self._overdue, "problem": self._loop.failures.problem, **self.counts}
+
+    async def run(self) -> None:
+        """Until it is cancelled. Raises nothing."""
+        await self._loop.run(self._next)
+
+    async def _next(self) -> None:
+        await self.turn()
+
+    async def turn(self) -> int:
+        """See to one page of what is overdue; how many runs. Raises ``LifecycleError``."""
+        before = overdue_before(self._clock())
+        self._overdue = (await asyncio.to_thread(self._store.overdue_looks, before)).count
+        page = await asyncio.to_thread(self._store.overdue_runs, before, self._after, PAGE)
+        # The next one begins where this one ended, or anew.
+        self._after = (page[-1].due_at or before, page[-1].run_id) if len(page) >= PAGE else None
+        if len(page) < PAGE:
+            found = {run.run_id for run in page}
+            self._told = {run_id: due for run_id, due in self._told.items() if run_id in found}
+            self._tried = {run_id: again for run_id, again in self._tried.items() if run_id in found}
+        for run in page:
+            await self._see_to(run)
+        return len(page)
+
+    async def _see_to(self, run: LiveRun) -> None:
+        again_at, wait = self._tried.get(run.run_id, (self._clock(), AGAIN_S))
+        if self._clock() < again_at:
+            return
+        done = await asyncio.to_thread(self._take_over, run)
+        if done is not None:
+            self._tried[run.run_id] = self._clock() + timedelta(seconds=wait), min(2 * wait, AGAIN_MAX_S)
+            self.counts[TAKEN_OVER if done.repaired else LEFT] += 1
+        elif run.planned and run.owner_workflow_id is not None and self._told.get(run.run_id) != run.due_at:
+            # What waits for nothing that is planned is at it; a signal would only make its history longer.
+            self._told[run.run_id] = run.due_at
+            log.warning("the look of run %d that was due at %s has not come; woken", run.run_id, run.due_at)
+            await self._wake(run.owner_workflow_id)
+            self.counts[WOKEN] += 1

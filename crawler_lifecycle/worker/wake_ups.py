@@ -1,0 +1,167 @@
+"""Wake-ups: an observer's notice becomes the signal ``look_now`` to the run's workflow.
+
+The observer watches in a thread of its own; everything else happens in the event loop. The owner of a run is read from
+the database, together with what its last look saw, and never from Temporal's visibility, which may be behind.
+
+Whatever fails here costs time and never the truth: a run that is not woken is looked at when that is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import Protocol
+
+from crawler_lifecycle.background import Failures, Loop
+from crawler_lifecycle.domain.wake_ups import Wake, Wakes
+from crawler_lifecycle.ports import Observer, ObserverHealth, WakeUpStore
+
+#: Seconds that an observer leaves to each one that was there before it. A look is on record by then, as a rule.
+STAGGER_S = 0.5
+#: Signals that are under way at once.
+SIGNALS_AT_ONCE = 20
+#: Seconds between two readings of the observer's health.
+HEALTH_S = 1.0
+#: Seconds after an error of ours, and the most of them.
+RETRY_S = (1.0, 30.0)
+
+#: What is counted, as the label ``what``: changes that were noticed; those of them that were joined with an earlier one
+#: or that a look had seen already; signals that were taken; tries that failed.
+NOTICED, COALESCED, SENT, FAILED = "noticed", "coalesced", "sent", "failed"
+
+
+class Meters(Protocol):
+    """Where wake-ups are counted."""
+
+    def count(self, what: str, by: int) -> None: ...
+
+    def observer(self, health: ObserverHealth) -> None: ...
+
+
+class Waker:
+    """One observer and the wake-ups that come of it.
+
+    ``wake`` sends ``look_now`` to a workflow id and answers whether that workflow is open.
+    """
+
+    def __init__(
+        self,
+        observer: Observer,
+        store: WakeUpStore,
+        wake: Callable[[str], Awaitable[bool]],
+        meters: Meters | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._observer = observer
+        self._store = store
+        self._wake = wake
+        self._meters = meters
+        self._clock = clock
+        self._wakes = Wakes()
+        self._at_once = asyncio.Semaphore(SIGNALS_AT_ONCE)
+        self._bell = asyncio.Event()
+        self._lock = threading.Lock()
+        self._noticed: dict[int, datetime] = {}
+        self._notices = 0
+        self._failures = Failures("waking runs", "they are looked at when that is due")
+        self.counts: Counter[str] = Counter()
+
+    def health(self) -> ObserverHealth:
+        """The observer's."""
+        return self._observer.health()
+
+    def state(self) -> Mapping[str, object]:
+        """How it stands, for a probe."""
+        health = self.health()
+        return {"observer": "up" if health.up else f"down: {health.problem}", "tasks": health.watched, **self.counts}
+
+    async def run(self) -> None:
+        """Observe and wake until it is cancelled. Raises nothing."""
+        ended, loop = threading.Event(), asyncio.get_running_loop()
+
+        def changed(run_id: int, at: datetime) -> None:
+            if self._take(run_id, at) and not ended.is_set():
+                loop.call_soon_threadsafe(self._bell.set)
+
+        thread = threading.Thread(target=self._observer.watch, args=(changed, ended), name="observer", daemon=True)
+        thread.start()
+        try:
+            await Loop("taking in what the observer notices", 0.0, retry_s=RETRY_S).run(self._turn)
+        finally:
+            ended.set()
+            await asyncio.to_thread(thread.join, 5.0)
+            self._tell_health()
+
+    def _take(self, run_id: int, at: datetime) -> bool:
+        """From the observer's thread; whether the loop must be told."""
+        with self._lock:
+            first = not self._noticed
+            known = self._noticed.get(run_id)
+            self._noticed[run_id] = at if known is None else max(known, at)
+            self._notices += 1
+        return first
+
+    async def _turn(self) -> None:
+        """Wait until something was noticed or is due, and at most for ``HEALTH_S``; then see to it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(max(self._wakes.next_at() - self._clock(), 0.0), HEALTH_S)):
+                await self._bell.wait()
+        self._bell.clear()
+        with self._lock:
+            noticed, self._noticed = self._noticed, {}
+            notices, self._notices = self._notices, 0
+        now, delay = self._clock(), self.health().place * STAGGER_S
+        fresh = sum(self._wakes.changed(run_id, at, now, delay) for run_id, at in noticed.items())
+        self._count(NOTICED, notices)
+        self._count(COALESCED, notices - fresh)
+        self._tell_health()
+        while due := self._wakes.due(self._clock()):
+            await self._serve(due)
+
+    async def _serve(self, due: list[int]) -> None:
+        """Decide about these runs by what the database says now, and send what is to be sent."""
+        try:
+            standings = await asyncio.to_thread(self._store.wake_targets, due)
+            wakes = self._wakes.decide(due, standings, self._clock())
+        except Exception as error:  # each run has a back-off of its own
+            self._failures.failed(error)
+            for run_id in due:
+                self._failed(run_id)
+            return
+        refused = [found for found in await asyncio.gather(*(self._send(wake) for wake in wakes)) if found is not None]
+        for why in refused:
+            self._failures.failed(why)
+        if wakes and not refused:
+            self._failures.worked()
+
+    async def _send(self, wake: Wake) -> Exception | None:
+        """What prevented it; ``None`` when the workflow was asked."""
+        try:
+            async with self._at_once:
+                heard = await self._wake(wake.workflow_id)
+        except Exception as error:
+            self._failed(wake.run_id)
+            return error
+        self._wakes.sent(wake, self._clock(), heard=heard)
+        if heard:
+            self._count(SENT, 1)
+        return None
+
+    def _failed(self, run_id: int) -> None:
+        self._wakes.failed(run_id, self._clock())
+        self._count(FAILED, 1)
+
+    def _count(self, what: str, by: int) -> None:
+        self.counts[what] += by
+        if self._meters is not None and by:
+            self._meters.count(what, by)
+
+    def _tell_health(self) -> None:
+        if self._meters is not None:
+            self._meters.observer(self.health())

@@ -1,0 +1,48 @@
+"""How the tests of the S3 archive store, and what they prove afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from crawler_lifecycle.adapters.archive.s3.archive import S3Archive
+from crawler_lifecycle.domain.names import archive_key
+from crawler_lifecycle.domain.run import ExportResult
+from crawler_lifecycle.ports import FileSource
+from tests.support.s3 import Bucket
+
+KEY = archive_key(7, 1)
+MIB = 2**20
+#: The key below the prefix that the fixture ``archive`` has.
+OBJECT = f"exports/crawls/{KEY}"
+
+
+def store(archive: S3Archive, folder: Path) -> ExportResult:
+    return archive.store(KEY, [FileSource("0/1", folder)], {"run_id": 7, "attempt": 1}, lambda *_: None)
+
+
+def proved(archive: S3Archive, bucket: Bucket, folder: Path, result: ExportResult) -> None:
+    """The object is whole, holds exactly the files, and nothing else is left in the bucket."""
+    key = result.url.removeprefix(f"s3://{bucket.name}/")
+    content = bucket.read(key)
+    assert (len(content), hashlib.sha256(content).hexdigest()) == (result.bytes, result.sha256)
+    assert b"".join(archive.open(result.url)) == content
+    opened = zipfile.ZipFile(io.BytesIO(content))
+    assert opened.testzip() is None
+    there = {f"0/1/{path.relative_to(folder)}": path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert {name: opened.read(name) for name in opened.namelist() if name != "manifest.json"} == there
+    assert result.files == len(there)
+    assert bucket.keys() == [key]
+    assert bucket.unfinished() == []
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that will come."""
+    end = time.monotonic() + 150
+    while not condition():
+        assert time.monotonic() < end, "it did not come, not within 150 s"
+        time.sleep(0.05)

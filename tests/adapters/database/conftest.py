@@ -1,0 +1,24 @@
+"""Fixtures of the tests that know that the store is a SQL database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.servers import DATABASES, SERVERS, empty_database, shared_server
+from tests.support.sql_server import SqlServer
+
+
+@pytest.fixture(params=DATABASES)
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a database without any table."""
+    with empty_database(request.param, tmp_path / "folder" / "state.db") as url:
+        yield url
+
+
+@pytest.fixture(scope="session", params=SERVERS)
+def server(request: pytest.FixtureRequest) -> SqlServer:
+    """MariaDB, and then MySQL."""
+    return shared_server(request.param)

@@ -1,0 +1,106 @@
+"""What a database says it will do for a statement, and what of that would not stay fast."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+PAGE = 1000
+"""Rows that may be scanned or sorted: what a page of a list reads, and no more."""
+MANY = 10**9
+"""Rows where nobody knows how many."""
+SMALL = ("outbox_counter", "alembic_version")
+"""Tables of one row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A statement that reads or sorts more than a page, and what it does so with."""
+
+    kind: str
+    table: str
+    rows: int
+    statement: str
+
+
+@dataclass
+class Plans:
+    """The plans of everything that was sent while ``watching``; ``doing`` names what sends it."""
+
+    faults: dict[tuple[str, str, str], Fault] = field(default_factory=dict)
+    statements: set[str] = field(default_factory=set)
+    doing: str = ""
+
+    @contextmanager
+    def watching(self, engine: sa.Engine) -> Iterator[None]:
+        """Explain every statement just before it is sent, in its own transaction and with its own parameters."""
+        explain = _of_sqlite if engine.dialect.name == "sqlite" else _of_mysql
+
+        def note(conn: sa.Connection, _cursor: object, statement: str, parameters: Any, _: object, many: bool) -> None:
+            if statement.startswith(("BEGIN", "PRAGMA", "DESCRIBE")):
+                return
+            self.statements.add(statement)
+            for fault in explain(conn, statement, parameters[0] if many else parameters):
+                if fault.table not in SMALL:
+                    self.faults.setdefault((self.doing, fault.kind, fault.table), fault)
+
+        sa.event.listen(engine, "before_cursor_execute", note)
+        try:
+            yield
+        finally:
+            sa.event.remove(engine, "before_cursor_execute", note)
+
+
+def _of_mysql(conn: sa.Connection, statement: str, parameters: Any) -> list[Fault]:
+    with conn.connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN FORMAT=JSON {statement}", parameters)
+        plan = json.loads(cursor.fetchone()[0])
+    return [Fault(kind, table, rows, statement) for kind, table, rows in _walk(plan) if rows > PAGE]
+
+
+_ROWS = "rows_examined_per_scan"
+"""What MySQL calls the rows that MariaDB calls ``rows``."""
+
+
+def _walk(node: object, around: str | None = None) -> Iterator[tuple[str, str, int]]:
+    """Full scans with the rows that are expected, and sorts and temporary tables with the rows that go into them."""
+    if isinstance(node, list):
+        for one in node:
+            yield from _walk(one, around)
+    if not isinstance(node, dict):
+        return
+    # MySQL says so beside the tables, MariaDB puts them inside. A subquery's own result is none: it ends with its page.
+    if "query_block" not in node:
+        around = "temporary" if node.get("using_temporary_table") else "sort" if node.get("using_filesort") else around
+    for name, value in node.items():
+        if name == "table" and isinstance(value, dict):
+            table, rows = str(value.get("table_name", "?")), int(value.get(_ROWS) or value.get("rows") or 0)
+            if value.get("access_type") in ("ALL", "index"):
+                yield "scan", table, rows
+            if around is not None:
+                yield around, table, rows
+            yield from _walk({k: v for k, v in value.items() if isinstance(v, dict | list)})
+        elif name in ("filesort", "read_sorted_file", "temporary_table"):
+            # MariaDB answers an ORDER BY of a GROUP BY out of the temporary table; the sort is the smaller part.
+            yield from _walk(value, "temporary" if name == "temporary_table" else "sort")
+        else:
+            yield from _walk(value, around)
+
+
+def _of_sqlite(conn: sa.Connection, statement: str, parameters: Any) -> list[Fault]:
+    """SQLite tells no numbers, so every scan counts as one of very many rows; what is sorted is seen on the others."""
+    if statement.startswith("INSERT") and "SELECT" not in statement:
+        return []
+    cursor = conn.connection.cursor()
+    try:
+        steps = [row[3].split() for row in cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()]
+    finally:
+        cursor.close()
+    # Names that begin with "page" are of subqueries that end with their page.
+    scanned = [words[1] for words in steps if words[0] == "SCAN" and not words[1].startswith("page")]
+    return [Fault("scan", table, MANY, statement) for table in scanned]

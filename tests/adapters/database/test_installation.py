@@ -1,0 +1,68 @@
+"""The database by hand, as docs/deployment.md says, word by word: its users are made before their tables are."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pymysql
+import pytest
+
+from tests.support.sql_server import SqlServer
+
+DOCS = Path(__file__).parents[3] / "docs"
+SECTION = "## An installation by hand"
+
+
+def block(page: str, section: str, language: str) -> list[str]:
+    """The lines of the first code block of a section."""
+    text = (DOCS / page).read_text()
+    found = re.search(rf"```{language}\n(.*?)```", text[text.index(f"\n{section}\n") :], re.S)
+    assert found is not None
+    return found[1].splitlines()
+
+
+def here(statement: str) -> str:
+    """For a server on loopback: a user of any host would not be taken before its anonymous one."""
+    return statement.removesuffix(";").replace("@'%'", "@'127.0.0.1'")
+
+
+@pytest.fixture
+def installed(server: SqlServer) -> Iterator[SqlServer]:
+    try:
+        for statement in block("deployment.md", SECTION, "sql"):
+            server.execute(here(statement))
+        yield server
+    finally:
+        server.execute("DROP DATABASE IF EXISTS lifecycle")
+        for user in ("owner", "services"):
+            server.execute(f"DROP USER IF EXISTS {user}@'127.0.0.1'")
+
+
+def test_owner_and_services_have_what_they_need_and_no_more(installed: SqlServer) -> None:
+    typed = block("deployment.md", SECTION, "bash")
+    addresses = [shlex.split(line)[-1] for line in typed]
+
+    def crawlctl(words: list[str]) -> subprocess.CompletedProcess[str]:
+        place = f"127.0.0.1:{installed.port}"
+        asked = [word.replace("DATABASE-HOST:3306", place) for word in words]
+        command = [sys.executable, "-m", "crawler_lifecycle.cli", *asked]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    upgraded = crawlctl(shlex.split(typed[0])[1:])
+    assert upgraded.returncode == 0, upgraded.stderr
+    for grant in block("security.md", "## The database's users", "sql"):
+        installed.execute(here(grant))
+    for words in (shlex.split(typed[1])[1:], ["db", "upgrade", "--url", addresses[1]]):
+        done = crawlctl(words)
+        assert done.returncode == 0, (words, done.stderr)
+    password = re.findall(r"services:([^@]+)@", addresses[1])[0]
+    services = pymysql.connect(
+        host="127.0.0.1", port=installed.port, user="services", password=password, database="lifecycle"
+    )
+    with services, services.cursor() as cursor, pytest.raises(pymysql.err.MySQLError, match="denied"):
+        cursor.execute("CREATE TABLE mine (id INT)")

@@ -1,0 +1,380 @@
+"""Every statement of the store is explained among 20,000 runs and 110,000 tasks: none may read or sort them all.
+
+The statements are not listed here. Every method of the port is called in the lives below, and whatever it sends is
+explained just before it is sent; a method that no life calls fails a test of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
+from crawler_lifecycle.adapters.database.schema.tables import metadata, outbox_event, run_history, task_history
+from crawler_lifecycle.domain.audit import AuditFinding, AuditReport, FindingKind
+from crawler_lifecycle.domain.corrections import CorrectionKind
+from crawler_lifecycle.domain.errors import NotInThisState
+from crawler_lifecycle.domain.retention import RetentionState
+from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus
+from crawler_lifecycle.ports import Correction, Counted, Details, Fence, LostRun, Store, TaskRecord
+from tests.adapters.database.plans import Plans
+from tests.contracts.store.world import OTHER, OWNER, START, Clock, World, closed, request, seen
+from tests.support.databases import wait_patiently
+from tests.support.filling import (
+    COMMON_TAG,
+    FILLED_FROM,
+    RARE_TAG,
+    analyze,
+    fill_records,
+    fill_runs,
+    fill_tasks,
+)
+from tests.support.servers import EXPLAINED, empty_database
+from tests.support.store_ports import behind, methods
+
+pytestmark = pytest.mark.timeout(1800)  # the module's databases are filled in the time of its first test
+RUNS, EACH, LARGE = 20_000, 5, 10_000
+
+#: (method, what, table) -> why it may.
+MAY = {
+    ("list_runs", "scan", "run_history"): "the newest runs are read in the order of the key, until a page is full",
+    ("last_audit", "scan", "audit_report"): "the newest report is read in the order of the key",
+    ("record_audit", "scan", "audit_report"): "the oldest reports are read in the order of the key, 100 of them",
+    ("found_state", "sort", "task_history"): "a look compares all unsettled tasks of its run, and needs them all",
+    ("record_look", "sort", "task_history"): "a look compares all unsettled tasks of its run, and needs them all",
+    ("cancel_queued", "sort", "task_history"): "all queued tasks of the run are cancelled, and read for that",
+    ("count_tasks", "temporary", "task_history"): "the few statuses of one run are counted out of the index alone",
+    ("places", "temporary", "task_history"): "a run has one place, or two after a namespace was made anew",
+    ("resumption", "temporary", "task_history"): "the few notes of one resumed run are counted, for one screen",
+    ("ended_groups", "temporary", "task_history"): "once at the end of a run, into as many groups as it has outcomes",
+    ("end_run", "temporary", "task_history"): "once at the end of a run, into as many groups as it has outcomes",
+    ("requeue_ended", "temporary", "task_history"): "once in an attempt; a table is copied from itself through another",
+}
+
+
+class Watched:
+    """A port that says which of its methods is being called."""
+
+    def __init__(self, port: Any, plans: Plans, called: set[str]) -> None:
+        self._port = port
+        self._plans = plans
+        self._called = called
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._port, name)
+
+        def call(*args: object, **named: object) -> Any:
+            self._plans.doing = name
+            self._called.add(name)
+            return method(*args, **named)
+
+        return call
+
+
+@dataclass
+class Filled:
+    """A database full of ended runs, and one live run of 10,000 tasks."""
+
+    store: SqlStore
+    clock: Clock
+    large: Fence
+
+
+def _fill(url: str) -> Filled:
+    upgrade(url)
+    clock = Clock()
+    store = open_store(url, clock=clock, told=lambda news: None)
+    with store.database.writer.begin() as connection:
+        first = fill_runs(connection, RUNS)
+        fill_tasks(connection, first, RUNS, EACH)
+        fill_records(connection, first, RUNS)
+    row, _ = store.initiation.reserve_run(request(tags=["large"], flow_id="flow-0"), "large", [{}] * LARGE)
+    handle = store.initiation.claim_run(RunRequest(run_id=row.run_id), OWNER, closed)
+    with store.database.writer.begin() as connection:
+        analyze(connection, list(metadata.tables))
+    return Filled(store, clock, Fence(handle.run_id, handle.attempt, OWNER.first_run_id, handle.run_uid))
+
+
+@pytest.fixture(scope="module", params=EXPLAINED)
+def explained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Plans, set[str]]]:
+    """The plans of everything that the lives below send, and the methods they called."""
+    file = tmp_path_factory.mktemp("plans") / "state.db"
+    with pytest.MonkeyPatch.context() as patch, empty_database(request.param, file) as url:
+        wait_patiently(patch)
+        yield _explain(url)
+
+
+def _explain(url: str) -> tuple[Plans, set[str]]:
+    filled, plans = _fill(url), Plans()
+    called: set[str] = set()
+    watched = behind(filled.store, lambda port: Watched(port, plans, called))
+    try:
+        with plans.watching(filled.store.database.engine):
+            large_life(watched, filled)  # type: ignore[arg-type]
+            short_lives(World(watched, filled.clock))  # type: ignore[arg-type]
+            readers(watched, filled)  # type: ignore[arg-type]
+            audits(watched, filled)  # type: ignore[arg-type]
+            clearing(watched, filled)  # type: ignore[arg-type]
+            plans.doing = "control"
+            with filled.store.database.reading() as connection:
+                for statement in SLOW:
+                    connection.execute(statement).all()
+    finally:
+        filled.store.close()
+    return plans, called
+
+
+def large_life(store: Store, filled: Filled) -> None:
+    """A run of 10,000 tasks: deployed in pages, looked at, grown, stopped, ended, resumed."""
+    world, fence, now = World(store, filled.clock), filled.large, filled.clock.now
+    world.deploy(fence, limit=500)
+    store.additions.add_tasks(fence.run_id, "more", [{"a": "1"}] * 500)
+    store.additions.add_tasks(fence.run_id, "more", [{"a": "1"}] * 500)
+    tasks = [task for task in store.looks.found_state(fence).tasks if task.status is TaskStatus.PENDING]
+    world.stage(fence, [seen(t, Phase.EXECUTING, now, changed_at=now, uid=t.uid) for t in tasks])
+    store.looks.staged(fence)
+    store.live_counters.record_counts(
+        fence.run, [Counted(fence.run, t.attempt, t.index, Counters(5)) for t in tasks[:500]]
+    )
+    store.looks.save_details(fence, [Details(t.task_id, "log") for t in tasks])
+    store.looks.apply_details(fence)
+    store.looks.apply_findings(fence, "look")
+    store.deployment.mark_started(fence, now)
+    store.stops.record_stop(fence.run_id, world.stop(), "s1")
+    store.stops.record_stop(fence.run_id, world.stop(force=True), "s1")
+    store.stops.cancel_queued(fence, now)
+    store.stops.unstopped(fence, False)
+    store.stops.unstopped(fence, True)
+    store.stops.unstopped(fence, True, START)
+    store.stops.last_asked(fence.run_id)
+    store.stops.mark_stopping(fence, [t.task_id for t in tasks])
+    store.stops.acted_on_stop(fence, now)
+    world.finish(fence)
+    store.exports.record_export(fence, "done", None, None)
+    second = world.resume(fence)
+    world.deploy(second, limit=500)
+    offered, _ = store.deployment.offer_tasks(second, 500, None, now, "a place")
+    store.deployment.withdraw_offer(second, offered, now)
+    store.deployment.refuse_queued(second, "no room")
+
+
+def short_lives(world: World) -> None:
+    """What the large life does not come by."""
+    store = world.store
+    fence = world.run("short", tasks=3)
+    store.initiation.set_property(fence.run_id, 1, "a", "b")
+    store.initiation.set_property(fence.run_id, 1, "a", "c")
+    store.deployment.note_waiting(fence, "quota")
+    store.looks.record_look_error(fence, "403")
+    world.deploy(fence, limit=1, state="deferred")
+    world.deploy(fence, limit=2)
+    [task] = store.tasks.list_tasks(fence.run_id, limit=1)
+    about = Correction(CorrectionKind.REPAIR, "INITIALIZING", "PROCESSING")
+    store.corrections.record_corrections(
+        fence.run_id, [about, Correction(CorrectionKind.LATE, "LOST", "FAILED", task.task_id)]
+    )
+    store.events.append_event(fence, "run.started", f"{fence.run_id}/1/run.started", {})
+    with suppress(NotInThisState):
+        world.end(fence)
+    store.initiation.resume_run(RunRequest(run_id=fence.run_id), "w2", fence.attempt)
+    store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
+    store.initiation.reserve_run(request(), "reserved")
+
+
+def adopted(store: Store, filled: Filled) -> None:
+    """A run that no row knows, twice, and once more with a task that its row does not know."""
+    run, owner = RunRef(store.run_numbers.newest_run_id() + 2, "ad" * 16), OTHER
+    tasks = [TaskRecord(index, 1, 10**9 + index, "services", {}, {}, f"c-{index}", f"u-{index}") for index in range(3)]
+    lost = LostRun(run, 1, "lost", request(tags=["a"]), True, owner, tasks[:2], "local", 4)
+    for one in (lost, lost, replace(lost, tasks=tasks)):
+        store.adoption.adopt_run(one)
+
+
+def readers(store: Store, filled: Filled) -> None:
+    """Every reader, with every filter and with those that people combine."""
+    run_id = filled.large.run_id
+    store.runs.get_run(run_id)
+    store.runs.find_run("filled-77")
+    store.runs.request_of(run_id)
+    for wanted in FILTERS:
+        store.runs.list_runs(**wanted)
+        store.runs.list_runs(**wanted, before_run_id=RUNS // 2)
+    store.tasks.list_tasks(run_id)
+    store.tasks.list_tasks(run_id, after_task_id=RUNS * EACH + 500, superseded=True)
+    store.tasks.task_page(run_id, [TaskStatus.SUCCEEDED, TaskStatus.CANCELLED], after_index=500)
+    store.tasks.count_tasks(run_id)
+    store.deployment.places(run_id)
+    store.deployment.ended_groups(run_id)
+    store.runs.transitions(run_id)
+    store.runs.transitions(7, after_seq=5)
+    store.corrections.list_corrections(run_id)
+    store.corrections.list_corrections(after_id=100)
+    store.corrections.list_corrections(kind="late", after_id=100)
+    store.corrections.list_corrections(run_id, kind="killed")
+    store.corrections.correction_summary(FILLED_FROM + timedelta(minutes=RUNS - 500))
+    store.runs.cancellations(run_id)
+    store.runs.resumption(run_id)
+    store.exports.list_exports(run_id)
+    store.runs.properties(run_id)
+    store.events.deliveries(run_id)
+    store.tasks.log_tail(77)
+    store.events.find_event("filled/77")
+    store.events.get_event(77)
+    store.events.last_event(run_id, "run.ended")
+    store.events.last_event_seq()
+    store.events.events_after(100)
+    store.events.events_after(100, run_id=run_id)
+    store.events.record_delivery(77, "events", "refused")
+    store.events.record_delivery(77, "pusher", None)
+    store.sweep.unowned_runs(START + timedelta(days=1))
+    store.sweep.unheard_stops(START + timedelta(days=1))
+    store.wake_ups.wake_targets(range(1, 501))
+    store.health.ping()
+
+
+def audits(store: Store, filled: Filled) -> None:
+    """Everything that an audit asks and keeps."""
+    run_id, since = filled.large.run_id, FILLED_FROM + timedelta(days=1)
+    store.audits.open_runs()
+    store.audits.open_runs(after_run_id=RUNS // 2, limit=200)
+    page = store.audits.ended_runs(since, limit=200)
+    store.audits.ended_runs(since, (page[-1].ended_at, page[-1].run_id), limit=200)
+    store.audits.ended_run(page[0].run_id)
+    store.overdue.overdue_runs(START + timedelta(days=1))
+    store.overdue.overdue_runs(START + timedelta(days=1), (START, 7))
+    store.overdue.overdue_looks(START + timedelta(days=1))
+    store.tasks.recorded_tasks([(run_id, index, 1) for index in range(500)] + [(n, 0, 1) for n in range(1, 200)])
+    store.audits.unproved_ends([run.run_id for run in page] + [run_id], since)
+    store.audits.existing_runs(range(1, 500))
+    store.run_numbers.begin_run_ids_above(store.run_numbers.newest_run_id() + 1)
+    adopted(store, filled)
+    found = [AuditFinding(f"orphan/{n}", FindingKind.ORPHAN, "it executes", n) for n in range(200)]
+    store.findings.note_findings(found)
+    store.findings.note_findings(found)
+    store.findings.note_repair("orphan/7", "ended")
+    store.findings.audit_findings()
+    store.findings.forget_findings(["orphan"], filled.clock.forward(1))
+    report = AuditReport("a1", filled.clock.now, filled.clock.now, repair=True)
+    store.findings.record_audit(report)
+    store.findings.record_audit(report)
+    store.findings.last_audit()
+    store.findings.last_audit("a1")
+
+
+def clearing(store: Store, filled: Filled) -> None:
+    """Everything that the clearing of storage asks and keeps: of a page of runs, and of one that is old."""
+    page = store.file_retention.kept_runs(range(1, 501))
+    old = next(run for run in page if run.ended_at is not None)
+    row = store.runs.get_run(old.run_id)
+    assert row is not None
+    fence = Fence(old.run_id, old.attempt, row.owner_run_id or "", old.run_uid)
+    store.exports.record_export(fence, "exported", None, None)
+    store.exports.begin_export(fence)
+    before = filled.clock.forward(86_400)
+    assert store.file_retention.give_up_files(old.run_id, before, lambda: None) == (RetentionState.OLD, old.attempt)
+    store.file_retention.note_files_removed(old.run_id, old.attempt)
+    assert store.file_retention.give_up_files(old.run_id, before, lambda: None) == (RetentionState.REMOVED, old.attempt)
+
+
+LIVE = [status.value for status in RunStatus if not status.terminal]
+FILTERS: list[dict[str, Any]] = [
+    {},
+    {"status": ["COMPLETED"]},
+    {"status": ["FAILED", "COMPLETED"]},
+    {"status": LIVE},
+    {"stage": Stage.COMPLETION.value},
+    {"stage": Stage.DEPLOYMENT.value},
+    {"crawler": "crawler-7"},
+    {"crawler": "nobody"},
+    {"trigger": "manual"},
+    {"outcome": "memory_exceeded"},
+    {"flow_id": "flow-200"},
+    {"tag": RARE_TAG},
+    {"tag": COMMON_TAG},
+    {"tag": "nobody"},
+    {"created_from": FILLED_FROM + timedelta(days=10)},
+    {"created_from": START + timedelta(days=365)},
+    {"created_until": FILLED_FROM + timedelta(days=1)},
+    {"created_from": FILLED_FROM + timedelta(days=3), "created_until": FILLED_FROM + timedelta(days=4)},
+    {"crawler": "crawler-7", "status": ["FAILED"]},
+    {"crawler": "crawler-7", "status": LIVE},
+    {"crawler": "crawler-7", "outcome": "memory_exceeded"},
+    {"crawler": "crawler-7", "created_from": FILLED_FROM + timedelta(days=10)},
+    {"flow_id": "flow-200", "status": ["COMPLETED"]},
+    {"status": ["FAILED"], "created_until": FILLED_FROM + timedelta(days=1)},
+    {"status": ["FAILED"], "trigger": "manual"},
+    {"stage": Stage.COMPLETION.value, "trigger": "manual"},
+    {"tag": RARE_TAG, "status": ["FAILED"]},
+    {"tag": COMMON_TAG, "crawler": "crawler-7"},
+    {"tag": COMMON_TAG, "status": ["COMPLETED"]},
+]
+
+
+#: Statements that do not stay fast, so that the test can tell.
+SLOW = (
+    sa.select(run_history.c.run_id).where(run_history.c.cause == "x"),
+    sa.select(task_history.c.task_id).where(task_history.c.node == "x").limit(1),
+    sa.select(outbox_event.c.seq).where(outbox_event.c.run_id > 7).order_by(outbox_event.c.created_at).limit(1),
+)
+
+
+def test_nothing_reads_or_sorts_everything(explained: tuple[Plans, set[str]]) -> None:
+    plans, _ = explained
+    unexpected = [f"{key}: {fault}" for key, fault in plans.faults.items() if key not in MAY and key[0] != "control"]
+    assert not unexpected, "\n".join(unexpected)
+    assert len(plans.statements) > 100
+
+
+def test_what_does_not_stay_fast_is_seen(explained: tuple[Plans, set[str]]) -> None:
+    seen = {(kind, table) for method, kind, table in explained[0].faults if method == "control"}
+    assert seen >= {("scan", "run_history"), ("scan", "task_history")}
+    # SQLite does not tell how much it sorts.
+    if any("%(" in statement for statement in explained[0].statements):
+        assert ("sort", "outbox_event") in seen
+
+
+def test_every_method_of_the_port_was_explained(explained: tuple[Plans, set[str]]) -> None:
+    assert methods().keys() - explained[1] == set()
+
+
+#: What may be changed of tables that are only appended to.
+LEDGER = ("correction", "status_transition", "cancellation_log")
+
+
+def rewrites(statement: str) -> bool:
+    """Whether the statement would change or delete what the ledger says."""
+    words = re.sub(r"\s+", " ", statement).strip()
+    tables = [table for table in LEDGER if re.search(rf"\b{table}\b", words)]
+    if not tables or words.upper().startswith("SELECT"):
+        return False
+    if re.match(r"INSERT INTO", words, re.I):
+        return "ON DUPLICATE KEY" in words.upper() or "ON CONFLICT" in words.upper()
+    return not re.match(r"UPDATE cancellation_log SET acted_at ?= ?\S+ WHERE ", words)
+
+
+@pytest.mark.parametrize("statement", [
+    "UPDATE correction SET kind=%(kind)s WHERE id = 1", "DELETE FROM status_transition", "REPLACE INTO correction (id)",
+    "UPDATE cancellation_log SET acted_at=?, requested_by=? WHERE id = 1", "INSERT OR REPLACE INTO correction (id)",
+    "UPDATE task_history AS t FROM correction SET x = 1", "INSERT INTO correction (id) ON CONFLICT (id) DO NOTHING",
+    "DELETE x FROM correction AS x", "TRUNCATE status_transition",
+])  # fmt: skip
+def test_a_statement_that_rewrites_the_ledger_is_seen(statement: str) -> None:
+    assert rewrites(statement)
+
+
+def test_the_ledger_is_only_ever_appended_to(explained: tuple[Plans, set[str]]) -> None:
+    statements = explained[0].statements
+    assert [statement for statement in statements if rewrites(statement)] == []
+    for table in LEDGER:
+        assert any(re.match(rf"INSERT INTO {table}\b", statement) for statement in statements), table

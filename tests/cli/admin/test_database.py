@@ -1,0 +1,74 @@
+"""``crawlctl db``: every state of a database is answered in words, and nothing is changed that should not be."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.adapters.database import head_version
+
+pytestmark = pytest.mark.processes
+
+
+def db(url: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """``crawlctl db …`` on this database."""
+    command = [sys.executable, "-m", "crawler_lifecycle.cli.main", "db", *words]
+    env = {**os.environ, "LIFECYCLE_DATABASE__URL": url}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_an_empty_database_becomes_current_and_stays_so(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'new' / 'runs.db'}"
+    assert "empty ->" in db(url, "upgrade").stderr
+    assert "already" in db(url, "upgrade").stderr
+    assert db(url, "check").returncode == 0
+    assert db(url, "current").stdout.strip() == head_version()
+    assert json.loads(db(url, "current", "-o", "json").stdout) == {"schema": head_version(), "needed": head_version()}
+
+
+@pytest.mark.parametrize("verb", ["check", "upgrade"])
+def test_a_newer_database_is_left_alone(tmp_path: Path, verb: str) -> None:
+    file = tmp_path / "runs.db"
+    url = f"sqlite:///{file}"
+    db(url, "upgrade")
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        connection.execute("UPDATE schema_compatibility SET works_from = '9998'")
+    done = db(url, verb)
+    assert done.returncode == 4
+    assert "9999" in done.stderr
+    assert "newer version made it" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert db(url, "current").stdout.strip() == "9999"
+
+
+@pytest.mark.parametrize("verb", ["check", "upgrade"])
+def test_a_newer_database_that_still_serves_this_version_is_right(tmp_path: Path, verb: str) -> None:
+    """A deployment that was rolled back finds the schema of the version that was given up."""
+    file = tmp_path / "runs.db"
+    url = f"sqlite:///{file}"
+    db(url, "upgrade")
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    done = db(url, verb)
+    assert done.returncode == 0, done.stderr
+    assert f"9999, which is newer than this build's {head_version()} and still serves it" in done.stderr
+    assert db(url, "current").stdout.strip() == "9999"
+
+
+@pytest.mark.parametrize(("url", "code", "words"), [
+    ("mysql://x", 2, "LIFECYCLE_DATABASE__URL"),
+    ("mysql+pymysql://ann:secret@127.0.0.1:1/runs", 8, "cannot be used"),
+])  # fmt: skip
+def test_a_database_that_cannot_be_used_is_named(url: str, code: int, words: str) -> None:
+    done = db(url, "check")
+    assert (done.returncode, words in done.stderr) == (code, True), done.stderr
+    assert "secret" not in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,384 @@
+"""The doctor on a Kubernetes cluster: each thing that can be wrong is named with its cure, and nothing is changed."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from crawler_lifecycle import compose
+from crawler_lifecycle.adapters.kubernetes import labels, rbac
+from crawler_lifecycle.cli.doctor import cluster, cluster_objects, component
+from crawler_lifecycle.cli.doctor.line import Line
+from crawler_lifecycle.cli.doctor.report import Context
+from crawler_lifecycle.cli.doctor.sources import Sources
+from crawler_lifecycle.cli.doctor.verb import _checks, _here
+from crawler_lifecycle.observability.redaction import Redactor
+from crawler_lifecycle.settings import Settings
+from tests.support.kube_api import Answer, FakeApiServer, Garbage, Silence
+from tests.support.kube_api.store import KINDS, NAMESPACES, PODS, Kind
+
+QUOTAS, ACCOUNTS, SECRETS, CLAIMS, PRIORITIES = (
+    next(kind for kind in KINDS if kind.plural == plural)
+    for plural in ("resourcequotas", "serviceaccounts", "secrets", "persistentvolumeclaims", "priorityclasses")
+)
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApiServer]:
+    """A cluster on which everything is as ``deploy/`` makes it."""
+    monkeypatch.chdir(tmp_path)
+    compose._api.cache_clear()
+    with FakeApiServer(tmp_path) as server:
+        server.store.update(NAMESPACES, ("", "crawls"), lambda found: found["metadata"].update(labels=RESTRICTED))
+        put(server, ACCOUNTS, "crawl", automountServiceAccountToken=False)
+        put(server, QUOTAS, "crawls", status={"hard": {"pods": "20"}, "used": {"pods": "3"}})
+        yield server
+    compose._api.cache_clear()
+
+
+def put(api: FakeApiServer, kind: Kind, name: str, **content: Any) -> None:
+    api.store.create(kind, ("crawls", name), {"metadata": {"name": name, "namespace": "crawls"}, **content})
+
+
+def look(api: FakeApiServer, **settings: Any) -> list[Line]:
+    """What the doctor finds."""
+    given = {"kind": "kubernetes", "kubeconfig": api.kubeconfig(), "read_s": 1.0} | settings
+    known = Settings.model_validate({"cluster": given})
+    lines = cluster.check_cluster(Context(known, Sources({}), Redactor(set())))
+    assert not [r for r in api.requests if r.method not in ("GET", "POST")], "who looks changes nothing"
+    assert all(one.cure for one in lines if one.level != "ok")
+    return [replace(one, text=one.text.replace(api.url, "https://cluster.test")) for one in lines]
+
+
+def of(lines: list[Line], check: str) -> list[tuple[str, str]]:
+    return [(one.level, one.text) for one in lines if one.check == check]
+
+
+def test_a_cluster_on_which_everything_is_right(api: FakeApiServer, snapshot: SnapshotAssertion) -> None:
+    lines = look(api)
+    assert [one.level for one in lines] == ["ok"] * len(lines)
+    assert [(one.check, one.text) for one in lines if one.check != "clock"] == snapshot
+    assert [one.check for one in lines].count("clock") == 1
+
+
+def test_the_local_cluster_is_not_asked_about(api: FakeApiServer) -> None:
+    assert look(api, kind="local") == []
+    assert api.requests == []
+
+
+def test_a_cluster_where_everything_is_wrong(api: FakeApiServer, snapshot: SnapshotAssertion) -> None:
+    api.store.update(NAMESPACES, ("", "crawls"), lambda found: found["metadata"].update(labels={}))
+    api.store.remove(ACCOUNTS, ("crawls", "crawl"))
+    api.store.update(QUOTAS, ("crawls", "crawls"), lambda found: found.update(status={"hard": {"pods": "0"}}))
+    for verb, resource in (
+        ("delete", "jobs"),
+        ("delete", "pods"),
+        ("watch", "pods"),
+        ("get", "pods/log"),
+        ("list", "events"),
+    ):
+        api.deny(verb, resource)
+    put(api, CLAIMS, "files", status={"phase": "Pending"}, spec={"accessModes": ["ReadWriteMany"]})
+    held(api, "ended", hours=3)
+    lines = look(api, pull_secrets=["registry"], volume_claim="files")
+    found = [(one.check, one.level, one.text, one.cure) for one in lines if one.check not in ("clock", "cluster")]
+    assert found == snapshot
+
+
+def held(api: FakeApiServer, name: str, *, hours: float) -> None:
+    at = (datetime.now(UTC) - timedelta(hours=hours)).isoformat()
+    own = {labels.MANAGED_BY: labels.MANAGER, labels.RUN: "7", labels.TASK: "0", labels.ATTEMPT: "1"}
+    state = {"name": labels.CONTAINER, "state": {"terminated": {"exitCode": 0, "finishedAt": at}}}
+    meta = {"name": name, "namespace": "crawls", "labels": own, "finalizers": [labels.FINALIZER]}
+    pod = {"metadata": meta, "spec": {}, "status": {"phase": "Succeeded", "containerStatuses": [state]}}
+    api.store.create(PODS, ("crawls", name), pod)
+
+
+# --- reaching it ---------------------------------------------------------------------------------------------------
+
+
+def test_nobody_listens(api: FakeApiServer, tmp_path: Path, closed_port: Callable[[], int]) -> None:
+    file = tmp_path / "gone"
+    file.write_text(api.kubeconfig().read_text().replace(api.url, f"http://127.0.0.1:{closed_port()}"))
+    ((level, text),) = of(look(api, kubeconfig=file), "cluster")
+    assert level == "bad"
+    assert "the Kubernetes API did not answer" in text
+
+
+def test_no_kubeconfig(api: FakeApiServer, tmp_path: Path) -> None:
+    ((level, text),) = of(look(api, kubeconfig=tmp_path / "none"), "cluster")
+    assert (level, "is no file" in text) == ("bad", True)
+
+
+def test_the_cluster_does_not_know_us(api: FakeApiServer) -> None:
+    api.tokens = set()
+    ((level, text),) = of(look(api), "cluster")
+    assert (level, "does not know us" in text) == ("bad", True)
+
+
+def test_a_cluster_that_falls_silent_says_so_once_for_each_question(api: FakeApiServer) -> None:
+    api.faults.add("GET", "resourcequotas", Silence(60), times=None)
+    lines = look(api, read_s=3)  # every other question is answered sooner on any machine
+    assert [one.level for one in lines if one.check == "cluster"] == ["ok", "bad"]
+    assert of(lines, "account")[0][0] == "ok", "one silence hides nothing else"
+
+
+class Off:
+    """The API of a server whose clock is off."""
+
+    def __init__(self, api: Any, skew_s: float) -> None:
+        self._api, self.skew_s = api, skew_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._api, name)
+
+
+@pytest.mark.parametrize(("off", "level"), [(0.0, "ok"), (-3.0, "warn"), (5.0, "bad")])
+def test_a_clock_that_is_off(api: FakeApiServer, monkeypatch: pytest.MonkeyPatch, off: float, level: str) -> None:
+    build = compose.build_api
+    monkeypatch.setattr(compose, "build_api", lambda settings: Off(build(settings), off))
+    ((found, text),) = of(look(api), "clock")
+    assert found == level
+    assert "the Kubernetes API" in text
+
+
+# --- the namespace -------------------------------------------------------------------------------------------------
+
+
+def test_no_namespace(api: FakeApiServer) -> None:
+    lines = look(api, namespace="night")
+    assert of(lines, "namespace") == [("bad", "the cluster has no namespace 'night'")]
+    cure = str(lines[-2].cure)
+    assert "apply your overlay of deploy/" in cure
+    assert "Secrets and claims" in cure, "they are in no overlay"
+    assert of(lines, "rights") == [], "nothing further can be said about it"
+
+
+def test_a_namespace_on_its_way_out(api: FakeApiServer) -> None:
+    api.store.update(NAMESPACES, ("", "crawls"), lambda found: found["status"].update(phase="Terminating"))
+    (line,) = [one for one in look(api) if one.check == "namespace"]
+    assert (line.level, "is being deleted" in line.text) == ("bad", True)
+    assert "crawlctl cluster release --namespace crawls" in str(line.cure)
+
+
+def test_a_namespace_that_is_not_ours_to_read(api: FakeApiServer) -> None:
+    api.deny("get", "namespaces")
+    assert of(look(api), "namespace")[0][0] == "warn"
+
+
+# --- rights --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("right", sorted({one for role in rbac.ROLES.values() for one in role}), ids=str)
+def test_each_missing_right_is_named_with_the_roles_that_grant_it(api: FakeApiServer, right: rbac.Right) -> None:
+    api.deny(right.verb, right.resource, right.name or ("crawls" if right.resource == "namespaces" else None))
+    exactly = re.compile(rf"{re.escape(str(right))}(,|:| in )")  # and not the same of another group
+    lines = [one for one in look(api) if one.check == "rights" and exactly.search(one.text)]
+    roles = {name for name, granted in rbac.ROLES.items() if right in granted}
+    assert {name for name in roles if any(f"(Role {name}" in str(one.cure) for one in lines)} == roles
+    expected = {"warn"} if right in rbac.DISPENSABLE else {"bad"}
+    assert {one.level for one in lines} == expected
+
+
+def test_a_component_asks_for_its_own_rights_only(api: FakeApiServer) -> None:
+    me = b'{"kind": "SelfSubjectReview", "status": {"userInfo": {"username": "system:serviceaccount:x:gateway"}}}'
+    api.faults.add("POST", "selfsubjectreviews", Garbage(me), times=None)
+    api.deny("delete", "jobs")
+    assert of(look(api), "rights") == [("ok", "gateway has its rights, as system:serviceaccount:x:gateway")]
+    api.deny("get", "pods/log")
+    ((level, text),) = of(look(api), "rights")
+    assert (level, text) == ("bad", "gateway: system:serviceaccount:x:gateway may not get pods/log in crawls")
+
+
+def in_the_pod_of(api: FakeApiServer, account: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = {"username": f"system:serviceaccount:crawler-lifecycle:{account}"}
+    who = json.dumps({"kind": "SelfSubjectReview", "status": {"userInfo": user}})
+    api.faults.add("POST", "selfsubjectreviews", Garbage(who.encode()), times=None)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+
+
+@pytest.mark.parametrize("account", list(component.USES))
+def test_in_a_components_pod_what_it_cannot_reach_is_not_checked(
+    api: FakeApiServer, monkeypatch: pytest.MonkeyPatch, account: str
+) -> None:
+    """Otherwise it would end badly in every pod: the network lets none of them reach everything."""
+    in_the_pod_of(api, account, monkeypatch)
+    known = Settings.model_validate({"cluster": {"kind": "kubernetes", "kubeconfig": api.kubeconfig()}})
+    every = _checks()
+    chosen, (line,) = _here(every, Context(known, Sources({}), Redactor(set())))
+    assert {check.name for check in chosen} == component.OWN | component.USES[account]
+    assert {check.name for check in every} > {check.name for check in chosen}
+    assert (line.check, line.level) == ("component", "ok")
+    assert line.text.startswith(f"this is {account}:")
+    assert [one for one in look(api) if one.level == "bad"] == []
+
+
+@pytest.mark.parametrize(("account", "level"), [("gateway", "ok"), ("worker-export", "ok"), ("worker-cluster", "warn")])
+def test_a_namespace_is_read_by_those_whose_role_says_so(
+    api: FakeApiServer, monkeypatch: pytest.MonkeyPatch, account: str, level: str
+) -> None:
+    in_the_pod_of(api, account, monkeypatch)
+    api.deny("get", "namespaces")
+    assert [found for found, _ in of(look(api), "namespace")] == [level]
+
+
+def test_anywhere_else_everything_is_checked(api: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Settings.model_validate({"cluster": {"kind": "kubernetes", "kubeconfig": api.kubeconfig(), "read_s": 1.0}})
+    context = Context(known, Sources({}), Redactor(set()))
+    every = _checks()
+    assert _here(every, context) == (every, ())
+    assert api.requests == [], "nobody is asked who we are"
+    in_the_pod_of(api, "somebody-else", monkeypatch)
+    assert _here(every, context) == (every, ())
+    api.faults.add("POST", "selfsubjectreviews", Answer(500), times=None)
+    assert _here(every, context) == (every, ())
+    assert _here(every, Context(None, Sources({}), Redactor(set()))) == (every, ())
+
+
+def test_who_has_no_rights_misses_none(api: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_the_pod_of(api, "worker-export", monkeypatch)
+    api.deny("list", "pods")
+    ((level, text),) = of(look(api), "rights")
+    assert level == "ok"
+    assert text == "worker-export has none and needs none, as system:serviceaccount:crawler-lifecycle:worker-export"
+
+
+@pytest.mark.parametrize("account", rbac.RIGHTLESS)
+def test_a_pod_without_a_token_is_known_by_its_name(
+    api: FakeApiServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, account: str
+) -> None:
+    """It asks the cluster nothing, so there is nothing wrong when it cannot."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setattr(component, "TOKEN", tmp_path / "token")
+    monkeypatch.setattr(socket, "gethostname", lambda: f"{account}-5c689d88bb-x7kqz")
+    known = Settings.model_validate({"cluster": {"kind": "kubernetes"}})
+    assert component.component(known) == account
+    text = f"{account} asks the cluster nothing, and has no token for it"
+    assert of(look(api, kubeconfig=None), "cluster") == [("ok", text)]
+    assert api.requests == []
+    monkeypatch.setattr(socket, "gethostname", lambda: f"{account}s-machine")
+    assert component.component(known) is None
+    monkeypatch.setattr(socket, "gethostname", lambda: "worker-cluster-5c689d88bb-x7kqz")
+    assert component.component(known) is None
+    assert of(look(api, kubeconfig=None), "cluster")[0][0] == "bad", "this one needs its token"
+
+
+def test_an_old_cluster_keeps_our_name_to_itself(api: FakeApiServer) -> None:
+    api.faults.add("POST", "selfsubjectreviews", Answer(404), times=None)
+    assert of(look(api), "rights") == [("ok", "the rights of every component are there, as whoever we are")]
+
+
+# --- room, and what pods refer to ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hard", "used", "level"),
+    [
+        ({"pods": "20"}, {"pods": "17"}, None),
+        ({"pods": "20"}, {"pods": "18"}, "warn"),
+        ({"pods": "20"}, {"pods": "20"}, "warn"),
+        ({"pods": "0"}, {}, "bad"),
+        ({"requests.memory": "1Gi"}, {"requests.memory": "512Mi"}, None),
+        ({"requests.memory": "1Gi"}, {"requests.memory": "1000Mi"}, "warn"),
+        ({"requests.cpu": "2"}, {"requests.cpu": "1950m"}, "warn"),
+        ({"limits.cpu": "0"}, {"limits.cpu": "0"}, "bad"),
+        ({"services": "0", "count/deployments.apps": "0"}, {}, None),
+        ({"count/jobs.batch": "10"}, {"count/jobs.batch": "10"}, "warn"),
+        ({"pods": "many"}, {"pods": "1"}, None),
+    ],
+)
+def test_what_a_quota_leaves(hard: dict[str, str], used: dict[str, str], level: str | None) -> None:
+    lines = cluster_objects.quota_lines({"metadata": {"name": "q"}, "status": {"hard": hard, "used": used}})
+    assert [one.level for one in lines] == ([level] if level else [])
+
+
+def test_no_cure_takes_back_what_an_overlay_changed(api: FakeApiServer) -> None:
+    """The base has other quotas, networks and accounts than the overlay that was applied."""
+    api.store.update(QUOTAS, ("crawls", "crawls"), lambda found: found.update(status={"hard": {"pods": "0"}}))
+    api.store.remove(ACCOUNTS, ("crawls", "crawl"))
+    api.deny("delete", "jobs")
+    cures = [str(one.cure) for one in look(api) if one.level != "ok"]
+    assert len(cures) == 3
+    assert not [cure for cure in cures if "deploy/base/crawls" in cure]
+    assert any("kubectl edit resourcequota crawls -n crawls" in cure for cure in cures)
+
+
+def test_no_quota_at_all(api: FakeApiServer) -> None:
+    api.store.remove(QUOTAS, ("crawls", "crawls"))
+    assert of(look(api), "quota")[0][0] == "warn"
+
+
+@pytest.mark.parametrize(
+    ("claim", "level"),
+    [
+        ({"status": {"phase": "Bound"}, "spec": {"accessModes": ["ReadWriteMany"]}}, "ok"),
+        ({"status": {"phase": "Bound"}, "spec": {"accessModes": ["ReadWriteOnce"]}}, "warn"),
+        ({"status": {"phase": "Pending"}}, "warn"),
+        ({"status": {"phase": "Lost"}}, "bad"),
+        (None, "bad"),
+    ],
+)
+def test_the_volume(api: FakeApiServer, claim: dict[str, Any] | None, level: str) -> None:
+    if claim is not None:
+        put(api, CLAIMS, "files", **claim)
+    assert of(look(api, volume_claim="files"), "volume")[0][0] == level
+
+
+def test_priority_classes_of_settings_and_catalogue(api: FakeApiServer, tmp_path: Path) -> None:
+    (tmp_path / "crawlers.yaml").write_text(
+        "- {name: shops, kind: command, command: [x], image: a:1, kubernetes: {priority_class: theirs}}\n"
+    )
+    for name, value in (("crawls", -10), ("low", -11), ("none", 0)):
+        api.store.create(PRIORITIES, ("", name), {"metadata": {"name": name}, "value": value})
+    assert of(look(api, onetime_priority_class="crawls", scheduled_priority_class="low"), "priority") == [
+        (
+            "warn",
+            "priority class 'low' (LIFECYCLE_CLUSTER__SCHEDULED_PRIORITY_CLASS) is -11: below -10 the Cluster "
+            "Autoscaler adds no node for pods that wait, and takes nodes away under those that run",
+        ),
+        ("bad", "there is no priority class 'theirs' (crawler shops): no pod that names it can be made"),
+        ("ok", "priority class 'crawls' is -10"),
+    ]
+    api.deny("get", "priorityclasses")
+    [(level, text)] = of(look(api), "priority")
+    assert (level, text) == ("ok", "priority class 'theirs' is not ours to read")
+
+
+def test_pull_secrets_of_settings_and_catalogue(api: FakeApiServer, tmp_path: Path) -> None:
+    (tmp_path / "crawlers.yaml").write_text(
+        "- {name: shops, kind: command, command: [x], image: crawl.test/x, "
+        "kubernetes: {pull_secrets: [theirs, ours]}}\n"
+    )
+    put(api, SECRETS, "ours", type="kubernetes.io/dockerconfigjson")
+    assert of(look(api, pull_secrets=["ours"]), "pull secrets") == [
+        ("bad", "there is no image pull secret 'theirs' (crawler shops)")
+    ]
+    put(api, SECRETS, "theirs", type="Opaque")
+    assert "holds no login of a registry" in of(look(api), "pull secrets")[0][1]
+    api.deny("get", "secrets")
+    ((level, text),) = of(look(api), "pull secrets")
+    assert (level, text) == ("ok", "not ours to read, as it should be: theirs, ours")
+
+
+def test_a_service_account_that_mounts_its_token(api: FakeApiServer) -> None:
+    api.store.update(ACCOUNTS, ("crawls", "crawl"), lambda found: found.pop("automountServiceAccountToken"))
+    assert of(look(api), "account")[0][0] == "warn"
+
+
+def test_pods_that_ended_a_moment_ago_are_no_leftovers(api: FakeApiServer) -> None:
+    held(api, "fresh", hours=0.01)
+    assert of(look(api), "finalizers")[0][0] == "ok"
+    held(api, "old", hours=2)
+    ((level, text),) = of(look(api), "finalizers")
+    assert (level, text) == ("warn", "1 pod that ended long ago is still held by our finalizer (runs 7)")

@@ -1,0 +1,641 @@
+"""The doctor: what each finding means, that none hides another, and that looking changes nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import resource
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse, ListWorkersResponse
+
+from crawler_lifecycle.adapters.database import engine, head_version, upgrade
+from crawler_lifecycle.cli.doctor import clock, database, loading, machine, queues, report, services, sources, temporal
+from crawler_lifecycle.cli.doctor.line import Line
+from crawler_lifecycle.cli.doctor.report import Check, Context
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.gateway.access.tokens import new_token
+from crawler_lifecycle.observability.redaction import Redactor
+from crawler_lifecycle.settings import Settings
+from crawler_lifecycle.temporal import task_queues
+from crawler_lifecycle.temporal.server import Server
+from crawler_lifecycle.temporal.task_queues import Poller, Queue, Version
+from tests.cli.cli_support import GATEWAY, Crawlctl, Result
+from tests.cli.cli_world import Served, serve
+from tests.support.mariadb import MariaDb
+
+ROOT = Path(__file__).parents[3]
+SECRET = "correct-horse-battery"
+
+
+@pytest.fixture
+def doctor(crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, closed_port: Callable[[], int]) -> Any:
+    """Call ``crawlctl doctor`` where nothing of the machine's own set-up can be found."""
+    monkeypatch.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{closed_port()}")
+    monkeypatch.setenv("TEMPORAL_CONFIG_FILE", str(tmp_path / "none.toml"))
+    (tmp_path / "none.toml").write_text("")
+    monkeypatch.setenv("LIFECYCLE_SCHEDULER__URL", f"http://127.0.0.1:{closed_port()}")
+    monkeypatch.setenv("LIFECYCLE_GATEWAY__URL", f"http://127.0.0.1:{closed_port()}")
+    monkeypatch.setenv("LIFECYCLE_DATABASE__URL", f"sqlite:///{tmp_path}/runs.db")
+    monkeypatch.setenv("LIFECYCLE_ARCHIVE__URL", (tmp_path / "archive").as_uri())
+
+    def call(*words: str, **env: str) -> Result:
+        for name, value in env.items():
+            monkeypatch.setenv(name, value)
+        return crawlctl("doctor", "-o", "json", *words)
+
+    return call
+
+
+def found(result: Result, check: str) -> list[tuple[str, str]]:
+    """Level and text of the findings of a check."""
+    return [(one["level"], one["text"]) for one in result.json["checks"] if one["check"] == check]
+
+
+# --- the whole -----------------------------------------------------------------------------------------------------
+
+
+def test_a_machine_on_which_nothing_runs(doctor: Any, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    result = doctor()
+    assert result.code == 1
+    bad = {one["check"] for one in result.json["checks"] if one["level"] == "bad"}
+    assert bad == {"temporal", "schema", "scheduler", "gateway"}
+    assert all(one["cure"] for one in result.json["checks"] if one["level"] != "ok")
+    assert sorted(tmp_path.rglob("*")) == before, "who only looks leaves nothing behind"
+
+
+def test_fix_makes_the_schema(doctor: Any, tmp_path: Path) -> None:
+    assert found(doctor(), "schema")[0][0] == "bad"
+    assert found(doctor("--fix"), "schema") == [("ok", f"empty -> {head_version()}")]
+    assert found(doctor(), "schema") == [("ok", f"version {head_version()}, as this build needs it")]
+    with closing(sqlite3.connect(tmp_path / "runs.db")) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    newer = f"9999, which is newer than this build's {head_version()} and still serves it"
+    assert found(doctor("--fix"), "schema") == [("ok", f"version {newer}")]
+    with closing(sqlite3.connect(tmp_path / "runs.db")) as connection, connection:
+        connection.execute("UPDATE schema_compatibility SET works_from = '9999'")
+    assert found(doctor(), "schema")[0][0] == found(doctor("--fix"), "schema")[0][0] == "bad"
+
+
+def test_a_database_that_can_only_be_read_is_bad(doctor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.1)
+    upgrade(f"sqlite:///{tmp_path}/runs.db")
+    assert found(doctor(), "database")[0][0] == "ok"
+    with closing(sqlite3.connect(tmp_path / "runs.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        level, text = found(doctor(), "database")[1]
+    assert level == "bad"
+    assert "can be read, but not written" in text
+    assert "locked" in text
+
+
+def test_wrong_settings_are_named_and_the_rest_is_still_checked(doctor: Any) -> None:
+    result = doctor(LIFECYCLE_DATABASE__POOL_SIZE="many")
+    assert result.code == 1
+    assert "LIFECYCLE_DATABASE__POOL_SIZE" in found(result, "settings")[0][1]
+    assert found(result, "versions")[0][0] == "ok"
+    assert result.json["settings"] == []
+
+
+def test_the_value_of_a_misspelt_setting_is_not_shown(doctor: Any) -> None:
+    # Its name does not tell that it was meant to be a secret.
+    result = doctor(LIFECYCLE_GATEWAY__TOKN=SECRET, LIFECYCLE_GATEWAY__PASSPHRASE=f"{SECRET}2")
+    assert SECRET not in result.out + result.err
+    level, text = found(result, "settings")[0]
+    assert level == "bad"
+    assert "LIFECYCLE_GATEWAY__TOKN: no setting has this name" in text
+    assert "Extra inputs" not in text
+
+
+def test_every_setting_its_source_and_no_secret(doctor: Any, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(f'[worker]\nthreads = 3\n[pusher]\nsecret = "{SECRET}"\n')
+    result = doctor(
+        LIFECYCLE_CONFIG=str(config),
+        LIFECYCLE_GATEWAY__TOKEN=SECRET,
+        LIFECYCLE_DATABASE__URL=f"mysql://ann:{SECRET}@127.0.0.1:1/runs",
+        AWS_SECRET_ACCESS_KEY=SECRET,
+        AWS_REGION="eu-central-1",
+        lifecycle_cluster__slots="7",
+    )
+    assert SECRET not in result.out + result.err
+    known = {one["name"]: (one["value"], one["source"]) for one in result.json["settings"]}
+    assert set(sources.variables(Settings)) <= set(known)
+    assert known["LIFECYCLE_WORKER__THREADS"] == ("3", str(config))
+    assert known["LIFECYCLE_CLUSTER__SLOTS"] == ("7", "environment")
+    assert known["LIFECYCLE_CLUSTER__NAMESPACE"] == ("crawls", "default")
+    assert known["LIFECYCLE_PUSHER__SECRET"] == ("(set, not shown)", str(config))
+    assert known["LIFECYCLE_GATEWAY__TOKEN"] == ("(set, not shown)", "environment")
+    assert known["AWS_REGION"] == ("eu-central-1", "environment")
+    assert "ann" in known["LIFECYCLE_DATABASE__URL"][0]
+    assert known["AWS_SECRET_ACCESS_KEY"][0] == "(set, not shown)"
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        ("LIFECYCLE_DATABASE_URL", "did you mean LIFECYCLE_DATABASE__URL?"),
+        ("LIFECYCLE_WORKERS__THREADS", "did you mean LIFECYCLE_WORKER__THREADS?"),
+        ("lifecycle_crawler", "did you mean LIFECYCLE_CRAWLERS?"),
+        ("LIFECYCLE_SOMETHING_ELSE", "unset it"),
+    ],
+)
+def test_a_misspelt_setting_is_found(name: str, cure: str) -> None:
+    environment = {name: "x", "LIFECYCLE_DATABASE__URL": "x", "LIFECYCLE_WORKER": "{}", "OTHER": "x"}
+    lines = sources.check_variables(sources.Sources(environment))
+    assert [line.level for line in lines] == ["bad"]
+    assert name in lines[0].text
+    assert cure in str(lines[0].cure)
+
+
+def test_for_people(doctor: Any, crawlctl: Crawlctl) -> None:
+    result = crawlctl("doctor")
+    assert result.code == 1
+    assert "LIFECYCLE_CLUSTER__SLOTS" not in result.out
+    assert "\nbad   temporal " in result.out
+    assert "cure: start it (crawlctl dev" in result.out
+    assert "4 bad" in result.err
+    shown = crawlctl("doctor", "--settings").out
+    assert shown.index("\nbad   temporal ") < shown.index("LIFECYCLE_CLUSTER__SLOTS"), "checks come first"
+    assert crawlctl("doctor", "-o", "name").out.split() == ["temporal", "schema", "scheduler", "gateway"]
+    assert len(crawlctl("doctor", "-o", "jsonl").out.splitlines()) == len(doctor().json["checks"])
+    assert yaml.safe_load(crawlctl("doctor", "-o", "yaml").out)["summary"]["bad"] == 4
+
+
+def test_a_stack_of_dev_is_found_and_named(doctor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".crawl").mkdir()
+    known = {"database": f"sqlite:///{tmp_path}/other.db", "temporal": "127.0.0.1:9", "archive": None}
+    (tmp_path / ".crawl" / "dev.json").write_text(json.dumps(known))
+    assert "lifecycle.db" not in json.dumps(doctor().json["settings"]), "settings that name parts come first"
+    for name in ("DATABASE__URL", "SCHEDULER__URL", "ARCHIVE__URL"):
+        monkeypatch.delenv(f"LIFECYCLE_{name}")
+    monkeypatch.delenv("TEMPORAL_ADDRESS")
+    result = doctor()
+    source = {one["name"]: one["source"] for one in result.json["settings"]}["LIFECYCLE_DATABASE__URL"]
+    assert source == str(tmp_path / ".crawl" / "dev.json")
+    assert "127.0.0.1:9 cannot be reached" in found(result, "temporal")[0][1]
+
+
+def test_it_looks_where_this_stack_is(
+    doctor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed_port: Callable[[], int]
+) -> None:
+    ports = {name: closed_port() for name in ("scheduler", "gateway", "worker")}
+    known = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
+    state = tmp_path / "elsewhere" / "state"
+    state.mkdir(parents=True)
+    known |= {"archive": (state / "archive").as_uri(), "events": (state / "events.jsonl").as_uri()}
+    known |= {"database": f"sqlite:///{state}/lifecycle.db", "state": str(state / "cluster")}
+    (state / "dev.json").write_text(json.dumps(known))
+    monkeypatch.delenv("LIFECYCLE_GATEWAY__URL")
+    result = doctor("--state-dir", str(state))
+    assert {text.partition(" ")[0] for _, text in found(result, "ports")} == {f"127.0.0.1:{p}" for p in ports.values()}
+    assert [text.partition(" are free at ")[2].partition(" ")[0] for _, text in found(result, "disk")] == [str(state)]
+    shown = {one["name"]: (one["value"], one["source"]) for one in result.json["settings"]}
+    assert shown["LIFECYCLE_CLUSTER__STATE_DIR"] == (str(state / "cluster"), str(state / "dev.json"))
+
+
+def test_empty_values_are_shown_as_they_are() -> None:
+    def shown(value: object) -> str:
+        return sources._shown("LIFECYCLE_X", value, Redactor([SECRET]))
+
+    assert [shown(value) for value in (None, [], "", ["a b", "c"], Path("a b/c"), ["x" + SECRET])] == [
+        *("-", "[]", '""', '["a b", "c"]', "a b/c"),
+        '["' + Redactor([SECRET]).text("x" + SECRET) + '"]',
+    ]
+
+
+LOADED_IN_THREADS = """
+import sys
+from crawler_lifecycle.cli.doctor import loading, report, sources, verb
+from crawler_lifecycle.observability.redaction import Redactor
+from crawler_lifecycle.settings import Settings
+settings, checks = Settings.load(), verb._checks()
+loading.load(settings)
+before = set(sys.modules)
+list(report.run(checks, report.Context(settings, sources.Sources({}), Redactor([]), limit_s=3.0)))
+print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
+"""
+
+
+def test_packages_are_loaded_before_the_threads_of_checks_begin(
+    doctor: Any, tmp_path: Path, closed_port: Callable[[], int]
+) -> None:
+    nowhere = f"http://127.0.0.1:{closed_port()}"
+    env = {**os.environ, "AWS_ENDPOINT_URL": nowhere, "AWS_REGION": "eu-west-1", "PYTHONPATH": str(ROOT)}
+    env |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": SECRET, "LIFECYCLE_EVENTS__URL": "eventbridge://bus"}
+    env |= {"LIFECYCLE_ARCHIVE__URL": "s3://bucket", "LIFECYCLE_PUSHER__APP_ID": "1", "LIFECYCLE_PUSHER__KEY": "key"}
+    env |= {"LIFECYCLE_PUSHER__SECRET": SECRET, "LIFECYCLE_PUSHER__HOST": "127.0.0.1"}
+    command = [sys.executable, "-c", LOADED_IN_THREADS]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=True)
+    ours = {
+        "crawler_lifecycle",
+        "boto3",
+        "botocore",
+        "httpx",
+        "httpcore",
+        "anyio",
+        "pusher",
+        "sqlalchemy",
+        "temporalio",
+    }
+    assert not ours & set(done.stdout.split())
+
+
+def test_what_is_loaded_before_the_checks_exists() -> None:
+    assert [name for name in (*loading._S3, *loading._KUBERNETES) if importlib.util.find_spec(name) is None] == []
+
+
+def test_a_folder_without_a_stack(doctor: Any, tmp_path: Path) -> None:
+    result = doctor("--state-dir", str(tmp_path / "nothing"))
+    assert result.code == 3
+    assert "crawlctl dev --state-dir" in result.err
+
+
+# --- running checks ------------------------------------------------------------------------------------------------
+
+
+def _context(**more: Any) -> Context:
+    return Context(None, sources.Sources({}), Redactor([SECRET]), **more)
+
+
+def test_a_check_that_crashes_or_hangs_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Time is up for the one that hangs, and not for those that answer.
+    monkeypatch.setattr(report, "time", SimpleNamespace(monotonic=iter([0.0, 60.0, 0.0, 0.0]).__next__))
+    held = threading.Event()
+
+    def crash(_: Context) -> list[Line]:
+        raise ZeroDivisionError(f"with {SECRET}")
+
+    def hang(_: Context) -> list[Line]:
+        held.wait(600)
+        return []
+
+    checks = [
+        Check("hangs", hang, needs_settings=False),
+        Check("crashes", crash, needs_settings=False),
+        Check("fine", lambda _: [Line("fine", "ok", "fine", "a cure that nobody needs")], needs_settings=False),
+        Check("needs", crash),
+    ]
+    try:
+        lines = list(report.run(checks, _context(limit_s=60)))
+    finally:
+        held.set()
+    assert [(line.check, line.level) for line in lines] == [("hangs", "bad"), ("crashes", "bad"), ("fine", "ok")]
+    assert "no answer within 60 s" in lines[0].text
+    assert "ZeroDivisionError" in lines[1].text
+    assert SECRET not in lines[1].text
+    assert lines[2].cure is None
+
+
+# --- what findings mean --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ahead", "uncertain", "level"),
+    [(0.3, 0.5, "ok"), (2.4, 0.5, "ok"), (3.0, 0.5, "warn"), (-3.0, 0.0, "warn"), (-3.6, 0.5, "bad"), (3600, 1, "bad")],
+)
+def test_clocks(ahead: float, uncertain: float, level: str) -> None:
+    line = clock.clock_line("the database", ahead, uncertain)
+    assert line.level == level
+    if level != "ok":
+        assert ("behind" in line.text) == (ahead > 0)
+
+
+@pytest.mark.parametrize(
+    ("soft", "level"), [(256, "bad"), (1024, "warn"), (4096, "ok"), (resource.RLIM_INFINITY, "ok")]
+)
+def test_open_files(soft: int, level: str) -> None:
+    assert machine.files_line(soft, 1_048_576).level == level
+
+
+@pytest.mark.parametrize(
+    ("left", "alone", "level"),
+    [
+        (600, False, "ok"),
+        (304, False, "warn"),
+        (100, False, "bad"),
+        (304, True, "ok"),
+        (90, True, "warn"),
+        (30, True, "bad"),
+    ],
+)
+def test_memory_that_is_left_means_less_where_crawls_execute_elsewhere(left: int, alone: bool, level: str) -> None:
+    line = machine.memory_line(left * machine.MIB, "of this control group", alone=alone)
+    assert line.level == level
+    assert ("LIFECYCLE_CLUSTER__SLOTS" in str(line.cure)) is not alone
+
+
+@pytest.mark.parametrize(
+    ("wanted", "levels"),
+    [
+        (["httpx<1,>=0.28", "pytest>=9; extra == 'test'"], []),
+        (["httpx>=99"], ["bad"]),
+        (["httpx (<0.1)"], ["bad"]),
+        (["there-is-no-such-package>=1"], ["bad"]),
+        (["temporalio[opentelemetry]<2,>=1.35"], []),
+        (["httpx~=0.28", "httpx!=0.0", "httpx"], []),
+    ],
+)
+def test_packages(wanted: list[str], levels: list[str]) -> None:
+    assert [line.level for line in machine.requirement_lines(wanted)] == levels
+
+
+def test_ports(served: Served, closed_port: Callable[[], int]) -> None:
+    free = closed_port()
+    assert machine.port_line("gateway", "127.0.0.1", free, "LIFECYCLE_GATEWAY").level == "ok"
+    taken = int(served.url.rpartition(":")[2])
+    line = machine.port_line("gateway", "127.0.0.1", taken, "LIFECYCLE_GATEWAY")
+    assert line.level == "warn"
+    assert "LIFECYCLE_GATEWAY__PORT" in str(line.cure)
+    line = machine.port_line("worker", "203.0.113.9", free, "LIFECYCLE_WORKER__HEALTH")
+    assert line.level == "warn"
+    assert "LIFECYCLE_WORKER__HEALTH_HOST" in str(line.cure)
+
+
+def test_search_attributes() -> None:
+    fine = dict(names.SEARCH_ATTRIBUTES)
+    assert temporal.attributes_problem(fine, "command") is None
+    missing = temporal.attributes_problem({k: v for k, v in fine.items() if k != "CrawlFlow"}, "command")
+    assert missing is not None
+    assert "CrawlFlow" in missing.text
+    assert "--fix" in str(missing.cure)
+    wrong = temporal.attributes_problem(fine | {"CrawlRunId": "Keyword"}, "command")
+    assert wrong is not None
+    assert "CrawlRunId is Keyword, needed is Int" in wrong.text
+
+
+def _pollers(alive: int, version: Version = None) -> list[Poller]:
+    return [Poller(version, 1.0, True)] * alive
+
+
+@pytest.mark.parametrize(
+    ("pollers", "backlog", "age", "level"), [(0, 0, 0, "bad"), (2, 5, 3, "ok"), (2, 5, 90, "warn")]
+)
+def test_task_queues(pollers: int, backlog: int, age: float, level: str) -> None:
+    line = queues.queue_line(Queue(names.QUEUE_CONTROL, "activities", _pollers(pollers), backlog, age))
+    assert line.level == level
+    assert level == "ok" or "crawlctl worker control" in str(line.cure)
+
+
+def test_a_worker_that_died_is_no_poller() -> None:
+    dead = Poller(None, 9.2, False)
+    line = queues.queue_line(Queue(names.QUEUE_CONTROL, "activities", [dead, Poller(None, 70.0, False)]))
+    assert (line.level, line.text) == (
+        "bad",
+        f"nobody polls {names.QUEUE_CONTROL} (activities): last seen 9 s ago",
+    )
+    line = queues.queue_line(Queue(names.QUEUE_CONTROL, "activities", [dead, *_pollers(1)]))
+    assert line.level == "ok"
+    assert "1 polling; another one was last seen 9 s ago" in line.text
+
+
+OLD, NEW = ("crawls", "1a"), ("crawls", "2b")
+
+
+@pytest.mark.parametrize(
+    ("pollers", "current", "ramping", "level", "cure"),
+    [
+        (_pollers(1), NEW, None, "bad", "--deployment-name crawls --unversioned"),
+        (_pollers(1, OLD), NEW, None, "bad", "--deployment-name crawls --build-id 1a"),
+        (_pollers(1, OLD), None, None, "bad", "--deployment-name crawls --build-id 1a"),
+        (_pollers(1, OLD), NEW, OLD, "bad", "crawlctl worker workflows"),
+        (_pollers(1, NEW), NEW, None, "ok", None),
+        ([*_pollers(1, OLD), *_pollers(1, NEW)], NEW, None, "ok", None),
+        ([*_pollers(1), *_pollers(1, OLD)], None, OLD, "ok", None),
+    ],
+)
+def test_pollers_that_get_no_work_are_no_workers(
+    pollers: list[Poller],
+    current: Version,
+    ramping: Version,
+    level: str,
+    cure: str | None,
+) -> None:
+    line = queues.queue_line(Queue(names.QUEUE_MAIN, "workflows", pollers, current=current, ramping=ramping))
+    assert line.level == level
+    assert (line.cure is None) == (cure is None)
+    assert cure is None or cure in str(line.cure)
+
+
+class Listed:
+    """A Temporal server with one worker, whose heartbeats are those of a clock that is behind ours."""
+
+    namespace = "default"
+
+    def __init__(self, behind_s: float, *, beats: bool) -> None:
+        self.workflow_service = self
+        self._behind_s, self._beats = behind_s, beats
+        self._first = time.time()
+
+    async def describe_task_queue(self, request: Any) -> DescribeTaskQueueResponse:
+        answer = DescribeTaskQueueResponse()
+        answer.pollers.add(identity="7@there").last_access_time.GetCurrentTime()
+        return answer
+
+    async def list_workers(self, request: Any) -> ListWorkersResponse:
+        answer = ListWorkersResponse()
+        for queue in {*queues.ROLES.values(), names.QUEUE_MAIN}:
+            beat = answer.workers_info.add().worker_heartbeat
+            beat.task_queue, beat.worker_identity = queue, "7@there"
+            at = (time.time() if self._beats else self._first) - self._behind_s
+            beat.heartbeat_time.FromMicroseconds(int(at * 1e6))
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("behind_s", "beats", "levels"), [(0, True, {"ok"}), (40, True, {"ok"}), (9, False, {"bad"}), (0, False, {"ok"})]
+)
+async def test_a_worker_lives_by_its_heartbeats_whatever_its_clock_says(
+    behind_s: float, beats: bool, levels: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_queues, "BEAT_S", 0.01)
+    lines = await queues.check_queues(Server(Listed(behind_s, beats=beats), 5.0), "a cure")  # type: ignore[arg-type]
+    assert {line.level for line in lines if line.check == "workers"} == levels
+    assert len(lines) >= 6
+
+
+# --- database ------------------------------------------------------------------------------------------------------
+
+FINE = {
+    "log_bin": "ON",
+    "binlog_format": "ROW",
+    "max_allowed_packet": str(64 * 1024**2),
+    "max_connections": "151",
+    "innodb_flush_log_at_trx_commit": "1",
+    "innodb_doublewrite": "ON",
+    "wait_timeout": "28800",
+    "read_only": "OFF",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "level"),
+    [
+        ("binlog_format", "STATEMENT", "bad"),
+        ("max_allowed_packet", str(1024**2), "bad"),
+        ("max_allowed_packet", str(8 * 1024**2), "warn"),
+        ("max_connections", "20", "warn"),
+        ("innodb_flush_log_at_trx_commit", "2", "warn"),
+        ("innodb_doublewrite", "OFF", "warn"),
+        ("wait_timeout", "60", "warn"),
+        ("read_only", "ON", "bad"),
+        ("read_only", "NO_LOCK_NO_ADMIN", "bad"),
+    ],
+)
+def test_variables_of_a_server(name: str, value: str, level: str) -> None:
+    settings = Settings()
+    assert [line.level for line in database.variable_lines(FINE, settings)] == ["ok"]
+    lines = database.variable_lines(FINE | {name: value}, settings)
+    assert [line.level for line in lines] == [level]
+    assert name in lines[0].text or "read-only" in lines[0].text
+    assert database.variable_lines({}, settings) == []
+
+
+def test_statement_format_without_a_log_is_harmless() -> None:
+    assert database.variable_lines(FINE | {"binlog_format": "STATEMENT", "log_bin": "OFF"}, Settings())[0].level == "ok"
+
+
+def test_file_systems(tmp_path: Path) -> None:
+    mounts = tmp_path / "mountinfo"
+    here = str(tmp_path.resolve()).replace(" ", "\\040")
+    mounts.write_text(
+        "1 0 0:1 / / rw - ext4 /dev/a rw\n"
+        f"2 1 0:2 / {here} rw,relatime shared:1 - ext4 /dev/b rw\n"
+        f"3 1 0:3 / {here} rw shared:1 master:2 - nfs4 server:/x rw\n"
+        "garbage\n"
+        "4 1 0:4 / /somewhere\\040else rw - cifs //x/y rw\n"
+    )
+    assert database.file_system(tmp_path / "below", mounts) == "nfs4"
+    assert database.file_system(Path("/usr"), mounts) == "ext4"
+    assert database.file_system(Path("/somewhere else/x"), mounts) == "cifs"
+    assert database.file_system(tmp_path, tmp_path / "missing") == ""
+
+
+def test_sqlite_on_a_network_is_bad(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "file_system", lambda folder: "fuse.sshfs")
+    assert found(doctor(), "database")[0][0] == "bad"
+
+
+def test_a_real_server(doctor: Any, mariadb: MariaDb) -> None:
+    with mariadb.database() as url:
+        result = doctor(LIFECYCLE_DATABASE__URL=url)
+        assert found(result, "schema")[0][0] == "bad"
+        upgrade(url)
+        result = doctor(LIFECYCLE_DATABASE__URL=url)
+    levels = {level for level, _ in found(result, "database")}
+    assert "bad" not in levels
+    assert "MariaDB" in found(result, "database")[0][1]
+    assert found(result, "schema")[0][0] == "ok"
+    assert any("the database" in text and level == "ok" for level, text in found(result, "clock"))
+
+
+def test_a_database_that_is_away(doctor: Any, closed_port: Callable[[], int]) -> None:
+    result = doctor(LIFECYCLE_DATABASE__URL=f"mysql://ann:{SECRET}@127.0.0.1:{closed_port()}/runs")
+    assert found(result, "database")[0][0] == "bad"
+    assert SECRET not in result.out
+
+
+# --- services ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    """A gateway over a socket."""
+    with serve() as running:
+        yield running
+
+
+def test_a_gateway_that_is_ready(doctor: Any, served: Served) -> None:
+    result = doctor("--gateway", served.url)
+    assert found(result, "gateway") == [("ok", f"{served.url} is ready"), ("ok", "lets us in with no token")]
+    assert found(result, "clock")[0][0] == "ok"
+    assert {one["name"]: one["source"] for one in result.json["settings"]}["LIFECYCLE_GATEWAY__URL"]
+
+
+def test_whoever_allows_a_check_more_time_allows_its_calls_more(
+    doctor: Any, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed: list[float] = []
+    client = services.httpx.Client
+
+    def noting(**known: Any) -> Any:
+        allowed.append(known["timeout"])
+        return client(**known)
+
+    monkeypatch.setattr(services.httpx, "Client", noting)
+    for words in ((), ("--timeout", "90s")):
+        assert found(doctor("--gateway", served.url, *words), "gateway")[0][0] == "ok"
+    assert 5.0 in allowed
+    assert 30.0 in allowed
+
+
+def test_a_gateway_that_wants_a_token(doctor: Any, served: Served, tmp_path: Path) -> None:
+    served.token = SECRET
+    assert ("bad", "does not let us in with no token (HTTP 401)") in found(doctor("--gateway", served.url), "gateway")
+    (tmp_path / "token").write_text(f"{SECRET}\n")
+    result = doctor("--gateway", served.url, "--token-file", str(tmp_path / "token"))
+    assert ("ok", "lets us in with the token") in found(result, "gateway")
+    assert SECRET not in result.out
+
+
+@pytest.mark.parametrize(("status", "level"), [(200, "ok"), (401, "bad"), (403, "bad"), (500, "warn")])
+def test_authorisation(status: int, level: str) -> None:
+    assert services.authorisation_line(status, token=True).level == level
+
+
+def test_a_file_of_tokens(doctor: Any, tmp_path: Path) -> None:
+    file = tmp_path / "tokens.toml"
+    lines = new_token("ci", "read")[1]
+    old = new_token("old", "read")[1] + "expires = 2020-01-01T00:00:00Z\n"
+    expected = [(lines, "ok"), (lines + old, "warn"), (old, "bad"), ("[[token]]\nrole = 7\n", "bad"), (None, "bad")]
+    for content, level in expected:
+        file.unlink(missing_ok=True)
+        if content is not None:
+            file.write_text(content)
+        found_lines = found(doctor(LIFECYCLE_GATEWAY__TOKENS_FILE=str(file)), "tokens")
+        assert [one[0] for one in found_lines] == [level], content
+        assert str(file) in found_lines[0][1]
+
+
+def test_limits_of_local_tasks(doctor: Any, tmp_path: Path) -> None:
+    assert found(doctor(LIFECYCLE_CLUSTER__CGROUP="off"), "task limits")[0][0] == "ok"
+    assert found(doctor(LIFECYCLE_CLUSTER__CGROUP=str(tmp_path)), "task limits")[0][0] == "bad"
+
+
+def test_where_the_gateway_is() -> None:
+    listening = Settings().gateway.model_copy(update={"host": "0.0.0.0", "port": 81, "url": None})
+    assert services.gateway_url(Settings().model_copy(update={"gateway": listening})) == "http://127.0.0.1:81"
+    assert GATEWAY in services.gateway_url(
+        Settings().model_copy(update={"gateway": listening.model_copy(update={"url": GATEWAY})})
+    )
+
+
+def test_a_catalogue_with_a_mistake_is_named_with_its_line(doctor: Any, tmp_path: Path) -> None:
+    (tmp_path / "crawlers.yaml").write_text("- name: a\n  kind: command\n  comand: [x]\n")
+    level, text = found(doctor(), "catalogue")[0]
+    assert level == "bad"
+    assert "crawlers.yaml:3" in text or "line 3" in text
+    (tmp_path / "crawlers.yaml").write_text("- name: a\n  kind: command\n  command: [x]\n")
+    assert found(doctor(), "catalogue") == [("ok", "crawlers.yaml: 1 crawler")]
+
+
+def test_an_archive_that_cannot_be_written_to(doctor: Any, tmp_path: Path) -> None:
+    (tmp_path / "archive").write_text("a file")
+    assert found(doctor(), "archive")[0][0] == "bad"
+    (tmp_path / "archive").unlink()
+    (tmp_path / "archive").mkdir()
+    assert found(doctor(), "archive")[0][0] == "ok"
+    assert list((tmp_path / "archive").iterdir()) == []

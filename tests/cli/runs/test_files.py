@@ -1,0 +1,101 @@
+"""Files and items of a run: from where they lie, and from the archive."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+import respx
+
+from crawler_lifecycle.cli.runs import files
+from tests.cli.cli_support import Crawlctl
+
+ROWS = [
+    {"task_id": 70, "path": "items.jsonl", "name": "task-0/items.jsonl", "bytes": 9},
+    {"task_id": 70, "path": "skipped.jsonl", "name": "task-0/skipped.jsonl", "bytes": 9},
+    {"task_id": 71, "path": "x.html", "name": "task-1/x.html", "bytes": 5},
+]
+LIVE = {"run_id": 7, "readable": True, "files": ROWS, "left_out": 2, "note": None}
+ITEMS = b'{"a": "\xc3\xa4"}\nno \x07JSON\n{}'
+NOT_HERE = {"run_id": 7, "readable": False, "files": [], "left_out": 0, "note": "they lie elsewhere"}
+
+
+def test_files_are_listed_shown_and_fetched(gateway: respx.MockRouter, crawlctl: Crawlctl, tmp_path: Path) -> None:
+    gateway.get("/v1/runs/7/files").respond(json=LIVE)
+    route = gateway.get("/v1/runs/7/file").respond(content=b"<a>\x1b[2J\xff\n")
+    listed = crawlctl("files", "7")
+    assert "task-1/x.html" in listed.out
+    assert "2 more are left out" in listed.err
+    assert crawlctl("files", "7", "task-1/x.html").out == "<a>\\x1b[2J\ufffd\n"
+    assert dict(route.calls.last.request.url.params) == {"task": "71", "path": "x.html"}
+    assert crawlctl("files", "7", "task-1/x.html", "--download", str(tmp_path)).code == 0
+    assert (tmp_path / "x.html").read_bytes() == b"<a>\x1b[2J\xff\n"
+    assert "exists already" in crawlctl("files", "7", "task-1/x.html", "--download", str(tmp_path)).err
+    assert crawlctl("files", "7", "nothing").code == 3
+    assert crawlctl("files", "7", "--download", str(tmp_path)).code == 2
+
+
+def test_items_line_by_line(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    gateway.get("/v1/runs/7/files").respond(json=LIVE)
+    gateway.get("/v1/runs/7/file", params={"path": "items.jsonl"}).respond(
+        content=b'{"a": "\xc3\xa4"}\nno \x07JSON\n{}'
+    )
+    assert crawlctl("items", "7").out == '{"a": "ä"}\nno \\x07JSON\n{}\n'
+    answer = json.loads(crawlctl("items", "7", "-o", "json").out)
+    assert [row["item"] for row in answer["items"]] == [{"a": "ä"}, "no \x07JSON", {}]
+    first = crawlctl("items", "7", "--limit", "1")
+    assert first.out == '{"a": "ä"}\n'
+    assert "the first 1 lines" in first.err
+    assert crawlctl("items", "7", "--limit", "0").code == 2
+
+
+def test_a_run_without_items_says_so(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    gateway.get("/v1/runs/7/files").respond(json={**LIVE, "files": ROWS[2:], "left_out": 0})
+    result = crawlctl("items", "7")
+    assert (result.code, result.out) == (0, "")
+    assert "no items yet" in result.err
+
+
+def test_items_come_from_the_archive_where_tasks_execute_elsewhere(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("task-0/items.jsonl", '{"a": 1}\n')
+        archive.writestr("manifest.json", "{}")
+    data = packed.getvalue()
+    record = {"attempt": 1, "status": "exported", "url": "file:///x.zip", "bytes": len(data)}
+    gateway.get("/v1/runs/7/files").respond(json=NOT_HERE)
+    described = gateway.get("/v1/runs/7").respond(
+        json={"run_id": 7, "exports": [{**record, "sha256": hashlib.sha256(data).hexdigest()}]}
+    )
+    gateway.get("/v1/runs/7/archive").respond(content=data)
+    assert crawlctl("items", "7").out == '{"a": 1}\n'
+    listed = json.loads(crawlctl("files", "7", "-o", "json").out)
+    assert [row["name"] for row in listed["files"]] == ["task-0/items.jsonl"]
+    assert crawlctl("files", "7", "task-0/items.jsonl").out == '{"a": 1}\n'
+    described.respond(json={"run_id": 7, "exports": [{**record, "sha256": "00"}]})
+    assert "is not what was exported" in crawlctl("items", "7").err
+    described.respond(json={"run_id": 7, "exports": [{**record, "sha256": "00", "bytes": files.ARCHIVE_MAX + 1}]})
+    assert "crawlctl export 7 --download ." in crawlctl("items", "7").err
+    described.respond(json={"run_id": 7, "exports": []})
+    result = crawlctl("files", "7")
+    assert (result.code, "run 7 has no supporting files" in result.out + result.err) == (0, True)
+    assert "they lie elsewhere" in result.err
+
+
+@pytest.mark.parametrize(
+    ("names", "feeds"),
+    [
+        (["task-0/items.jsonl", "task-0/other.csv"], ["task-0/items.jsonl"]),
+        (["task-0/shop.csv", "task-0/skipped.jsonl", "task-0/log.txt"], ["task-0/shop.csv"]),
+        (["task-0/Items-de.JSON", "task-1/items/page.html"], ["task-0/Items-de.JSON"]),
+        (["task-0/pages/a.xml"], []),
+    ],
+)
+def test_which_files_hold_items(names: list[str], feeds: list[str]) -> None:
+    assert [row["name"] for row in files.feeds_of([{"name": name} for name in names])] == feeds

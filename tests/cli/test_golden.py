@@ -1,0 +1,112 @@
+"""What every verb writes, in every format: the output of an earlier version is compared letter by letter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import respx
+from syrupy.assertion import SnapshotAssertion
+
+from tests.cli.cli_answers import (
+    AUDIT,
+    COMPLETED,
+    CORRECTION,
+    CRAWLER,
+    DELIVERY,
+    EXPORT,
+    FAILED,
+    HAPPENED,
+    RESUMED,
+    RUN,
+    STOPPED,
+    TASKS,
+    TRANSITION,
+)
+from tests.cli.cli_support import Crawlctl
+
+RUNS = {"runs": [RUN, FAILED | {"run_id": 6}, COMPLETED | {"run_id": 5}]}
+ADDED = {"run_id": 7, "tasks": [{"task_id": 80, "index": 2}], "note": "They are deployed after the next look."}
+SUMMARY = {
+    "since": "2026-11-13T12:00:00Z",
+    "until": "2026-11-20T12:00:00Z",
+    "count": 1,
+    "worst_s": 1.8,
+    "kinds": {"killed": {"count": 1, "worst_s": 1.8, "meaning": "It was ended from outside."}},
+    "text": "wrong for at most 1.8 s this week: 1 correction (killed 1)",
+}
+RESUMPTION = [
+    {"resumed": False, "note": "The saved state is not from a clean stop, so the crawl began anew", "tasks": 2},
+    {"resumed": True, "note": "It went on where the attempt before was stopped", "tasks": 1},
+]
+EXPORTED = COMPLETED | {"exports": [EXPORT], "deliveries": [DELIVERY]}
+
+#: What a verb asks for (method, path, answer), by the words of the call.
+CALLS: dict[str, list[tuple[str, str, Any]]] = {
+    "list": [("GET", "/v1/runs", RUNS)],
+    "get": [("GET", "/v1/runs", RUNS)],
+    "describe 7": [
+        ("GET", "/v1/runs/7", RUN | {"waiting": "2 tasks PENDING: 4 of 4 slots in use"}),
+        ("GET", "/v1/runs/7/tasks", {"tasks": TASKS}),
+        ("GET", "/v1/runs/7/corrections", {"corrections": [CORRECTION]}),
+    ],
+    "get 7": [
+        ("GET", "/v1/runs/7", STOPPED | {"exports": [EXPORT], "attempt": 2, "resumption": RESUMPTION}),
+        ("GET", "/v1/runs/7/tasks", {"tasks": TASKS}),
+        ("GET", "/v1/runs/7/corrections", {"corrections": []}),
+    ],
+    "tasks 7": [("GET", "/v1/runs/7/tasks", {"tasks": TASKS})],
+    "tasks add 7 -a letters=a-f": [("GET", "/v1/runs/7", RUN), ("POST", "/v1/runs/7/tasks", ADDED)],
+    "timeline 7": [("GET", "/v1/runs/7/timeline", {"timeline": [TRANSITION, HAPPENED]})],
+    "corrections": [
+        ("GET", "/v1/corrections", {"corrections": [CORRECTION]}),
+        ("GET", "/v1/corrections/summary", SUMMARY),
+    ],
+    "corrections 7 --kind killed": [("GET", "/v1/runs/7/corrections", {"corrections": [CORRECTION]})],
+    "logs 7": [("GET", "/v1/runs/7/logs", "first\nlast words\n")],
+    "export 7": [("GET", "/v1/runs/7", EXPORTED)],
+    "export 7 --resend": [("POST", "/v1/runs/7/export", COMPLETED | {"note": "Event and files are sent again."})],
+    "audit": [("POST", "/v1/audit", {"audit_id": "0190-audit", "report": AUDIT, "note": None})],
+    "crawler list": [("GET", "/v1/crawlers", {"crawlers": [CRAWLER]})],
+    "crawler describe operations": [("GET", "/v1/crawlers", {"crawlers": [CRAWLER]})],
+    "start operations --request-id k": [
+        ("POST", "/v1/runs", {"run_id": 7, "workflow_id": "crawl/operations/k", "status": "INITIALIZING"})
+    ],
+    "stop 7 --by eve": [("POST", "/v1/runs/7/stop", RUN | {"status": "STOPPING"})],
+    "force-stop 7 --yes": [("POST", "/v1/runs/7/stop", RUN | {"status": "STOPPING"})],
+    "resume 7": [("POST", "/v1/runs/7/resume", RESUMED)],
+    "look 7": [("POST", "/v1/runs/7/look", RUN)],
+    "wait 7": [("GET", "/v1/runs/7", FAILED)],
+    "watch 7": [
+        ("GET", "/v1/runs/7", FAILED | {"tasks": {"SUCCEEDED": 1, "FAILED": 1}}),
+        ("GET", "/v1/runs/7/tasks", {"tasks": TASKS}),
+        ("GET", "/v1/runs/7/corrections", {"corrections": [CORRECTION]}),
+    ],
+    "tasks 7 --watch": [("GET", "/v1/runs/7", FAILED), ("GET", "/v1/runs/7/tasks", {"tasks": TASKS})],
+}
+FORMATS = ("table", "wide", "json", "jsonl", "yaml", "name")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("words", CALLS)
+def test_output(
+    gateway: respx.MockRouter, crawlctl: Crawlctl, snapshot: SnapshotAssertion, words: str, form: str
+) -> None:
+    for method, path, answer in CALLS[words]:
+        route = gateway.request(method, path)
+        if isinstance(answer, str):
+            route.respond(text=answer)
+        else:
+            route.respond(json=answer)
+    result = crawlctl(*words.split(), "-o", form)
+    assert f"exit {result.code}\n--- stdout\n{result.out}--- stderr\n{result.err}" == snapshot
+
+
+def test_times_as_they_are(gateway: respx.MockRouter, crawlctl: Crawlctl, snapshot: SnapshotAssertion) -> None:
+    gateway.get("/v1/runs").respond(json=RUNS)
+    assert crawlctl("list", "--time-format", "iso").out == snapshot
+
+
+def test_help(crawlctl: Crawlctl, snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert crawlctl("--help").out == snapshot

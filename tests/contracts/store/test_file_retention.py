@@ -1,0 +1,149 @@
+"""Giving up the files of a run: who decides, and that exports and resumes come before it or after it."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+
+from crawler_lifecycle.domain.errors import ClusterUnavailable, Fenced, RunNotFound
+from crawler_lifecycle.domain.names import PROPERTY_FILES_REMOVED
+from crawler_lifecycle.domain.retention import RetentionState
+from crawler_lifecycle.domain.run import ExportResult
+from crawler_lifecycle.ports import Fence, Store
+from tests.contracts.store.world import Clock, World
+
+DAY = 86_400.0
+RESULT = ExportResult("s3://archive/1/1/supporting-files.zip", 100, 2, "0" * 64, None)
+
+
+def ended(world: World, *, exported: str | None = "exported", days: float = 20, note: str | None = None) -> Fence:
+    """A run that ended, and was exported, so many days ago."""
+    fence = world.deployed(f"r{world.clock.now.timestamp()}")
+    world.execute(fence)
+    world.finish(fence, failed=[0])
+    if exported is not None:
+        world.store.exports.record_export(fence, exported, RESULT if exported == "exported" else None, note)
+    world.clock.forward(days * DAY)
+    return fence
+
+
+def give_up(world: World, fence: Fence, calls: list[int] | None = None, **options: bool) -> RetentionState:
+    before = world.clock.now - timedelta(days=14)
+    stand, _ = world.store.file_retention.give_up_files(
+        fence.run_id, before, lambda: (calls or []).append(1), **options
+    )
+    return stand
+
+
+@pytest.fixture
+def world(store: Store, clock: Clock) -> World:
+    return World(store, clock)
+
+
+def marks(world: World, fence: Fence) -> list[tuple[object, str]]:
+    found = world.store.runs.properties(fence.run_id)
+    return [(one["attempt"], str(one["value"]).split()[0]) for one in found if one["name"] == PROPERTY_FILES_REMOVED]
+
+
+@pytest.mark.parametrize("exported", ["exported", "empty"])
+def test_an_old_run_is_given_up_once_and_then_gone(world: World, exported: str) -> None:
+    fence = ended(world, exported=exported)
+    (kept,) = world.store.file_retention.kept_runs([fence.run_id, 10**9])
+    assert (kept.crawler, kept.status, kept.export, kept.given_up) == ("services", "FAILED", exported, False)
+    assert [give_up(world, fence) for _ in range(2)] == [RetentionState.OLD, RetentionState.OLD], (
+        "what was begun is ended by the next"
+    )
+    assert marks(world, fence) == [(1, "begun")]
+    world.store.file_retention.note_files_removed(fence.run_id, 1)
+    assert marks(world, fence) == [(1, "done")]
+    assert give_up(world, fence) is RetentionState.REMOVED
+    assert world.store.exports.begin_export(fence) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "stand"),
+    [
+        ({"days": 13}, RetentionState.RECENT),
+        ({"exported": None}, RetentionState.NOT_EXPORTED),
+        ({"exported": "failed", "note": "no bucket"}, RetentionState.NOT_EXPORTED),
+        ({"note": "3 files were left out"}, RetentionState.INCOMPLETE),
+    ],
+)
+def test_what_is_not_old_is_left_alone(world: World, options: dict[str, object], stand: RetentionState) -> None:
+    fence = ended(world, **options)  # type: ignore[arg-type]
+    calls: list[int] = [0]
+    assert give_up(world, fence, calls) is stand
+    assert calls == [0]
+    assert marks(world, fence) == []
+    if stand is RetentionState.INCOMPLETE:
+        assert give_up(world, fence, calls, incomplete=True) is RetentionState.OLD
+        assert calls == [0, 1]
+
+
+def test_a_live_run_is_left_alone(world: World) -> None:
+    fence = world.deployed()
+    world.execute(fence)
+    world.clock.forward(100 * DAY)
+    assert give_up(world, fence) is RetentionState.LIVE
+    with pytest.raises(RunNotFound):
+        give_up(world, Fence(10**9, 1, "nobody", "-"))
+
+
+def test_a_resumed_run_is_live_again_and_old_again_later(world: World) -> None:
+    first = ended(world)
+    assert give_up(world, first) is RetentionState.OLD
+    world.store.file_retention.note_files_removed(first.run_id, 1)
+    second = world.resume(first)
+    assert give_up(world, second) is RetentionState.LIVE
+    world.deploy(second)
+    world.execute(second)
+    world.finish(second)
+    assert world.store.exports.begin_export(second) == 1, "what the first attempt left is gone"
+    world.store.exports.record_export(second, "exported", RESULT, None)
+    world.clock.forward(20 * DAY)
+    assert give_up(world, second) is RetentionState.OLD
+    assert marks(world, second) == [(1, "done"), (2, "begun")]
+
+
+def test_an_export_that_began_keeps_the_files(world: World) -> None:
+    fence = ended(world)
+    assert world.store.exports.begin_export(fence) == 0
+    assert give_up(world, fence) is RetentionState.RECENT
+    world.clock.forward(20 * DAY)
+    assert give_up(world, fence) is RetentionState.OLD
+    with pytest.raises(Fenced):
+        world.store.exports.begin_export(Fence(fence.run_id, 1, "somebody-else", fence.run_uid))
+
+
+def test_what_cannot_be_put_aside_is_not_given_up(world: World) -> None:
+    fence = ended(world)
+
+    def refuse() -> None:
+        raise ClusterUnavailable("read-only")
+
+    with pytest.raises(ClusterUnavailable):
+        world.store.file_retention.give_up_files(fence.run_id, world.clock.now - timedelta(days=14), refuse)
+    assert marks(world, fence) == []
+
+
+def test_a_resume_waits_until_the_state_is_out_of_its_way(world: World) -> None:
+    """Or else its crawler would begin with a state that is taken away under it."""
+    fence, order, inside = ended(world), list[str](), threading.Event()
+
+    def put_aside() -> None:
+        inside.set()
+        resuming.join(0.5)
+        order.append("put aside")
+
+    def resume() -> None:
+        inside.wait(60)
+        world.resume(fence)
+        order.append("resumed")
+
+    resuming = threading.Thread(target=resume)
+    resuming.start()
+    world.store.file_retention.give_up_files(fence.run_id, world.clock.now - timedelta(days=14), put_aside)
+    resuming.join(60)
+    assert order == ["put aside", "resumed"]

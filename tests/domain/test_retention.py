@@ -1,0 +1,73 @@
+"""The table of retention agrees with what executes it, and with the defaults that people see."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawler_lifecycle.cli.admin import cluster_tidy, db_prune
+from crawler_lifecycle.domain.retention import (
+    DAY_S,
+    RETENTION,
+    KeptRun,
+    RetentionState,
+    Store,
+    folders_go,
+    stand_of_name,
+    upload_goes,
+)
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.settings import ClusterSettings
+
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
+UID = "a" * 32
+
+
+@pytest.mark.parametrize("store", Store)
+def test_every_store_has_one_executor_and_an_age_that_may_be_asked_for(store: Store) -> None:
+    rule = RETENTION[store]
+    assert find_spec(f"crawler_lifecycle.adapters.{rule.executor}") is not None
+    assert rule.default_s >= rule.least_s >= 0
+    assert bool(rule.least_s) == bool(rule.why_least)
+    assert len({one.executor for one in RETENTION.values()}) == len(Store)
+
+
+def test_the_ages_that_people_see_are_those_of_the_table() -> None:
+    assert f"{RETENTION[Store.DATABASE].default_s / DAY_S:g}d" == db_prune.DEFAULT_AGE
+    assert f"{RETENTION[Store.VOLUME].default_s / DAY_S:g}d" == cluster_tidy.DEFAULT_AGE
+    assert ClusterSettings().keep_days == RETENTION[Store.LOCAL_FOLDERS].default_s / DAY_S
+    volume, bundles = RETENTION[Store.VOLUME], RETENTION[Store.BUNDLES]
+    assert (volume.by, volume.default_s, volume.least_s) == (bundles.by, bundles.default_s, bundles.least_s)
+
+
+@given(st.lists(st.tuples(st.none() | st.sampled_from([9.0, 10.0]), st.booleans()), max_size=4))
+def test_folders_go_only_when_every_task_ended_before_and_nobody_is_there(
+    tasks: list[tuple[float | None, bool]],
+) -> None:
+    assert folders_go(tasks, 10.0) == (bool(tasks) and set(tasks) == {(9.0, False)})
+
+
+def test_an_upload_goes_when_nothing_came_for_the_time() -> None:
+    assert upload_goes(NOW - timedelta(seconds=20), NOW, 20.0)
+    assert not upload_goes(NOW - timedelta(seconds=19.9), NOW, 20.0)
+
+
+@pytest.mark.parametrize(
+    ("ref", "uid", "state"),
+    [
+        (None, UID, RetentionState.UNKNOWN),
+        (RunRef(7, UID), None, RetentionState.UNKNOWN),
+        (RunRef(7, UID), "b" * 32, RetentionState.UNKNOWN),
+        (RunRef(7, UID), UID, RetentionState.OLD),
+    ],
+)
+def test_only_what_bears_the_name_of_a_run_of_ours_may_go(
+    ref: RunRef | None, uid: str | None, state: RetentionState
+) -> None:
+    old = NOW - timedelta(days=1)
+    run = None if uid is None else KeptRun(7, uid, "shops", "COMPLETED", 1, old, "exported", None, old)
+    assert stand_of_name(ref, run, NOW)[0] is state

@@ -1,0 +1,493 @@
+"""Who is let in: tokens, roles, the file they stand in, and the crawlers' own tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import structlog
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle.gateway.access.operations import ACCESS, Entrance, Operations, signed
+from crawler_lifecycle.gateway.access.tokens import FRESH_S, Role, TokenFile, TokenFileError, digest, new_token
+from crawler_lifecycle.gateway.runs.requests import StopRun
+from crawler_lifecycle.gateway.serve import entrance_of
+from crawler_lifecycle.settings import GatewaySettings
+from crawler_lifecycle.task_tokens import sign
+from crawler_lifecycle.web.listening import Unservable
+from crawler_lifecycle.web.origins import named_hosts
+from tests.gateway.gateway_world import BASE, World
+from tests.support.run_refs import run_ref
+
+KEY = b"k" * 32
+
+
+class Keys:
+    """A tokens file with one token for each role, and the entrance it makes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "tokens.toml"
+        self.now = 0.0
+        self.tokens: dict[str, str] = {}
+        lines = ""
+        for role in Role:
+            self.tokens[role], more = new_token(f"the-{role}", role)
+            lines += more
+        self.file.write_text(lines)
+        self.callers = TokenFile(self.file, clock=lambda: self.now)
+
+    def entrance(self, **more: Any) -> Entrance:
+        return Entrance(**{"callers": self.callers, "task_key": KEY, "check": named_hosts(()), **more})
+
+    def headers(self, role: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.tokens[role]}"}
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    return Keys(tmp_path)
+
+
+@pytest.fixture
+def door(world: World, keys: Keys) -> Any:
+    with world.client(world.new_app(entrance=keys.entrance())) as client:
+        yield client
+
+
+def bodies(operation: str) -> dict[str, Any]:
+    """A valid body where an operation takes one."""
+    return {"startRun": {"json": {"crawler": "plain"}}, "addTasks": {"json": {"tasks": [{"args": {}}]}}}.get(
+        operation, {}
+    )
+
+
+def operations(app: FastAPI) -> list[tuple[str, str, str, list[dict[str, list[str]]]]]:
+    return [
+        (method.upper(), path.replace("{run_id}", "1"), operation["operationId"], operation["security"])
+        for path, item in app.openapi()["paths"].items()
+        for method, operation in item.items()
+    ]
+
+
+# --- roles ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_operation_refuses_every_caller_below_its_role(world: World, keys: Keys, door: TestClient) -> None:
+    """Role by route, from the OpenAPI document: what it promises is what happens."""
+    seen = 0
+    for method, path, name, security in operations(world.app):
+        if ACCESS[name].stream == "always":
+            continue  # answered in test_streams_are_refused_before_they_begin
+        for caller in (None, "wrong", *Role):
+            given = {} if caller is None else {"Authorization": "Bearer crawl_wrong"}
+            headers = keys.headers(caller) if caller in keys.tokens else given
+            status = door.request(method, path, headers=headers, **bodies(name)).status_code
+            if not security:
+                assert status == 200, (name, caller)
+            elif caller in (None, "wrong"):
+                assert status == 401, (name, caller)
+            else:
+                needed = Role(security[0]["bearer"][0])
+                assert (status == 403) is not Role(caller).covers(needed), (name, caller, status)
+            seen += 1
+    assert seen >= 15 * 5
+
+
+def test_streams_are_refused_before_they_begin(world: World, door: TestClient) -> None:
+    for method, path, name, _ in operations(world.app):
+        if ACCESS[name].stream != "never":
+            assert door.request(method, path).status_code == 401
+
+
+def test_what_is_not_there_is_told_to_nobody_without_a_token(door: TestClient, keys: Keys) -> None:
+    for method, path in (("GET", "/v2/runs"), ("TRACE", "/v1/runs"), ("DELETE", "/v1/runs"), ("GET", "/docs")):
+        assert door.request(method, path).status_code == 401
+        assert door.request(method, path, headers=keys.headers("read")).status_code in (404, 405)
+    assert door.get("/openapi.json").status_code == 401
+    assert door.get("/openapi.json", headers=keys.headers("read")).status_code == 200
+
+
+def test_a_route_without_an_entry_cannot_be_served() -> None:
+    app = FastAPI(docs_url=None, redoc_url=None)
+    Operations(app)
+    app.get("/v1/secrets", operation_id="listSecrets")(lambda: "all of them")
+    with pytest.raises(RuntimeError, match="listSecrets"):
+        Operations(app)
+
+
+def test_the_table_names_nothing_that_is_not_there(world: World) -> None:
+    names = {name for *_, name, _ in operations(world.app)}
+    assert set(ACCESS) - {"openapi"} == names
+
+
+def test_refusals_say_how_to_do_it_right(door: TestClient, keys: Keys) -> None:
+    answer = door.get("/v1/runs")
+    assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
+    assert answer.headers["www-authenticate"] == 'Bearer realm="crawler-lifecycle"'
+    answer = door.get("/v1/runs", headers={"Authorization": "Bearer nonsense"})
+    assert (answer.status_code, answer.json()["code"]) == (401, "invalid_token")
+    assert 'error="invalid_token"' in answer.headers["www-authenticate"]
+    assert "nonsense" not in answer.text
+    answer = door.post("/v1/runs/1/stop", headers=keys.headers("read"))
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    assert "needs the role operate" in answer.json()["detail"]
+    assert 'scope="operate"' in answer.headers["www-authenticate"]
+
+
+@pytest.mark.parametrize("scheme", ["Basic {}", "{}", "Bearer", "Bearer  ", "Token {}", "bearer x {}", "Bearer {} x"])
+def test_only_a_bearer_token_counts(door: TestClient, keys: Keys, scheme: str) -> None:
+    assert door.get("/v1/runs", headers={"Authorization": scheme.format(keys.tokens["read"])}).status_code == 401
+
+
+def test_the_schemes_name_is_read_in_any_case(door: TestClient, keys: Keys) -> None:
+    assert door.get("/v1/runs", headers={"Authorization": f"bearer {keys.tokens['read']}"}).status_code == 200
+
+
+async def test_strangers_cannot_make_us_receive_a_body(world: World, keys: Keys) -> None:
+    async def never() -> Any:
+        raise AssertionError("the body was asked for")
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/runs",
+        "raw_path": b"/v1/runs",
+        "query_string": b"",
+        "headers": [(b"host", b"x"), (b"content-length", b"1000")],
+        "state": {},
+    }
+    app = world.new_app(entrance=keys.entrance())
+    await app(scope, never, send)
+    assert sent[0]["status"] == 401
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_tokens_name_stands_where_the_caller_gave_none(world: World, keys: Keys, door: TestClient) -> None:
+    mine, named = {"crawler": "plain"}, {"crawler": "plain", "requested_by": "ada"}
+    operate = keys.headers("operate")
+    assert door.post("/v1/runs", json=mine, headers=operate).json()["requested_by"] == "the-operate"
+    assert door.post("/v1/runs", json=named, headers=operate).json()["requested_by"] == "ada"
+    run_id = door.post("/v1/runs", json=mine, headers=operate).json()["run_id"]
+    stopped = door.post(f"/v1/runs/{run_id}/stop", headers=keys.headers("admin")).json()
+    assert stopped["stop"]["requested_by"] == "the-admin"
+
+
+def test_a_repeat_under_another_token_is_the_same_request(world: World, keys: Keys, door: TestClient) -> None:
+    first, again = (
+        door.post("/v1/runs", json={"crawler": "plain"}, headers={**keys.headers(role), "Idempotency-Key": "k"})
+        for role in ("operate", "admin")
+    )
+    assert again.json()["run_id"] == first.json()["run_id"]
+    assert again.json()["requested_by"] == "the-operate"
+    other = door.post(
+        "/v1/runs",
+        json={"crawler": "plain", "requested_by": "eve"},
+        headers={**keys.headers("admin"), "Idempotency-Key": "k"},
+    )
+    assert other.json()["code"] == "idempotency_mismatch"
+
+
+def test_an_open_gateway_signs_nothing(client: TestClient) -> None:
+    assert client.post("/v1/runs", json={"crawler": "plain"}).json()["requested_by"] is None
+    assert signed(StopRun()).requested_by is None
+
+
+def test_commands_leave_a_line_with_their_caller(
+    keys: Keys, door: TestClient, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[dict[str, Any]] = []
+
+    def keep(*_: object, **__: object) -> None:
+        lines.append(dict(structlog.contextvars.get_contextvars()))
+
+    monkeypatch.setattr("crawler_lifecycle.gateway.access.operations.logger.info", keep)
+    door.post("/v1/runs", json={"crawler": "plain"}, headers={**keys.headers("operate"), "X-Request-Id": "abc"})
+    door.get("/v1/runs", headers=keys.headers("operate"))
+    [line] = lines
+    assert line | {"caller": "the-operate", "operation": "startRun"} == line
+    assert "abc" in line.values()
+    assert "caller" not in structlog.contextvars.get_contextvars()
+
+
+# --- a crawler's own token --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_crawlers_token_adds_tasks_to_its_own_run_reads_its_stop_and_does_nothing_else(
+    world: World, keys: Keys, is_open: bool
+) -> None:
+    entrance = Entrance(task_key=KEY) if is_open else keys.entrance()
+    with world.client(world.new_app(entrance=entrance)) as door:
+        headers = {"Authorization": f"Bearer {sign(KEY, run_ref(1))}"}
+        for method, path, name, security in operations(world.app):
+            if not security:
+                continue
+            answer = door.request(method, path, headers=headers, **bodies(name))
+            # There is no run 1: whoever passes the door hears that.
+            assert answer.status_code == (404 if name in ("addTasks", "getStop") else 403), (name, answer.text)
+        foreign, missing = (
+            door.post(f"/v1/runs/{run_id}/tasks", headers=headers, **bodies("addTasks")).json() for run_id in (2, 99)
+        )
+        assert foreign == missing
+        assert foreign["code"] == "forbidden"
+
+
+def test_a_token_signed_with_another_key_is_unknown(door: TestClient) -> None:
+    for token in (sign(b"x" * 32, run_ref(1)), "task.1.", "task.1.AAAA"):
+        answer = door.post("/v1/runs/1/tasks", headers={"Authorization": f"Bearer {token}"}, **bodies("addTasks"))
+        assert (answer.status_code, answer.json()["code"]) == (401, "invalid_token")
+
+
+def test_without_a_key_no_crawler_token_is_known(world: World, keys: Keys) -> None:
+    with world.client(world.new_app(entrance=keys.entrance(task_key=None))) as door:
+        answer = door.post("/v1/runs/1/tasks", headers={"Authorization": f"Bearer {sign(KEY, run_ref(1))}"})
+        assert answer.status_code == 401
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+HASH = digest("secret")
+GOOD = f'[[token]]\nname = "portal"\nrole = "read"\nsha256 = "{HASH}"\n'
+
+
+def test_new_tokens_are_let_in_by_their_lines(tmp_path: Path) -> None:
+    token, lines = new_token("portal", "operate")
+    other, _ = new_token("portal", "operate")
+    assert token != other
+    assert re.fullmatch(r"crawl_[A-Za-z0-9_-]{43}", token)
+    assert token not in lines
+    file = tmp_path / "tokens.toml"
+    file.write_text(lines)
+    caller, expired = TokenFile.load(file).find(token, datetime.now(UTC))
+    assert caller is not None
+    assert (caller.name, caller.role, expired) == ("portal", Role.OPERATE, False)
+    assert TokenFile.load(file).find(other, datetime.now(UTC))[0] is None
+
+
+@pytest.mark.parametrize(("name", "role"), [("", "read"), ('a"b', "read"), ("a\nb", "read"), ("ok", "root")])
+def test_new_tokens_need_a_name_and_a_role_that_the_file_takes(name: str, role: str) -> None:
+    with pytest.raises(ValueError, match=r"^(name|role): "):
+        new_token(name, role)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "holds no"),
+        ("# nothing\n", "holds no"),
+        ("[[token]\n", "no valid TOML.*line 1"),
+        ("\xff", "no valid TOML"),
+        ("tokens = []\n", "line 1: unknown key 'tokens'"),
+        ("token = 3\n", "line 1: token must be a list"),
+        ("[token]\nname = 'x'\n", "line 1: token must be a list"),
+        (GOOD + "\n# x\nscope = 'all'\n", r"line 7: unknown key 'scope'; known are name, role, sha256, expires"),
+        (GOOD + GOOD.replace("sha256", "hash"), "line 8: unknown key 'hash'"),
+        (GOOD.replace('"read"', '"root"'), "line 3: role: 'root' is unknown; use one of read, operate, admin"),
+        (GOOD.replace('"read"', "1"), "line 3: role is missing or no text"),
+        (GOOD.replace("role =", "# role ="), "line 1: role is missing"),
+        (GOOD.replace(HASH, "secret"), "line 4: sha256 must be 64 hexadecimal digits"),
+        (GOOD.replace("portal", "a b"), "line 2: name: 'a b' is not allowed"),
+        (GOOD + "expires = 2027-01-31T12:00:00\n", "line 5: expires must be a time with an offset"),
+        (GOOD + "expires = 2027-01-31\n", "line 5: expires must be a time with an offset"),
+        (GOOD + "expires = 'never'\n", "line 5: expires must be a time with an offset"),
+        (GOOD + GOOD, "line 8: the same token as number 1"),
+        (f'token = [{{name="a", role="read", sha256="{HASH}", x=1}}]', "token 1: unknown key 'x'"),
+        ("x" * (1024 * 1024 + 1), "more than 1048576 bytes"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "tokens.toml"
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(TokenFileError, match=told) as refused:
+        TokenFile.load(file)
+    assert str(file) in str(refused.value)
+    assert "secret" not in str(refused.value).replace(str(file), "")
+
+
+def test_a_file_that_everybody_may_write_or_nobody_can_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.toml"
+    with pytest.raises(TokenFileError, match=r"No such file.*LIFECYCLE_GATEWAY__TOKENS_FILE"):
+        TokenFile.load(file)
+    with pytest.raises(TokenFileError, match="directory"):
+        TokenFile.load(tmp_path)
+    file.write_text(GOOD)
+    file.chmod(0o666)
+    with pytest.raises(TokenFileError, match="chmod o-w"):
+        TokenFile.load(file)
+    file.chmod(0o644)
+    TokenFile.load(file)
+
+
+def test_a_token_stops_counting_when_it_expires(world: World, tmp_path: Path) -> None:
+    token, lines = new_token("portal", "read")
+    ends = world.clock.now + timedelta(hours=1)
+    file = tmp_path / "tokens.toml"
+    file.write_text(lines + f"expires = {ends.isoformat()}\n")
+    headers = {"Authorization": f"Bearer {token}"}
+    with world.client(world.new_app(entrance=Entrance(TokenFile.load(file)))) as door:
+        assert door.get("/v1/runs", headers=headers).status_code == 200
+        world.clock.forward(3600)
+        answer = door.get("/v1/runs", headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (401, "token_expired")
+
+
+def test_tokens_change_without_a_restart(keys: Keys, door: TestClient) -> None:
+    former = keys.headers("operate")
+    fresh, lines = new_token("portal", "read")
+    # As a mounted secret changes: another file takes the name.
+    draft = keys.file.with_suffix(".draft")
+    draft.write_text(lines)
+    os.replace(draft, keys.file)
+    assert door.get("/v1/runs", headers=former).status_code == 200
+    keys.now += FRESH_S
+    assert door.get("/v1/runs", headers=former).status_code == 401
+    assert door.get("/v1/runs", headers={"Authorization": f"Bearer {fresh}"}).status_code == 200
+
+
+@pytest.mark.parametrize("broken", ["", "[[token", None])
+def test_a_broken_new_file_keeps_the_callers_of_before_and_says_so(
+    keys: Keys, door: TestClient, caplog: pytest.LogCaptureFixture, broken: str | None
+) -> None:
+    good = keys.file.read_text()
+    assert door.get("/readyz").json()["checks"]["tokens"] == "ok"
+    if broken is None:
+        keys.file.unlink()
+    else:
+        keys.file.write_text(broken)
+    for _ in range(3):
+        keys.now += FRESH_S
+        assert door.get("/v1/runs", headers=keys.headers("read")).status_code == 200
+    ready = door.get("/readyz")
+    assert ready.status_code == 200
+    assert "the callers of before hold" in ready.json()["checks"]["tokens"]
+    assert str(keys.file) not in ready.text
+    assert caplog.text.count("was not taken") == 1
+    assert str(keys.file) in caplog.text
+    keys.file.write_text(good)
+    keys.now += FRESH_S
+    assert door.get("/v1/runs", headers=keys.headers("read")).status_code == 200
+    assert door.get("/readyz").json()["checks"]["tokens"] == "ok"
+
+
+def test_every_entry_is_compared_and_the_last_one_counts_as_much_as_the_first(keys: Keys, door: TestClient) -> None:
+    for role in Role:
+        assert door.get("/v1/runs", headers=keys.headers(role)).status_code == 200
+
+
+def test_strangers_learn_that_something_is_wrong_and_not_what(world: World, keys: Keys, door: TestClient) -> None:
+    world.workflows.down = True
+    for headers in ({}, {"Authorization": "Bearer wrong"}, keys.headers("read")):
+        answer = door.get("/readyz", headers=headers)
+        assert answer.status_code == 503
+        assert ("UNAVAILABLE" in answer.text) is (headers == keys.headers("read"))
+        assert answer.json()["checks"]["database"] == "ok"
+
+
+async def test_whoever_asks_for_readiness_at_once_shares_one_answer(
+    world: World, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = waiting = 0
+    all_wait, shield = asyncio.Event(), asyncio.shield
+
+    async def ping() -> None:
+        nonlocal asked
+        asked += 1
+        await all_wait.wait()
+
+    def waits(answer: Any) -> Any:
+        nonlocal waiting
+        waiting += 1
+        if waiting == 50:
+            all_wait.set()
+        return shield(answer)
+
+    world.workflows.ping = ping  # type: ignore[method-assign]
+    monkeypatch.setattr("crawler_lifecycle.gateway.app.asyncio.shield", waits)
+    transport = httpx.ASGITransport(world.new_app(entrance=keys.entrance()))
+    async with httpx.AsyncClient(transport=transport, base_url=BASE) as http:
+        answers = await asyncio.gather(*(http.get("/readyz") for _ in range(50)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert asked == 1
+
+
+# --- hosts and origins ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hosts", "host", "status"),
+    [
+        ((), "crawls.example.com", 200),
+        (("crawls.example.com",), "crawls.example.com", 200),
+        (("crawls.example.com",), "CRAWLS.example.com:8443", 200),
+        (("crawls.example.com",), "evil.example", 403),
+        (("crawls.example.com",), "", 403),
+        (("crawls.example.com:8443",), "crawls.example.com:9", 403),
+    ],
+)
+def test_with_tokens_hosts_may_be_listed(
+    world: World, keys: Keys, hosts: tuple[str, ...], host: str, status: int
+) -> None:
+    with world.client(world.new_app(entrance=keys.entrance(check=named_hosts(hosts)))) as door:
+        assert door.get("/v1/runs", headers={**keys.headers("read"), "host": host}).status_code == status
+        assert door.get("/healthz", headers={"host": host}).status_code == 200, "a probe comes to an address"
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "https://127.0.0.1:1", "http://localhost:8500"])
+def test_a_foreign_page_is_refused_even_with_a_right_token(keys: Keys, door: TestClient, origin: str) -> None:
+    answer = door.post("/v1/runs", json={"crawler": "plain"}, headers={**keys.headers("admin"), "origin": origin})
+    assert (answer.status_code, answer.json()["code"]) == (403, "foreign_origin")
+    assert door.get("/v1/runs", headers={**keys.headers("read"), "origin": BASE}).status_code == 200
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, r"TOKENS_FILE: not set.*crawlctl gateway token new.*LIFECYCLE_GATEWAY__OPEN=true"),
+        ({"open": True, "host": "0.0.0.0"}, r"__HOST: '0\.0\.0\.0' can be reached.*TOKENS_FILE"),
+        ({"open": True, "host": "::"}, "__HOST"),
+        ({"open": True, "tokens_file": "tokens.toml"}, "OPEN and LIFECYCLE_GATEWAY__TOKENS_FILE: both"),
+        ({"tokens_file": "none.toml"}, r"none\.toml: No such file"),
+        ({"open": True, "task_key": "short"}, "TASK_KEY: 5 bytes are too few"),
+        ({"host": "0.0.0.0"}, "TOKENS_FILE: not set"),
+    ],
+)
+def test_what_would_let_everybody_or_nobody_in_does_not_start(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(Unservable, match=told):
+        entrance_of(GatewaySettings(**settings))
+
+
+def test_settings_become_an_entrance(keys: Keys) -> None:
+    is_open = entrance_of(GatewaySettings(open=True))
+    assert is_open.callers is None
+    assert is_open.quota is None
+    settings = GatewaySettings(host="0.0.0.0", tokens_file=keys.file, task_key="k" * 32, writes_per_s=3)
+    entrance = entrance_of(settings)
+    assert entrance.callers is not None
+    assert entrance.task_key == KEY
+    assert entrance.quota is not None
+    assert entrance.quota.writes_per_s == 3
+
+
+@pytest.mark.parametrize("expires", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_an_end_beyond_the_calendar_is_named(tmp_path: Path, expires: str) -> None:
+    file = tmp_path / "tokens.toml"
+    file.write_text(new_token("portal", "read")[1] + f"expires = {expires}\n")
+    with pytest.raises(TokenFileError, match=r"line 5: expires: .* is beyond the calendar; give a nearer time"):
+        TokenFile.load(file)

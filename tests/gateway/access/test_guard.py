@@ -1,0 +1,198 @@
+"""What is in front of the routes: hosts, origins, sizes, garbage, crashes, health."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+
+import pytest
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle.domain.loopback import is_loopback
+from tests.gateway.gateway_world import BASE, World
+from tests.support.store_ports import port_of
+
+JSON = {"content-type": "application/json"}
+
+
+def _problem(answer: object) -> tuple[int, str]:
+    status, body = answer.status_code, answer.json()  # type: ignore[attr-defined]
+    assert answer.headers["content-type"] == "application/problem+json"  # type: ignore[attr-defined]
+    assert {"type", "title", "status", "detail", "code"} <= set(body)
+    assert body["status"] == status
+    assert "Traceback" not in json.dumps(body)
+    return status, body["code"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "status", "code"),
+    [
+        (b"", 400, "invalid_json"),
+        (b"{", 400, "invalid_json"),
+        (b"<html>", 400, "invalid_json"),
+        (b"\xff\xfe{}", 400, "invalid_json"),
+        (b'{"crawler": "plain", "priority": NaN}', 400, "invalid_json"),
+        (b'{"crawler": "plain", "priority": 1e999}', 422, "invalid_request"),
+        (b'{"crawler": "plain", "crawler": "strict"}', 400, "invalid_json"),
+        (b'{"crawler": "\\ud800"}', 400, "invalid_json"),
+        (b'{"crawler": ' + b"9" * 5000 + b"}", 400, "invalid_json"),
+        (b"[" * 50_000, 422, "invalid_request"),
+        (b'{"a":' * 21 + b"1" + b"}" * 21, 422, "invalid_request"),
+        (b"[]", 422, "invalid_request"),
+        (b"null", 422, "invalid_request"),
+        (b'"crawler"', 422, "invalid_request"),
+    ],
+)
+def test_garbage_is_told_what_is_wrong_with_it(
+    world: World, client: TestClient, raw: bytes, status: int, code: str
+) -> None:
+    assert _problem(client.post("/v1/runs", content=raw, headers=JSON)) == (status, code)
+    assert world.store.runs.list_runs() == []
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+def test_only_json_is_taken(client: TestClient, kind: str) -> None:
+    answer = client.post("/v1/runs", content=b"{}", headers={"content-type": kind})
+    assert _problem(answer) == (415, "unsupported_type")
+
+
+def test_large_bodies_are_refused_announced_or_not(client: TestClient) -> None:
+    size = 2 * 1024 * 1024 + 1
+    assert _problem(client.post("/v1/runs", content=b" " * size, headers=JSON)) == (413, "too_large")
+
+    def parts() -> Iterator[bytes]:
+        for _ in range(100):
+            yield b" " * 65536
+
+    assert _problem(client.post("/v1/runs", content=parts(), headers=JSON)) == (413, "too_large")
+
+
+def test_unknown_paths_and_methods(client: TestClient) -> None:
+    for path in ("/v2/runs", "/v1/runs/", "//v1/runs", "/V1/runs"):
+        assert _problem(client.get(path)) == (404, "not_found")
+    answer = client.delete("/v1/runs")
+    assert _problem(answer) == (405, "method_not_allowed")
+    assert "GET" in answer.headers["allow"] or "POST" in answer.headers["allow"]
+    assert _problem(client.request("TRACE", "/v1/runs")) == (405, "method_not_allowed")
+    for page in ("/docs", "/redoc"):
+        assert client.get(page).status_code == 404
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:8500", "10.0.0.1"])
+def test_a_foreign_host_is_refused_on_every_route(client: TestClient, host: str) -> None:
+    for path in ("/healthz", "/v1/runs"):
+        assert _problem(client.get(path, headers={"host": host})) == (403, "foreign_host")
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:8500", "127.0.0.1:1", "[::1]:8500", "LOCALHOST:8500"])
+def test_this_machine_is_known_by_its_names(client: TestClient, host: str) -> None:
+    assert client.get("/healthz", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *("http://evil.example", "null", "file://", "https://localhost.evil.example", "x"),
+        # Another port is another page, and so is another name of this machine.
+        *(
+            "http://127.0.0.1:3000",
+            "http://localhost",
+            "http://[::1]",
+            f"https{BASE.removeprefix('http')}",
+            f"{BASE}:1",
+        ),
+    ],
+)
+def test_a_foreign_origin_is_refused(world: World, client: TestClient, origin: str) -> None:
+    answer = client.post("/v1/runs", json={"crawler": "plain"}, headers={"origin": origin})
+    assert _problem(answer) == (403, "foreign_origin")
+    assert world.store.runs.list_runs() == []
+
+
+def test_pages_of_this_machine_may_ask(client: TestClient) -> None:
+    assert client.get("/v1/runs", headers={"origin": BASE}).status_code == 200
+
+
+def test_a_bug_is_a_problem_document_without_its_inside(
+    world: World, client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object, **__: object) -> object:
+        raise RuntimeError("secret inside")
+
+    world.store.runs.list_runs = broken  # type: ignore[method-assign, assignment]
+    answer = client.get("/v1/runs")
+    assert _problem(answer) == (500, "internal_error")
+    assert "secret" not in answer.text
+    assert "secret inside" in caplog.text
+
+
+def test_a_database_that_is_down_is_503_and_never_a_bug(client: TestClient, world: World) -> None:
+    world.store.close()
+    from crawler_lifecycle.domain.errors import StoreUnavailable
+
+    def down(*_: object, **__: object) -> object:
+        raise StoreUnavailable("database is locked")
+
+    for name in ("list_runs", "get_run", "find_run", "reserve_run"):
+        setattr(port_of(world.store, name), name, down)
+    for method, path in (("GET", "/v1/runs"), ("GET", "/v1/runs/1"), ("POST", "/v1/runs/1/stop")):
+        answer = client.request(method, path)
+        assert _problem(answer) == (503, "store_unavailable")
+        assert answer.headers["retry-after"]
+    assert _problem(client.post("/v1/runs", json={"crawler": "plain"})) == (503, "store_unavailable")
+
+
+def test_health_and_readiness(world: World, client: TestClient) -> None:
+    assert client.get("/readyz").json() == {"ready": True, "checks": {"database": "ok", "temporal": "ok"}}
+    world.workflows.down = True
+    answer = client.get("/readyz")
+    assert answer.status_code == 503
+    assert "UNAVAILABLE" in answer.json()["checks"]["temporal"]
+    assert client.get("/healthz").status_code == 200
+
+
+def test_a_hanging_database_makes_readiness_say_no_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    monkeypatch.setattr(world.store.health, "ping", lambda: release.wait(20))
+    monkeypatch.setattr("crawler_lifecycle.gateway.app.READY_TIMEOUT_S", 0.1)
+    with world.client(world.new_app()) as client:
+        try:
+            for _ in range(3):
+                assert "no answer within" in client.get("/readyz").json()["checks"]["database"]
+            assert client.get("/healthz").status_code == 200
+        finally:
+            release.set()
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.8.8:80", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("", False),
+        ("::", False),
+        ("[::]:80", False),
+        ("evil:localhost", False),
+        ("192.168.1.1", False),
+    ],
+)
+def test_loopback_is_recognised(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
+def test_allow_names_every_method_of_a_path(client: TestClient) -> None:
+    assert client.request("OPTIONS", "/v1/runs").headers["allow"] == "GET, POST"
+    assert client.put("/v1/runs/1/tasks").headers["allow"] == "GET, POST"
+    assert client.put("/v1/runs/1").headers["allow"] == "GET"
+
+
+@pytest.mark.parametrize("moment", ["0.5", "1763640000", "2026-11-20", "yesterday", "2026-11-20T12:00:00"])
+def test_a_filter_by_time_takes_no_bare_number(client: TestClient, moment: str) -> None:
+    for path in ("/v1/runs?created_from=", "/v1/corrections?since="):
+        answer = client.get(path + moment)
+        assert _problem(answer) == (422, "invalid_request")
+        assert moment in answer.json()["detail"]

@@ -1,0 +1,417 @@
+"""How much one caller may ask for, and what slow, silent and greedy clients may cost."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawler_lifecycle.gateway import app as gateway_app
+from crawler_lifecycle.gateway.access.limits import REQUESTS_MAX, STREAMS_MAX, Quota, RateLimits
+from crawler_lifecycle.gateway.access.operations import (
+    ACCESS,
+    CHECK_S,
+    AuthenticationMiddleware,
+    Entrance,
+    Operations,
+)
+from crawler_lifecycle.gateway.access.tokens import FRESH_S, Role, TokenFile, new_token
+from crawler_lifecycle.web.origins import named_hosts
+from crawler_lifecycle.web.problems import Problem
+from crawler_lifecycle.web.serving import BodyLimit
+from tests.gateway.gateway_world import World
+
+QUOTA = Quota(reads_per_s=2, writes_per_s=1, requests_at_once=3, streams_at_once=2)
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def limits(time: Time) -> RateLimits:
+    return RateLimits(QUOTA, clock=time)
+
+
+def _refusal(limits: RateLimits, caller: str | None, writes: bool) -> Problem | None:
+    try:
+        limits.spend(caller, writes=writes)
+    except Problem as problem:
+        return problem
+    return None
+
+
+def _spent(limits: RateLimits, caller: str | None, writes: bool = False, most: int = 1000) -> int:
+    """How many requests go through until one is refused."""
+    for n in range(most):
+        refused = _refusal(limits, caller, writes)
+        if refused is not None:
+            assert (refused.status, refused.code) == (429, "rate_limited")
+            assert int(refused.headers["Retry-After"]) >= 1
+            return n
+    return most
+
+
+# --- the rate ---------------------------------------------------------------------------------------------------------
+
+
+def test_five_seconds_of_the_rate_may_come_at_once_and_then_the_rate_holds(limits: RateLimits, time: Time) -> None:
+    assert _spent(limits, "a") == 10
+    assert _spent(limits, "a") == 0
+    time.now += 1
+    assert _spent(limits, "a") == 2
+    time.now += 3600
+    assert _spent(limits, "a") == 10
+
+
+def test_reads_writes_and_callers_are_counted_apart(limits: RateLimits) -> None:
+    assert _spent(limits, "a") == 10
+    assert _spent(limits, "a", writes=True) == 5
+    assert _spent(limits, "b") == 10
+
+
+@given(st.floats(0.01, 1000), st.lists(st.floats(0, 100), max_size=50))
+def test_no_caller_gets_more_than_its_rate_and_one_burst(rate: float, pauses: list[float]) -> None:
+    time = Time()
+    limits = RateLimits(Quota(reads_per_s=rate), clock=time)
+    began, done = time.now, 0
+    for pause in pauses:
+        time.now += pause
+        done += _spent(limits, "a", most=50)
+    assert done <= max(5 * rate, 1) + (time.now - began) * rate + 1e-6
+
+
+@given(st.floats(0.01, 1000))
+def test_who_waits_as_told_gets_through(rate: float) -> None:
+    time = Time()
+    limits = RateLimits(Quota(writes_per_s=rate), clock=time)
+    _spent(limits, "a", writes=True, most=10_000)
+    with pytest.raises(Problem) as refused:
+        limits.spend("a", writes=True)
+    time.now += int(refused.value.headers["Retry-After"])
+    limits.spend("a", writes=True)
+
+
+def test_without_a_quota_or_a_name_nothing_is_counted(limits: RateLimits) -> None:
+    assert _spent(limits, None) == 1000
+    assert _spent(RateLimits(None), "a") == 1000
+
+
+def test_callers_of_long_ago_are_forgotten(time: Time) -> None:
+    limits = RateLimits(QUOTA, clock=time)
+    for n in range(25_000):
+        limits.spend(f"run {n}", writes=True)
+        time.now += 0.001
+    assert len(limits._buckets) < 12_000
+
+
+# --- places -----------------------------------------------------------------------------------------------------------
+
+
+def _filled(take: Callable[[], Any]) -> tuple[list[Any], Problem]:
+    """The places that are taken until there is none, and the refusal of the next."""
+    held: list[Any] = []
+    while True:
+        slot = take()
+        try:
+            slot.__enter__()
+        except Problem as problem:
+            return held, problem
+        held.append(slot)
+
+
+def test_requests_and_streams_have_their_own_places(limits: RateLimits) -> None:
+    for stream, most in ((False, 3), (True, 2)):
+        held, refused = _filled(functools.partial(limits.slot, "a", stream=stream))
+        assert len(held) == most
+        assert (refused.status, refused.code) == (429, "too_many_at_once")
+        with limits.slot("b", stream=stream):
+            pass
+        held[0].__exit__(None, None, None)
+        with limits.slot("a", stream=stream):
+            pass
+
+
+@pytest.mark.parametrize(("stream", "most"), [(False, REQUESTS_MAX), (True, STREAMS_MAX)])
+def test_the_process_has_a_total_even_when_it_is_open(stream: bool, most: int) -> None:
+    limits = RateLimits(None)
+    held, refused = _filled(lambda: limits.serve(stream=stream))
+    assert len(held) == most
+    assert (refused.status, refused.code) == (503, "overloaded")
+    assert refused.headers["Retry-After"]
+    held[0].__exit__(None, None, None)
+    with limits.serve(stream=stream):
+        pass
+
+
+# --- through the door -------------------------------------------------------------------------------------------------
+
+
+class Tight:
+    """A gateway with a small quota, and headers for one caller of each role."""
+
+    def __init__(self, world: World, folder: Path, quota: Quota) -> None:
+        self.headers: dict[str, dict[str, str]] = {}
+        lines = ""
+        for role in Role:
+            token, more = new_token(f"the-{role}", role)
+            self.headers[role] = {"Authorization": f"Bearer {token}"}
+            lines += more
+        file = folder / "tokens.toml"
+        file.write_text(lines)
+        entrance = Entrance(TokenFile.load(file), None, quota, named_hosts(()))
+        self.app = world.new_app(entrance=entrance)
+
+
+@pytest.fixture
+def tight(world: World, tmp_path: Path) -> Tight:
+    return Tight(world, tmp_path, Quota(reads_per_s=0.001, writes_per_s=0.001, requests_at_once=3, streams_at_once=2))
+
+
+def test_the_next_request_over_the_rate_is_429_and_changes_nothing(world: World, tight: Tight) -> None:
+    with world.client(tight.app) as door:
+        first, second = (
+            door.post("/v1/runs", json={"crawler": "plain"}, headers=tight.headers["operate"]) for _ in range(2)
+        )
+        assert first.status_code == 202
+        assert (second.status_code, second.json()["code"]) == (429, "rate_limited")
+        assert int(second.headers["retry-after"]) > 1
+        assert len(world.store.runs.list_runs()) == 1
+        # Reading goes on, other callers go on, and health asks nobody.
+        assert door.get("/v1/runs", headers=tight.headers["operate"]).status_code == 200
+        assert door.post("/v1/runs", json={"crawler": "plain"}, headers=tight.headers["admin"]).status_code == 202
+        for _ in range(5):
+            assert door.get("/healthz", headers=tight.headers["operate"]).status_code == 200
+
+
+def test_the_101st_start_at_once_is_refused_by_default(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped_clock = functools.partial(RateLimits, clock=lambda: 0.0)  # nothing flows back
+    monkeypatch.setattr(gateway_app, "RateLimits", stopped_clock)
+    tight = Tight(world, tmp_path, Quota(writes_per_s=20))
+    with world.client(tight.app) as door:
+        # A stop of no run is the cheapest command.
+        codes = [door.post("/v1/runs/1/stop", headers=tight.headers["operate"]).status_code for _ in range(102)]
+    assert codes == [404] * 100 + [429] * 2
+
+
+async def _call(
+    app: Any, path: str, headers: dict[str, str], hold: asyncio.Event | None = None, begun: asyncio.Event | None = None
+) -> list[Any]:
+    """One GET whose client leaves when ``hold`` is set; what was sent to it. ``begun`` is set by the first of it."""
+    sent: list[Any] = []
+    asked = False
+
+    async def receive() -> Any:
+        nonlocal asked
+        if not asked:
+            asked = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        if hold is not None:
+            await hold.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if begun is not None:
+            begun.set()
+
+    path, _, query = path.partition("?")
+    scope = {
+        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": "GET",
+        "path": path, "raw_path": path.encode(), "query_string": query.encode(), "scheme": "http", "root_path": "",
+        "headers": [(b"host", b"x"), *((k.lower().encode(), v.encode()) for k, v in headers.items())],
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2), "state": {},
+    }  # fmt: skip
+    await app(scope, receive, send)
+    return sent
+
+
+async def test_open_streams_take_no_places_of_requests(world: World, tmp_path: Path) -> None:
+    roomy = Tight(world, tmp_path, Quota(requests_at_once=1, streams_at_once=2))
+    leave = asyncio.Event()
+    async with roomy.app.router.lifespan_context(roomy.app):
+        begun = [asyncio.Event() for _ in range(2)]
+        streams = [
+            asyncio.create_task(_call(roomy.app, "/v1/events", roomy.headers["read"], leave, one)) for one in begun
+        ]
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(one.wait() for one in begun))
+        assert not any(task.done() for task in streams)
+        third = await _call(roomy.app, "/v1/events", roomy.headers["read"])
+        assert third[0]["status"] == 429
+        assert (await _call(roomy.app, "/v1/runs", roomy.headers["read"]))[0]["status"] == 200
+        leave.set()
+        async with asyncio.timeout(60):
+            await asyncio.gather(*streams)
+        ended = await _call(roomy.app, "/v1/runs", roomy.headers["read"])
+        assert ended[0]["status"] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "is_stream"),
+    [
+        ("/v1/events", True),
+        ("/v1/runs/1/logs?follow=true", True),
+        ("/v1/runs/1/logs?tail=5&follow=1", True),
+        ("/v1/runs/1/logs?follow=false", False),
+        ("/v1/runs/1/logs", False),
+        ("/v1/runs", False),
+        ("/v1/runs/1?wait=60", True),
+        ("/v1/runs/1?wait=0", False),
+        ("/v1/runs?wait=60", False),
+    ],
+)
+async def test_what_counts_as_a_stream(world: World, tmp_path: Path, path: str, is_stream: bool) -> None:
+    token, lines = new_token("viewer", "read")
+    file = tmp_path / "tokens.toml"
+    file.write_text(lines)
+    door, seen = _door(world, Entrance(TokenFile.load(file), check=named_hosts(()))), []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append((sum(door._limits._streams.values()), sum(door._limits._requests.values())))
+
+    door._app = app
+    await _call(door, path, {"Authorization": f"Bearer {token}"})
+    assert seen == [(1, 0) if is_stream else (0, 1)]
+    assert not door._limits._streams
+    assert not door._limits._requests
+
+
+def _door(world: World, entrance: Entrance, monotonic: Callable[[], float] = lambda: 0.0) -> AuthenticationMiddleware:
+    async def nothing(scope: Any, receive: Any, send: Any) -> None: ...
+
+    limits = RateLimits(QUOTA, clock=monotonic)
+    return AuthenticationMiddleware(
+        nothing, operations=Operations(world.app), entrance=entrance, limits=limits, monotonic=monotonic
+    )
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_token_that_is_taken_back_ends_what_it_opened(world: World, tmp_path: Path, begun: bool) -> None:
+    """Also where nothing comes: a silent stream, the log of a crawler that prints nothing, an answer that waits."""
+    token, lines = new_token("viewer", "read")
+    _, others = new_token("other", "read")
+    file = tmp_path / "tokens.toml"
+    file.write_text(lines)
+    door = _door(world, Entrance(TokenFile(file), check=named_hosts(())))
+    ended = False
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal ended
+        if begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"x", "more_body": True})
+        file.write_text(others)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended = True
+
+    door._app = app
+    async with asyncio.timeout(30):
+        if begun:
+            sent = await _call(door, "/v1/events", {"Authorization": f"Bearer {token}"})
+            assert sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
+        else:
+            with pytest.raises(Problem, match="the token is unknown"):
+                await _call(door, "/v1/runs", {"Authorization": f"Bearer {token}"})
+    assert ended
+    assert not door._limits._streams
+    assert CHECK_S + FRESH_S < 1, "docs/security.md promises it within a second"
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+def test_only_lists_of_tasks_may_be_large(world: World, client: TestClient) -> None:
+    for method, path, name in (
+        ("POST", "/v1/runs", "startRun"),
+        ("POST", "/v1/runs/1/tasks", "addTasks"),
+        ("POST", "/v1/runs/1/stop", "stopRun"),
+        ("POST", "/v1/runs/1/resume", "resumeRun"),
+        ("GET", "/v1/runs", "listRuns"),
+    ):
+        most = ACCESS[name].body_max
+        assert most == (2 if "Tasks" in name or "start" in name else 1) * 1024 * 1024
+        json = {"content-type": "application/json"}
+        over = client.request(method, path, content=b" " * (most + 1), headers=json)
+        assert (over.status_code, over.json()["code"]) == (413, "too_large")
+        within = client.request(method, path, content=b" " * most, headers=json)
+        assert within.status_code in (200, 400), within.text
+
+
+async def test_large_bodies_together_are_bounded_and_their_room_comes_back() -> None:
+    served = refused = 0
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal served
+        served += 1
+        await go.wait()
+
+    go = asyncio.Event()
+    bodies = BodyLimit(app, limit=lambda _: 100, held_max=250)
+
+    async def one() -> str:
+        nonlocal refused
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"x" * 100, "more_body": False}
+
+        async def send(message: Any) -> None: ...
+
+        try:
+            await bodies({"type": "http", "headers": []}, receive, send)
+        except Problem as problem:
+            refused += 1
+            return problem.code
+        return "served"
+
+    tasks = [asyncio.create_task(one()) for _ in range(4)]
+    async with asyncio.timeout(60):
+        while served + refused < 4:  # noqa: ASYNC110 - nobody tells when all of them have come so far
+            await asyncio.sleep(0)
+    go.set()
+    assert sorted(await asyncio.gather(*tasks)) == ["overloaded", "overloaded", "served", "served"]
+    assert served == 2
+    assert bodies._held == 0
+    assert await one() == "served"
+
+
+async def test_a_body_that_does_not_come_is_408_and_holds_nothing() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("not complete")
+
+    first = True
+
+    async def receive() -> Any:
+        nonlocal first
+        if not first:
+            await asyncio.sleep(60)
+        first = False
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    async def send(message: Any) -> None: ...
+
+    bodies = BodyLimit(app, limit=lambda _: 100, timeout_s=0.05)
+    with pytest.raises(Problem) as refused:
+        await bodies({"type": "http", "headers": []}, receive, send)
+    assert (refused.value.status, refused.value.code) == (408, "too_slow")
+    assert bodies._held == 0

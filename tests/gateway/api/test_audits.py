@@ -1,0 +1,81 @@
+"""POST and GET /v1/audit: having an audit made, and what audits found."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle.domain.audit import AuditFinding, AuditReport, FindingKind, Reported
+from tests.gateway.gateway_world import World
+
+
+def report_of(world: World, audit_id: str = "audit-1") -> AuditReport:
+    found = Reported(FindingKind.ORPHAN, "task 0 of run 9 executes", 9, due_at=world.clock() + timedelta(minutes=5))
+    return AuditReport(
+        audit_id,
+        world.clock(),
+        world.clock() + timedelta(seconds=1),
+        repair=True,
+        looked={"open_runs": 3},
+        found={"orphan": 1, "no_workflow": 2},
+        repaired={"no_workflow": 2},
+        findings=[found],
+    )
+
+
+def test_an_audit_that_ends_soon_is_answered_with_its_report(world: World, client: TestClient) -> None:
+    world.workflows.report = report_of(world)
+    answer = client.post("/v1/audit", json={"repair": True})
+    assert answer.status_code == 200
+    body = answer.json()
+    assert (body["audit_id"], body["report"]["left"], body["report"]["found"]) == (
+        "audit-1",
+        1,
+        {"orphan": 1, "no_workflow": 2},
+    )
+    assert body["report"]["findings"][0]["kind"] == "orphan"
+    assert world.workflows.audits == [True]
+
+
+def test_without_a_body_it_only_tells(world: World, client: TestClient) -> None:
+    world.workflows.report = report_of(world)
+    assert client.post("/v1/audit").status_code == 200
+    assert world.workflows.audits == [False]
+
+
+def test_one_that_takes_longer_is_read_later(world: World, client: TestClient) -> None:
+    answer = client.post("/v1/audit", json={"repair": False, "unknown": "adopt"})
+    assert world.workflows.unknown == "adopt"
+    assert client.post("/v1/audit", json={"unknown": "burn"}).status_code == 422
+    assert (answer.status_code, answer.json()["report"]) == (202, None)
+    where = answer.headers["Location"]
+    missing = client.get(where)
+    assert (missing.status_code, missing.json()["code"]) == (404, "audit_not_found")
+    world.store.findings.record_audit(report_of(world))
+    world.store.findings.record_audit(report_of(world, "audit-2"))
+    assert client.get(where).json()["report"]["audit_id"] == "audit-1"
+    assert client.get("/v1/audit").json()["report"]["audit_id"] == "audit-2"
+
+
+def test_what_is_open_is_listed(world: World, client: TestClient) -> None:
+    assert client.get("/v1/audit").json() == {"report": None, "findings": []}
+    world.store.findings.note_findings([
+        AuditFinding("orphan/9", FindingKind.ORPHAN, "task 0 of run 9 executes", 9, evidence={"uid": "u"}),
+        AuditFinding("no_row/w", FindingKind.NO_ROW, "workflow 'w' works for run 8", 8, workflow_id="w"),
+    ])  # fmt: skip
+    world.store.findings.note_repair("no_row/w", "terminated")
+    (found,) = client.get("/v1/audit").json()["findings"]
+    assert (found["kind"], found["status"], found["evidence"]) == ("orphan", "open", {"uid": "u"})
+
+
+def test_temporal_away_is_said(world: World, client: TestClient) -> None:
+    world.workflows.down = True
+    answer = client.post("/v1/audit", json={"repair": True})
+    assert (answer.status_code, answer.json()["code"]) == (503, "temporal_unavailable")
+
+
+def test_a_misspelt_field_is_named(client: TestClient) -> None:
+    answer = client.post("/v1/audit", json={"repare": True})
+    assert answer.status_code == 422
+    assert "repare" in answer.text

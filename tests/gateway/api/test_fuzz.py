@@ -1,0 +1,103 @@
+"""Nothing that a fuzzer sends breaks the API, passes its door, or is answered otherwise than its document says."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.adapters.catalogue import YamlCatalogue
+from crawler_lifecycle.domain.audit import AuditReport
+from crawler_lifecycle.gateway.access.operations import ACCESS, Entrance
+from crawler_lifecycle.gateway.access.tokens import TokenFile, new_token
+from crawler_lifecycle.web.origins import named_hosts
+from tests.gateway.api.fuzzing import PHASES, Findings, fuzz
+from tests.gateway.gateway_world import World
+
+CRAWLERS = Path(__file__).parents[3] / "examples" / "crawlers.yaml"
+
+
+class Served:
+    """A gateway that asks for tokens, without quotas and without its background tasks."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        world.scheduler.catalogue.crawlers = {crawler.name: crawler for crawler in YamlCatalogue(CRAWLERS).all()}
+        self.token, lines = new_token("fuzzer", "operate")
+        (folder / "tokens.toml").write_text(lines)
+        callers = TokenFile.load(folder / "tokens.toml")
+        self._app = world.new_app(entrance=Entrance(callers, b"k" * 32, None, named_hosts(())))
+        # The event stream leaves: then who waits for a run (``wait=60``) is answered at once.
+        self._app.state.leaving[0]()
+        self.document = self._app.openapi()
+        # A run with tasks and a log line, for everything that is asked about run 1.
+        with world.client() as client:
+            assert client.post("/v1/runs", json={"crawler": "plain", "tasks": [{"args": {}}]}).json()["run_id"] == 1
+        world.claim(1)
+        world.deploy(1)
+        # An audit that has ended, for what is asked about the one that was begun.
+        world.workflows.report = AuditReport("audit-1", world.clock(), world.clock(), repair=False)
+        world.store.findings.record_audit(world.workflows.report)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            # The fuzzer never ends a lifespan, so it gets none.
+            await receive()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            return
+        if scope["path"] == "/v1/events" or b"follow" in scope["query_string"]:
+            await self._look_into(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _look_into(self, scope: Any, receive: Any, send: Any) -> None:
+        """A stream has no end of its own: its client leaves soon after the first of it."""
+        begun, ended = asyncio.Event(), False
+
+        async def watched(message: Any) -> None:
+            nonlocal ended
+            ended = message["type"] == "http.response.body" and not message.get("more_body", False)
+            await send(message)
+            begun.set()
+
+        answer = asyncio.create_task(self._app(scope, receive, watched))
+        await begun.wait()
+        await asyncio.wait([answer], timeout=0.05)
+        answer.cancel()
+        await asyncio.gather(answer, return_exceptions=True)
+        if not ended:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _check(found: Findings, document: Any) -> None:
+    assert not found.failures, "\n\n".join(found.failures[:5])
+    assert sum(found.answers.values()) > 800
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            label = f"{method.upper()} {path}"
+            asked = {status for (name, status), _ in found.answers.items() if name == label}
+            assert asked, label
+            if ACCESS[operation["operationId"]].role is not None:
+                assert 401 in asked, label
+            assert not {status for status in asked if status >= 500} - {503}, label
+    # Not only refusals were seen.
+    for label in ("POST /v1/runs", "POST /v1/runs/{run_id}/stop", "POST /v1/runs/{run_id}/look"):
+        assert found.answers[label, 202], label
+
+
+@pytest.mark.timeout(900)
+def test_the_api_does_what_its_document_says(world: World, tmp_path: Path) -> None:
+    served = Served(world, tmp_path)
+    _check(fuzz(served, served.document, served.token, "examples", "coverage"), served.document)
+    found = fuzz(served, served.document, served.token, "fuzzing", max_examples=5)
+    assert not found.failures, "\n\n".join(found.failures[:5])
+    assert found.answers
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_it_does_so_for_longer_and_in_sequences(world: World, tmp_path: Path) -> None:
+    served = Served(world, tmp_path)
+    _check(fuzz(served, served.document, served.token, *PHASES, max_examples=60), served.document)

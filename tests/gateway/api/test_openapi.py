@@ -1,0 +1,268 @@
+"""The documents that clients are made from: OpenAPI, and the page of problem codes."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import openapi_spec_validator
+import pytest
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.gateway import openapi_file
+from crawler_lifecycle.gateway.access.operations import ACCESS
+from crawler_lifecycle.gateway.api.openapi import EXAMPLES
+from crawler_lifecycle.web.problem_codes import CODES, render
+from crawler_lifecycle.web.problems import of_error, snake
+from tests.gateway.gateway_world import World
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+PACKAGE = ROOT / "crawler_lifecycle"
+CURE = "run `make openapi` and commit what it writes"
+
+
+@pytest.fixture(scope="module")
+def document() -> Any:
+    return json.loads(openapi_file.text())
+
+
+def _operations(document: Any) -> list[tuple[str, str, Any]]:
+    return [(path, method, operation) for path, item in document["paths"].items() for method, operation in item.items()]
+
+
+# --- what is committed ------------------------------------------------------------------------------------------------
+
+
+def test_the_committed_document_is_the_one_that_is_served(client: TestClient) -> None:
+    assert (DOCS / "openapi.json").read_text() == openapi_file.text(), CURE
+    assert client.get("/openapi.json").json() == json.loads(openapi_file.text())
+
+
+def test_the_page_of_problems_is_made_from_the_table() -> None:
+    assert (DOCS / "problems.md").read_text() == render(), CURE
+
+
+def test_the_command_writes_both_and_the_same_bytes_each_time(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "crawler_lifecycle.gateway.openapi_file", str(tmp_path)]
+    subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True)
+    assert (tmp_path / "openapi.json").read_text() == openapi_file.text()
+    assert (tmp_path / "problems.md").read_text() == render()
+    assert openapi_file.main(str(tmp_path / "missing")) == 1
+
+
+# --- what it says -----------------------------------------------------------------------------------------------------
+
+
+def test_every_operation_has_a_stable_name_words_and_its_problems(document: Any) -> None:
+    names = [operation["operationId"] for _, _, operation in _operations(document)]
+    assert len(names) == len(set(names))
+    assert set(names) == set(ACCESS) - {"openapi"}
+    for path, method, operation in _operations(document):
+        assert operation["description"].endswith("."), (path, method)
+        assert re.fullmatch(r"[a-z][A-Za-z]+", operation["operationId"])
+        assert "application/problem+json" in operation["responses"]["default"]["content"]
+        access = ACCESS[operation["operationId"]]
+        wanted = {"400", "401", "403", "422", "429", "503"} if access.role else set()
+        wanted |= {"404"} if "{run_id}" in path else set()
+        assert wanted <= set(operation["responses"]), operation["operationId"]
+        assert operation["security"] == ([{"bearer": [access.role]}] if access.role else [])
+
+
+def test_what_has_a_validator_takes_it_back(document: Any) -> None:
+    reads = [item["get"] for item in document["paths"].values() if "304" in item.get("get", {}).get("responses", {})]
+    assert len(reads) == 8
+    for operation in reads:
+        assert "If-None-Match" in [parameter["name"] for parameter in operation["parameters"]]
+        assert all("ETag" in operation["responses"][status]["headers"] for status in ("200", "304"))
+
+
+def test_it_is_a_valid_openapi_document(document: Any) -> None:
+    openapi_spec_validator.validate(document)
+
+
+def test_every_reference_leads_somewhere(document: Any) -> None:
+    text = json.dumps(document)
+    for reference in set(re.findall(r'"\$ref": "#/([^"]+)"', text)):
+        found = document
+        for part in reference.split("/"):
+            assert part in found, reference
+            found = found[part]
+    assert "HTTPValidationError" not in text
+    assert "x-definitions" not in text
+
+
+def test_bodies_take_no_field_that_is_not_declared(document: Any) -> None:
+    for _, _, operation in _operations(document):
+        if "requestBody" in operation:
+            schema = operation["requestBody"]["content"]["application/json"]["schema"]
+            assert schema["additionalProperties"] is False, operation["operationId"]
+
+
+def _validator(document: Any, schema: Any) -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator({**schema, "components": document["components"]})
+
+
+def test_every_body_has_examples_and_they_fit(document: Any) -> None:
+    seen = set()
+    for _, _, operation in _operations(document):
+        if "requestBody" in operation:
+            content = operation["requestBody"]["content"]["application/json"]
+            assert content["examples"], operation["operationId"]
+            for example in content["examples"].values():
+                _validator(document, content["schema"]).validate(example["value"])
+            seen.add(operation["operationId"])
+    assert seen == set(EXAMPLES)
+    for response in document["components"]["responses"].values():
+        content = response["content"]["application/problem+json"]
+        _validator(document, content["schema"]).validate(content["example"])
+
+
+def test_the_examples_start_runs_of_the_example_crawlers(world: World, client: TestClient) -> None:
+    from crawler_lifecycle.adapters.catalogue import YamlCatalogue
+
+    world.scheduler.catalogue.crawlers = {c.name: c for c in YamlCatalogue(ROOT / "examples" / "crawlers.yaml").all()}
+    for example in EXAMPLES["startRun"].values():
+        answer = client.post("/v1/runs", json=example["value"])
+        assert answer.status_code == 202, answer.text
+
+
+def test_answers_hold_what_is_declared_and_nothing_else(world: World, client: TestClient, document: Any) -> None:
+    run_id = client.post("/v1/runs", json={"crawler": "plain", "tags": ["t"]}).json()["run_id"]
+    world.claim(run_id)
+    world.deploy(run_id)
+    client.post(f"/v1/runs/{run_id}/stop", json={"reason": "r"})
+    seen = 0
+    for path, method, operation in _operations(document):
+        content = operation["responses"].get("200", {}).get("content", {})
+        if method != "get" or set(content) != {"application/json"}:
+            continue
+        answer = client.get(path.replace("{run_id}", str(run_id)))
+        assert answer.status_code == 200, path
+        schema = content["application/json"]["schema"]
+        _validator(document, schema).validate(answer.json())
+        _declared(document, schema, answer.json(), path)
+        seen += 1
+    assert seen >= 9
+
+
+def _declared(document: Any, schema: Any, value: Any, where: str) -> None:
+    """Every key of an answer is a property of its schema, and the other way round."""
+    for option in schema.get("anyOf", [schema]):
+        if "$ref" in option:
+            found = document["components"]["schemas"][option["$ref"].rpartition("/")[2]]
+            if isinstance(value, dict) and "properties" in found:
+                assert set(value) == set(found["properties"]), where
+                for name, inner in found["properties"].items():
+                    _declared(document, inner, value[name], f"{where}.{name}")
+        if isinstance(value, list) and "items" in option:
+            for item in value:
+                _declared(document, option["items"], item, f"{where}[]")
+
+
+# --- problem codes ----------------------------------------------------------------------------------------------------
+
+
+def _used() -> Iterator[tuple[str, int | None, str]]:
+    """Every problem code that our code can answer with: where it stands, the status beside it, the code."""
+    helpers = {"unavailable": 503, "unauthorised": 401, "_too_many": 429}
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                continue
+            values = [a.value if isinstance(a, ast.Constant) else None for a in node.args[:2]]
+            where = f"{file.relative_to(ROOT)}:{node.lineno}"
+            if node.func.id == "Problem" and len(values) == 2 and isinstance(values[1], str):
+                yield where, values[0] if isinstance(values[0], int) else None, values[1]
+            elif node.func.id in helpers and values and isinstance(values[0], str):
+                yield where, helpers[node.func.id], values[0]
+
+
+def _errors() -> Iterator[type[LifecycleError]]:
+    import crawler_lifecycle.temporal.errors  # declares one of them
+
+    assert crawler_lifecycle.temporal.errors
+    found = [LifecycleError]
+    while found:
+        error = found.pop()
+        found += error.__subclasses__()
+        # An HTTP answer is made of what our package raises, not of the fakes of other tests.
+        if error is not LifecycleError and error.__module__.startswith("crawler_lifecycle."):
+            yield error
+
+
+def test_every_code_that_is_answered_is_in_the_table_with_its_status() -> None:
+    used = list(_used())
+    assert len(used) > 30
+    for where, status, code in used:
+        assert code in CODES, f"{where}: {code} is not in problem_codes.py"
+        if status is not None:
+            assert status in CODES[code].statuses, f"{where}: {code} with {status}"
+
+
+def test_every_error_of_ours_has_its_code() -> None:
+    for error in _errors():
+        problem = of_error(error("text"))
+        assert problem.code in CODES, f"{error.__name__}: {problem.code} is not in problem_codes.py"
+        assert problem.status in CODES[problem.code].statuses, (error, problem.status)
+
+
+def test_the_table_names_no_code_that_nobody_answers() -> None:
+    from crawler_lifecycle.web.problems import _CODES
+
+    answered = {code for _, _, code in _used()} | {snake(e.code) for e in _errors()} | set(_CODES.values())
+    assert set(CODES) - answered <= {"http_error"}
+
+
+def test_every_code_says_what_to_do() -> None:
+    for code, kind in CODES.items():
+        assert re.fullmatch(r"[a-z]+(_[a-z]+)*", code)
+        for text in (kind.meaning, kind.cure, kind.retry):
+            assert text.endswith("."), (code, text)
+        assert f"## {code}\n" in render()
+
+
+def test_no_answer_of_json_is_without_a_type(document: Any) -> None:
+    """A client that is made from the document knows the fields of everything that comes back."""
+    schemas = document["components"]["schemas"]
+    #: What crawlers, catalogues and the cluster say as they like; the text of a request is that of its start.
+    free = {"RunDetail.request", "CorrectionRow.evidence", "FindingRow.evidence", "TimelineEntry.evidence"}
+    free |= {"TimelineEntry.record"}
+
+    def untyped(schema: Any, where: str) -> Iterator[str]:
+        if "$ref" in schema:
+            return
+        for part in (*schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else ())):
+            yield from untyped(part, where)
+        if schema.get("type") == "object" and "properties" not in schema and where not in free:
+            more = schema.get("additionalProperties", True)
+            yield from [where] if more is True or more == {} else untyped(more, where)
+
+    found = [
+        told
+        for name, schema in schemas.items()
+        for field, inner in schema.get("properties", {}).items()
+        for told in untyped(inner, f"{name}.{field}")
+    ]
+    assert set(found) - free == set()
+    detail = schemas["RunDetail"]["properties"]
+    for field, kind in {"exports": "Export", "deliveries": "Delivery", "cancellations": "Cancellation"}.items():
+        assert detail[field]["items"] == {"$ref": f"#/components/schemas/{kind}Entry"}
+    crawlers = schemas["CrawlerList"]["properties"]["crawlers"]["items"]
+    assert crawlers == {"$ref": "#/components/schemas/CrawlerDefinition"}
+    assert set(schemas["Argument"]["properties"]) == {"type", "description", "choices", "default", "required"}
+
+
+def test_an_archive_is_bytes(document: Any) -> None:
+    answers = document["paths"]["/v1/runs/{run_id}/archive"]["get"]["responses"]
+    kinds = ("application/zip", "application/octet-stream")
+    assert answers["200"]["content"] == {kind: {"schema": {"type": "string", "format": "binary"}} for kind in kinds}

@@ -1,0 +1,167 @@
+"""Runs whose workflow cannot go on: what the gateway shows, and that reading never hangs on Temporal for it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.gateway.metrics import Metrics
+from crawler_lifecycle.gateway.runs import blocked
+from crawler_lifecycle.gateway.runs.blocked import Blocked, in_words
+from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
+from tests.gateway.gateway_world import World
+from tests.support.answering import Answering, leaves
+
+SINCE = datetime(2026, 11, 20, 11, 58, tzinfo=UTC)
+BUG = WorkflowProblem(SINCE, "RuntimeError: boom")
+
+
+@pytest.fixture(autouse=True)
+def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocked, "FRESH_S", 0.0)
+
+
+def started(client: TestClient) -> tuple[int, str]:
+    run = client.post("/v1/runs", json={"crawler": "plain", "args": {"page": "1"}}).json()
+    return run["run_id"], run["workflow_id"]
+
+
+def soon(condition: Callable[[], Any]) -> Any:
+    """The first true value; the gateway's own background has to come round."""
+    until = time.monotonic() + 150
+    while not (value := condition()):
+        assert time.monotonic() < until, "not within 150 s"
+        time.sleep(0.02)
+    return value
+
+
+def figure(client: TestClient) -> str:
+    lines = client.get("/metrics").text.splitlines()
+    return next(line.split()[1] for line in lines if line.startswith("lifecycle_runs_blocked "))
+
+
+def test_one_run_is_asked_about_before_the_server_lists_it(world: World) -> None:
+    with world.client(world.new_app(blocked_s=0.05)) as client:
+        run_id, workflow_id = started(client)
+        assert client.get(f"/v1/runs/{run_id}").json()["blocked"] is None
+        world.workflows.troubles[workflow_id] = BUG
+        text = client.get(f"/v1/runs/{run_id}").json()["blocked"]
+        assert text == in_words(BUG)
+        assert "since 2026-11-20 11:58:00 UTC: RuntimeError: boom; deploy a build that mends this" in text
+        assert client.get("/v1/runs").json()["runs"][0]["blocked"] is None, "a list asks for nobody alone"
+
+
+def test_the_list_and_the_figure_come_from_one_query(world: World) -> None:
+    with world.client(world.new_app(blocked_s=0.05)) as client:
+        run_id, workflow_id = started(client)
+        soon(lambda: figure(client) == "0.0")
+        world.workflows.troubles[workflow_id] = BUG
+        world.workflows.listed[workflow_id] = "WorkflowWorkerUnhandledFailure"
+        soon(lambda: client.get("/v1/runs").json()["runs"][0]["blocked"] == in_words(BUG))
+        assert figure(client) == "1.0"
+        del world.workflows.listed[workflow_id], world.workflows.troubles[workflow_id]
+        soon(lambda: figure(client) == "0.0")
+        assert client.get(f"/v1/runs/{run_id}").json()["blocked"] is None
+
+
+def test_a_list_tells_why_a_look_is_overdue(world: World) -> None:
+    """No worker takes its next step up, of which the server has no list."""
+    with world.client(world.new_app(blocked_s=0.05)) as client:
+        _, workflow_id = started(client)
+        world.workflows.troubles[workflow_id] = idle = WorkflowProblem(SINCE, None)
+        time.sleep(0.2)
+        assert client.get("/v1/runs").json()["runs"][0]["blocked"] is None
+        world.clock.forward(31)
+        soon(lambda: client.get("/v1/runs").json()["runs"][0]["blocked"] == in_words(idle))
+        assert "no worker has taken up its next step" in in_words(idle)
+        assert figure(client) == "0.0", "the figure is of those that no worker can help"
+        del world.workflows.troubles[workflow_id]
+        soon(lambda: client.get("/v1/runs").json()["runs"][0]["blocked"] is None)
+
+
+def test_a_listed_run_that_cannot_be_explained_is_shown_all_the_same(world: World) -> None:
+    with world.client(world.new_app(blocked_s=0.05)) as client:
+        run_id, workflow_id = started(client)
+        world.workflows.listed[workflow_id] = "WorkflowWorkerUnhandledFailure"
+        words = "its workflow cannot go on (WorkflowWorkerUnhandledFailure); deploy a build that mends this"
+        soon(lambda: client.get("/v1/runs").json()["runs"][0]["blocked"] == words)
+        assert client.get(f"/v1/runs/{run_id}").json()["blocked"] == words
+
+
+def test_an_ended_run_is_blocked_when_its_delivery_is(world: World) -> None:
+    with world.client(world.new_app(blocked_s=0.05)) as client:
+        run_id, workflow_id = started(client)
+        world.claim(run_id)
+        world.end(run_id, RunStatus.FAILED, close=False)
+        world.workflows.troubles[workflow_id] = BUG
+        assert client.get(f"/v1/runs/{run_id}").json()["blocked"] is None, "its workflow is not asked any more"
+        world.workflows.listed[workflow_id] = "x"
+        soon(lambda: client.get(f"/v1/runs/{run_id}").json()["blocked"] == in_words(BUG))
+
+
+def test_while_temporal_is_away_nobody_claims_to_know(world: World) -> None:
+    with world.client(world.new_app(blocked_s=0.05)) as client:
+        run_id, _ = started(client)
+        soon(lambda: figure(client) == "0.0")
+        world.workflows.down = True
+        soon(lambda: figure(client) == "NaN")
+        assert client.get(f"/v1/runs/{run_id}").json()["blocked"] is None
+        world.workflows.down = False
+        soon(lambda: figure(client) == "0.0")
+
+
+async def test_reading_waits_for_temporal_once_and_not_each_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocked, "PATIENCE_S", 0.05)
+    asked = []
+
+    async def hang(workflow_id: str) -> None:
+        asked.append(workflow_id)
+        await asyncio.sleep(3600)
+
+    with world.client() as client:
+        run_id, _ = started(client)
+    monkeypatch.setattr(world.workflows, "problem", hang)
+    row = world.store.runs.get_run(run_id)
+    assert row is not None
+    known = Blocked(world.workflows, Metrics(), every_s=3600)
+    assert [await known.of(row) for _ in range(5)] == [None] * 5
+    assert len(asked) == 1
+
+
+def test_the_figure_is_no_number_before_anybody_asked() -> None:
+    assert math.isnan(float(next(
+        line.split()[1] for line in Metrics().text().decode().splitlines() if line.startswith("lifecycle_runs_blocked ")
+    )))  # fmt: skip
+
+
+@pytest.mark.parametrize(("trouble", "words"), [
+    (WorkflowProblem(SINCE, None), "no worker has taken up its next step since 2026-11-20 11:58:00 UTC; start one"),
+    (WorkflowProblem(SINCE, "x" * 1000 + "y"), "x" * 300 + ";"),
+    (WorkflowProblem(SINCE, "two\nlines  and tabs\t."), ": two lines and tabs .;"),
+    (WorkflowProblem(SINCE, "no match", misfit=True),
+     "what an earlier one began (no match); deploy the earlier build again"),
+])  # fmt: skip
+def test_the_sentence(trouble: WorkflowProblem, words: str) -> None:
+    assert words in in_words(trouble)
+
+
+async def test_a_gateway_leaves_also_in_the_moment_in_which_a_blocked_run_is_explained() -> None:
+    answering = Answering()
+
+    class Troubled:
+        async def problems(self) -> dict[str, str]:
+            return {"crawl/plain/k": "its next step fails"}
+
+        async def problem(self, _: str) -> None:
+            await answering()
+
+    blocked = Blocked(cast(Any, Troubled()), Metrics(), every_s=3600)
+    await leaves(asyncio.create_task(blocked.run()), answering)

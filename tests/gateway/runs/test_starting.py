@@ -1,0 +1,405 @@
+"""POST /v1/runs: one run and one workflow for each key, whatever happens on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle.domain.arguments import Argument, ArgumentType
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, with_limits
+from crawler_lifecycle.domain.errors import SchedulerUnavailable, TemporalUnavailable
+from crawler_lifecycle.domain.run import RunRequest, RunStatus
+from crawler_lifecycle.gateway.runs.commands import Commands, Outcome
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.runs.requests import StartRun
+from crawler_lifecycle.web.problems import Problem
+from tests.gateway.gateway_world import World
+
+
+def test_a_start_answers_with_the_run_and_starts_its_workflow(world: World, client: TestClient) -> None:
+    answer = client.post("/v1/runs", json={"crawler": "plain", "requested_by": "ada"}, headers={"Idempotency-Key": "k"})
+    run = answer.json()
+    assert answer.status_code == 202
+    assert answer.headers["Location"] == f"/v1/runs/{run['run_id']}"
+    assert "Idempotency-Replayed" not in answer.headers
+    assert run["workflow_id"] == "crawl/plain/k"
+    assert run["status"] == "INITIALIZING"
+    assert run["requested_by"] == "ada"
+    [(workflow_id, request)] = world.workflows.started
+    assert workflow_id == "crawl/plain/k"
+    assert request == RunRequest(crawler="plain", run_id=run["run_id"])
+
+
+def test_without_a_key_every_start_is_a_new_run(client: TestClient) -> None:
+    first, second = (client.post("/v1/runs", json={"crawler": "plain"}).json() for _ in range(2))
+    assert first["run_id"] != second["run_id"]
+
+
+@pytest.mark.parametrize("again", ['"k"', "k"])
+def test_the_same_key_and_body_find_the_same_run(world: World, client: TestClient, again: str) -> None:
+    body = {"crawler": "plain", "args": {"page": "1"}}
+    first = client.post("/v1/runs", json=body, headers={"Idempotency-Key": "k"})
+    second = client.post("/v1/runs", json=body, headers={"Idempotency-Key": again})
+    assert second.status_code == 202
+    assert second.headers["Idempotency-Replayed"] == "true"
+    assert second.json()["run_id"] == first.json()["run_id"]
+    assert len(world.workflows.started) == 1
+
+
+def test_a_repeat_a_day_later_finds_the_ended_run_and_starts_nothing(world: World, client: TestClient) -> None:
+    body = {"crawler": "plain"}
+    run_id = client.post("/v1/runs", json=body, headers={"Idempotency-Key": "k"}).json()["run_id"]
+    world.claim(run_id)
+    world.end(run_id)
+    world.clock.forward(86_400)
+    # Meanwhile the crawler got other limits, and then was removed; the scheduler service is down as well.
+    world.scheduler.catalogue.crawlers["plain"] = dataclasses.replace(
+        world.scheduler.catalogue.crawlers["plain"], limits={"stall_timeout_s": 5.0}
+    )
+    world.scheduler.faults.add(SchedulerUnavailable("down"), 9)
+    answer = client.post("/v1/runs", json=body, headers={"Idempotency-Key": "k"})
+    assert (answer.status_code, answer.json()["run_id"], answer.json()["status"]) == (202, run_id, "FAILED")
+    assert len(world.workflows.started) == 1
+
+
+@pytest.mark.parametrize(("priority", "status"), [(3, 202), (1, 422)])
+def test_a_repeat_that_came_while_the_catalogue_was_asked_finds_the_run(
+    world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch, priority: int, status: int
+) -> None:
+    """The first request waits for its catalogue; its repeat goes to a gateway that has an older one at hand."""
+    asked = world.scheduler.crawlers
+    elsewhere = with_limits(RunRequest(crawler="plain"), {"stall_timeout_s": 66.0})
+
+    def slow() -> list[CrawlerDefinition]:
+        world.store.initiation.reserve_run(elsewhere, "k")
+        return asked()
+
+    monkeypatch.setattr(world.scheduler, "crawlers", slow)
+    body = {"crawler": "plain", "priority": priority}
+    answer = client.post("/v1/runs", json=body, headers={"Idempotency-Key": "k"})
+    assert answer.status_code == status, answer.text
+    [row] = world.store.runs.list_runs()
+    assert row.request["limits"]["stall_timeout_s"] == 66.0
+    if status == 202:
+        assert (answer.json()["run_id"], answer.headers["Idempotency-Replayed"]) == (row.run_id, "true")
+
+
+def test_the_same_key_with_another_body_is_refused(world: World, client: TestClient) -> None:
+    client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"})
+    answer = client.post("/v1/runs", json={"crawler": "plain", "priority": 1}, headers={"Idempotency-Key": "k"})
+    assert answer.status_code == 422
+    assert answer.json()["code"] == "idempotency_mismatch"
+    assert len(world.store.runs.list_runs()) == 1
+
+
+def test_a_key_in_the_body_counts_and_may_not_differ_from_the_header(client: TestClient) -> None:
+    body = {"crawler": "plain", "request_id": "k"}
+    assert client.post("/v1/runs", json=body).json()["request_id"] == "k"
+    assert client.post("/v1/runs", json=body).headers["Idempotency-Replayed"] == "true"
+    assert client.post("/v1/runs", json=body, headers={"Idempotency-Key": "other"}).status_code == 422
+
+
+@pytest.mark.parametrize("key", ["", " ", "a" * 121, "tab\there"])
+def test_an_unusable_key_is_refused(client: TestClient, key: str) -> None:
+    answer = client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": key})
+    assert answer.status_code == 422
+    assert "request_id" in answer.json()["detail"]
+
+
+def test_twenty_at_once_with_one_key_make_one_run_and_one_workflow(world: World, client: TestClient) -> None:
+    def start(_: int) -> tuple[int, int]:
+        answer = client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "same"})
+        return answer.status_code, answer.json()["run_id"]
+
+    with ThreadPoolExecutor(20) as pool:
+        answers = set(pool.map(start, range(20)))
+    assert {status for status, _ in answers} == {202}
+    assert len({run_id for _, run_id in answers}) == 1
+    assert len(world.store.runs.list_runs()) == 1
+    assert len(world.workflows.started) == 1
+
+
+def test_many_tasks_are_stored_and_do_not_travel(world: World, client: TestClient) -> None:
+    tasks = [{"args": {"page": str(n)}} for n in range(501)]
+    answer = client.post("/v1/runs", json={"crawler": "plain", "tasks": tasks, "max_parallel_tasks": 10})
+    assert answer.status_code == 202
+    run_id = answer.json()["run_id"]
+    assert answer.json()["multi"] is True
+    assert world.store.tasks.count_tasks(run_id).queued == 501
+    assert world.workflows.started[0][1].tasks is None
+    assert world.store.tasks.list_tasks(run_id, limit=2)[1].args == {"page": "1"}
+
+
+def test_ten_thousand_tasks_are_taken_and_one_more_is_not(world: World, client: TestClient) -> None:
+    tasks = [{"args": {"page": str(n)}} for n in range(10_001)]
+    assert client.post("/v1/runs", json={"crawler": "plain", "tasks": tasks}).status_code == 422
+    answer = client.post("/v1/runs", json={"crawler": "plain", "tasks": tasks[:-1]})
+    assert world.store.tasks.count_tasks(answer.json()["run_id"]).queued == 10_000
+
+
+def test_limits_of_the_catalogue_fill_what_the_caller_left(world: World, client: TestClient) -> None:
+    run = client.post("/v1/runs", json={"crawler": "plain", "limits": {"stop_grace_s": 5}}).json()
+    limits = world.store.runs.request_of(run["run_id"]).limits
+    assert (limits.stall_timeout_s, limits.stop_grace_s) == (77.0, 5.0)
+    run = client.post("/v1/runs", json={"crawler": "plain", "limits": {"stall_timeout_s": 9}}).json()
+    assert world.store.runs.request_of(run["run_id"]).limits.stall_timeout_s == 9.0
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "crawler"),
+        ({"crawler": "nope"}, "crawler"),
+        ({"crawler": "Not A Name"}, "crawler"),
+        ({"crawler": "plain", "run_id": 1}, "run_id"),
+        ({"crawler": "plain", "rerun": True}, "rerun"),
+        ({"crawler": "plain", "args": {"page": 1}}, "args.page"),
+        ({"crawler": "plain", "args": {"typo": "1"}}, "args.typo"),
+        ({"crawler": "strict"}, "args.site"),
+        ({"crawler": "strict", "tasks": [{"args": {"site": "a"}}, {}]}, "tasks[1].args.site"),
+        ({"crawler": "plain", "tasks": [{"args": {"typo": "1"}}]}, "tasks[0].args.typo"),
+        ({"crawler": "plain", "args": {"typo": "1"}, "tasks": [{}]}, "args.typo"),
+        ({"crawler": "plain", "tasks": []}, "tasks"),
+        ({"crawler": "plain", "args": {"page": "x" * 65_600}}, "args"),
+        ({"crawler": "plain", "settings": {"A": "x" * 65_600}}, "settings"),
+        ({"crawler": "plain", "settings": {"LOG_FILE": "/tmp/x"}}, "settings.LOG_FILE"),
+        ({"crawler": "plain", "settings": {"DOWNLOAD_DELAY": "-1"}}, "settings.DOWNLOAD_DELAY"),
+        ({"crawler": "plain", "tasks": [{}, {"args": {"page": "x" * 65_600}}]}, "tasks[1].args"),
+        ({"crawler": "plain", "tasks": [{"arguments": {}}]}, "tasks[0].arguments"),
+        ({"crawler": "plain", "priority": 9}, "priority"),
+        ({"crawler": "plain", "priority": "3"}, "priority"),
+        ({"crawler": "plain", "limits": {"stop_grace_s": -1}}, "limits.stop_grace_s"),
+        ({"crawler": "plain", "poll_minutes": [0]}, "poll_minutes[0]"),
+        ({"crawler": "plain", "due_at": "tomorrow"}, "due_at"),
+        ({"crawler": "plain", "resources": {"memory": "much"}}, "resources.memory"),
+    ],
+)
+def test_a_wrong_request_names_the_field_and_leaves_no_row(
+    world: World, client: TestClient, body: dict[str, object], field: str
+) -> None:
+    answer = client.post("/v1/runs", json=body)
+    problem = answer.json()
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert problem["errors"][0]["field"] == field
+    assert field in problem["detail"]
+    assert world.store.runs.list_runs() == []
+    assert world.workflows.started == []
+
+
+def test_an_unknown_crawler_is_answered_with_the_known_ones(client: TestClient) -> None:
+    problem = client.post("/v1/runs", json={"crawler": "nope"}).json()
+    assert problem["code"] == "unknown_crawler"
+    assert "plain, strict" in problem["detail"]
+
+
+def test_the_scheduler_service_down_is_no_reason_to_accept_anything(world: World, client: TestClient) -> None:
+    world.scheduler.faults.add(SchedulerUnavailable("no answer"), 2)
+    answer = client.post("/v1/runs", json={"crawler": "plain"})
+    assert (answer.status_code, answer.json()["code"]) == (503, "scheduler_unavailable")
+    assert answer.headers["Retry-After"]
+    assert world.store.runs.list_runs() == []
+
+
+def test_with_the_scheduler_service_down_a_start_goes_by_the_catalogue_last_read(world: World) -> None:
+    now = 100.0
+    crawlers = Crawlers(world.scheduler, clock=lambda: now)
+    commands = Commands(
+        world.store.initiation,
+        world.store.additions,
+        world.store.stops,
+        world.store.runs,
+        world.workflows,
+        crawlers,
+        world.clock,
+    )
+
+    def start(key: str, crawler: str = "plain") -> Outcome:
+        return asyncio.run(commands.start(StartRun.model_validate({"crawler": crawler}), key))
+
+    assert start("a").note is None
+    now += 42
+    world.scheduler.faults.add(SchedulerUnavailable("no answer"), 2)
+    late = start("b")
+    assert "catalogue of 42 s ago" in str(late.note)
+    assert late.row.request["limits"] == start("a").row.request["limits"], "with the limits that were read then"
+    assert [request.run_id for _, request in world.workflows.started] == [1, 2]
+    now += 10
+    assert "52 s ago" in str(start("c").note)
+    with pytest.raises(SchedulerUnavailable):
+        start("d", "declared-since")
+    now += 10
+    assert start("e").note is None, "it is back"
+    with pytest.raises(Problem, match="unknown"):
+        start("f", "declared-since")
+
+
+def test_the_list_of_crawlers_says_its_age_while_the_service_is_down(world: World) -> None:
+    with world.client(world.new_app(catalogue_s=0.01)) as client:
+        assert "Age" not in client.get("/v1/crawlers").headers
+        world.scheduler.faults.add(SchedulerUnavailable("no answer"), 100_000)
+        while "Age" not in (answer := client.get("/v1/crawlers")).headers:
+            time.sleep(0.05)
+        assert answer.status_code == 200
+        assert "plain" in {crawler["name"] for crawler in answer.json()["crawlers"]}
+        assert int(answer.headers["Age"]) >= 0
+
+
+def test_temporal_down_keeps_the_run_and_the_sweep_starts_it(world: World, client: TestClient) -> None:
+    world.workflows.down = True
+    answer = client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"})
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (503, "temporal_unavailable")
+    assert answer.headers["Retry-After"]
+    assert "is recorded and starts as soon as" in problem["detail"]
+    sweep = world.sweep()
+    world.clock.forward(11)
+    with pytest.raises(TemporalUnavailable):
+        asyncio.run(sweep.once())
+    world.workflows.down = False
+    assert asyncio.run(sweep.once()) == 1
+    assert [w for w, _ in world.workflows.started] == ["crawl/plain/k"]
+    again = client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"})
+    assert (again.status_code, again.json()["run_id"]) == (202, problem["run_id"])
+    assert len(world.workflows.started) == 1
+
+
+def test_a_lost_answer_of_temporal_starts_nothing_twice(world: World, client: TestClient) -> None:
+    world.workflows.lose_answers = 1
+    for expected in (503, 202):
+        answer = client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"})
+        assert answer.status_code == expected
+    assert len(world.workflows.started) == 1
+
+
+def test_a_gateway_killed_between_row_and_workflow_is_mended_by_another(world: World, client: TestClient) -> None:
+    # Killed there, the process leaves exactly this behind:
+    row, fresh = world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
+    assert fresh
+    world.clock.forward(5)
+    assert asyncio.run(world.sweep().once()) == 0, "a young row belongs to the request that writes it"
+    world.clock.forward(6)
+    assert asyncio.run(world.sweep().once()) == 1
+    assert world.workflows.started == [("crawl/plain/k", RunRequest(crawler="plain", run_id=row.run_id))]
+    world.claim(row.run_id)
+    assert asyncio.run(world.sweep().once()) == 0
+
+
+def test_the_app_sweeps_by_itself(world: World) -> None:
+    world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
+    world.clock.forward(11)
+    with world.client(world.new_app(sweep_s=0.02)) as client:
+        until = time.monotonic() + 150
+        while not world.workflows.started and time.monotonic() < until:
+            client.get("/healthz")
+    assert [w for w, _ in world.workflows.started] == ["crawl/plain/k"]
+
+
+def test_the_sweep_survives_everything_and_tries_a_stubborn_row_ever_more_rarely(world: World) -> None:
+    world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
+    sweep, tries = world.sweep(), 0
+
+    async def broken(*_: object, **__: object) -> str:
+        nonlocal tries
+        tries += 1
+        raise RuntimeError("not what anybody expected")
+
+    world.workflows.start = broken  # type: ignore[method-assign, assignment]
+    for _ in range(40):
+        world.clock.forward(15)
+        assert asyncio.run(sweep.once()) == 0
+    assert 3 <= tries <= 7
+
+
+def test_a_run_that_ended_meanwhile_is_not_started_by_the_sweep(world: World) -> None:
+    row, _ = world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
+    world.clock.forward(11)
+    sweep = world.sweep()
+    commands = sweep._commands
+    asyncio.run(world.workflows.start(RunRequest(run_id=row.run_id), "crawl/plain/k"))
+    world.claim(row.run_id)
+    world.end(row.run_id)
+    asyncio.run(commands.take_over(row))
+    assert len(world.workflows.started) == 1
+    assert world.store.runs.get_run(row.run_id).status is RunStatus.FAILED  # type: ignore[union-attr]
+
+
+def test_the_body_has_every_field_of_a_run_request() -> None:
+    fields = {f.name for f in dataclasses.fields(RunRequest)} - {"run_id", "rerun"}
+    assert set(StartRun.model_fields) == fields
+    plain, defaults = StartRun(crawler="plain").request(), RunRequest(crawler="plain")
+    assert plain == defaults
+
+
+def _typed(world: World) -> None:
+    kinds = {"pages": "integer", "delay": "number", "images": "boolean", "word": "string"}
+    args = {name: Argument(type=ArgumentType(kind)) for name, kind in kinds.items()}
+    args["size"] = Argument(type=ArgumentType.INTEGER, choices=["10", "100"])
+    plain = world.scheduler.catalogue.crawlers["plain"]
+    world.scheduler.catalogue.crawlers["plain"] = dataclasses.replace(plain, args=args)
+
+
+def test_numbers_of_json_are_taken_for_arguments_that_are_declared_so(world: World, client: TestClient) -> None:
+    _typed(world)
+    body = {"pages": 10, "delay": 0.5, "images": True, "word": "10", "size": 100}
+    key = {"Idempotency-Key": "k"}
+    run = client.post(
+        "/v1/runs", json={"crawler": "plain", "args": body, "tasks": [{"args": {"pages": 3}}]}, headers=key
+    )
+    assert run.status_code == 202, run.text
+    stored = world.store.runs.request_of(run.json()["run_id"])
+    assert stored.args == {"pages": "10", "delay": "0.5", "images": "true", "word": "10", "size": "100"}
+    assert [task.args for task in world.store.tasks.list_tasks(run.json()["run_id"])] == [{"pages": "3"}]
+    # The same in quotes is the same request.
+    quoted = {"crawler": "plain", "args": stored.args, "tasks": [{"args": {"pages": "3"}}]}
+    assert client.post("/v1/runs", json=quoted, headers=key).headers["Idempotency-Replayed"] == "true"
+    world.claim(run.json()["run_id"])
+    more = client.post(f"/v1/runs/{run.json()['run_id']}/tasks", json={"tasks": [{"args": {"pages": 4}}]})
+    assert more.status_code == 202, more.text
+
+
+@pytest.mark.parametrize(
+    ("args", "field"),
+    [
+        ({"pages": 1.5}, "args.pages"),
+        ({"pages": True}, "args.pages"),
+        ({"pages": "ten"}, "args.pages"),
+        ({"pages": 10**40}, "args.pages"),
+        ({"delay": "soon"}, "args.delay"),
+        ({"images": 1}, "args.images"),
+        ({"word": 10}, "args.word"),
+        ({"word": None}, "args.word"),
+        ({"word": ["x"]}, "args.word"),
+        ({"size": 11}, "args.size"),
+    ],
+)
+@pytest.mark.parametrize("own", [False, True])
+def test_an_argument_of_another_type_is_refused_at_the_door(
+    world: World, client: TestClient, args: dict[str, object], field: str, own: bool
+) -> None:
+    _typed(world)
+    answer = client.post(
+        "/v1/runs", json={"crawler": "plain", **({"tasks": [{"args": args}]} if own else {"args": args})}
+    )
+    assert answer.status_code == 422
+    [error] = answer.json()["errors"]
+    assert error["field"] == (f"tasks[0].{field}" if own else field)
+    assert ("give " in error["message"]) or ("put it in quotes" in error["message"])
+    assert world.store.runs.list_runs() == []
+
+
+@pytest.mark.parametrize("name", ["EXTENSIONS", "LOG_FILE", "FEEDS", "made_up"])
+def test_a_setting_that_may_be_code_is_refused_with_its_cure(world: World, client: TestClient, name: str) -> None:
+    answer = client.post("/v1/runs", json={"crawler": "plain", "settings": {name: "x"}})
+    [error] = answer.json()["errors"]
+    assert (answer.status_code, error["field"]) == (422, f"settings.{name}")
+    assert "allow_settings" in error["message"]
+    assert world.store.runs.list_runs() == []
+    plain = world.scheduler.catalogue.crawlers["plain"]
+    world.scheduler.catalogue.crawlers["plain"] = dataclasses.replace(plain, settings={name: "x"})
+    assert client.post("/v1/runs", json={"crawler": "plain"}).status_code == 202

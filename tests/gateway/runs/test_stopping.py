@@ -1,0 +1,303 @@
+"""POST …/stop, …/resume, …/look: recorded first, told afterwards, the same however often they are sent."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
+from tests.gateway.gateway_world import World
+
+
+@pytest.fixture
+def run_id(world: World, client: TestClient) -> int:
+    """A run whose workflow owns it."""
+    answer = client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"})
+    run_id = int(answer.json()["run_id"])
+    world.claim(run_id)
+    return run_id
+
+
+OWN = "crawl/plain/k"
+
+
+def test_a_stop_is_recorded_and_told(world: World, client: TestClient, run_id: int) -> None:
+    body = {"reason": "enough", "requested_by": "ada", "request_id": "s1"}
+    answer = client.post(f"/v1/runs/{run_id}/stop", json=body)
+    assert (answer.status_code, answer.json()["status"]) == (202, "STOPPING")
+    stop = answer.json()["stop"]
+    assert (stop["requested_by"], stop["reason"], stop["force"]) == ("ada", "enough", False)
+    assert world.workflows.signals == [(OWN, StopRequest("s1", "ada", "enough"))]
+    [logged] = world.store.runs.cancellations(run_id)
+    assert logged["request_id"] == "s1"
+
+
+def test_a_stop_needs_no_body(client: TestClient, run_id: int) -> None:
+    assert client.post(f"/v1/runs/{run_id}/stop").status_code == 202
+
+
+def test_the_row_exists_before_temporal_hears_of_the_stop(world: World, client: TestClient, run_id: int) -> None:
+    seen: list[bool] = []
+    real = world.workflows.stop
+
+    async def watching(workflow_id: str, stop: StopRequest) -> bool:
+        row = world.store.runs.get_run(run_id)
+        seen.append(row is not None and row.stop is not None)
+        return await real(workflow_id, stop)
+
+    world.workflows.stop = watching  # type: ignore[method-assign]
+    client.post(f"/v1/runs/{run_id}/stop")
+    assert seen == [True]
+
+
+def test_a_second_stop_is_200_and_a_forced_one_after_it_is_new(world: World, client: TestClient, run_id: int) -> None:
+    codes = [
+        client.post(f"/v1/runs/{run_id}/stop", json=body).status_code
+        for body in ({"request_id": "a"}, {"request_id": "a"}, {"force": True, "request_id": "b"}, {"force": True})
+    ]
+    assert codes == [202, 200, 202, 200]
+    assert [entry["request_id"] for entry in world.store.runs.cancellations(run_id)][:2] == ["a", "b"]
+    assert world.workflows.signals[2][1] == StopRequest("b", force=True)
+
+
+def test_whether_a_run_is_to_end_can_be_asked(client: TestClient, run_id: int) -> None:
+    def asked() -> tuple[bool, bool]:
+        answer = client.get(f"/v1/runs/{run_id}/stop").json()
+        assert set(answer) == {"run_id", "asked", "force"}, "its crawler may ask: not who wants it, nor why"
+        return answer["asked"], answer["force"]
+
+    told = [asked()]
+    for body in ({"reason": "enough"}, {"force": True}, {"reason": "a plain one takes nothing back"}):
+        client.post(f"/v1/runs/{run_id}/stop", json=body)
+        told.append(asked())
+    assert told == [(False, False), (True, False), (True, True), (True, True)]
+
+
+def test_a_hundred_stops_under_one_id_make_one_log_row(world: World, client: TestClient, run_id: int) -> None:
+    def stop(_: int) -> int:
+        return client.post(f"/v1/runs/{run_id}/stop", json={"request_id": "same"}).status_code
+
+    with ThreadPoolExecutor(10) as pool:
+        codes = list(pool.map(stop, range(100)))
+    assert set(codes) <= {200, 202}
+    assert 202 in codes
+    assert len(world.store.runs.cancellations(run_id)) == 1
+
+
+def test_a_stop_of_an_ended_run_is_200_with_its_state_and_writes_nothing(
+    world: World, client: TestClient, run_id: int
+) -> None:
+    world.end(run_id)
+    answer = client.post(f"/v1/runs/{run_id}/stop", json={"reason": "too late"})
+    assert (answer.status_code, answer.json()["status"]) == (200, "FAILED")
+    assert "ended already" in answer.json()["note"]
+    assert world.store.runs.cancellations(run_id) == []
+    assert world.workflows.signals == []
+
+
+def test_a_stop_before_the_workflow_claimed_the_run_reaches_it(world: World, client: TestClient) -> None:
+    run_id = client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"}).json()["run_id"]
+    assert client.post(f"/v1/runs/{run_id}/stop").status_code == 202
+    assert [w for w, _ in world.workflows.signals] == [OWN]
+
+
+def test_where_no_workflow_is_open_a_stop_starts_one_for_the_run(world: World, client: TestClient, run_id: int) -> None:
+    world.workflows.open.clear()  # terminated by somebody
+    assert client.post(f"/v1/runs/{run_id}/stop", json={"force": True}).status_code == 202
+    assert world.workflows.signals == []
+    assert world.workflows.started[-1] == (OWN, RunRequest(crawler="plain", run_id=run_id))
+    handle = world.claim(run_id)
+    assert handle.stop is not None
+    assert handle.stop.force
+
+
+def test_an_owner_with_an_id_of_its_own_is_told_under_that(world: World, client: TestClient) -> None:
+    world.workflows.open["my-own-id"] = "chain-x"
+    row, _ = world.store.initiation.reserve_run(RunRequest(crawler="plain"), "outside")
+    world.workflows.started.append(("my-own-id", RunRequest(crawler="plain", run_id=row.run_id)))
+    world.claim(row.run_id)
+    assert client.get(f"/v1/runs/{row.run_id}").json()["workflow_id"] == "my-own-id"
+    client.post(f"/v1/runs/{row.run_id}/stop")
+    assert [w for w, _ in world.workflows.signals] == ["my-own-id"]
+
+
+def test_temporal_down_does_not_lose_a_stop(world: World, client: TestClient, run_id: int) -> None:
+    world.workflows.down = True
+    answer = client.post(f"/v1/runs/{run_id}/stop", json={"request_id": "s", "reason": "now", "force": True})
+    assert answer.status_code == 202
+    assert "carried out as soon as Temporal" in answer.json()["note"]
+    world.workflows.down = False
+    world.clock.forward(11)
+    sweep = world.sweep()
+    assert asyncio.run(sweep.once()) == 1
+    assert world.workflows.signals == [(OWN, StopRequest("s", None, "now", True))]
+    assert asyncio.run(sweep.once()) == 0, "told just now"
+    world.store.stops.acted_on_stop(world.fence(run_id), world.clock())
+    world.clock.forward(600)
+    assert asyncio.run(sweep.once()) == 0
+
+
+def test_the_sweep_starts_a_workflow_for_a_stop_that_nobody_can_hear(world: World, run_id: int) -> None:
+    world.workflows.open.clear()
+    world.store.stops.record_stop(run_id, StopIntent(world.clock()), "s")
+    world.clock.forward(11)
+    assert asyncio.run(world.sweep().once()) == 1
+    assert world.workflows.started[-1][1].run_id == run_id
+
+
+def test_a_limits_stop_is_not_told_to_the_workflow_that_set_it(world: World, run_id: int) -> None:
+    intent = StopIntent(world.clock(), limit="timed_out")
+    world.store.stops.record_stop(run_id, intent, None, world.fence(run_id))
+    world.clock.forward(11)
+    asyncio.run(world.sweep().once())
+    assert world.workflows.signals == []
+    assert len(world.workflows.started) == 1
+
+
+@pytest.mark.parametrize("action", ["stop", "resume", "look"])
+def test_an_unknown_run_is_404(client: TestClient, action: str) -> None:
+    answer = client.post(f"/v1/runs/4711/{action}")
+    assert (answer.status_code, answer.json()["code"]) == (404, "run_not_found")
+
+
+@pytest.mark.parametrize(
+    ("action", "body", "field"),
+    [
+        ("stop", {"forced": True}, "forced"),
+        ("stop", {"force": "yes"}, "force"),
+        ("stop", {"request_id": " padded "}, "request_id"),
+        ("stop", {"request_id": ""}, "request_id"),
+        ("stop", {"reason": "x" * 2001}, "reason"),
+        ("resume", {"re_run": True}, "re_run"),
+        ("resume", {"poll_minutes": []}, "poll_minutes"),
+    ],
+)
+def test_wrong_bodies_name_the_field(
+    world: World, client: TestClient, run_id: int, action: str, body: dict[str, object], field: str
+) -> None:
+    if action == "resume":
+        world.end(run_id)
+    answer = client.post(f"/v1/runs/{run_id}/{action}", json=body)
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["field"] == field
+
+
+# --- resume -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_run_is_resumed_under_its_own_id(world: World, client: TestClient, run_id: int) -> None:
+    world.end(run_id)
+    answer = client.post(f"/v1/runs/{run_id}/resume", json={"requested_by": "ada", "poll_minutes": [0.5]})
+    assert answer.status_code == 202
+    assert world.workflows.started[-1] == (OWN, RunRequest(crawler="plain", run_id=run_id))
+    handle = world.claim(run_id)
+    assert handle.attempt == 2
+    assert (handle.request.requested_by, handle.request.poll_minutes) == ("ada", [0.5])
+
+
+def test_resume_twice_starts_one_workflow(world: World, client: TestClient, run_id: int) -> None:
+    world.end(run_id)
+    assert [client.post(f"/v1/runs/{run_id}/resume").status_code for _ in range(2)] == [202, 202]
+    assert len(world.workflows.started) == 2
+
+
+def test_resume_while_the_former_workflow_still_exports(world: World, client: TestClient, run_id: int) -> None:
+    world.end(run_id, close=False)
+    assert [client.post(f"/v1/runs/{run_id}/resume").status_code for _ in range(2)] == [202, 202]
+    assert [w for w, _ in world.workflows.started] == [OWN, f"{OWN}/2"]
+    assert world.claim(run_id).attempt == 2
+    client.post(f"/v1/runs/{run_id}/stop")
+    assert world.workflows.signals[-1][0] == f"{OWN}/2"
+
+
+def exporting_since_the_first_attempt(world: World, client: TestClient, run_id: int) -> None:
+    """The first workflow of the run still exports, and the run has gone on under another id."""
+    world.end(run_id, close=False)
+    client.post(f"/v1/runs/{run_id}/resume")
+    assert world.claim(run_id).attempt == 2
+
+
+def test_resume_while_the_workflow_before_the_last_still_exports(world: World, client: TestClient, run_id: int) -> None:
+    exporting_since_the_first_attempt(world, client, run_id)
+    world.end(run_id)
+    assert [client.post(f"/v1/runs/{run_id}/resume").status_code for _ in range(2)] == [202, 202]
+    assert [w for w, _ in world.workflows.started] == [OWN, f"{OWN}/2", f"{OWN}/3"]
+    assert world.claim(run_id).attempt == 3
+
+
+def test_a_lost_run_is_stopped_by_a_new_workflow_while_an_early_one_still_exports(
+    world: World, client: TestClient, run_id: int
+) -> None:
+    exporting_since_the_first_attempt(world, client, run_id)
+    del world.workflows.open[f"{OWN}/2"]  # terminated by somebody
+    assert client.post(f"/v1/runs/{run_id}/stop").status_code == 202
+    assert world.workflows.signals == [], "the one that exports carries out no stop"
+    assert world.workflows.started[-1][0] == f"{OWN}/3"
+    assert world.claim(run_id).stop is not None
+
+
+def test_a_lost_run_is_resumed_while_an_early_workflow_still_exports(
+    world: World, client: TestClient, run_id: int
+) -> None:
+    exporting_since_the_first_attempt(world, client, run_id)
+    del world.workflows.open[f"{OWN}/2"]
+    assert client.post(f"/v1/runs/{run_id}/resume").status_code == 202
+    assert world.workflows.started[-1][0] == f"{OWN}/3"
+
+
+def test_a_live_run_cannot_be_resumed(client: TestClient, run_id: int) -> None:
+    answer = client.post(f"/v1/runs/{run_id}/resume")
+    assert (answer.status_code, answer.json()["code"]) == (409, "not_in_this_state")
+
+
+def test_a_run_whose_workflow_is_gone_can(world: World, client: TestClient, run_id: int) -> None:
+    world.workflows.open.clear()
+    assert client.post(f"/v1/runs/{run_id}/resume").status_code == 202
+    assert len(world.workflows.started) == 2
+
+
+def test_a_completed_run_needs_rerun(world: World, client: TestClient, run_id: int) -> None:
+    world.end(run_id, RunStatus.COMPLETED)
+    answer = client.post(f"/v1/runs/{run_id}/resume")
+    assert (answer.status_code, answer.json()["code"]) == (409, "already_completed")
+    assert "rerun: true" in answer.json()["detail"]
+    assert client.post(f"/v1/runs/{run_id}/resume", json={"rerun": True}).status_code == 202
+    assert world.claim(run_id).rerun is True
+
+
+def test_temporal_down_resumes_nothing_and_says_so(world: World, client: TestClient, run_id: int) -> None:
+    world.end(run_id)
+    world.workflows.down = True
+    answer = client.post(f"/v1/runs/{run_id}/resume")
+    assert answer.status_code == 503
+    assert "was not resumed" in answer.json()["detail"]
+
+
+# --- look -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_look_is_asked_of_the_workflow(world: World, client: TestClient, run_id: int) -> None:
+    assert client.post(f"/v1/runs/{run_id}/look").status_code == 202
+    assert world.workflows.signals == [(OWN, None)]
+    world.workflows.down = True
+    assert client.post(f"/v1/runs/{run_id}/look").status_code == 503
+
+
+def test_nobody_looks_at_an_ended_run_or_without_a_workflow(world: World, client: TestClient, run_id: int) -> None:
+    world.workflows.open.clear()
+    assert client.post(f"/v1/runs/{run_id}/look").json()["code"] == "not_in_this_state"
+    world.workflows.open[OWN] = "chain-1"
+    world.end(run_id)
+    assert client.post(f"/v1/runs/{run_id}/look").status_code == 409
+
+
+def test_staleness_is_told(world: World, client: TestClient, run_id: int) -> None:
+    world.deploy(run_id)
+    world.store.deployment.mark_started(world.fence(run_id), world.clock(), world.clock() + timedelta(seconds=60))
+    assert client.get(f"/v1/runs/{run_id}").json()["stale"] is False
+    world.clock.forward(121)
+    assert client.get(f"/v1/runs/{run_id}").json()["stale"] is True

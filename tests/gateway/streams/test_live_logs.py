@@ -1,0 +1,355 @@
+"""What tasks print: the end of it, all that comes, from which place, and until when."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawler_lifecycle.adapters.local.cluster import LocalCluster
+from crawler_lifecycle.adapters.local.logs import LocalLogs
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.run import Limits, Resources, RunRequest
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.domain.task import Change, Observation, Phase, TaskStatus
+from crawler_lifecycle.fakes.logs import FakeLogs
+from crawler_lifecycle.gateway.streams.logs import BACK_MAX, CHUNK, _last_lines
+from crawler_lifecycle.ports import (
+    Deployed,
+    Deployment,
+    Details,
+    Fence,
+    LogPart,
+    Look,
+    Owner,
+    QueuedTask,
+    TaskFinding,
+    TaskRef,
+)
+from tests.gateway.gateway_world import World
+from tests.gateway.served import served
+
+
+class Task:
+    """One run with one task, and what it does as far as the database is told."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.store = world, world.store
+        owner = Owner("w", "chain")
+        handle = self.store.initiation.create_run(RunRequest(crawler="plain"), "logged", owner)
+        self.run_id = handle.run_id
+        self.fence = Fence(self.run_id, 1, "chain", handle.run_uid)
+        self.task_id = self.store.tasks.list_tasks(self.run_id)[0].task_id
+
+    def deployed(self) -> None:
+        tasks, _ = self.store.deployment.offer_tasks(self.fence, 1, None, self.world.clock() + timedelta(seconds=25))
+        self.store.deployment.record_deployed(
+            self.fence, "fake", [Deployed(task.index, "created", "n", "u") for task in tasks], self.world.clock()
+        )
+
+    def became(self, before: TaskStatus, after: TaskStatus, tail: str | None = None) -> None:
+        now = self.world.clock()
+        finding = TaskFinding(
+            Change(self.task_id, before, after, now), Observation(0, 1, Phase.ENDED, now, name="n", uid="u")
+        )
+        self.store.looks.record_look(self.fence, Look(now, 0.1, [finding.observation]), [finding], now, "look")
+        if tail is not None:
+            self.store.looks.save_details(self.fence, [Details(self.task_id, tail)])
+        self.store.looks.apply_details(self.fence)
+        self.store.looks.apply_findings(self.fence, "look")
+
+    def running(self) -> None:
+        self.deployed()
+        self.became(TaskStatus.PENDING, TaskStatus.RUNNING)
+
+    @property
+    def path(self) -> str:
+        return f"/v1/runs/{self.run_id}/logs"
+
+
+@pytest.fixture
+def task(world: World) -> Task:
+    return Task(world)
+
+
+def _get(world: World, path: str, logs: FakeLogs | None, **params: object) -> httpx.Response:
+    with world.client(world.new_app(logs=logs)) as client:
+        return client.get(path, params=params)  # type: ignore[arg-type, return-value]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crawler_lifecycle.gateway.streams.logs.STATUS_S", 0.05)
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.sampled_from([b"\n", b"a", b"\r", b"\x85", b"bc\n"])), st.integers(0, 6))
+def test_the_last_lines_of_anything(parts: list[bytes], count: int) -> None:
+    data = b"".join(parts)
+    lines = [line + b"\n" for line in data.split(b"\n")]
+    lines[-1] = lines[-1][:-1]
+    if not lines[-1]:
+        lines.pop()
+    assert (
+        _last_lines(data, count)
+        == b"".join(lines[len(lines) - count :] if count < len(lines) else lines)[: len(data) if count else 0]
+    )
+
+
+@pytest.mark.parametrize("tail", [0, 1, 3, 1999, 2000, 2001, 10_000])
+def test_the_last_lines_of_a_long_log(world: World, task: Task, tail: int) -> None:
+    logs = FakeLogs()
+    lines = [f"line {n} {'x' * 100}\n".encode() for n in range(2000)]
+    logs.write(b"".join(lines), task.run_id)
+    assert sum(map(len, lines)) > 3 * CHUNK
+    assert _get(world, task.path, logs, tail=tail).content == b"".join(lines[max(0, 2000 - tail) :])
+
+
+def test_a_line_without_an_end_is_not_read_from_its_beginning(world: World, task: Task) -> None:
+    logs = FakeLogs()
+    logs.write(b"begin" + b"x" * (BACK_MAX + 10), task.run_id)
+    assert len(_get(world, task.path, logs, tail=1).content) == BACK_MAX
+
+
+@pytest.mark.parametrize("query", ["tail=-1", "tail=10001", "tail=x", "task=0", "follow=maybe", "lines=3"])
+def test_wrong_parameters_are_refused(client: TestClient, task: Task, query: str) -> None:
+    answer = client.get(f"{task.path}?{query}")
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
+    assert answer.json()["errors"][0]["field"] == query.partition("=")[0]
+
+
+# --- where it comes from ----------------------------------------------------------------------------------------------
+
+
+def test_whatever_was_printed_arrives_as_it_is_and_is_no_page(world: World, task: Task) -> None:
+    logs = FakeLogs()
+    hostile = bytes(range(256)) + b"\x1b[2J\x1b]0;title\x07<script>alert(1)</script>\r\n\xff\xfe\n"
+    logs.write(hostile, task.run_id)
+    answer = _get(world, task.path, logs)
+    assert answer.content == hostile
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cache-control"] == "no-store"
+
+
+def test_the_log_itself_comes_before_its_kept_end(world: World, task: Task) -> None:
+    task.deployed()
+    task.became(TaskStatus.PENDING, TaskStatus.SUCCEEDED, tail="two\nthree\n")
+    logs = FakeLogs()
+    assert _get(world, task.path, logs).text == "two\nthree\n"
+    assert _get(world, task.path, logs, tail=1, follow=True).text == "three\n"
+    assert _get(world, task.path, None, follow=True).text == "two\nthree\n"
+    logs.write(b"one\ntwo\nthree\n", task.run_id)
+    logs.end(task.run_id)
+    for follow in (False, True):
+        assert _get(world, task.path, logs, follow=follow).text == "one\ntwo\nthree\n"
+
+
+def test_a_log_that_goes_away_while_it_is_asked_for_is_given_as_it_was_kept(world: World, task: Task) -> None:
+    """A pod whose end is on record is let go of: between two questions its log is no more."""
+
+    class Vanishing(FakeLogs):
+        asked = 0
+
+        def read(self, run: RunRef, ref: TaskRef, after: int | None, limit: int) -> LogPart | None:
+            self.asked += 1
+            return super().read(run, ref, after, limit) if self.asked == 1 else None
+
+    task.deployed()
+    task.became(TaskStatus.PENDING, TaskStatus.SUCCEEDED, tail="two\nthree\n")
+    for tail, expected in ((100, "two\nthree\n"), (1, "three\n")):
+        logs = Vanishing()
+        logs.write(b"one\ntwo\nthree\n", task.run_id)
+        logs.end(task.run_id)
+        assert _get(world, task.path, logs, tail=tail).text == expected
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_log_out_of_reach_is_explained(world: World, task: Task, follow: bool) -> None:
+    task.running()
+    answer = _get(world, task.path, FakeLogs() if follow else None, follow=follow)
+    assert (answer.status_code, answer.json()["code"]) == (404, "log_not_found")
+    assert "it executes where this gateway cannot read" in answer.json()["detail"] if follow else True
+    assert "kept when the task has ended" in answer.json()["detail"]
+
+
+def test_a_task_that_waits_has_printed_nothing_and_is_told_how_to_wait_for_it(world: World, task: Task) -> None:
+    answer = _get(world, task.path, FakeLogs())
+    assert (answer.status_code, answer.json()["code"]) == (404, "log_not_found")
+    assert "follow=true" in answer.json()["detail"]
+
+
+def test_a_cluster_that_does_not_answer_is_no_missing_log(world: World, task: Task) -> None:
+    logs = FakeLogs()
+    logs.error = ClusterUnavailable("the disk is gone")
+    answer = _get(world, task.path, logs)
+    assert (answer.status_code, answer.json()["code"]) == (503, "cluster_unavailable")
+
+
+# --- following --------------------------------------------------------------------------------------------------------
+
+
+def _followed(world: World, task: Task, logs: FakeLogs, *steps: Callable[[], object], tail: int = 10) -> httpx.Response:
+    """Follow the log, and take the steps one after the other once that has begun."""
+    app = world.new_app(logs=logs)
+    over = threading.Event()
+
+    def play() -> None:
+        while not _readers(app) and not over.wait(0.01):
+            pass
+        for step in steps:
+            over.wait(0.3)
+            step()
+
+    with ThreadPoolExecutor(1) as threads, world.client(app) as client:
+        playing = threads.submit(play)
+        answer = client.get(task.path, params={"follow": True, "tail": tail})
+        over.set()
+        playing.result()
+    return answer  # type: ignore[return-value]
+
+
+def _readers(app: FastAPI) -> float:
+    name, labels = "crawler_lifecycle_gateway_stream_readers", {"stream": "log"}
+    return float(app.state.metrics.registry.get_sample_value(name, labels) or 0)
+
+
+@pytest.mark.usefixtures("quick")
+def test_following_gives_all_of_it_and_ends_with_the_task(world: World, task: Task) -> None:
+    task.running()
+    logs = FakeLogs()
+    logs.write(b"old\none\n", task.run_id)
+    large = b"x" * (3 * CHUNK) + b"\n"
+    answer = _followed(
+        world,
+        task,
+        logs,
+        lambda: logs.write(b"two\n", task.run_id),
+        lambda: logs.write(large, task.run_id),
+        lambda: (logs.write(b"end\n", task.run_id), logs.end(task.run_id)),
+        tail=1,
+    )
+    assert answer.content == b"one\ntwo\n" + large + b"end\n"
+
+
+@pytest.mark.usefixtures("quick")
+def test_following_waits_for_the_start_and_survives_outages(world: World, task: Task) -> None:
+    task.deployed()
+    logs = FakeLogs()
+    answer = _followed(
+        world,
+        task,
+        logs,
+        lambda: logs.write(b"one\n", task.run_id),
+        lambda: setattr(logs, "error", ClusterUnavailable("away")),
+        lambda: (logs.write(b"two\n", task.run_id), setattr(logs, "error", None)),
+        lambda: logs.end(task.run_id),
+    )
+    assert (answer.status_code, answer.content) == (200, b"one\ntwo\n")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_task_that_ended_elsewhere_is_followed_to_its_kept_end(world: World, task: Task) -> None:
+    task.deployed()
+    ends = lambda: task.became(TaskStatus.PENDING, TaskStatus.SUCCEEDED, tail="the end\n")  # noqa: E731
+    assert _followed(world, task, FakeLogs(), ends).text == "the end\n"
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_log_that_nobody_ends_is_followed_until_the_database_says_so(world: World, task: Task) -> None:
+    task.running()
+    logs = FakeLogs()
+    logs.write(b"one\n", task.run_id)
+    lost = lambda: task.became(TaskStatus.RUNNING, TaskStatus.LOST, tail="kept, not to be shown twice\n")  # noqa: E731
+    assert _followed(world, task, logs, lost).text == "one\n"
+
+
+async def test_who_leaves_is_not_followed_any_more(world: World, task: Task) -> None:
+    logs = FakeLogs()
+    logs.write(b"one\n", task.run_id)
+    app = world.new_app(logs=logs)
+    async with served(app) as server, httpx.AsyncClient(timeout=60) as client:
+        async with client.stream("GET", f"{server.url}{task.path}?follow=true") as answer:
+            assert await anext(answer.aiter_bytes()) == b"one\n"
+            assert _readers(app) == 1
+        async with asyncio.timeout(60):
+            while _readers(app):  # noqa: ASYNC110 - a metric has no event
+                await asyncio.sleep(0.02)
+
+
+async def test_the_end_of_the_gateway_ends_what_is_followed(world: World, task: Task) -> None:
+    logs = FakeLogs()
+    logs.write(b"one\n", task.run_id)
+    async with (
+        asyncio.timeout(60),  # below the server's own patience
+        served(world.new_app(logs=logs), grace_s=150) as server,
+        httpx.AsyncClient(timeout=60) as client,
+        client.stream("GET", f"{server.url}{task.path}?follow=true") as answer,
+    ):
+        assert await anext(answer.aiter_bytes()) == b"one\n"
+        await server.stop()
+
+
+# --- the real thing ---------------------------------------------------------------------------------------------------
+
+_CRAWLER = """
+import sys, time
+for n in range(20):
+    print("line", n, "x" * 50, flush=True)
+    time.sleep(0.03)
+sys.stdout.buffer.write(bytes(range(256)))
+"""
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_real_task_is_followed_to_its_last_byte(world: World, task: Task, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    cluster = LocalCluster(state, slots=1)
+    crawler = CrawlerDefinition("plain", CrawlerKind.COMMAND, command=[sys.executable, "-I", "-S", "-c", _CRAWLER])
+    deployment = Deployment(
+        run=task.fence.run,
+        attempt=1,
+        crawler="plain",
+        args={},
+        settings={},
+        tasks=[QueuedTask(task.task_id, 0, {})],
+        resources=Resources(),
+        limits=Limits(),
+        expires_at=datetime.now(UTC) + timedelta(seconds=120),
+    )
+    task.deployed()
+    cluster.deploy(deployment, crawler)
+    with world.client(world.new_app(logs=LocalLogs(state))) as client:
+        followed = client.get(f"{task.path}?follow=true").content
+        again = client.get(f"{task.path}?tail=10000").content
+    log = next((state / "tasks").rglob("log")).read_bytes()
+    assert followed == again == log
+    assert log.count(b"line") == 20
+    assert bytes(range(256)) in log
+
+
+def test_a_link_in_the_place_of_a_log_opens_nothing(world: World, task: Task, tmp_path: Path) -> None:
+    task.running()
+    folder = tmp_path / "tasks" / str(task.run_id) / "0" / "1"
+    folder.mkdir(parents=True)
+    (tmp_path / "secret").write_text("secret")
+    os.symlink(tmp_path / "secret", folder / "log")
+    with world.client(world.new_app(logs=LocalLogs(tmp_path))) as client:
+        answer = client.get(task.path)
+    assert answer.status_code == 404
+    assert "secret" not in answer.text

@@ -1,0 +1,128 @@
+"""The timeline: everything that happened, in order, in words, in pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle.domain.run import RunStatus, Verdict
+from crawler_lifecycle.domain.task import Change, End, Observation, Phase, TaskStatus
+from crawler_lifecycle.gateway.streams.timeline import TEXT_MAX, _sentence
+from crawler_lifecycle.ports import TaskFinding
+from tests.gateway.api.test_etags import Run
+from tests.gateway.gateway_world import World
+
+
+@pytest.fixture
+def run(world: World, client: TestClient) -> Run:
+    return Run(world, client)
+
+
+def _timeline(client: TestClient, run_id: int, size: int = 50) -> list[dict[str, Any]]:
+    found, token = [], None
+    while True:
+        params = {"page_size": size, **({"page_token": token} if token else {})}
+        answer = client.get(f"/v1/runs/{run_id}/timeline", params=params)
+        assert answer.status_code == 200, answer.text
+        page = answer.json()
+        assert len(page["timeline"]) <= size
+        found += page["timeline"]
+        token = page["next_page_token"]
+        if token is None:
+            return found
+
+
+def _play(world: World, client: TestClient, run: Run) -> None:
+    """A life with everything in it."""
+    world.clock.forward(1)
+    run.task_lost()
+    world.clock.forward(1)
+    body = {"request_id": "s", "requested_by": "ada", "reason": "wrong\nsite", "force": True}
+    client.post(f"/v1/runs/{run.run_id}/stop", json=body)
+    world.clock.forward(1)
+    run.stop_is_acted_on()
+    second = run.store.tasks.list_tasks(run.run_id)[1].task_id
+    run.store.stops.mark_stopping(run.fence, [second])
+    world.clock.forward(1)
+    now = world.clock()
+    end = End(exit_code=137, signal=9, reason="OOMKilled", message="limit\x1b[31m 512Mi", finished_at=now)
+    change = Change(second, TaskStatus.STOPPING, TaskStatus.CANCELLED, now, "cancelled", "Stopped", None)
+    run.look(TaskFinding(change, Observation(1, 1, Phase.ENDED, now, end=end)))
+    world.clock.forward(90)
+    run.store.looks.apply_details(run.fence)
+    run.store.looks.apply_findings(run.fence, "look")
+    run.store.completion.end_run(
+        run.fence, lambda groups, stop: Verdict(RunStatus.FAILED, "cancelled", "Stopped by ada")
+    )
+    world.clock.forward(1)
+    run.exported()
+    run.delivery_failed()
+    world.workflows.open.clear()
+    client.post(f"/v1/runs/{run.run_id}/resume")
+    world.clock.forward(1)
+    world.claim(run.run_id)
+
+
+def test_everything_is_told_in_order_and_in_words(world: World, client: TestClient, run: Run) -> None:
+    _play(world, client, run)
+    told = _timeline(client, run.run_id)
+    times = [entry["at"] for entry in told]
+    assert times == sorted(times)
+    assert len({entry["key"] for entry in told}) == len(told)
+    assert {entry["kind"] for entry in told} == {
+        *("attempt", "status", "task", "correction", "stop", "export", "delivery")
+    }  # fmt: skip
+    words = {entry["text"] for entry in told}
+    first, second = (task.task_id for task in run.store.tasks.list_tasks(run.run_id, superseded=True)[:2])
+    assert {
+        "Requested with 2 tasks (manual)",
+        "ada asked for a stop by force: wrong site",
+        "Being stopped",
+        f"Task {second} became STOPPING",
+        f"Task {second} (index 1) became CANCELLED: OOMKilled, exit 137, signal 9, limit [31m 512Mi; recorded 90.0 s "
+        "after it happened",
+        "Ended FAILED, cancelled: Stopped by ada; recorded 90.0 s after it happened",
+        "Supporting files archived: 1 files, 10 bytes, file:///x.zip",
+        "run.told could not be delivered to bus (1 tries): refused",
+        "Attempt 2 began; the one before was FAILED",
+    } <= words, words
+    corrected = next(entry for entry in told if entry["kind"] == "correction")
+    assert corrected["text"].startswith(f"Corrected: task {first} was recorded as PENDING, in truth LOST (vanished)")
+    assert corrected["record"]["kind"] == "vanished"
+    # What programs read of the changes of status is where it always was.
+    statuses = [entry for entry in told if entry["seq"] is not None]
+    assert [entry["seq"] for entry in statuses] == sorted(entry["seq"] for entry in statuses)
+    assert [(e["from_status"], e["to_status"]) for e in statuses if e["task_id"] is None] == [
+        (None, "INITIALIZING"), ("INITIALIZING", "STOPPING"), ("STOPPING", "FAILED"), ("FAILED", "INITIALIZING"),
+    ]  # fmt: skip
+    assert all(entry["committed_at"] == entry["at"] and entry["source"] for entry in statuses)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_pages_say_the_same_as_the_whole(world: World, client: TestClient, run: Run, size: int) -> None:
+    _play(world, client, run)
+    assert _timeline(client, run.run_id, size) == _timeline(client, run.run_id)
+
+
+def test_what_comes_while_somebody_turns_pages_is_on_a_later_one(world: World, client: TestClient, run: Run) -> None:
+    path = f"/v1/runs/{run.run_id}/timeline"
+    first = client.get(path, params={"page_size": 1}).json()
+    _play(world, client, run)
+    rest, token = [], first["next_page_token"]
+    while token:
+        page = client.get(path, params={"page_size": 4, "page_token": token}).json()
+        rest, token = rest + page["timeline"], page["next_page_token"]
+    assert first["timeline"] + rest == _timeline(client, run.run_id)
+
+
+@pytest.mark.parametrize("token", ["dGltZWxpbmU6MQ", "dGltZWxpbmU6MS4yLjMuNC41LjY", "cnVuOjE", "x"])
+def test_tokens_of_other_lists_are_refused(client: TestClient, run: Run, token: str) -> None:
+    answer = client.get(f"/v1/runs/{run.run_id}/timeline", params={"page_token": token})
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "page_token")
+
+
+def test_a_sentence_is_one_short_line_whatever_a_crawler_says() -> None:
+    assert _sentence("a\n\tb\x00\x1b[2J\u2028\u202ec") == "a b [2J c"
+    assert len(_sentence("x" * 5000)) == TEXT_MAX

@@ -1,0 +1,56 @@
+"""Which databases a test runs on, and one server of each kind for all tests of a process.
+
+``DATABASES`` and ``SERVERS`` are for ``params``; a test with such a value gets the marker ``servers`` by itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.mariadb import MariaDb, running_mariadb
+from tests.support.mysql import running_mysql
+from tests.support.sql_server import SqlServer
+
+SERVERS = ("mariadb", "mysql")
+DATABASES = ("sqlite", *SERVERS)
+#: For plans of statements. MySQL makes its statistics from other samples each time, so what it would do is looked at
+#: before a release, and refuses nobody's change.
+EXPLAINED = ("sqlite", "mariadb", pytest.param("mysql", marks=pytest.mark.slow))
+
+_open = ExitStack()
+
+
+def running_server(kind: str, *options: str) -> AbstractContextManager[SqlServer]:
+    """A server of one's own, with further options, that may be killed."""
+    return {"mariadb": running_mariadb, "mysql": running_mysql}[kind](*options)
+
+
+@functools.cache
+def shared_server(kind: str) -> SqlServer:
+    """The server of this process, started for its first test and ended with the process."""
+    atexit.register(_open.close)
+    return _open.enter_context(running_server(kind))
+
+
+@contextmanager
+def empty_database(kind: str, file: Path) -> Iterator[str]:
+    """The URL of a database without tables: ``file`` for SQLite, or one on the shared server, dropped afterwards."""
+    if kind == "sqlite":
+        yield f"sqlite:///{file}"
+        return
+    with shared_server(kind).database() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> MariaDb:
+    """MariaDB alone, for what other servers would show no other way."""
+    found = shared_server("mariadb")
+    assert isinstance(found, MariaDb)
+    return found

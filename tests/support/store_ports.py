@@ -1,0 +1,36 @@
+"""All ports of a store at once, for tests that wrap, break or count them."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from crawler_lifecycle.ports import Store
+
+PORTS = [field.name for field in dataclasses.fields(Store)]
+
+S = TypeVar("S", bound=Store)
+
+
+def methods() -> dict[str, Callable[..., Any]]:
+    """Every method of every port, by its name."""
+    found: dict[str, Callable[..., Any]] = {}
+    for port in typing.get_type_hints(Store).values():
+        mine = {name: one for name, one in inspect.getmembers(port, inspect.isfunction) if name[0] != "_"}
+        assert not found.keys() & mine.keys(), "two ports have a method of one name"
+        found |= mine
+    return found
+
+
+def port_of(store: Store, method: str) -> Any:
+    """The port that has this method."""
+    [port] = [getattr(store, name) for name in PORTS if hasattr(getattr(store, name), method)]
+    return port
+
+
+def behind(store: S, wrap: Callable[[Any], Any]) -> S:
+    """The same store, with each of its ports behind ``wrap(port)``."""
+    return dataclasses.replace(store, **{name: wrap(getattr(store, name)) for name in PORTS})

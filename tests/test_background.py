@@ -1,0 +1,225 @@
+"""Loops in the background: their pauses, what they log, and that nothing but an end ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawler_lifecycle.background import DONE, JITTER, Beside, Failures, Loop
+from crawler_lifecycle.domain.errors import ClusterUnavailable, StoreUnavailable
+
+Outcome = float | None | Exception
+OUTCOMES = st.one_of(
+    st.none(),
+    st.floats(0, 100),
+    st.sampled_from([ClusterUnavailable("away"), StoreUnavailable("locked"), OSError("no disk"), KeyError("ours")]),
+)
+
+
+class Script:
+    """The outcomes of turns, one after the other; then the end."""
+
+    def __init__(self, outcomes: list[Outcome]) -> None:
+        self.left = list(outcomes)
+
+    def __call__(self) -> float | None:
+        outcome = self.left.pop(0) if self.left else DONE
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def soon(self) -> float | None:
+        return self()
+
+
+class Time(threading.Event):
+    """An event nobody sets, on a clock that goes on only while somebody waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.waits: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waits.append(timeout)
+        self.now += timeout
+        return self.is_set()
+
+
+class Jumping(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next timer when there is nothing else to do."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+    def _run_once(self) -> None:
+        if not self._ready and self._scheduled:  # type: ignore[attr-defined]
+            self.now = max(self.now, self._scheduled[0].when())  # type: ignore[attr-defined]
+        super()._run_once()  # type: ignore[misc]
+
+
+def play(main: Coroutine[Any, Any, Any]) -> Any:
+    with asyncio.Runner(loop_factory=Jumping) as runner:
+        return runner.run(main)
+
+
+@contextmanager
+def logged() -> Iterator[list[logging.LogRecord]]:
+    """What the loops log meanwhile; Hypothesis has no fixtures for each example."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    log = logging.getLogger("crawler_lifecycle.background")
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield records
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+
+def expected(outcomes: list[Outcome], every: float, first: float, retry: tuple[float, float]) -> list[float]:
+    """The pauses as the documentation has them, before the jitter."""
+    pauses, row = [first], 0
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            pauses.append(min(retry[0] * 2**row, retry[1]))
+            row += 1
+        else:
+            pauses.append(every if outcome is None else outcome)
+            row = 0
+    return pauses
+
+
+def rows(outcomes: list[Outcome]) -> tuple[int, int]:
+    """How many failures are told, and how many ends of rows."""
+    told, ends, kinds = 0, 0, set[type]()
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            told += type(outcome) not in kinds
+            kinds.add(type(outcome))
+        else:
+            ends += bool(kinds)
+            kinds.clear()
+    return told, ends
+
+
+@given(st.lists(OUTCOMES, max_size=40), st.sampled_from([None, (0.5, 3.0), (5.0, 60.0)]), st.booleans())
+def test_pauses_and_log_lines_are_those_of_the_rules(
+    outcomes: list[Outcome], retry: tuple[float, float] | None, in_thread: bool
+) -> None:
+    time = Time()
+    with logged() as records:
+        if in_thread:
+            loop = Loop("work", 7.0, first_s=2.0, retry_s=retry, clock=lambda: time.now)
+            loop.run_in_thread(Script(outcomes), time)
+            waits = time.waits
+        else:
+            waits = play(recorded(outcomes, retry))
+    pauses = expected([*outcomes], 7.0, 2.0, retry or (1.0, 7.0))
+    assert len(waits) == len(pauses)
+    for wait, pause in zip(waits, pauses, strict=True):
+        assert JITTER * pause - 1e-6 <= wait <= pause + 1e-6
+    told, ends = rows([*outcomes, DONE])
+    assert [record.levelname for record in records].count("WARNING") == told
+    assert [record.levelname for record in records].count("INFO") == ends
+
+
+async def recorded(outcomes: list[Outcome], retry: tuple[float, float] | None) -> list[float]:
+    """The pauses before each turn of a loop in an event loop."""
+    now = asyncio.get_running_loop().time
+    script, waits, began = Script(outcomes), list[float](), now()
+
+    async def turn() -> float | None:
+        nonlocal began
+        waits.append(now() - began)
+        began = now()
+        return script()
+
+    await Loop("work", 7.0, first_s=2.0, retry_s=retry).run(turn)
+    return waits
+
+
+def test_a_row_is_told_at_its_beginning_and_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    now = 0.0
+    failures = Failures("reading", "what was read last holds", clock=lambda: now)
+    failures.worked()
+    failures.failed(StoreUnavailable("locked"))
+    failures.failed(StoreUnavailable("still locked"))
+    failures.failed(KeyError("ours"))
+    assert (failures.count, failures.problem) == (3, "'ours'")
+    now = 12.0
+    failures.worked()
+    failures.worked()
+    failures.failed(StoreUnavailable(""))
+    assert caplog.messages == [
+        "reading failed and is tried again; what was read last holds: locked",
+        "reading failed and is tried again; what was read last holds: 'ours'",
+        "reading works again after 3 failures in 12.0 s; the last one: 'ours'",
+        "reading failed and is tried again; what was read last holds: StoreUnavailable",
+    ]
+    assert [bool(record.exc_info) for record in caplog.records] == [False, True, False, False], "a flaw shows its stack"
+
+
+def test_a_set_event_ends_a_loop_before_its_next_turn() -> None:
+    over, turns = threading.Event(), []
+
+    def turn() -> float:
+        turns.append(1)
+        over.set()
+        return 3600.0
+
+    Loop("work", 3600.0).run_in_thread(turn, over)
+    assert turns == [1]
+
+
+@pytest.mark.parametrize("while_it", ["waits", "works"])
+async def test_a_cancellation_ends_a_loop_at_once(while_it: str) -> None:
+    began = asyncio.Event()
+
+    async def turn() -> float:
+        began.set()
+        if while_it == "works":
+            await asyncio.Event().wait()
+        return 3600.0
+
+    async with Beside() as beside:
+        beside.start(Loop("work", 1.0).run(turn))
+        await began.wait()
+    assert not any("run" in str(task.get_coro()) and "Loop" in str(task.get_coro()) for task in asyncio.all_tasks())
+
+
+async def test_what_is_beside_ends_with_it_and_an_error_of_it_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    ended = []
+
+    async def for_ever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append(1)
+
+    async def broken() -> None:
+        raise KeyError("ours")
+
+    async with Beside() as beside:
+        beside.start(for_ever())
+        beside.start(broken())
+        await asyncio.sleep(0)
+        beside.leave()
+    assert ended == [1]
+    assert "a task in the background ended" in caplog.text

@@ -1,0 +1,599 @@
+"""Audits over real activities, store and Temporal: each rule is provoked, repaired, and finds nothing afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
+
+from crawler_lifecycle.activities import audit_ending
+from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.audit import AuditReport, AuditRules
+from crawler_lifecycle.domain.errors import ClusterUnavailable, NotDelivered
+from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, StopIntent
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.domain.task import End
+from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
+from crawler_lifecycle.ports import Deployment, QueuedTask, TaskRef
+from tests.support.lab import CRAWLERS, Lab, start_workers
+from tests.support.run_refs import run_ref
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+QUICK: dict[str, Any] = {"poll_minutes": [0.02], "limits": {"start_check_s": 0.1}}
+ENDLESS = Behaviour(executes=None)
+FAILS = Behaviour(end=End(exit_code=1, reason="Error"))
+
+
+async def audit(lab: Lab, repair: bool = True, unknown: str = "leave") -> AuditReport:
+    """One audit from its start to its report."""
+    handle: WorkflowHandle[Any, AuditReport] = await lab.client.start_workflow(
+        names.AUDIT_WORKFLOW,
+        {"repair": repair, "unknown": unknown},
+        id=f"audit/{uuid.uuid4()}",
+        task_queue=names.QUEUE_AUDIT,
+        result_type=AuditReport,
+    )
+    lab.handles.append(handle)
+    report = await handle.result()
+    assert not report.troubles
+    return report
+
+
+async def settled(lab: Lab) -> None:
+    """A further audit finds nothing, and nothing is open any more."""
+    report = await audit(lab)
+    assert report.found == {}, report.findings
+    assert lab.store.findings.audit_findings("open") == []
+
+
+async def running(lab: Lab, request: dict[str, Any], **more: Any) -> WorkflowHandle[Any, Any]:
+    handle = await lab.start({**QUICK, **request}, **more)
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    return handle
+
+
+async def ended(lab: Lab, run_id: int, status: str) -> None:
+    await lab.until(lambda: lab.store.runs.get_run(run_id).status == status)
+    row = lab.store.runs.get_run(run_id)
+    await lab.until(lambda: lab.store.exports.list_exports(run_id))
+    await lab.client.get_workflow_handle(row.owner_workflow_id).result()
+
+
+def kinds(lab: Lab, run_id: int) -> list[tuple[str, str]]:
+    return [(str(c.kind), c.truth) for c in lab.store.corrections.list_corrections(run_id) if c.found_by == "sweep"]
+
+
+async def test_nothing_is_found_where_all_agree(lab: Lab) -> None:
+    lab.cluster.behaviour = lambda run, index, attempt: ENDLESS if run == 1 else Behaviour(executes=0)
+    handle = await running(lab, {"crawler": "books", "tasks": [{}] * 3})
+    assert (await lab.run({"crawler": "books", **QUICK})).status == "COMPLETED"
+    report = await audit(lab)
+    assert (report.found, report.left, report.repair) == ({}, 0, True)
+    assert report.looked == {"cluster_tasks": 3, "open_runs": 1, "open_workflows": 1, "ended_runs": 1}
+    assert lab.store.findings.last_audit() == report
+    await handle.signal("stop")
+    await handle.result()
+
+
+# --- a run without a workflow -----------------------------------------------------------------------------------------
+
+
+async def test_a_run_whose_workflow_was_terminated_comes_to_the_verdict_it_would_have_had(lab: Lab) -> None:
+    """One succeeded, one failed, one executes, one ended unseen, one waits its turn. The failed one stays failed."""
+    lab.cluster.behaviour = lambda run, index, attempt: (
+        Behaviour(executes=0) if index == 0 or attempt > 1 else FAILS if index == 1 else ENDLESS
+    )
+    handle = await running(lab, {"crawler": "books", "tasks": [{}] * 5, "max_parallel_tasks": 2})
+    await lab.until(lambda: lab.tasks(1) == dict(enumerate(("SUCCEEDED", "FAILED", "RUNNING", "RUNNING", "QUEUED"))))
+    await handle.terminate("by an operator")
+    lab.cluster.end_now(1, 2, end=FINISHED)
+    report = await audit(lab)
+    assert (report.found, report.repaired) == ({"no_workflow": 1}, {"no_workflow": 1})
+    assert "was terminated" in report.findings[0].detail
+    await lab.until(lambda: lab.tasks(1)[4] == "SUCCEEDED")
+    lab.cluster.end_now(1, 3, end=FINISHED)
+    await ended(lab, 1, "FAILED")
+    row = lab.store.runs.get_run(1)
+    assert (row.outcome, row.attempt) == ("partial", 2)
+    rows = [(t.task_index, t.attempt, str(t.status)) for t in lab.store.tasks.list_tasks(1, superseded=True)]
+    assert rows == [
+        (0, 1, "SUCCEEDED"), (1, 1, "FAILED"), (2, 1, "SUCCEEDED"), (3, 1, "SUCCEEDED"), (4, 2, "SUCCEEDED"),
+    ]  # fmt: skip
+    assert ("repair", "no workflow") in kinds(lab, 1)
+    sources = {t.source for t in lab.store.runs.transitions(1) if t.attempt == 2 and t.task_id is None}
+    assert "sweep" in sources
+    lab.handles.append(lab.client.get_workflow_handle(row.owner_workflow_id, first_execution_run_id=row.owner_run_id))
+    await settled(lab)
+
+
+async def test_a_failed_run_is_not_executed_again(lab: Lab) -> None:
+    """All that was left to do was the verdict."""
+    lab.cluster.behaviour = ENDLESS
+    handle = await running(lab, {"crawler": "books"})
+    await handle.terminate("by an operator")
+    lab.cluster.end_now(1, end=End(exit_code=1, reason="Error"))
+    await audit(lab)
+    await ended(lab, 1, "FAILED")
+    assert [(t.attempt, str(t.status)) for t in lab.store.tasks.list_tasks(1, superseded=True)] == [(1, "FAILED")]
+    assert len(lab.scheduler.calls) == 1
+    await settled(lab)
+
+
+async def test_a_resume_that_was_lost_before_it_queued_anything_is_carried_on(lab: Lab) -> None:
+    lab.cluster.behaviour = lambda run, index, attempt: FAILS if attempt == 1 else Behaviour(executes=0)
+    assert (await lab.run({"crawler": "books", **QUICK})).status == "FAILED"
+    lab.cluster.fail_with(ClusterUnavailable("away"), "look")
+    again = await lab.start({"run_id": 1})
+    await lab.until(lambda: lab.store.runs.get_run(1).attempt == 2)
+    await again.terminate("by an operator")
+    lab.cluster.fail_with(None)
+    await audit(lab)
+    await ended(lab, 1, "COMPLETED")
+    rows = [(t.attempt, str(t.status)) for t in lab.store.tasks.list_tasks(1, superseded=True)]
+    assert rows == [(1, "FAILED"), (3, "SUCCEEDED")]
+    await settled(lab)
+
+
+async def test_a_recorded_stop_is_carried_out(lab: Lab) -> None:
+    lab.cluster.behaviour = ENDLESS
+    handle = await running(lab, {"crawler": "books", "tasks": [{}] * 3, "max_parallel_tasks": 2})
+    await handle.terminate("by an operator")
+    lab.store.stops.record_stop(1, StopIntent(utc_now(), requested_by="ada"), "s1")
+    await audit(lab)
+    await ended(lab, 1, "FAILED")
+    row = lab.store.runs.get_run(1)
+    assert (row.outcome, row.attempt) == ("cancelled", 2)
+    assert sorted(lab.tasks(1).values()) == ["CANCELLED"] * 3
+    assert [lab.cluster.signals(1, index) for index in (0, 1)] == [1, 1]
+    (logged,) = lab.store.runs.cancellations(1)
+    assert logged["request_id"] == "s1"
+    await settled(lab)
+
+
+async def test_before_its_grace_nothing_is_repaired_and_the_report_says_when_it_will_be(idle_lab: Lab) -> None:
+    lab = idle_lab
+    lab.parts.audit = AuditRules(grace_s=3600, orphan_grace_s=3600, start_grace_s=3600)
+    async with lab.working():
+        lab.cluster.behaviour = ENDLESS
+        handle = await running(lab, {"crawler": "books"})
+        await handle.terminate("by an operator")
+        ghost(lab, 77)
+        report = await audit(lab)
+        assert (report.found, report.repaired, report.left) == ({"orphan": 1, "no_workflow": 1}, {}, 2)
+        assert [f.kind for f in report.findings] == ["orphan", "no_workflow"], "what executes unowned comes first"
+        orphan, other = report.findings
+        assert other.due_at is not None
+        assert other.due_at > utc_now()
+        assert orphan.due_at is None, "what no row knows needs a person"
+        assert lab.store.runs.get_run(1).attempt == 1
+        assert (77, 0, 1) in lab.cluster.alive()
+        assert {row.kind for row in lab.store.findings.audit_findings()} == {"orphan", "no_workflow"}
+
+
+async def test_without_repair_it_only_tells(lab: Lab) -> None:
+    lab.cluster.behaviour = ENDLESS
+    handle = await running(lab, {"crawler": "books"})
+    await handle.terminate("by an operator")
+    report = await audit(lab, repair=False)
+    assert (report.found, report.repaired) == ({"no_workflow": 1}, {})
+    assert lab.store.runs.get_run(1).attempt == 1
+    assert lab.store.corrections.list_corrections(1) == []
+
+
+# --- a run that nobody started ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_a_reserved_run_whose_starter_died_is_started(lab: Lab, stopped: bool) -> None:
+    row, _ = lab.store.initiation.reserve_run(RunRequest(crawler="books", **limits()), "r1")
+    if stopped:
+        lab.store.stops.record_stop(row.run_id, StopIntent(utc_now(), requested_by="ada"), "s1")
+    report = await audit(lab)
+    assert (report.found, report.repaired) == ({"not_started": 1}, {"not_started": 1})
+    await ended(lab, row.run_id, "FAILED" if stopped else "COMPLETED")
+    found = lab.store.runs.get_run(row.run_id)
+    assert (found.attempt, found.owner_workflow_id) == (1, "crawl/books/r1")
+    assert bool(lab.scheduler.calls) != stopped
+    await settled(lab)
+
+
+# --- workflows without a row ------------------------------------------------------------------------------------------
+
+
+async def test_a_workflow_whose_run_does_not_exist_is_ended_with_its_reason(lab: Lab) -> None:
+    lab.cluster.behaviour = ENDLESS
+    handle = await running(lab, {"crawler": "books", "poll_minutes": [0.02, 60]})
+    await listed(lab, 1)
+    forget_run(lab, 1)
+    report = await audit(lab)
+    assert (report.found, report.repaired) == ({"orphan": 1, "no_row": 1}, {}), "its task is nobody's either"
+    assert all("crawlctl audit --adopt" in (f.repair or "") and f.due_at is None for f in report.findings)
+    assert lab.cluster.alive() == [(1, 0, 1)], "without a person's word nothing is ended"
+    report = await audit(lab, repair=False, unknown="end")
+    assert report.left == 0
+    described = await handle.describe()
+    assert described.status is WorkflowExecutionStatus.TERMINATED
+    last = [e async for e in handle.fetch_history_events()][-1]
+    assert "run 1, which is not in the database" in last.workflow_execution_terminated_event_attributes.reason
+    assert lab.cluster.alive() == []
+    await settled(lab)
+
+
+async def test_a_workflow_that_has_not_recorded_its_run_is_told_and_left_alone(idle_lab: Lab) -> None:
+    """No worker takes it up: nobody knows what it is going to do."""
+    lab = idle_lab
+    lab.parts.audit = AuditRules(record_grace_s=0)
+    handle = await lab.start({"crawler": "books"})
+    async with AsyncExitStack() as stack:
+        await start_workers(stack, lab, roles=["audit"])
+        await until_listed(lab, handle.id)
+        report = await audit(lab)
+        assert (report.found, report.repaired) == ({"unrecorded": 1}, {})
+        assert report.findings[0].workflow_id == handle.id
+        assert report.findings[0].due_at is None
+        assert (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
+
+
+# --- tasks that nobody owns -------------------------------------------------------------------------------------------
+
+
+def ghost(lab: Lab, run_id: int, index: int = 0, attempt: int = 1) -> None:
+    """Something deploys a task past us, for the run on record if there is one."""
+    row = lab.store.runs.get_run(run_id)
+    lab.cluster.deploy(
+        Deployment(
+            run=run_ref(run_id) if row is None else row.ref,
+            attempt=attempt,
+            crawler="books",
+            args={},
+            settings={},
+            tasks=[QueuedTask(1, index, {})],
+            resources=Resources(),
+            limits=Limits(),
+            expires_at=utc_now() + timedelta(seconds=25),
+        ),
+        CRAWLERS["books"],
+    )
+
+
+@pytest.mark.parametrize("heeds", [True, False])
+async def test_an_orphan_is_asked_to_end_and_then_killed(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, heeds: bool
+) -> None:
+    monkeypatch.setattr(audit_ending, "STOP_S", 60.0 if heeds else 0.3)
+    lab.cluster.behaviour = replace(ENDLESS, heeds_stop_after=0.0 if heeds else None)
+    ghost(lab, 99)
+    report = await audit(lab, unknown="end")
+    assert (report.found, report.repaired) == ({"orphan": 1}, {"orphan": 1})
+    assert lab.cluster.signals(99) == 1
+    assert lab.cluster.calls["kill"] == (0 if heeds else 1)
+    assert lab.cluster.alive() == []
+    assert (report.findings[0].repair or "").startswith("asked to end, and " + ("it ended" if heeds else "killed"))
+    await settled(lab)
+
+
+async def test_orphans_are_asked_and_killed_abreast(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of them must fit into one activity: no call waits for another one, and one that fails is its own."""
+    monkeypatch.setattr(audit_ending, "STOP_S", 0.1)
+    lab.cluster.behaviour = replace(ENDLESS, heeds_stop_after=None)
+    stop, kill = lab.cluster.stop, lab.cluster.kill
+    stopping, killing = threading.Barrier(3, timeout=60), threading.Barrier(2, timeout=60)
+
+    def stopped(run: RunRef, task: TaskRef) -> None:
+        stopping.wait()
+        if run.run_id == 97:
+            raise ClusterUnavailable("not this one")
+        stop(run, task)
+
+    def killed(run: RunRef, task: TaskRef) -> None:
+        killing.wait()
+        kill(run, task)
+
+    monkeypatch.setattr(lab.cluster, "stop", stopped)
+    monkeypatch.setattr(lab.cluster, "kill", killed)
+    for run_id in (97, 98, 99):
+        ghost(lab, run_id)
+    report = await audit(lab, unknown="end")
+    assert (report.found, report.repaired) == ({"orphan": 3}, {"orphan": 2})
+    assert {f.run_id: f.repair for f in report.findings if not f.repaired} == {
+        97: "could not be repaired: not this one"
+    }
+    monkeypatch.undo()
+    assert [task.run_id for task in lab.cluster.inventory()] == [97]
+
+
+@pytest.mark.parametrize("late_s", [0.5, None])
+async def test_a_killed_orphan_gets_a_moment_to_be_gone(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, late_s: float | None
+) -> None:
+    """A cluster has to tell its node first; on a node that does not answer nothing is called ended."""
+    monkeypatch.setattr(audit_ending, "STOP_S", 0.1)
+    monkeypatch.setattr(audit_ending, "KILLED_S", 60.0 if late_s else 0.2)
+    lab.cluster.behaviour = replace(ENDLESS, heeds_stop_after=None)
+    kill, timers = lab.cluster.kill, []
+
+    def killing(run: RunRef, task: TaskRef) -> None:
+        if late_s is not None:
+            timers.append(threading.Timer(late_s, kill, (run, task)))
+            timers[0].start()
+
+    monkeypatch.setattr(lab.cluster, "kill", killing)
+    ghost(lab, 99)
+    report = await audit(lab, unknown="end")
+    assert report.repaired == ({"orphan": 1} if late_s else {})
+    assert late_s or "it is still there" in (report.findings[0].repair or "")
+    for timer in timers:
+        timer.join()
+    kill(lab.cluster._tasks[99, 0, 1].run, TaskRef(0, 0, 1))
+
+
+async def test_a_task_of_an_ended_run_that_executes_is_a_correction_and_is_ended(lab: Lab) -> None:
+    lab.cluster.behaviour = Behaviour(executes=0)
+    assert (await lab.run({"crawler": "books", **QUICK})).status == "COMPLETED"
+    lab.cluster._tasks[1, 0, 1].ended = None
+    lab.cluster._tasks[1, 0, 1].behaviour = ENDLESS
+    report = await audit(lab)
+    assert (report.found, report.repaired) == ({"still_alive": 1}, {"still_alive": 1})
+    (correction,) = lab.store.corrections.list_corrections(1)
+    assert (correction.kind, correction.believed, correction.truth) == ("still_alive", "SUCCEEDED", "RUNNING")
+    assert correction.found_by == "sweep"
+    assert lab.store.runs.get_run(1).status == "COMPLETED"
+    assert lab.tasks(1) == {0: "SUCCEEDED"}, "the recorded end stays"
+    await settled(lab)
+    assert len(lab.store.corrections.list_corrections(1)) == 1
+
+
+async def test_a_settled_task_of_a_live_run_that_executes_is_ended_and_its_run_goes_on(lab: Lab) -> None:
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=0) if index == 0 else ENDLESS
+    handle = await running(lab, {"crawler": "books", "tasks": [{}, {}]})
+    await lab.until(lambda: lab.tasks(1)[0] == "SUCCEEDED")
+    lab.cluster._tasks[1, 0, 1].ended = None
+    lab.cluster._tasks[1, 0, 1].behaviour = ENDLESS
+    report = await audit(lab)
+    assert report.repaired == {"still_alive": 1}
+    assert lab.cluster.alive() == [(1, 1, 1)]
+    await handle.signal("stop")
+    await handle.result()
+
+
+# --- deliveries and evidence ------------------------------------------------------------------------------------------
+
+
+async def test_what_was_not_delivered_is_sent_again(lab: Lab) -> None:
+    lab.cluster.behaviour = Behaviour(executes=0)
+    lab.outside.fail["send"] = NotDelivered("the bus is away")
+    lab.cluster.folders[1, 0] = lab.folder
+    handle = await lab.start({"crawler": "books", **QUICK})
+    await until_refused(lab, 1)
+    await handle.terminate("by an operator")
+    lab.outside.fail.clear()
+    report = await audit(lab)
+    assert (report.found, report.repaired) == ({"undelivered": 1}, {"undelivered": 1})
+    assert "the event run.ended, the supporting files" in report.findings[0].detail
+    await lab.client.get_workflow_handle(names.export_workflow_id(lab.store.runs.get_run(1).ref, 1)).result()
+    assert [e.type for e in lab.outside.sent] == ["run.ended"]
+    assert lab.store.exports.list_exports(1)[0]["status"] == "exported"
+    await settled(lab)
+
+
+async def test_what_cannot_be_delivered_is_not_ordered_again_at_every_audit(idle_lab: Lab) -> None:
+    lab = idle_lab
+    lab.parts.audit = AuditRules(grace_s=0, resend_s=3600)
+    async with lab.working():
+        lab.cluster.behaviour = Behaviour(executes=0)
+        handle = await lab.start({"crawler": "books", **QUICK})
+        lab.outside.fail["send"] = NotDelivered("the bus is away")
+        await until_refused(lab, 1)
+        await handle.terminate("by an operator")
+        assert (await audit(lab)).repaired == {"undelivered": 1}
+        again = lab.client.get_workflow_handle(names.export_workflow_id(lab.store.runs.get_run(1).ref, 1))
+        assert (await audit(lab)).found == {}, "it is being delivered"
+        await again.terminate("by an operator")
+        report = await audit(lab)
+        assert (report.found, report.repaired) == ({"undelivered": 1}, {})
+        assert report.left == 1
+
+
+@pytest.mark.parametrize("live", [False, True])
+async def test_evidence_that_comes_after_a_loss_is_a_correction_and_the_status_stays(lab: Lab, live: bool) -> None:
+    lab.cluster.behaviour = ENDLESS
+    handle = await running(lab, {"crawler": "books", "tasks": [{}, {}]})
+    lab.cluster.vanish(1, 0)
+    await lab.until(lambda: lab.tasks(1)[0] == "LOST")
+    if not live:
+        lab.cluster.end_now(1, 1, end=FINISHED)
+        await handle.result()
+    lab.cluster._tasks[1, 0, 1].gone = False
+    lab.cluster.end_now(1, 0, end=FINISHED)
+    report = await audit(lab)
+    assert (report.found, report.repaired) == ({"late_evidence": 1}, {"late_evidence": 1})
+    corrections = [c for c in lab.store.corrections.list_corrections(1) if c.kind == "late_evidence"]
+    assert [(c.believed, c.truth, c.found_by) for c in corrections] == [("LOST", "SUCCEEDED", "sweep")]
+    assert lab.tasks(1)[0] == "LOST"
+    await settled(lab)
+    if live:
+        await handle.signal("stop")
+        await handle.result()
+
+
+async def test_a_row_that_cannot_be_is_told_and_never_touched(lab: Lab) -> None:
+    lab.cluster.behaviour = ENDLESS
+    handle = await running(lab, {"crawler": "books", "poll_minutes": [0.02, 60]})
+    await handle.terminate("by an operator")
+    write(lab, "UPDATE run_history SET status = 'DANCING' WHERE run_id = 1")
+    before = read(lab, "SELECT * FROM run_history")
+    report = await audit(lab)
+    assert (report.found, report.repaired) == ({"unreadable": 1}, {})
+    assert "DANCING" in report.findings[0].detail
+    assert read(lab, "SELECT * FROM run_history") == before
+    assert lab.store.corrections.list_corrections() == []
+
+
+# --- trouble ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_source_that_cannot_be_read_is_told_and_the_others_are_compared(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from crawler_lifecycle.workflows import policies
+
+    monkeypatch.setitem(
+        policies.POLICIES, "audit_cluster", replace(policies.AUDIT, retry=policies._retry(0.05, 0.1, tries=2))
+    )
+    lab.cluster.fail_with(ClusterUnavailable("503"), "inventory")
+    row, _ = lab.store.initiation.reserve_run(RunRequest(crawler="books", **limits()), "r1")
+    handle = await lab.client.start_workflow(
+        names.AUDIT_WORKFLOW,
+        {"repair": True},
+        id=f"audit/{uuid.uuid4()}",
+        task_queue=names.QUEUE_AUDIT,
+        result_type=AuditReport,
+    )
+    report = await handle.result()
+    assert report.troubles == ["cluster tasks could not be compared: 503"]
+    assert report.repaired == {"not_started": 1}
+    assert "cluster_tasks" not in report.looked
+    await ended(lab, row.run_id, "COMPLETED")
+
+
+async def test_an_order_that_cannot_be_read_fails_at_once(lab: Lab) -> None:
+    with pytest.raises(Exception, match="Workflow execution failed") as caught:
+        await lab.client.execute_workflow(
+            names.AUDIT_WORKFLOW, {"repare": True}, id=f"audit/{uuid.uuid4()}", task_queue=names.QUEUE_AUDIT
+        )
+    cause: Any = caught.value.__cause__
+    assert "repare" in cause.message
+
+
+# --- at once ----------------------------------------------------------------------------------------------------------
+
+
+async def test_two_audits_at_once_over_every_kind_of_damage_repair_it_once(lab: Lab) -> None:
+    lab.cluster.behaviour = lambda run, index, attempt: ENDLESS if run in (1, 99) or index else Behaviour(executes=0)
+    terminated = await running(lab, {"crawler": "books"})
+    assert (await lab.run({"crawler": "books", **QUICK})).status == "COMPLETED"
+    lost = await running(lab, {"crawler": "books", "tasks": [{}, {}]})
+    lab.outside.fail["send"] = NotDelivered("away")
+    undelivered = await lab.start({"crawler": "books", **QUICK})
+    await lab.until(lambda: lab.store.runs.get_run(4) and lab.store.runs.get_run(4).status == "COMPLETED")
+    await until_refused(lab, 4)
+    for handle in (terminated, undelivered):
+        await handle.terminate("by an operator")
+    lab.outside.fail.clear()
+    lab.cluster.vanish(3, 1)
+    await lost.result()
+    lab.cluster._tasks[3, 1, 1].gone = False
+    lab.cluster.end_now(3, 1, end=FINISHED)
+    lab.cluster._tasks[2, 0, 1].ended = None
+    lab.cluster._tasks[2, 0, 1].behaviour = ENDLESS
+    ghost(lab, 99)
+    row, _ = lab.store.initiation.reserve_run(RunRequest(crawler="books", **limits()), "r1")
+    assert row.run_id == 5
+    reports = await asyncio.gather(*(audit(lab, unknown="end") for _ in range(3)))
+    everything = {"orphan", "still_alive", "no_workflow", "not_started", "undelivered", "late_evidence"}
+    assert set().union(*(r.found for r in reports)) == everything
+    lab.cluster.end_now(1, end=FINISHED)
+    for run_id in (1, 5):
+        await ended(lab, run_id, "COMPLETED")
+    await lab.client.get_workflow_handle(names.export_workflow_id(lab.store.runs.get_run(4).ref, 1)).result()
+    await settled(lab)
+    assert lab.store.runs.get_run(1).attempt == 2
+    assert lab.store.runs.get_run(5).attempt == 1
+    assert [len(lab.store.tasks.list_tasks(run_id, superseded=True)) for run_id in (1, 2, 3, 4, 5)] == [1, 1, 2, 1, 1]
+    assert kinds(lab, 1) == [("repair", "no workflow")]
+    assert kinds(lab, 2) == [("still_alive", "RUNNING")]
+    assert kinds(lab, 3) == [("late_evidence", "SUCCEEDED")]
+    assert lab.cluster.signals(99) == 1
+    assert sorted(e.run_id for e in lab.outside.sent if e.type == "run.ended") == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.timeout(900)
+async def test_audits_beside_twenty_runs_that_live_their_lives_find_nothing(lab: Lab) -> None:
+    """Graces are zero here: not even a moment in the life of a sound run looks wrong."""
+    lab.cluster.behaviour = lambda run, index, attempt: (
+        ENDLESS if (run, index) == (20, 0) else Behaviour(executes=0.05 * (run % 7))
+    )
+    handles = [
+        await lab.start({"crawler": "books", "tasks": [{}] * (1 + n % 3), "max_parallel_tasks": 2, **QUICK})
+        for n in range(20)
+    ]
+    lives = asyncio.gather(*(handle.result() for handle in handles))
+    audits = 0
+    while not lives.done():
+        report = await audit(lab)
+        assert report.found == {}, report.findings
+        audits += 1
+        if audits == 2:  # so many see lives at least, however quick these are
+            await lab.until(lambda: (20, 0, 1) in lab.cluster.alive())
+            lab.cluster.end_now(20, end=FINISHED)
+    assert audits >= 2
+    assert {r.status for r in await lives} == {"COMPLETED"}
+    await settled(lab)
+    assert [c for c in lab.store.corrections.list_corrections() if c.found_by == "sweep"] == []
+    assert {row.attempt for row in lab.store.runs.list_runs()} == {1}
+
+
+# --- helpers ----------------------------------------------------------------------------------------------------------
+
+
+def limits() -> dict[str, Any]:
+    return {"poll_minutes": [0.02], "limits": Limits(start_check_s=0.1)}
+
+
+def write(lab: Lab, *statements: str) -> None:
+    from sqlalchemy import text
+
+    with lab.store.database.engine.begin() as conn:
+        for statement in statements:
+            conn.execute(text(statement))
+
+
+def read(lab: Lab, statement: str) -> list[tuple[Any, ...]]:
+    from sqlalchemy import text
+
+    with lab.store.database.engine.connect() as conn:
+        return [tuple(row) for row in conn.execute(text(statement))]
+
+
+def forget_run(lab: Lab, run_id: int) -> None:
+    """Somebody deletes all rows of a run."""
+    events = f"(SELECT seq FROM outbox_event WHERE run_id = {run_id})"
+    tables = ("task_observation", "task_finding", "status_transition", "correction", "history_property", "run_tag")
+    every = ("outbox_event", *tables, "task_history", "run_history")
+    write(
+        lab,
+        f"DELETE FROM outbox_delivery WHERE seq IN {events}",
+        *(f"DELETE FROM {table} WHERE run_id = {run_id}" for table in every),
+    )
+
+
+async def until_refused(lab: Lab, run_id: int) -> None:
+    """Something of the run could not be delivered."""
+    await lab.until(lambda: any(d["status"] == "failed" for d in lab.store.events.deliveries(run_id, keyed=True)))
+
+
+async def until_listed(lab: Lab, workflow_id: str) -> None:
+    for _ in range(1200):
+        async for row in lab.client.list_workflows(f"WorkflowId = '{workflow_id}'"):
+            assert row.id == workflow_id
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{workflow_id} did not come into the list, not within a minute")
+
+
+async def listed(lab: Lab, run_id: int) -> None:
+    """The visibility store knows the workflow of the run."""
+    for _ in range(1200):
+        async for _row in lab.client.list_workflows(f"CrawlRunId = {run_id} AND ExecutionStatus = 'Running'"):
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"run {run_id} did not come into the list, not within a minute")
