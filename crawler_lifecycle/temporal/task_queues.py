@@ -1,7 +1,8 @@
 """Pollers of task queues: which workers live, and whether Temporal gives work to their version.
 
 A poll stays on the server's list for minutes after its worker was killed. So a worker is believed to live by its
-heartbeat, which our workers send every two seconds; one that sends none (another SDK) by its last poll.
+heartbeat, which our workers send every two seconds. One of which no heartbeat is known is believed by its last poll:
+it has just begun, or died before its first heartbeat, or the server takes none.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ from dataclasses import dataclass
 
 from temporalio.api.enums.v1 import TaskQueueType, WorkerStatus, WorkerVersioningMode
 from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue, TaskQueueVersioningInfo
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, DescribeTaskQueueResponse, ListWorkersRequest
+from temporalio.api.workflowservice.v1 import (
+    DescribeNamespaceRequest,
+    DescribeTaskQueueRequest,
+    DescribeTaskQueueResponse,
+    ListWorkersRequest,
+)
 from temporalio.client import Client
 
 from crawler_lifecycle.domain.errors import TemporalUnavailable
@@ -24,8 +30,9 @@ from .errors import answering
 BEAT_S = 2.0
 #: A worker that sent no heartbeat for so long is gone, or stands still.
 SILENT_S = 4 * BEAT_S
-#: One without heartbeats asks for work at least once a minute; one that did not for so long is gone.
-FRESH_S = 120.0
+#: Where the server takes no heartbeats: a worker asks for work at least once a minute, so one that did not for so long
+#: is gone.
+POLLED_S = 120.0
 #: Pages of the server's list of workers that are read, with so many workers each.
 PAGES, PAGE = 10, 500
 
@@ -82,8 +89,9 @@ async def describe_queues(
     calls = (_describe(client, queue, kind, call_s) for queue, _, kind in wanted)
     answers = await asyncio.gather(*calls, return_exceptions=True)
     beats = await _beats(client, call_s)
+    polled_s = SILENT_S if await _takes_beats(client, call_s) else POLLED_S
     now = time.time()
-    silent = {one for one, beat in beats.items() if SILENT_S <= now - beat.at < FRESH_S and not beat.leaving}
+    silent = {one for one, beat in beats.items() if SILENT_S <= now - beat.at < POLLED_S and not beat.leaving}
     again: Beats = {}
     if silent:
         # Our clocks may differ, and machines may be slow: whoever beats once more lives.
@@ -101,7 +109,7 @@ async def describe_queues(
             Queue(
                 queue,
                 word,
-                [_poller(queue, poller, beats, living, now) for poller in answer.pollers],
+                [_poller(queue, poller, beats, living, now, polled_s) for poller in answer.pollers],
                 answer.stats.approximate_backlog_count,
                 answer.stats.approximate_backlog_age.ToMicroseconds() / 1e6,
                 *_routes(answer.versioning_info),
@@ -119,6 +127,17 @@ async def _describe(
     )
     async with answering(call_s):
         return await client.workflow_service.describe_task_queue(request)
+
+
+async def _takes_beats(client: Client, call_s: float) -> bool:
+    """Whether the server keeps heartbeats of workers; older ones do not."""
+    request = DescribeNamespaceRequest(namespace=client.namespace)
+    try:
+        async with answering(call_s):
+            answer = await client.workflow_service.describe_namespace(request)
+    except TemporalUnavailable:
+        return False
+    return answer.namespace_info.capabilities.worker_heartbeats
 
 
 async def _beats(client: Client, call_s: float) -> Beats:
@@ -144,7 +163,9 @@ async def _beats(client: Client, call_s: float) -> Beats:
     return found
 
 
-def _poller(queue: str, poller: PollerInfo, beats: Beats, living: set[tuple[str, str]], now: float) -> Poller:
+def _poller(
+    queue: str, poller: PollerInfo, beats: Beats, living: set[tuple[str, str]], now: float, polled_s: float
+) -> Poller:
     options = poller.deployment_options
     versioned = options.worker_versioning_mode == WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
     version = (options.deployment_name, options.build_id) if versioned else None
@@ -152,7 +173,7 @@ def _poller(queue: str, poller: PollerInfo, beats: Beats, living: set[tuple[str,
     if key in beats:
         return Poller(version, max(0.0, now - beats[key].at), key in living)
     ago = max(0.0, now - poller.last_access_time.ToMicroseconds() / 1e6)
-    return Poller(version, ago, ago < FRESH_S)
+    return Poller(version, ago, ago < polled_s)
 
 
 def _routes(info: TaskQueueVersioningInfo) -> tuple[Version, Version]:

@@ -149,7 +149,8 @@ def test_fix_registers_search_attributes(running: Dev) -> None:
     assert fixed["workers"].startswith("bad: nobody polls"), "nobody works in that namespace"
     assert doctor()["search attrs"] == "ok: all 9 are registered"
 
-    # A worker that is killed stays on the server's list for minutes; ten seconds are enough to tell.
+    # A worker that is killed stays on the server's list for minutes; ten seconds are enough to tell, and also when it
+    # had not yet sent its first heartbeat.
     env |= {"LIFECYCLE_WORKER__HEALTH_PORT": "0", "LIFECYCLE_SCHEDULER__URL": running.known["scheduler"]}
     with subprocess.Popen([*CRAWLCTL, "worker"], env=os.environ | env, cwd=running.state_dir.parent) as worker:
         try:

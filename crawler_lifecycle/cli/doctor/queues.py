@@ -9,7 +9,7 @@ from crawler_lifecycle.cli.doctor.line import Line, counted
 from crawler_lifecycle.compose import ROLES
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.temporal.server import Server
-from crawler_lifecycle.temporal.task_queues import FRESH_S, Queue, Version
+from crawler_lifecycle.temporal.task_queues import POLLED_S, Queue, Version
 
 #: Work that waited longer than this was forgotten by somebody.
 BACKLOG_AGE_S = 60.0
@@ -50,7 +50,7 @@ def queue_line(queue: Queue) -> Line:
     if queue.backlog and queue.backlog_age_s > BACKLOG_AGE_S:
         cure = f"start more workers (crawlctl worker {role}), or raise LIFECYCLE_WORKER__THREADS"
         return Line("workers", "warn", f"{what}: {counted(number, 'poller')} cannot keep up{waiting}", cure)
-    lost = f"; another one was last seen {gone:.0f} s ago" if gone is not None and gone < FRESH_S else ""
+    lost = f"; another one was last seen {gone:.0f} s ago" if gone is not None and gone < POLLED_S else ""
     spare = f"; {_counts(others)} and get no work" if others else ""
     return Line("workers", "ok", f"{what}: {number} polling{waiting}{lost}{spare}")
 
