@@ -53,8 +53,8 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import (
     AdoptionStore,
+    AuditedCluster,
     AuditStore,
-    Cluster,
     Correction,
     CorrectionStore,
     Fence,
@@ -117,7 +117,7 @@ class AuditActivities:
     adoption: AdoptionStore
     runs: RunReader
     tasks: TaskReader
-    cluster: Cluster
+    cluster: AuditedCluster
     directory: WorkflowDirectory
     rules: AuditRules = field(default_factory=AuditRules)
     clock: Clock = utc_now

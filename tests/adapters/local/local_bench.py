@@ -15,6 +15,7 @@ from typing import Any
 
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.adapters.local.identity import Identity, all_processes
+from crawler_lifecycle.adapters.local.task_files import LocalFiles
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase
@@ -95,6 +96,7 @@ class Bench:
     def __init__(self, folder: Path, slots: int = 2, **options: Any) -> None:
         self.state = folder / "state"
         self.cluster = LocalCluster(self.state, slots, **options)
+        self.files = LocalFiles(self.state)
 
     def own(self) -> None:
         """The folder of the run, as its first deployment makes it."""

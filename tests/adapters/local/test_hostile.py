@@ -221,11 +221,11 @@ def test_what_a_folder_was_replaced_with_is_in_no_archive(bench: Bench, tmp_path
     bench.until_on_file()
     archive = FolderArchive((tmp_path / "archive").as_uri())
     for level in ("attempt", "files"):
-        sources = bench.cluster.files(run_ref(RUN), [bench.ref()])
+        sources = bench.files.files(run_ref(RUN), [bench.ref()])
         path = bench.folder() if level == "attempt" else bench.folder() / "files"
         path.rename(path.with_name("away"))
         path.symlink_to(secret.parent if level == "attempt" else secret)
-        for asked in (sources, bench.cluster.files(run_ref(RUN), [bench.ref()])):
+        for asked in (sources, bench.files.files(run_ref(RUN), [bench.ref()])):
             stored = archive.store("5/1/x.zip", asked, {"run_id": RUN}, lambda *_: None)
             [path_of] = (tmp_path / "archive").rglob("x.zip")
             with zipfile.ZipFile(path_of) as zipped:

@@ -34,7 +34,7 @@ def test_a_look_takes_nothing_of_it_for_its_own(harness: Harness) -> None:
     assert (seen.phase, seen.uid, seen.name, seen.end) == (Phase.ABSENT, None, None, None)
     assert OURS.uid in (seen.reason or "")
     assert harness.cluster.details(LATER, [harness.ref()]) == []
-    assert [source for source in harness.cluster.files(LATER, [harness.ref()]) if source.folder is not None] == []
+    assert [source for source in harness.files.files(LATER, [harness.ref()]) if source.folder is not None] == []
 
 
 def test_an_end_of_it_is_not_the_end_of_ours(harness: Harness) -> None:
@@ -49,7 +49,8 @@ def test_ending_ours_leaves_it_alone(harness: Harness, gesture: str) -> None:
     harness.deploy()
     harness.until_counted()
     getattr(harness.cluster, gesture)(LATER, harness.ref())
-    harness.cluster.release(LATER, [harness.ref()])
+    if harness.keeper is not None:
+        harness.keeper.release(LATER, [harness.ref()])
     assert harness.look().phase is Phase.EXECUTING
     if harness.counts_signals:
         assert harness.signals() == 0
