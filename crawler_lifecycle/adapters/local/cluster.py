@@ -33,6 +33,7 @@ from .folder_reader import TaskFolder
 from .identity import Identity, Stat, boot_id, kill_all, still_alive
 from .inventory import inventory
 from .launch import Launcher, default_python
+from .observation import observe
 from .reading import check_readable, reading
 from .records import task_records
 from .retention import remove_old
@@ -363,7 +364,7 @@ class LocalCluster:
     def _observe(self, run: RunRef, task: TaskRef, now: datetime, *, doubted: bool = False) -> Observation:
         folder = self._folder(run, task, doubted=doubted)
         folder.settle_group()
-        seen = folder.observe(now, self._node)
+        seen = observe(folder, now, self._node)
         # The other phases held at some time since the look began; an end was read only now, after it happened.
         return replace(seen, observed_at=self._clock()) if seen.phase is Phase.ENDED else seen
 

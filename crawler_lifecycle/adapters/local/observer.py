@@ -34,10 +34,11 @@ from crawler_lifecycle.runner.held import NotOurs
 
 from . import folder as files
 from . import liveness_marks
-from .folder_reader import END_SECONDS, TaskFolder
+from .folder_reader import TaskFolder
 from .identity import Identity
 from .listing import Listing, TaskFolderKey, numbers_in, task_of
 from .live_counters import counted
+from .observation import END_SECONDS
 
 logger = logging.getLogger(__name__)
 
