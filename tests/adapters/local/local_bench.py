@@ -25,6 +25,21 @@ from tests.support.run_refs import run_ref
 RUN = 5
 #: Longer than any test may take: what ends it is the test.
 SLEEP = "import time; time.sleep(300)"
+#: Names dead processes and an end in its files, while it executes.
+FORGER = """
+import json, os
+home = os.path.dirname(os.environ["CRAWL_FILES_DIR"])
+dead = json.load(open(home + "/process.json")) | {"pid": 2**22 - 3, "start": 1}
+for name, data in [
+    ("supervisor.json", dead),
+    ("process.json", dead),
+    ("summary.json", {"finish_reason": "finished", "exit": 0}),
+    ("end.json", {"exit_code": 0, "reason": "Completed"}),
+]:
+    with open(home + "/forged.tmp", "w") as file:
+        json.dump(data, file)
+    os.rename(home + "/forged.tmp", home + "/" + name)
+"""
 #: Counts its SIGTERMs in files/signals, says so when its handler is there, and ends a moment after the first.
 POLITE = """
 import os, signal, time
