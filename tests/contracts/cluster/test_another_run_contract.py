@@ -8,7 +8,7 @@ import pytest
 
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Phase
-from tests.contracts.cluster.cluster_harness import RUN, Harness
+from tests.contracts.cluster.cluster_harness import LONG, RUN, Harness
 from tests.support.run_refs import run_ref
 
 OURS = run_ref(RUN)
@@ -19,7 +19,7 @@ LATER = RunRef(RUN, "f" * 32)
 def test_a_deployment_is_put_off_in_words_and_adopts_nothing(harness: Harness) -> None:
     harness.deploy()
     harness.until(Phase.EXECUTING)
-    [answer] = harness.cluster.deploy(replace(harness.deployment(), run=LATER), harness.crawler(1))
+    [answer] = harness.cluster.deploy(replace(harness.deployment(), run=LATER), harness.crawler(LONG))
     assert (answer.state, answer.uid) == ("deferred", None)
     assert OURS.uid in (answer.reason or "")
     assert LATER.uid in (answer.reason or "")
