@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.ports import Details, DetailStore, Fence, StopStore, TaskReader, TaskRef, TaskStops
 
 from .abreast import Abreast
-from .reconciliation import ref_of
+from .look_step import ref_of
 from .shared import Clock, Counts, alive
 
 log = logging.getLogger(__name__)
