@@ -1,0 +1,256 @@
+"""A crawl manager: its jobs, what one cycle is told and decides, and the rules that need neither database nor clock.
+
+``Facts`` and ``Decision`` travel as JSON between a worker and the process that holds the user's class, so everything
+here is made of texts, numbers, lists and dictionaries. That process may be out of control: whoever reads a
+``Decision`` checks it (``plans/calls.py``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar
+
+_STRICT = {"extra": "forbid", "allow_inf_nan": False}
+
+#: Outcomes that Scrapy Cloud counts as failures; every other outcome is a success there (spec 3, S-21).
+FAILED_OUTCOMES = (
+    "failed",
+    "killed by oom",
+    "cancelled",
+    "cancel_timeout",
+    "memusage_exceeded",
+    "diskusage_exceeded",
+    "cancelled (stalled)",
+)
+#: Close reason of a manager that nobody gave one.
+FINISHED = "finished"
+
+NAME_MAX, FLOW_ID_MAX = 63, 120
+#: Jobs and bytes of JSON that one page of a source holds at most.
+PAGE_ITEMS, PAGE_BYTES = 500, 256 * 1024
+#: Ends that one cycle handles at most.
+CYCLE_ENDS = 100
+#: Bytes of JSON of a manager's durable ``state``.
+STATE_BYTES = 64 * 1024
+
+
+class JobState(StrEnum):
+    """Where a job of a manager stands; one row of ``manager_item`` each."""
+
+    BUFFERED = "buffered"
+    """Read from the source; nobody has asked yet whether it may start."""
+    DELAYED = "delayed"
+    """Read from the source, and ``can_schedule_job_with_params`` said: later."""
+    QUEUED = "queued"
+    """Added by ``add_job``, a retry, or from outside. It waits here, also when it may not start yet."""
+    STARTING = "starting"
+    """Picked: it has a number and holds a slot, and its run is about to begin."""
+    STARTED = "started"
+    """Its run exists and holds a slot, until the end of the run was handled."""
+    ENDED = "ended"
+    """Its run has ended and the hooks of that end ran."""
+    SKIPPED = "skipped"
+    """Left out because it cannot be a job (``on_item_error="skip"``); ``error`` says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The effective parameters of a job: what the manager's options give, with the job's own over them.
+
+    ``None`` values of arguments are left out before; all others are texts (``job_text``).
+    """
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    spider: str
+    spider_args: dict[str, str] = field(default_factory=dict)
+    job_settings: dict[str, str] = field(default_factory=dict)
+    tags: list[str] = field(default_factory=list)
+    units: int | None = None
+    project_id: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """What makes two jobs the same: spider and effective arguments, and nothing else (S-54)."""
+        text = json.dumps([self.spider, self.spider_args], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A job that waits for a slot: a row in the state BUFFERED, DELAYED or QUEUED."""
+
+    item_id: int
+    job: Job
+    seq: int | None = None
+    """The number that it keeps from its first try; ``None`` before it was picked for the first time."""
+    retry: int = 0
+    retry_of: str | None = None
+    """The job key of the try before."""
+    not_before: float | None = None
+    """Epoch seconds before which it may not start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A job that holds a slot: a row in the state STARTING or STARTED."""
+
+    item_id: int
+    key: str
+    """The run id as text; before the run exists the id of its request."""
+    job: Job
+    seq: int
+    retry: int = 0
+    cap_key: str | None = None
+    started_at: float | None = None
+    pending: bool = False
+    """Whether its run has not begun to execute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A job whose run has ended and whose hooks are to run now."""
+
+    live: Live
+    attempt: int
+    """The attempt of the run that ended: hooks run once for each."""
+    bad: bool
+    """Whether the run is FAILED; the class may count further outcomes as bad."""
+    outcome: str
+    retryable: bool
+    """False for an end that no retry can better (stopped by a person, refused, fatal exit codes)."""
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a cycle begins with. Everything else the class asks for while it works (``plans/calls.py``)."""
+
+    manager_id: int
+    attempt: int
+    now: float
+    """Epoch seconds."""
+    next_seq: int
+    """The number of the next job that is picked for the first time."""
+    ended: list[Ended] = field(default_factory=list)
+    live: int = 0
+    """Jobs that hold a slot beside the ``ended`` ones."""
+    live_by_spider: dict[str, int] = field(default_factory=dict)
+    live_by_key: dict[str, int] = field(default_factory=dict)
+    delayed: int = 0
+    delayed_by_spider: dict[str, int] = field(default_factory=dict)
+    queued: int = 0
+    buffered: int = 0
+    exhausted: bool = False
+    """Whether the source has no more."""
+    cap: int | None = None
+    """Most live jobs, where a person set it (``crawlctl manager cap``); ``None``: what the class says."""
+    paused: bool = False
+    more_ended: bool = False
+    """Whether further ends wait for the next cycle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hooked:
+    """The hooks of this end ran."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    item_id: int
+    attempt: int
+    bad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A new job: by ``add_job``, a retry, or by ``schedule_spider_with_jobargs`` called directly.
+
+    ``ref`` is negative and names it in the same decision, so that it may be picked at once.
+    """
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    ref: int
+    job: Job
+    unique: bool = True
+    """Whether it is left out when its identity is known; direct calls and periodic jobs are always made."""
+    seq: int | None = None
+    retry: int = 0
+    retry_of: str | None = None
+    not_before: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """This job takes a slot. ``item_id`` is that of a row, or the negative ``ref`` of an ``Added``."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    item_id: int
+    seq: int
+    job: Job
+    """As it is to run, with all its tags."""
+    cap_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What one cycle decided. It is committed as a whole or not at all, in the order of the fields."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    hooked: list[Hooked] = field(default_factory=list)
+    added: list[Added] = field(default_factory=list)
+    delayed: list[int] = field(default_factory=list)
+    """Rows that go from BUFFERED to DELAYED."""
+    picked: list[Picked] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+    """Flow tags that were appended, for the manager itself and all later jobs."""
+    state: dict[str, Any] | None = None
+    """The new durable state; ``None``: unchanged."""
+    stats: dict[str, float] = field(default_factory=dict)
+    """The manager's statistics as they are now."""
+    close_reason: str | None = None
+    """The close reason as it is now; ``None``: not set."""
+    over: bool = False
+    """Whether the class wants no further cycle: the manager ends."""
+    waiting: str | None = None
+    """One sentence: why nothing more was picked."""
+    again_s: float | None = None
+    """Seconds until the next cycle at the latest; ``None``: when something happens."""
+
+
+def jobseq(seq: int, retry: int) -> str:
+    """The tag of a job's number (S-57): ten digits, with the retry behind it."""
+    return f"JOBSEQ={seq:010d}" + (f".r{retry}" if retry else "")
+
+
+def manager_workflow_id(name: str, flow_id: str) -> str:
+    """The workflow id of a manager, which is also the ``parent`` of its runs."""
+    return f"manager/{name}/{flow_id}"
+
+
+def run_request_id(manager_id: int, seq: int, retry: int) -> str:
+    """The request id of a job's run, the same for every try to begin it."""
+    return f"manager/{manager_id}/{seq}" + (f".r{retry}" if retry else "")
+
+
+def job_text(field_name: str, value: object) -> str:
+    """An argument or setting as a process receives it: texts as they are, numbers and booleans by ``str()``, lists and
+    objects as JSON with sorted keys. Raises ``InvalidRequest`` for anything else."""
+    from .bounds import refusal
+
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | int | float):
+        return str(value)
+    if isinstance(value, list | tuple | Mapping):
+        try:
+            return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError):
+            pass
+    raise refusal(field_name, value, "give a text, a number, true or false, or lists and objects of these")
