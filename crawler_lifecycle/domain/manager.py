@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from .bounds import refusal
+
 _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
 #: Outcomes that Scrapy Cloud counts as failures; every other outcome is a success there (spec 3, S-21).
@@ -242,8 +244,6 @@ def run_request_id(manager_id: int, seq: int, retry: int) -> str:
 def job_text(field_name: str, value: object) -> str:
     """An argument or setting as a process receives it: texts as they are, numbers and booleans by ``str()``, lists and
     objects as JSON with sorted keys. Raises ``InvalidRequest`` for anything else."""
-    from .bounds import refusal
-
     if isinstance(value, str):
         return value
     if isinstance(value, bool | int | float):
