@@ -31,6 +31,8 @@ QUEUE_CONTROL = "crawler-lifecycle-control"
 QUEUE_EXPORT = "crawler-lifecycle-export"
 #: Audits: workflow and activities, with threads and connections of their own, so that they never hold up a run.
 QUEUE_AUDIT = "crawler-lifecycle-audit"
+#: Users' code: one cycle of a manager. A worker that holds a manager's process serves ``plans_queue`` as well.
+QUEUE_PLANS = "crawler-lifecycle-plans"
 
 SIGNAL_STOP = "stop"
 SIGNAL_FORCE_STOP = "force_stop"
@@ -90,6 +92,11 @@ def workflow_id(crawler: str, request_id: str) -> str:
 def attempt_workflow_id(crawler: str, request_id: str, attempt: int) -> str:
     """The workflow id of one attempt of a run, where the plain one may still be taken by an earlier attempt."""
     return f"{workflow_id(crawler, request_id)}/{attempt}"
+
+
+def plans_queue(worker_id: str) -> str:
+    """The task queue of one worker process of the role ``plans``: calls go where the user's object lives."""
+    return f"{QUEUE_PLANS}/{worker_id}"
 
 
 def export_workflow_id(run: RunRef, attempt: int) -> str:

@@ -13,7 +13,14 @@ from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityConfig
 
 from crawler_lifecycle.domain.errors import not_retryable
-from crawler_lifecycle.domain.names import QUEUE_AUDIT, QUEUE_CLUSTER, QUEUE_CONTROL, QUEUE_EXPORT, QUEUE_MAIN
+from crawler_lifecycle.domain.names import (
+    QUEUE_AUDIT,
+    QUEUE_CLUSTER,
+    QUEUE_CONTROL,
+    QUEUE_EXPORT,
+    QUEUE_MAIN,
+    QUEUE_PLANS,
+)
 
 
 def _retry(first_s: float, most_s: float, *, factor: float = 2.0, tries: int = 0) -> RetryPolicy:
@@ -60,6 +67,9 @@ RECORD_STOP = Policy(QUEUE_CONTROL, 16, _retry(0.5, 15), heartbeat_s=DEAD_S, bea
 AUDIT = Policy(QUEUE_AUDIT, 600, _retry(1, 30, tries=5), heartbeat_s=30)
 CLOSE_AUDIT = Policy(QUEUE_AUDIT, 16, _retry(1, 30))
 
+#: Above everything that users' code may take in one cycle: begin (a hook), read pages (30 s and one page), one cycle.
+CYCLE = Policy(QUEUE_PLANS, 1800, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
+
 POLICIES: dict[str, Policy] = {
     "create_history_id": DATABASE,
     "add_workflow_id": DATABASE,
@@ -93,6 +103,7 @@ POLICIES: dict[str, Policy] = {
     "audit_workflows": AUDIT,
     "audit_ended": AUDIT,
     "close_audit": CLOSE_AUDIT,
+    "run_manager_cycle": CYCLE,
 }
 
 
