@@ -32,12 +32,23 @@ FAILED_OUTCOMES = (
 FINISHED = "finished"
 
 NAME_MAX, FLOW_ID_MAX = 63, 120
+#: The plan that runs one crawler once for each item that comes from outside; every plans worker has it.
+BUILT_IN = "crawler_lifecycle.managers.built_in:RunEach"
 #: Jobs and bytes of JSON that one page of a source holds at most.
 PAGE_ITEMS, PAGE_BYTES = 500, 256 * 1024
 #: Ends that one cycle handles at most.
 CYCLE_ENDS = 100
 #: Bytes of JSON of a manager's durable ``state``.
 STATE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerOrder:
+    """The input of a manager's workflow: which row it works for. Everything else stands there."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    manager_id: int
 
 
 class JobState(StrEnum):

@@ -18,6 +18,8 @@ LIFECYCLE_WORKFLOW = "CrawlerLifecycleWorkflow"
 EXPORT_WORKFLOW = "RunExportWorkflow"
 #: Compares database, cluster and Temporal.
 AUDIT_WORKFLOW = "CrawlAuditWorkflow"
+#: Keeps a stream of runs going (``domain/manager.py``).
+MANAGER_WORKFLOW = "CrawlManagerWorkflow"
 #: The Temporal Schedule that starts it, and the id of the workflow of an audit on demand.
 AUDIT_SCHEDULE = "crawl-audit"
 
@@ -38,6 +40,8 @@ SIGNAL_STOP = "stop"
 SIGNAL_FORCE_STOP = "force_stop"
 SIGNAL_LOOK_NOW = "look_now"
 SIGNAL_RUN_ENDED = "run_ended"
+#: Has a manager look into its rows now; it says nothing else.
+SIGNAL_WAKE = "wake"
 QUERY_STATUS = "status"
 QUERY_RECORD = "record"
 UPDATE_ADD_TASKS = "add_tasks"
@@ -71,6 +75,8 @@ EVENT_RUN_STOPPED = "run.stopped"
 WAITING_FOR_START = "the main task's start"
 
 EVENT_RUN_ENDED = "run.ended"
+EVENT_MANAGER_CHANGED = "manager.changed"
+EVENT_MANAGER_ENDED = "manager.ended"
 #: Events that happen at most once in an attempt; their id needs no sequence number.
 EVENTS_ONCE = frozenset({EVENT_RUN_STARTED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED})
 

@@ -29,6 +29,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.adoption import WorkflowRecord
 from crawler_lifecycle.domain.audit import AuditReport, OpenWorkflow, Unknown, WorkflowState
 from crawler_lifecycle.domain.errors import TemporalUnavailable
+from crawler_lifecycle.domain.manager import ManagerOrder
 from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import Fence, Owner
@@ -153,6 +154,10 @@ class Workflows:
                 **options,
             )
 
+    async def start_manager(self, manager_id: int, workflow_id: str) -> str:
+        """Start the workflow of a manager whose row is stored, or find it open; the first run id of its chain."""
+        return _chain(await self._start(names.MANAGER_WORKFLOW, [ManagerOrder(manager_id)], workflow_id))
+
     # --- signal and end ------------------------------------------------------------------------------------------
 
     async def stop(self, workflow_id: str, stop: StopRequest) -> bool:
@@ -162,6 +167,10 @@ class Workflows:
     async def look_now(self, workflow_id: str) -> bool:
         """Ask for a look at once; ``False`` when no such workflow is open."""
         return await self._signal(workflow_id, names.SIGNAL_LOOK_NOW)
+
+    async def wake(self, workflow_id: str) -> bool:
+        """Have a manager look into its rows now; ``False`` when no such workflow is open."""
+        return await self._signal(workflow_id, names.SIGNAL_WAKE)
 
     async def _signal(self, workflow_id: str, name: str, *args: object) -> bool:
         async with self._asking() as client:
