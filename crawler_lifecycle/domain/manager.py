@@ -137,6 +137,8 @@ class Ended:
     retryable: bool
     """False for an end that no retry can better (stopped by a person, refused, fatal exit codes)."""
     metadata: dict[str, Any] = field(default_factory=dict)
+    given_up: bool = False
+    """Whether its hooks failed too often: the end counts as handled, and no hook is called for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,18 @@ class Hooked:
 
 
 @dataclass(frozen=True, slots=True)
+class HookFailed:
+    """A hook of this end raised: nothing of what it did counts, and its end comes again in the next cycle."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    item_id: int
+    attempt: int
+    error: str
+    """Which hook, and what it raised."""
+
+
+@dataclass(frozen=True, slots=True)
 class Added:
     """A new job: by ``add_job``, a retry, or by ``schedule_spider_with_jobargs`` called directly.
 
@@ -217,6 +231,8 @@ class Decision:
     __pydantic_config__: ClassVar = _STRICT
 
     hooked: list[Hooked] = field(default_factory=list)
+    failed: list[HookFailed] = field(default_factory=list)
+    """Not committed: whoever called the class counts the tries of each end, and gives up after three."""
     added: list[Added] = field(default_factory=list)
     delayed: list[int] = field(default_factory=list)
     """Rows that go from BUFFERED to DELAYED."""

@@ -84,6 +84,8 @@ class ManagerRow:
     position: int = 0
     """Yields of the source that are on record, in its present pass."""
     exhausted: bool = False
+    over: bool = False
+    """Whether a committed decision of this attempt said that the manager ends: its class is asked no more."""
     sealed: bool = False
     """Whether no more items come from outside (the built-in manager)."""
     next_seq: int = 1
@@ -219,7 +221,7 @@ class ManagerStore(ManagerReader, Protocol):
         ...
 
     def commit_decision(self, fence: ManagerFence, decision: Decision) -> Committed:
-        """Apply a decision in one transaction, with the event ``manager.changed``.
+        """Apply a decision in one transaction, with the event ``manager.changed``; all but ``failed``.
 
         Checked against the rows: an end is handled once for each attempt of its run, numbers go on without a gap, a
         picked row waits, an added identity is new. Raises ``InvalidRequest`` when the decision cannot be.
@@ -259,7 +261,8 @@ class ManagerStore(ManagerReader, Protocol):
 
     def end_manager(self, fence: ManagerFence, status: RunStatus, outcome: str, cause: str) -> ManagerRow:
         """Set the terminal status with the event ``manager.ended``. Again: the same. Raises ``NotInThisState`` while
-        jobs hold slots, unless its runs were to be left."""
+        runs of it live, unless they were to be left. Jobs whose run has ended and whose hooks did not run stay as they
+        are: a resume runs those hooks."""
         ...
 
 
