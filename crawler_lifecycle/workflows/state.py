@@ -207,6 +207,8 @@ class RunState:
     stop_log: list[HeardStop] = field(default_factory=list)
     """Recorded stops whose row in the cancellation log still lacks the time we acted on it."""
     inbox: Inbox = field(default_factory=Inbox)
+    parent_told: bool = False
+    """Whether the workflow that asked for it was told of the end."""
     completed: int = 0
     """Steps of the completion that were taken."""
     published: dict[str, str] = field(default_factory=dict)

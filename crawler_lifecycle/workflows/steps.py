@@ -17,7 +17,7 @@ from crawler_lifecycle.activities.reconciliation import (
     Sync,
 )
 from crawler_lifecycle.domain import ladder, names
-from crawler_lifecycle.domain.run import RunResult, StopIntent
+from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports import Fence
 
 from .calls import call, fire_and_forget, reason, start
@@ -122,12 +122,15 @@ async def best_effort(s: RunState, method: Callable[[Any, Fence], R]) -> R | Non
         return None
 
 
-async def tell_parent(s: RunState, result: RunResult) -> None:
-    """Signal ``run_ended`` to the workflow that asked to be told; one that closed meanwhile is no error."""
+async def tell_parent(s: RunState) -> None:
+    """Signal ``run_ended`` to the workflow that asked to be told; one that closed meanwhile is no error.
+
+    It comes with the verdict and before the deliveries: these may take days, and a parent waits for the end alone.
+    """
     if s.parent is None:
         return
     try:
-        await workflow.get_external_workflow_handle(s.parent).signal(names.SIGNAL_RUN_ENDED, result)
+        await workflow.get_external_workflow_handle(s.parent).signal(names.SIGNAL_RUN_ENDED, s.result(None))
     except ApplicationError as error:
         s.inbox.note(f"parent {s.parent} could not be told: {error.message}")
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from crawler_lifecycle.domain.run import RunSnapshot
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
+from crawler_lifecycle.ports import Event
 from tests.support.lab import Lab
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -140,15 +143,26 @@ async def test_the_query_says_nothing_that_the_database_may_know_better(lab: Lab
     assert ended.tasks == lab.store.tasks.count_tasks(1).by_status
 
 
-async def test_an_ended_run_tells_its_parent(lab: Lab) -> None:
+async def test_an_ended_run_tells_its_parent_with_its_verdict(lab: Lab) -> None:
+    """And not after its deliveries, which may take days."""
     lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=None if run == 1 else 1)
     parent = await lab.start({"crawler": "books"}, id="parent")
     # Whose row comes first is run 1, so the child may not begin before that.
     await lab.snapshot_where(parent, lambda s: s.run_id == 1)
-    result = await lab.run({"crawler": "books", "parent": "parent"})
-    assert result.status == "COMPLETED"
+    told, send = threading.Event(), lab.outside.send
+
+    def hang(event: Event) -> None:
+        assert told.wait(60)
+        send(event)
+
+    lab.outside.send = hang  # type: ignore[method-assign]
+    child = await lab.start({"crawler": "books", "parent": "parent"})
     snapshot = await lab.snapshot_where(parent, lambda s: s.notes)
     assert "run_ended" in snapshot.notes[0]
+    assert lab.store.runs.get_run(2).status == "COMPLETED"
+    assert not lab.outside.sent
+    told.set()
+    assert (await lab.ended(child)).status == "COMPLETED"
     await parent.signal("stop")
     gone = await lab.run({"crawler": "books", "parent": "nobody"})
     assert gone.status == "COMPLETED"
