@@ -44,6 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("domain", "ports", "adapters", "settings", "compose", "temporal", "observability", "web"),
         *("worker", "scheduler", "gateway"),
     },
+    "managers": {"domain"},
     "runner": set(),
     "generic": set(),
 }
@@ -136,6 +137,18 @@ def test_domain_and_runner_need_the_standard_library_alone() -> None:
                 injected = head in ("scrapy", "twisted") and "inject" in path.parts
                 known = head in sys.stdlib_module_names or head == "crawler_lifecycle" or injected
                 assert known, f"{path}:{line}: imports {module}"
+
+
+def test_importing_the_managers_loads_nothing_heavy() -> None:
+    """Every process that holds a user's class has it, and a user's laptop needs no more to try one."""
+    heavy = ("temporalio", "sqlalchemy", "pydantic", "httpx", "rich", "cyclopts")
+    code = f"""
+import sys
+import crawler_lifecycle.managers, crawler_lifecycle.managers.platform
+print(sorted(m for m in {heavy!r} if m in sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_importing_the_workflows_loads_no_adapter_library() -> None:

@@ -94,6 +94,58 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceItem:
+    """One yield of a source: a job, or why it cannot be one. Positions count yields from 1."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    position: int
+    job: Job | None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The next yields of a source, in their order."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    items: list[SourceItem] = field(default_factory=list)
+    position: int = 0
+    """Yields that were read in all, those before this page included."""
+    exhausted: bool = False
+    """Whether the source has no more."""
+    error: str | None = None
+    """What stops the source for good: it raised, or an item cannot be a job and ``on_item_error`` is ``stop``. Nothing
+    more is picked then, and the manager fails with this text when its live jobs have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a process that holds the class begins with. All of it stands in the manager's row."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    manager_id: int
+    name: str
+    flow_id: str
+    argv: list[str] = field(default_factory=list)
+    """The options of the class, as on its command line."""
+    attempt: int = 1
+    tags: list[str] = field(default_factory=list)
+    """The manager's own tags."""
+    flow_tags: list[str] = field(default_factory=list)
+    """Tags that the class appended for all jobs (``append_flow_tag``)."""
+    state: dict[str, Any] = field(default_factory=dict)
+    stats: dict[str, float] = field(default_factory=dict)
+    close_reason: str | None = None
+    resumed: bool = False
+    """Whether another process held the class before, of this attempt or an earlier one: the resume hooks run."""
+    started_at: float = 0.0
+    """Epoch seconds at which this attempt began."""
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """A job that waits for a slot: a row in the state BUFFERED, DELAYED or QUEUED."""
 
@@ -137,6 +189,7 @@ class Ended:
     retryable: bool
     """False for an end that no retry can better (stopped by a person, refused, fatal exit codes)."""
     metadata: dict[str, Any] = field(default_factory=dict)
+    """What hooks are given: the words of the table in docs/managers.md."""
     given_up: bool = False
     """Whether its hooks failed too often: the end counts as handled, and no hook is called for it."""
 
@@ -161,7 +214,11 @@ class Facts:
     queued: int = 0
     buffered: int = 0
     exhausted: bool = False
-    """Whether the source has no more."""
+    """Whether the source has no more. For a manager whose jobs come from outside: whether it is sealed."""
+    source_error: str | None = None
+    """What stopped the source for good (``Page.error``)."""
+    last_pick: float | None = None
+    """Epoch seconds of the cycle that last picked a job."""
     cap: int | None = None
     """Most live jobs, where a person set it (``crawlctl manager cap``); ``None``: what the class says."""
     paused: bool = False
@@ -206,6 +263,7 @@ class Added:
     unique: bool = True
     """Whether it is left out when its identity is known; direct calls and periodic jobs are always made."""
     seq: int | None = None
+    """The number that it keeps. With one that has this retry already, it is left out."""
     retry: int = 0
     retry_of: str | None = None
     not_before: float | None = None
@@ -237,8 +295,8 @@ class Decision:
     delayed: list[int] = field(default_factory=list)
     """Rows that go from BUFFERED to DELAYED."""
     picked: list[Picked] = field(default_factory=list)
-    tags: list[str] = field(default_factory=list)
-    """Flow tags that were appended, for the manager itself and all later jobs."""
+    flow_tags: list[str] = field(default_factory=list)
+    """Tags that were appended, for the manager itself and all later jobs."""
     state: dict[str, Any] | None = None
     """The new durable state; ``None``: unchanged."""
     stats: dict[str, float] = field(default_factory=dict)
@@ -246,7 +304,10 @@ class Decision:
     close_reason: str | None = None
     """The close reason as it is now; ``None``: not set."""
     over: bool = False
-    """Whether the class wants no further cycle: the manager ends."""
+    """Whether the class wants no further cycle: the manager ends when what is picked here has begun. Jobs that live
+    then go on by themselves: neither cancelled nor waited for (S-02, S-32)."""
+    error: str | None = None
+    """What the class did wrong in this cycle, and the cure. With ``over``: the manager fails for it."""
     waiting: str | None = None
     """One sentence: why nothing more was picked."""
     again_s: float | None = None

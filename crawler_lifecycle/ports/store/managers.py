@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
-from crawler_lifecycle.domain.manager import Decision, Facts, Job, JobState, Live, Waiting
+from crawler_lifecycle.domain.manager import Decision, Facts, Job, JobState, Live, Page, Waiting
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.ports.values import Owner, RunRow
 
@@ -84,6 +84,8 @@ class ManagerRow:
     position: int = 0
     """Yields of the source that are on record, in its present pass."""
     exhausted: bool = False
+    source_error: str | None = None
+    """What stopped the source for good, until a new pass (``Page.error``)."""
     over: bool = False
     """Whether a committed decision of this attempt said that the manager ends: its class is asked no more."""
     sealed: bool = False
@@ -97,6 +99,8 @@ class ManagerRow:
     state: Mapping[str, Any] = field(default_factory=dict)
     stats: Mapping[str, float] = field(default_factory=dict)
     tags: Sequence[str] = ()
+    flow_tags: Sequence[str] = ()
+    """Tags that the class appended for itself and all later jobs; ``tags`` has them too."""
     close_reason: str | None = None
     waiting_for: str | None = None
     error: str | None = None
@@ -106,15 +110,6 @@ class ManagerRow:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     counts: ManagerCounts = ManagerCounts()
-
-
-@dataclass(frozen=True, slots=True)
-class SourceItem:
-    """One yield of a source: a job, or why it cannot be one."""
-
-    position: int
-    job: Job | None
-    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +193,10 @@ class ManagerStore(ManagerReader, Protocol):
         read from its beginning: position 0, not exhausted. ``fence.generation`` is not compared."""
         ...
 
-    def add_page(self, fence: ManagerFence, items: Sequence[SourceItem], exhausted: bool) -> PageAdded:
+    def add_page(self, fence: ManagerFence, page: Page) -> PageAdded:
         """Append yields of the source in one transaction: new identities become BUFFERED, known ones are counted,
-        errors become SKIPPED. The position becomes that of the last item. The same page again adds nothing."""
+        errors become SKIPPED. Position, exhausted and error of the source become those of the page. The same page
+        again adds nothing."""
         ...
 
     def facts(self, fence: ManagerFence, ends: int) -> Facts:
