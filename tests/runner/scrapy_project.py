@@ -87,6 +87,23 @@ class Echo(Base):
             json.dump(self.given, file)
 
 
+class Picky(scrapy.Spider):
+    name = "picky"
+
+    def __init__(self, port):
+        super().__init__()
+        with open(os.environ["CRAWL_FILES_DIR"] + "/seen", "w") as file:
+            file.write("picky")
+
+    @classmethod
+    def check_arguments(cls, port):
+        pass
+
+    async def start(self):
+        return
+        yield
+
+
 class Banned(Base):
     name = "banned"
 

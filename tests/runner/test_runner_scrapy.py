@@ -180,6 +180,13 @@ def test_arguments_arrive_as_they_are(scrapy_bench: ScrapyBench) -> None:
     assert json.loads((scrapy_bench.files / "seen").read_text()) == args
 
 
+def test_a_spider_gets_the_number_of_its_retry_only_where_it_takes_one(scrapy_bench: ScrapyBench) -> None:
+    assert scrapy_bench.crawl("echo", {"n": "1", "retry_num": "2"}) == 0
+    assert json.loads((scrapy_bench.files / "seen").read_text()) == {"retry_num": "2"}
+    assert scrapy_bench.crawl("picky", {"retry_num": "2"}) == 0
+    assert (scrapy_bench.files / "seen").read_text() == "picky"
+
+
 def test_the_crawler_alone_is_killed(scrapy_bench: ScrapyBench) -> None:
     process = scrapy_bench.start_spider("slow", {"n": ENDLESS})
     wait_until(lambda: scrapy_bench.pages_so_far() >= 1)
