@@ -33,8 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("domain", "ports", "adapters", "settings", "compose", "web", "task_tokens", "observability", "background"),
     },
     "gateway": {
-        *("domain", "ports", "adapters", "settings", "compose", "temporal", "web", "task_tokens", "observability"),
-        "background",
+        *("domain", "ports", "activities", "adapters", "settings", "compose", "temporal", "web", "task_tokens"),
+        *("observability", "background"),
     },
     "worker": {
         *("domain", "ports", "activities", "adapters", "workflows", "settings", "compose", "temporal", "web"),

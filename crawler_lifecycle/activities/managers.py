@@ -13,6 +13,8 @@ class CycleOrder:
     attempt: int
     owner_run_id: str
     """Id of the workflow's execution that claimed the manager."""
+    closing: bool = False
+    """Whether the manager was stopped and nothing of it lives any more: ``on_close`` is called, and no cycle."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Protocol
 from crawler_lifecycle.domain.adoption import WorkflowRecord
 from crawler_lifecycle.domain.audit import ClusterTask, OpenWorkflow, WorkflowState
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.run import ExportResult, RunRequest
+from crawler_lifecycle.domain.run import ExportResult, RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 
 from .values import (
@@ -244,6 +244,10 @@ class WorkflowDirectory(KnowsRuns, Protocol):
 
     def begin(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> None:
         """Start a workflow for a stored run, or find it open. ``repair``: in place of one that was lost."""
+        ...
+
+    def stop(self, workflow_id: str, stop: StopRequest) -> bool:
+        """Signal a stop to a workflow; ``False`` when none of this id is open."""
         ...
 
     def hurry(self, owner: Owner) -> None:

@@ -16,10 +16,11 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
+from crawler_lifecycle.activities.run_commands import begin_request, next_workflow_id, workflow_ids
 from crawler_lifecycle.domain.arguments import check_texts
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, check_tasks, with_limits
 from crawler_lifecycle.domain.errors import DuplicateRequest, RowUnreadable, RunNotFound, TemporalUnavailable
-from crawler_lifecycle.domain.names import attempt_workflow_id, workflow_id
+from crawler_lifecycle.domain.names import attempt_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
 from crawler_lifecycle.gateway.access.operations import caller_name, check_own
 from crawler_lifecycle.gateway.runs.requests import texts
@@ -42,30 +43,6 @@ class Outcome:
     note: str | None = None
 
 
-def own_workflow_id(row: RunRow) -> str:
-    """The id under which we start a workflow for this run."""
-    return workflow_id(row.crawler, row.request_id)
-
-
-def next_workflow_id(row: RunRow) -> str:
-    """The id under which we start the next workflow for this run.
-
-    Under the plain one an earlier attempt may still be busy with its deliveries, for hours if an archive is down: a
-    start would find that one and begin nothing. So it is used only where it is nobody else's. The id of the attempt
-    keeps a repeat from starting two.
-    """
-    own = own_workflow_id(row)
-    if row.owner_run_id is None:
-        return row.owner_workflow_id or own
-    free = row.attempt == 1 or row.owner_workflow_id in (None, own)
-    return own if free else attempt_workflow_id(row.crawler, row.request_id, row.attempt + 1)
-
-
-def workflow_ids(row: RunRow) -> list[str]:
-    """Where a workflow that works for this run may be found: its recorded owner, then the one that is to follow it."""
-    return list(dict.fromkeys(filter(None, (row.owner_workflow_id, next_workflow_id(row)))))
-
-
 def as_it_stands(runs: RunReader, run_id: int) -> RunRow:
     """The run as a list shows it, whatever another hand wrote into its row. Raises ``RunNotFound``."""
     rows = runs.list_runs(before_run_id=run_id + 1, limit=1)
@@ -76,15 +53,6 @@ def as_it_stands(runs: RunReader, run_id: int) -> RunRow:
 
 def not_found(run_id: int) -> RunNotFound:
     return RunNotFound(f"run {run_id} does not exist; GET /v1/runs lists what there is")
-
-
-def begin_request(row: RunRow, **more: Any) -> RunRequest:
-    """The input of a workflow for a run that is stored already: its id says everything."""
-    priority = row.request.get("priority")
-    # Temporal orders by it before the workflow has read the stored request.
-    return RunRequest(
-        crawler=row.crawler, run_id=row.run_id, priority=priority if isinstance(priority, int) else 3, **more
-    )
 
 
 class Commands:
