@@ -216,11 +216,34 @@ class ManagerStore(ManagerReader, Protocol):
         """Those of these identities that some job of the manager has."""
         ...
 
+    def job_metadata(self, manager_id: int, key: str) -> dict[str, Any] | None:
+        """One job, by the id of its run (as text) or of its request, as ``domain.scrapy_cloud.job_metadata`` has it,
+        with ``key``; any run may be asked for, not only the manager's. ``None``: there is none."""
+        ...
+
+    def owned_jobs(
+        self,
+        manager_id: int,
+        states: Collection[str],
+        *,
+        all_flows: bool = False,
+        spider: str | None = None,
+        project_id: str | None = None,
+        after: str | None = None,
+        limit: int = 500,
+    ) -> tuple[list[dict[str, Any]], str | None]:
+        """Jobs of the manager (``all_flows``: of managers of its name in every flow) whose run is ``pending``,
+        ``running`` or ``finished``, as ``job_metadata`` has them, and where the next page begins (``None``: there are
+        no more). Finished ones: the latest end first; others: by their start. Raises ``InvalidRequest`` for a page that
+        cannot be."""
+        ...
+
     def commit_decision(self, fence: ManagerFence, decision: Decision) -> Committed:
         """Apply a decision in one transaction, with the event ``manager.changed``; all but ``failed``.
 
         Checked against the rows: an end is handled once for each attempt of its run, numbers go on without a gap, a
-        picked row waits, an added identity is new. Raises ``InvalidRequest`` when the decision cannot be.
+        picked row waits, an added identity is new. Raises ``InvalidRequest`` when the decision cannot be. With
+        ``over`` the row's ``error`` becomes that of the decision, ``None`` too: it says how the manager ends.
         """
         ...
 
