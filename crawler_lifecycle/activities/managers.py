@@ -35,8 +35,10 @@ class CycleAnswer:
     again_s: float | None = None
     """Seconds until the next cycle at the latest; 0: at once; ``None``: when something happens."""
     over: bool = False
-    """Whether no further cycle is wanted: no job lives, and the manager is to end now."""
+    """Whether no further cycle is wanted: what is picked begins, and the manager ends. Jobs that live then go on."""
     close_reason: str | None = None
     """With ``over``: the close reason that the class set; ``None``: it set none."""
+    failed: bool = False
+    """With ``over``: whether the close reason is one of the class's failed outcomes, so that the manager FAILED."""
     error: str | None = None
     """What the class did wrong, at which position, and the cure. With ``over``: the manager fails for it."""

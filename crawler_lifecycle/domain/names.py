@@ -18,10 +18,10 @@ LIFECYCLE_WORKFLOW = "CrawlerLifecycleWorkflow"
 EXPORT_WORKFLOW = "RunExportWorkflow"
 #: Compares database, cluster and Temporal.
 AUDIT_WORKFLOW = "CrawlAuditWorkflow"
-#: Keeps a stream of runs going (``domain/manager.py``).
-MANAGER_WORKFLOW = "CrawlManagerWorkflow"
 #: The Temporal Schedule that starts it, and the id of the workflow of an audit on demand.
 AUDIT_SCHEDULE = "crawl-audit"
+#: Keeps a stream of runs going (``domain/manager.py``).
+MANAGER_WORKFLOW = "CrawlManagerWorkflow"
 
 #: Workflows, database and notification steps.
 QUEUE_MAIN = "crawler-lifecycle"
@@ -40,11 +40,13 @@ SIGNAL_STOP = "stop"
 SIGNAL_FORCE_STOP = "force_stop"
 SIGNAL_LOOK_NOW = "look_now"
 SIGNAL_RUN_ENDED = "run_ended"
+SIGNAL_MANAGER_ENDED = "manager_ended"
 #: Has a manager look into its rows now; it says nothing else.
 SIGNAL_WAKE = "wake"
 QUERY_STATUS = "status"
 QUERY_RECORD = "record"
 UPDATE_ADD_TASKS = "add_tasks"
+UPDATE_ADD_JOB = "add_job"
 
 #: Search attribute name -> indexed type, as the operator service and `temporal operator search-attribute` spell it.
 SEARCH_ATTRIBUTES: dict[str, str] = {
@@ -57,6 +59,7 @@ SEARCH_ATTRIBUTES: dict[str, str] = {
     "CrawlOutcome": "Keyword",
     "CrawlFlow": "Keyword",
     "CrawlParent": "Keyword",
+    "CrawlName": "Keyword",
 }
 
 #: The history property under which the id of the owning workflow is kept.
