@@ -144,7 +144,7 @@ def test_importing_the_managers_loads_nothing_heavy() -> None:
     heavy = ("temporalio", "sqlalchemy", "pydantic", "httpx", "rich", "cyclopts")
     code = f"""
 import sys
-import crawler_lifecycle.managers, crawler_lifecycle.managers.platform
+import crawler_lifecycle.managers, crawler_lifecycle.managers.testing
 print(sorted(m for m in {heavy!r} if m in sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

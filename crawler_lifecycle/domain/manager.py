@@ -38,6 +38,12 @@ BUILT_IN = "crawler_lifecycle.managers.built_in:RunEach"
 PAGE_ITEMS, PAGE_BYTES = 500, 256 * 1024
 #: Ends that one cycle handles at most.
 CYCLE_ENDS = 100
+#: Jobs that one cycle picks at most.
+CYCLE_PICKS = 500
+#: Jobs of a source that may be delayed at once; a full list pauses the source.
+DELAYED_MAX = 1000
+#: Jobs of each kind that one cycle looks at to find some that may start.
+SCAN_MAX = 2000
 #: Bytes of JSON of a manager's durable ``state``.
 STATE_BYTES = 64 * 1024
 
@@ -139,6 +145,7 @@ class Start:
     state: dict[str, Any] = field(default_factory=dict)
     stats: dict[str, float] = field(default_factory=dict)
     close_reason: str | None = None
+    next_seq: int = 1
     resumed: bool = False
     """Whether another process held the class before, of this attempt or an earlier one: the resume hooks run."""
     started_at: float = 0.0
@@ -214,7 +221,9 @@ class Facts:
     queued: int = 0
     buffered: int = 0
     exhausted: bool = False
-    """Whether the source has no more. For a manager whose jobs come from outside: whether it is sealed."""
+    """Whether the source has no more."""
+    sealed: bool = False
+    """Whether no more jobs come from outside (``ManagerStore.add_jobs``); only the built-in manager asks."""
     source_error: str | None = None
     """What stopped the source for good (``Page.error``)."""
     last_pick: float | None = None
@@ -263,7 +272,8 @@ class Added:
     unique: bool = True
     """Whether it is left out when its identity is known; direct calls and periodic jobs are always made."""
     seq: int | None = None
-    """The number that it keeps. With one that has this retry already, it is left out."""
+    """The number that it keeps: of a retry that of its first try; of a job that found no free slot when it was
+    scheduled the next one, which is used up. A retry that this number has already is left out."""
     retry: int = 0
     retry_of: str | None = None
     not_before: float | None = None
