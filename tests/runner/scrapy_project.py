@@ -104,6 +104,25 @@ class Picky(scrapy.Spider):
         yield
 
 
+class Counts(Base):
+    name = "counts"
+
+    def parse(self, response):
+        told = self.crawler.stats.set_value
+        for n in range(300):
+            told(f"aaa/{n:0100}", n)
+        told("mine", 0.5), told(7, 7), told("nan", float("nan")), told("huge", 10**30), told("text", "x")
+        told("flag", True), told("a" * 121, 1), told("line\n", 1), told("retry/count", 3)
+        yield {"url": response.url}
+
+
+class Mute(Base):
+    name = "mute"
+
+    def parse(self, response):
+        self.crawler.stats.get_stats = lambda: 1 / 0
+
+
 class Banned(Base):
     name = "banned"
 
