@@ -100,6 +100,7 @@ GOES: Mapping[str, str] = MappingProxyType(
         "outbox_event": "run.changed of runs that ended long ago",
         "outbox_delivery": "how these were pushed",
         "task_log": "the end of what tasks printed in runs that ended long ago",
+        "task_stats": "what crawlers told of themselves at their end, in runs that ended long ago",
         "task_observation": "what a look staged and nobody applied, of runs that ended long ago",
         "task_finding": "the same, ready to be applied",
         "audit_finding": "findings that were closed long ago",

@@ -497,6 +497,8 @@ class Details:
     log_tail: str | None = None
     counters: Counters = field(default_factory=Counters)
     peak_memory: int | None = None
+    statistics: Mapping[str, int | float] | None = None
+    """What the crawler's own statistics were at its end, within their bounds; ``None``: nobody told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,6 +130,7 @@ def fill_records(connection: sa.Connection, first_run: int, runs: int) -> None:
     task = {"task_id": "t.task_id", "run_id": "t.run_id", "attempt": "1", "task_index": "t.task_index"}
     _insert(connection, "task_observation", task, f"task_history AS t WHERE t.run_id >= {first_run}")
     _insert(connection, "task_log", {"task_id": "t.task_id", "log_tail": "'x'"}, "task_history AS t")
+    _insert(connection, "task_stats", {"task_id": "t.task_id", "stats": "'{\"a\": 1}'"}, "task_history AS t")
     fill_events(connection, first_run, runs)
 
 

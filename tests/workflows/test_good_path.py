@@ -104,7 +104,7 @@ async def test_limits_of_the_catalogue_hold_where_the_caller_left_the_default(la
 
 async def test_debugging_information_is_on_record(lab: Lab) -> None:
     end = End(exit_code=137, signal=9, reason="OOMKilled", memory_limit="64Mi")
-    lab.cluster.behaviour = Behaviour(end=end, peak_memory=67_108_864, log="tail of the log\n")
+    lab.cluster.behaviour = Behaviour(end=end, peak_memory=67_108_864, log="tail of the log\n", statistics={"a": 1})
     result = await lab.run({"crawler": "books"})
     assert (result.outcome, result.cause) == ("killed by oom", "Out of memory (limit 64Mi), SIGKILL, exit 137")
     task = lab.store.tasks.list_tasks(result.run_id)[0]
@@ -113,6 +113,7 @@ async def test_debugging_information_is_on_record(lab: Lab) -> None:
     assert task.started_at is not None
     assert task.ended_at is not None
     assert lab.store.tasks.log_tail(task.task_id) == "tail of the log\n"
+    assert lab.store.tasks.statistics(result.run_id) == {"a": 1}
 
 
 async def test_the_story_is_told_in_temporal(lab: Lab) -> None:

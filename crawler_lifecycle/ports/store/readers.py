@@ -70,3 +70,10 @@ class TaskReader(Protocol):
         ...
 
     def log_tail(self, task_id: int) -> str | None: ...
+
+    def statistics(self, run_id: int) -> dict[str, int | float]:
+        """The crawlers' own statistics, summed over the run's tasks that are not superseded; empty where none told.
+
+        At most 8 KiB as JSON (``bounds.statistics``).
+        """
+        ...

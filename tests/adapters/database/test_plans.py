@@ -147,7 +147,7 @@ def large_life(store: Store, filled: Filled) -> None:
     store.live_counters.record_counts(
         fence.run, [Counted(fence.run, t.attempt, t.index, Counters(5)) for t in tasks[:500]]
     )
-    store.looks.save_details(fence, [Details(t.task_id, "log") for t in tasks])
+    store.looks.save_details(fence, [Details(t.task_id, "log", statistics={"a": 1}) for t in tasks])
     store.looks.apply_details(fence)
     store.looks.apply_findings(fence, "look")
     store.deployment.mark_started(fence, now)
@@ -229,6 +229,7 @@ def readers(store: Store, filled: Filled) -> None:
     store.runs.properties(run_id)
     store.events.deliveries(run_id)
     store.tasks.log_tail(77)
+    store.tasks.statistics(run_id)
     store.events.find_event("filled/77")
     store.events.get_event(77)
     store.events.last_event(run_id, "run.ended")

@@ -55,7 +55,11 @@ def _leave(store: SqlStore, clock: Clock, name: str) -> None:
     fence = world.deployed(name, tasks=2)
     world.execute(fence)
     store.looks.save_details(
-        fence, [Details(task.task_id, "the end of a log") for task in store.tasks.list_tasks(fence.run_id)]
+        fence,
+        [
+            Details(task.task_id, "the end of a log", statistics={"a": 1})
+            for task in store.tasks.list_tasks(fence.run_id)
+        ],
     )
     world.finish(fence, failed=[0])
     for event in store.events.events_after(0, 1000, fence.run_id):

@@ -308,6 +308,15 @@ task_log = Table(
     **{**_options, "sqlite_autoincrement": False},
 )
 
+task_stats = Table(
+    "task_stats",
+    metadata,
+    # What a crawler counted by itself, told at its end: name -> number.
+    Column("task_id", _Key, ForeignKey("task_history.task_id"), primary_key=True, autoincrement=False),
+    Column("stats", _Json, nullable=False),
+    **{**_options, "sqlite_autoincrement": False},
+)
+
 status_transition = Table(
     "status_transition",
     metadata,

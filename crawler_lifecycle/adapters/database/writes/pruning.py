@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Column, Connection, Select, Table, insert, select, update
@@ -19,6 +20,7 @@ from crawler_lifecycle.adapters.database.engine import Database, open_engine, pa
 from crawler_lifecycle.adapters.database.schema.tables import (
     audit_finding,
     history_property,
+    metadata,
     outbox_delivery,
     outbox_event,
     run_history,
@@ -26,6 +28,7 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     task_history,
     task_log,
     task_observation,
+    task_stats,
 )
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, PROPERTY_PRUNED
 from crawler_lifecycle.domain.retention import (
@@ -80,7 +83,8 @@ class Pruner:
         self._clock = clock
         self._readers: Mapping[str, Callable[[Connection, datetime, Place], Chunk]] = {
             "outbox_event": _events,
-            "task_log": _logs,
+            "task_log": partial(_of_tasks, task_log),
+            "task_stats": partial(_of_tasks, task_stats),
             "task_observation": _observations,
             "task_finding": _staged_findings,
             "audit_finding": _closed_findings,
@@ -119,7 +123,7 @@ class Pruner:
                 return {table: _remove_staged(conn, mine)}
             if table == "task_log":
                 self._mark(conn, runs, {one.run_id: 0 for one in mine if one.run_id is not None})
-            column = {"task_log": task_log.c.task_id, "task_observation": task_observation.c.task_id}[table]
+            column = metadata.tables[table].c.task_id
             return {table: delete_rows(conn, column, "PRIMARY", [one.key[0] for one in mine])}
 
     def _remove_events(self, conn: Connection, mine: Sequence[Leaving], runs: Mapping[int, int]) -> dict[str, int]:
@@ -201,9 +205,9 @@ def _by_run(conn: Connection, query: Select[Any], before: datetime, *keys: str) 
     return _chunk(rows, places, [_run_stays(row, before) for row in rows])
 
 
-def _logs(conn: Connection, before: datetime, after: Place) -> Chunk:
-    key = task_log.c.task_id
-    query = _with_run(task_log, key, run_id=task_history.c.run_id).where(key > after[0]).order_by(key)
+def _of_tasks(table: Table, conn: Connection, before: datetime, after: Place) -> Chunk:
+    key = table.c.task_id
+    query = _with_run(table, key, run_id=task_history.c.run_id).where(key > after[0]).order_by(key)
     return _by_run(conn, query, before, "task_id")
 
 

@@ -36,6 +36,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     for name in (
         "task_log",
+        "task_stats",
         "outbox_delivery",
         "task_history",
         "task_addition",
@@ -201,6 +202,11 @@ def _tasks() -> None:
         "task_log",
         sa.Column("task_id", _KEY, sa.ForeignKey("task_history.task_id"), primary_key=True, autoincrement=False),
         sa.Column("log_tail", sa.Text, nullable=False),
+    )
+    _create(
+        "task_stats",
+        sa.Column("task_id", _KEY, sa.ForeignKey("task_history.task_id"), primary_key=True, autoincrement=False),
+        sa.Column("stats", _JSON, nullable=False),
     )
 
 
