@@ -112,7 +112,7 @@ class Counts(Base):
         for n in range(300):
             told(f"aaa/{n:0100}", n)
         told("mine", 0.5), told(7, 7), told("nan", float("nan")), told("huge", 10**30), told("text", "x")
-        told("flag", True), told("a" * 121, 1), told("line\n", 1), told("retry/count", 3)
+        told("flag", True), told("a" * 121, 1), told("line\\n", 1), told("retry/count", 3)
         yield {"url": response.url}
 
 
