@@ -209,15 +209,43 @@ class WorkerSettings(_Section):
 
 
 class PlansSettings(_Section):
-    """Users' managers, and what their words from Scrapy Cloud mean here."""
+    """Users' managers: their code, and what their words from Scrapy Cloud mean here."""
 
+    modules: list[str] = Field(
+        default_factory=list, description="modules with managers that workers of the role plans offer, as for import"
+    )
+    folder: Path = Field(default_factory=Path.cwd, description="where these modules are looked for first")
+    environment: list[str] = Field(
+        default_factory=list, description="names of variables of the worker that users' code gets too"
+    )
+    hook_s: float = Field(default=60.0, gt=0, le=600, description="seconds that a hook or one cycle of a manager gets")
+    page_s: float = Field(default=300.0, gt=0, le=900, description="seconds that a source gets for one page of items")
+    processes: int = Field(default=50, ge=1, le=1000, description="processes with users' code at once in one worker")
+    memory: str = Field(default="1Gi", description="private memory of one such process")
+    buffer: int = Field(default=1000, ge=1, le=100_000, description="items of a source that wait for a slot at most")
     unit_cpu: str | None = Field(default=None, description="processors of one unit; none: units ask for none")
     unit_memory: str = Field(default="1Gi", description="memory of one unit")
     projects: dict[str, str] = Field(
         default_factory=dict, description="number or alias of a project -> prefix of the names of its crawlers"
     )
 
-    @field_validator("unit_cpu", "unit_memory")
+    @field_validator("modules")
+    @classmethod
+    def _modules(cls, value: list[str]) -> list[str]:
+        for name in value:
+            if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", name, re.ASCII) or len(name) > 150:
+                raise ValueError(f"{name!r:.80} names no module; write it as for import, for example shop.managers")
+        return list(dict.fromkeys(value))
+
+    @field_validator("environment")
+    @classmethod
+    def _no_secrets(cls, value: list[str]) -> list[str]:
+        for name in value:
+            if name.upper().startswith((PREFIX, "TEMPORAL_")):
+                raise ValueError(f"{name!r:.80} is for our own processes; users' code gets none of these")
+        return value
+
+    @field_validator("unit_cpu", "unit_memory", "memory")
     @classmethod
     def _quantity(cls, value: str | None, info: ValidationInfo) -> str | None:
         (parse_cpu if info.field_name == "unit_cpu" else parse_memory)(value)

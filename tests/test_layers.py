@@ -36,9 +36,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("domain", "ports", "activities", "adapters", "settings", "compose", "temporal", "web", "task_tokens"),
         *("observability", "background"),
     },
+    "plans": {"domain", "ports", "adapters", "settings", "managers", "background"},
     "worker": {
         *("domain", "ports", "activities", "adapters", "workflows", "settings", "compose", "temporal", "web"),
-        *("observability", "background"),
+        *("observability", "background", "plans"),
     },
     "cli": {
         *("domain", "ports", "adapters", "settings", "compose", "temporal", "observability", "web"),
