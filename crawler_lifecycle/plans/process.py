@@ -40,6 +40,8 @@ ANSWERS_S, ASKS_MAX = 60.0, 20_000
 POLITE_S = 2.0
 #: Seconds from the start of a process until it answers, imports of ours included.
 START_S = 30.0
+#: Seconds in which a process that has closed its pipe becomes one that has ended.
+_LEAVING_S = 1.0
 _TURN_S = 0.5
 _CHUNK = 65_536
 
@@ -126,6 +128,8 @@ class HostProcess:
         except _Raised as raised:
             raise self._failed(raised.text, lives=True) from None
         except _Over as over:
+            if over.ended:
+                self._wait_for_end(_LEAVING_S)  # a process closes its files some time before it has ended
             how = self.kill()
             raise self._failed(over.text.format(how=how) + self.output.said()) from None
         except BaseException:
@@ -141,10 +145,13 @@ class HostProcess:
         """Let it end by itself, for a moment, then see to it."""
         with contextlib.suppress(OSError):
             os.write(self._out, encode({"call": "end"}))
-        until = time.monotonic() + POLITE_S
-        while self.lives() and time.monotonic() < until:
-            time.sleep(0.01)
+        self._wait_for_end(POLITE_S)
         self.kill()
+
+    def _wait_for_end(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while self.lives() and time.monotonic() < until:
+            time.sleep(0.005)
 
     def kill(self) -> str:
         """SIGKILL to its whole group; how it ended, as words. Again: the same words."""
@@ -174,7 +181,7 @@ class HostProcess:
             except BlockingIOError:
                 wait(True)
             except OSError:
-                raise _Over("its process {how}") from None
+                raise _Over("its process {how}", ended=True) from None
 
     def receive(self, wait: Callable[[bool], None]) -> dict[str, Any]:
         """The next message. ``wait``: for something to read."""
@@ -187,7 +194,7 @@ class HostProcess:
                 wait(False)
                 continue
             if not part:
-                raise _Over("its process {how}")
+                raise _Over("its process {how}", ended=True)
             self._unread += part
         line = bytes(self._unread[:end])
         del self._unread[: end + 1]
@@ -212,8 +219,9 @@ class HostProcess:
 class _Over(Exception):
     """The call has no reply, and the process must go. ``{how}`` in the text becomes how it ended."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, text: str, *, ended: bool = False) -> None:
+        """``ended``: it seems to have ended by itself."""
+        self.text, self.ended = text, ended
 
 
 class _Raised(Exception):
@@ -255,7 +263,7 @@ class _Call:
             self._looked = now
             self._alive()
             if not self._process.lives() and not self._process.readable():
-                raise _Over("its process {how}")  # what it has forked may keep the pipe open
+                raise _Over("its process {how}", ended=True)  # what it has forked may keep the pipe open
         left = self._until - now
         if left <= 0:
             limit = f"{self._limit_s:g} s"
