@@ -15,7 +15,18 @@ from crawler_lifecycle.domain.manager import Decision, Facts, JobState, Page, St
 from crawler_lifecycle.plans.pool import Host, Hosts, Limits
 from crawler_lifecycle.plans.process import Rules
 
-HEAD = "import os, signal, sys, time\nfrom crawler_lifecycle.managers import GeneratorCrawlManager\n\n"
+HEAD = """\
+import os, signal, sys, time
+from crawler_lifecycle.managers import GeneratorCrawlManager
+
+def write_everywhere(data):
+    for fd in range(3, 64):
+        try:
+            os.write(fd, data)
+        except OSError:
+            pass
+
+"""
 
 
 def module(folder: Path, body: str, name: str | None = None) -> str:

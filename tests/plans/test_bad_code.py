@@ -21,18 +21,15 @@ BAD_SOURCES = {
     "kills itself": ("os.kill(os.getpid(), signal.SIGKILL)\nyield {}", r"was ended by SIGKILL"),
     "closes every file": ("os.closerange(0, 1000)\ntime.sleep(3600)\nyield {}", r"set_parameters_gen: its process"),
     "writes anywhere": (
-        "for fd in range(3, 64):\n    try: os.write(fd, b'garbage\\n')\n    except OSError: pass\n"
-        "time.sleep(3600)\nyield {}",
+        "write_everywhere(b'garbage\\n')\ntime.sleep(3600)\nyield {}",
         r"wrote into the pipe of the service",
     ),
     "speaks for the service": (
-        'for fd in range(3, 64):\n    try: os.write(fd, b\'{"id": 3, "reply": {"items": 7}}\\n\')\n    except OSError: pass\n'
-        "yield {}",
+        'write_everywhere(b\'{"id": 3, "reply": {"items": 7}}\\n\')\nyield {}',
         r"answer to page cannot be: items",
     ),
     "writes without end into the pipe": (
-        "import itertools\nfor n in itertools.count():\n    for fd in range(3, 64):\n"
-        "        try: os.write(fd, b'x' * 65536)\n        except OSError: pass\nyield {}",
+        "while True: write_everywhere(b'x' * 65536)\nyield {}",
         r"message above \d+ bytes",
     ),
     "ignores signals": (
