@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any
 
-from crawler_lifecycle.cloudevents import SOURCE, bus_text, subject
+from crawler_lifecycle.cloudevents import SOURCE, bus_text
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.ports import Event
 

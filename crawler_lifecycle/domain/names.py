@@ -81,7 +81,7 @@ EVENT_RUN_ENDED = "run.ended"
 EVENT_MANAGER_CHANGED = "manager.changed"
 EVENT_MANAGER_ENDED = "manager.ended"
 #: Events that happen at most once in an attempt; their id needs no sequence number.
-EVENTS_ONCE = frozenset({EVENT_RUN_STARTED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED})
+EVENTS_ONCE = frozenset({EVENT_RUN_STARTED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED, EVENT_MANAGER_ENDED})
 
 #: The highest number of a run that is believed when anything outside of the database bears it. A thousand new runs a
 #: second reach it after 31 years, and a name of a stranger that is a number (a moment in milliseconds, a row of nines)
@@ -139,6 +139,16 @@ def request_fingerprint(text: str) -> str:
 def event_key(run: RunRef, attempt: int, type: str) -> str:
     """The stable id of an event that happens once in an attempt. Receivers know repeats by it, so it is of one run."""
     return f"{run}/{attempt}/{type}"
+
+
+def run_subject(run_id: int) -> str:
+    """What an event about a run names as its subject."""
+    return f"runs/{run_id}"
+
+
+def manager_subject(manager_id: int) -> str:
+    """What an event about a manager names as its subject."""
+    return f"managers/{manager_id}"
 
 
 def archive_key(run_id: int, attempt: int) -> str:

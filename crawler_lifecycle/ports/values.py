@@ -567,16 +567,23 @@ class Event:
     """One row of ``outbox_event``."""
 
     seq: int
-    run_id: int
-    run_uid: str
+    subject: str
+    """What it is about: ``runs/7``, ``managers/3``."""
+    subject_uid: str
+    """Whose number that is: numbers come again where a database was restored."""
+    run_id: int | None
+    """The run that it is about, if it is about one."""
     attempt: int
     type: str
     body: Mapping[str, object]
     created_at: datetime
 
     @property
-    def run(self) -> RunRef:
-        return RunRef(self.run_id, self.run_uid)
+    def key(self) -> str:
+        """Names subject, attempt and type, in this database and every other: ``event_key``."""
+        number = self.subject.partition("/")[2]
+        prefix = "" if self.run_id is not None else self.subject.removesuffix(number)
+        return f"{prefix}{number}-{self.subject_uid}/{self.attempt}/{self.type}"
 
 
 class FilesMissing(Exception):

@@ -57,7 +57,7 @@ class Frame:
     """One event as it goes over the wire."""
 
     seq: int
-    run_id: int
+    run_id: int | None
     wire: bytes
 
 
@@ -65,8 +65,9 @@ def encode(event: Event) -> Frame:
     """The event as ``text/event-stream``: its number as id, its type as name, all of it as JSON."""
     data = {
         "seq": event.seq,
+        "subject": event.subject,
         "run_id": event.run_id,
-        "run_uid": event.run_uid,
+        "run_uid": event.subject_uid if event.run_id is not None else None,
         "attempt": event.attempt,
         "type": event.type,
         "created_at": event.created_at,

@@ -1,4 +1,4 @@
-"""The first schema: runs, tasks, what is known about them, the outbox, and what audits find."""
+"""The first schema: runs, tasks, what is known about them, the outbox, managers, and what audits find."""
 
 from __future__ import annotations
 
@@ -29,12 +29,17 @@ def upgrade() -> None:
     _worktables()
     _records()
     _outbox()
+    _managers()
     _audits()
     _compatibility()
 
 
 def downgrade() -> None:
     for name in (
+        "manager_item",
+        "manager_addition",
+        "manager",
+        "plan",
         "task_log",
         "task_stats",
         "outbox_delivery",
@@ -119,6 +124,9 @@ def _runs() -> None:
     _index("ix_run_history_flow_id_run_id", "run_history", ["flow_id", "run_id"])
     _index("ix_run_history_flow_id_status_run_id", "run_history", ["flow_id", "status", "run_id"])
     _index("ix_run_history_outcome_run_id", "run_history", ["outcome", "run_id"])
+    _index("ix_run_history_parent_attempt_run_id", "run_history", ["parent", "attempt", "run_id"])
+    _index("ix_run_history_parent_run_id", "run_history", ["parent", "run_id"])
+    _index("ix_run_history_parent_status_run_id", "run_history", ["parent", "status", "run_id"])
     _index("ix_run_history_overdue", "run_history", ["next_look_at", "status", "updated_at"])
     _index("ix_run_history_run_uid", "run_history", ["run_uid"], unique=True)
     _index("ix_run_history_stage_run_id", "run_history", ["stage", "run_id"])
@@ -358,8 +366,9 @@ def _outbox() -> None:
     _create(
         "outbox_event",
         sa.Column("seq", _KEY, primary_key=True, autoincrement=False),
-        sa.Column("run_id", _KEY, sa.ForeignKey("run_history.run_id"), nullable=False),
-        sa.Column("run_uid", sa.String(32), nullable=False),
+        sa.Column("subject", sa.String(100), nullable=False),
+        sa.Column("subject_uid", sa.String(32), nullable=False),
+        sa.Column("run_id", _KEY, sa.ForeignKey("run_history.run_id")),
         sa.Column("attempt", sa.Integer, nullable=False),
         sa.Column("type", sa.String(50), nullable=False),
         sa.Column("event_key", sa.String(200)),
@@ -368,6 +377,7 @@ def _outbox() -> None:
         sa.UniqueConstraint("event_key", name="uq_outbox_event_event_key"),
     )
     _index("ix_outbox_event_run_id_seq", "outbox_event", ["run_id", "seq"])
+    _index("ix_outbox_event_subject_seq", "outbox_event", ["subject", "seq"])
     _create(
         "outbox_delivery",
         sa.Column("id", _KEY, primary_key=True, autoincrement=True),
@@ -381,6 +391,119 @@ def _outbox() -> None:
         sqlite_autoincrement=True,
     )
     _first_row("outbox_counter", id=1, seq=0)
+
+
+def _managers() -> None:
+    _create(
+        "manager",
+        sa.Column("manager_id", _KEY, primary_key=True, autoincrement=True),
+        sa.Column("manager_uid", sa.String(32), nullable=False),
+        sa.Column("name", sa.String(63), nullable=False),
+        sa.Column("flow_id", sa.String(120), nullable=False),
+        sa.Column("plan", sa.String(200), nullable=False),
+        sa.Column("options", _JSON, nullable=False),
+        sa.Column("request_hash", sa.String(32), nullable=False),
+        sa.Column("status", sa.String(20), nullable=False),
+        sa.Column("outcome", sa.String(200)),
+        sa.Column("cause", _LONG),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("owner_workflow_id", sa.String(1000)),
+        sa.Column("owner_run_id", sa.String(64)),
+        sa.Column("former_owners", _JSON, nullable=False),
+        sa.Column("generation", sa.Integer, nullable=False),
+        sa.Column("fingerprint", sa.String(100)),
+        sa.Column("position", sa.BigInteger, nullable=False),
+        sa.Column("exhausted", sa.Boolean, nullable=False),
+        sa.Column("sealed", sa.Boolean, nullable=False),
+        sa.Column("next_seq", sa.BigInteger, nullable=False),
+        sa.Column("cap", sa.Integer),
+        sa.Column("paused", sa.Boolean, nullable=False),
+        sa.Column("leave_runs", sa.Boolean, nullable=False),
+        sa.Column("stop_requested_at", _TIME),
+        sa.Column("stop_force", sa.Boolean, nullable=False),
+        sa.Column("stop_requested_by", sa.String(255)),
+        sa.Column("stop_reason", _LONG),
+        sa.Column("stop_limit", sa.String(200)),
+        sa.Column("stop_escalated", sa.Boolean, nullable=False),
+        sa.Column("state", _JSON, nullable=False),
+        sa.Column("stats", _JSON, nullable=False),
+        sa.Column("tags", _JSON, nullable=False),
+        sa.Column("close_reason", sa.String(200)),
+        sa.Column("waiting_for", _LONG),
+        sa.Column("error", _LONG),
+        sa.Column("requested_by", sa.String(255)),
+        sa.Column("parent", sa.String(255)),
+        sa.Column("jobs_buffered", sa.BigInteger, nullable=False),
+        sa.Column("jobs_delayed", sa.BigInteger, nullable=False),
+        sa.Column("jobs_queued", sa.BigInteger, nullable=False),
+        sa.Column("jobs_starting", sa.BigInteger, nullable=False),
+        sa.Column("jobs_started", sa.BigInteger, nullable=False),
+        sa.Column("jobs_ended", sa.BigInteger, nullable=False),
+        sa.Column("jobs_skipped", sa.BigInteger, nullable=False),
+        sa.Column("yields", sa.BigInteger, nullable=False),
+        sa.Column("duplicates", sa.BigInteger, nullable=False),
+        sa.Column("scheduled", sa.BigInteger, nullable=False),
+        sa.Column("retried", sa.BigInteger, nullable=False),
+        sa.Column("good", sa.BigInteger, nullable=False),
+        sa.Column("bad", sa.BigInteger, nullable=False),
+        sa.Column("created_at", _TIME, nullable=False),
+        sa.Column("updated_at", _TIME, nullable=False),
+        sa.Column("started_at", _TIME),
+        sa.Column("ended_at", _TIME),
+        sa.UniqueConstraint("name", "flow_id", name="uq_manager_name_flow_id"),
+        sqlite_autoincrement=True,
+    )
+    _index("ix_manager_status_manager_id", "manager", ["status", "manager_id"])
+    _index("ix_manager_name_manager_id", "manager", ["name", "manager_id"])
+    _create(
+        "manager_item",
+        sa.Column("item_id", _KEY, primary_key=True, autoincrement=True),
+        sa.Column("manager_id", _KEY, sa.ForeignKey("manager.manager_id"), nullable=False),
+        sa.Column("identity", sa.String(64)),
+        sa.Column("position", sa.BigInteger),
+        sa.Column("state", sa.String(20), nullable=False),
+        sa.Column("seq", sa.BigInteger),
+        sa.Column("retry", sa.Integer, nullable=False),
+        sa.Column("retry_of", sa.String(120)),
+        sa.Column("spider", sa.String(255)),
+        sa.Column("cap_key", sa.String(255)),
+        sa.Column("params", _JSON),
+        sa.Column("not_before", _TIME),
+        sa.Column("run_id", sa.BigInteger),
+        sa.Column("handled_attempt", sa.Integer, nullable=False),
+        sa.Column("outcome", sa.String(200)),
+        sa.Column("error", _LONG),
+        sa.Column("created_at", _TIME, nullable=False),
+        sa.Column("updated_at", _TIME, nullable=False),
+        sa.UniqueConstraint("manager_id", "identity", name="uq_manager_item_manager_id_identity"),
+        sa.UniqueConstraint("manager_id", "seq", "retry", name="uq_manager_item_manager_id_seq_retry"),
+        sqlite_autoincrement=True,
+    )
+    _index("ix_manager_item_manager_id_state_item_id", "manager_item", ["manager_id", "state", "item_id"])
+    _index("ix_manager_item_run_id", "manager_item", ["run_id"])
+    _create(
+        "manager_addition",
+        sa.Column("id", _KEY, primary_key=True, autoincrement=True),
+        sa.Column("manager_id", _KEY, sa.ForeignKey("manager.manager_id"), nullable=False),
+        sa.Column("request_key", sa.String(120), nullable=False),
+        sa.Column("jobs_hash", sa.String(32), nullable=False),
+        sa.Column("jobs", sa.Integer, nullable=False),
+        sa.Column("created_at", _TIME, nullable=False),
+        sa.UniqueConstraint("manager_id", "request_key", name="uq_manager_addition_manager_id_request_key"),
+        sqlite_autoincrement=True,
+    )
+    _create(
+        "plan",
+        sa.Column("plan", sa.String(200), primary_key=True),
+        sa.Column("kind", sa.String(20), nullable=False),
+        sa.Column("name", sa.String(63)),
+        sa.Column("description", _LONG, nullable=False),
+        sa.Column("fingerprint", sa.String(100), nullable=False),
+        sa.Column("options", _JSON, nullable=False),
+        sa.Column("error", _LONG),
+        sa.Column("worker", sa.String(200), nullable=False),
+        sa.Column("seen_at", _TIME),
+    )
 
 
 def _audits() -> None:
