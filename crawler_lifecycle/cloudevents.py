@@ -39,7 +39,8 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 def event_id(event: Event) -> str:
     """The id by which receivers recognise a repeated delivery.
 
-    What happens once in an attempt is named by its subject, attempt and type; what repeats has its sequence number, too.
+    What happens once in an attempt is named by its subject, attempt and type; what repeats has its sequence number,
+    too.
     """
     return event.key if event.type in EVENTS_ONCE else f"{event.key}/{event.seq}"
 

@@ -97,7 +97,7 @@ class EventBridgeSink:
             "Time": event.created_at,
             "Source": SOURCE,
             "DetailType": event.type,
-            "Resources": [subject(event)],
+            "Resources": [event.subject],
             "Detail": detail,
         }
         self._check_answer(self._call("put_events", Entries=[entry]))

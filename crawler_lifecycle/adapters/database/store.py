@@ -21,6 +21,8 @@ from crawler_lifecycle.adapters.database.writes.findings import SqlFindings
 from crawler_lifecycle.adapters.database.writes.initiation import SqlInitiation
 from crawler_lifecycle.adapters.database.writes.live_counters import SqlLiveCounters
 from crawler_lifecycle.adapters.database.writes.looks import SqlLooks
+from crawler_lifecycle.adapters.database.writes.managers import SqlManagers
+from crawler_lifecycle.adapters.database.writes.plans import SqlPlans
 from crawler_lifecycle.adapters.database.writes.run_numbers import SqlRunNumbers
 from crawler_lifecycle.adapters.database.writes.stops import SqlStops
 from crawler_lifecycle.adapters.database.writes.unit_of_work import Clock, StorePart, Told, utc_now
@@ -71,6 +73,8 @@ class SqlStore(Store):
             corrections=SqlCorrections(database, clock, told),
             audits=SqlAudits(database, clock, told),
             findings=SqlFindings(database, clock, told),
+            managers=SqlManagers(database, clock, told),
+            plans=SqlPlans(database, clock, told),
             health=SqlHealth(database, clock, told),
             database=database,
         )

@@ -83,4 +83,6 @@ class Store:
     corrections: CorrectionStore
     audits: AuditStore
     findings: FindingStore
+    managers: ManagerStore
+    plans: PlanStore
     health: StoreHealth

@@ -66,6 +66,8 @@ class ManagerRow:
     """One row of ``manager`` as readers see it."""
 
     manager_id: int
+    manager_uid: str
+    """Whose number that is: numbers come again where a database was restored."""
     name: str
     flow_id: str
     plan: str
@@ -110,6 +112,8 @@ class ManagerRow:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     counts: ManagerCounts = ManagerCounts()
+    unreadable: str | None = None
+    """What cannot be in this row, and the cure. In a list ``status`` is then what stands there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +144,19 @@ class JobRow:
     """One row of ``manager_item`` as readers see it."""
 
     item_id: int
-    state: JobState
-    job: Job
+    state: JobState | str
+    """Another text than a ``JobState`` only in a row that is ``unreadable``."""
+    job: Job | None
+    """``None``: a yield that could not be one (``error``), or unreadable."""
     seq: int | None = None
     retry: int = 0
     position: int | None = None
     run_id: int | None = None
     outcome: str | None = None
     error: str | None = None
+    not_before: datetime | None = None
+    unreadable: str | None = None
+    """What cannot be in this row, and the cure."""
 
 
 class ManagerReader(Protocol):
@@ -278,7 +287,9 @@ class ManagerStore(ManagerReader, Protocol):
         """Runs of the manager that have not ended, by id."""
         ...
 
-    def end_manager(self, fence: ManagerFence, status: RunStatus, outcome: str, cause: str) -> ManagerRow:
+    def end_manager(
+        self, fence: ManagerFence, status: RunStatus, outcome: str, cause: str, *, leave: bool = False
+    ) -> ManagerRow:
         """Set the terminal status with the event ``manager.ended``. Again: the same. Raises ``NotInThisState`` while
         runs of it live, unless they were to be left. Jobs whose run has ended and whose hooks did not run stay as they
         are: a resume runs those hooks."""
@@ -313,4 +324,4 @@ class PlanStore(Protocol):
 
     def list_plans(self) -> list[PlanRow]: ...
 
-    def get_plan(self, plan: str) -> PlanRow | None: ...
+    def get_plan(self, name: str) -> PlanRow | None: ...

@@ -425,6 +425,8 @@ manager = Table(
     Column("fingerprint", String(100)),
     Column("position", BigInteger, nullable=False),
     Column("exhausted", Boolean, nullable=False),
+    # Whether its class wants no further cycle.
+    Column("is_over", Boolean, nullable=False),
     Column("sealed", Boolean, nullable=False),
     Column("next_seq", BigInteger, nullable=False),
     Column("cap", Integer),

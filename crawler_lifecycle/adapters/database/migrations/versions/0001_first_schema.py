@@ -414,6 +414,7 @@ def _managers() -> None:
         sa.Column("fingerprint", sa.String(100)),
         sa.Column("position", sa.BigInteger, nullable=False),
         sa.Column("exhausted", sa.Boolean, nullable=False),
+        sa.Column("is_over", sa.Boolean, nullable=False),
         sa.Column("sealed", sa.Boolean, nullable=False),
         sa.Column("next_seq", sa.BigInteger, nullable=False),
         sa.Column("cap", sa.Integer),
