@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from crawler_lifecycle.domain.corrections import CorrectionKind
+from crawler_lifecycle.domain.names import run_subject
 from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Change, Counters, Observation, TaskState, TaskStatus
@@ -567,16 +568,20 @@ class Event:
     """One row of ``outbox_event``."""
 
     seq: int
-    subject: str
-    """What it is about: ``runs/7``, ``managers/3``."""
-    subject_uid: str
-    """Whose number that is: numbers come again where a database was restored."""
     run_id: int | None
     """The run that it is about, if it is about one."""
+    subject_uid: str
+    """Whose number the subject's is: numbers come again where a database was restored."""
     attempt: int
     type: str
     body: Mapping[str, object]
     created_at: datetime
+    subject: str = ""
+    """What it is about: ``runs/7``, ``managers/3``; left out: the run."""
+
+    def __post_init__(self) -> None:
+        if not self.subject:
+            object.__setattr__(self, "subject", run_subject(self.run_id or 0))
 
     @property
     def key(self) -> str:

@@ -141,7 +141,8 @@ def fill_events(connection: sa.Connection, first_run: int, runs: int) -> None:
     columns = {
         "seq": f"n + {first}",
         "run_id": f"n + {first_run}",
-        "run_uid": "'filled'",
+        "subject": _name(connection, "runs/", f"n + {first_run}"),
+        "subject_uid": "'filled'",
         "attempt": "1",
         "type": "'run.ended'",
         "event_key": _name(connection, "filled/", f"n + {first}"),

@@ -83,10 +83,11 @@ async def test_hello_first_then_what_happens_from_now_on(world: World, telling: 
         told = await asyncio.to_thread(telling.tell, run_id, text="line\nline\r\n: no comment\u2028")
         [event] = await _take(stream, 1)
     assert (event.event, event.id) == ("test.told", str(told.seq))
-    uid = told.run_uid
+    uid = told.subject_uid
     assert len(uid) == 32
     assert event.data == {
         "seq": told.seq,
+        "subject": f"runs/{run_id}",
         "run_id": run_id,
         "run_uid": uid,
         "attempt": 1,
