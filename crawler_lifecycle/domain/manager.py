@@ -28,9 +28,6 @@ FAILED_OUTCOMES = (
     "diskusage_exceeded",
     "cancelled (stalled)",
 )
-#: Ends that no retry can better: stopped by a person, refused; exit codes of a crawler that can never work (4: no
-#: such spider or argument; 17: the archive of its code cannot be used).
-NEVER_RETRIED, FATAL_EXITS = frozenset({"cancelled", "deploy_failed"}), frozenset({4, 17})
 #: Close reason of a manager that nobody gave one.
 FINISHED = "finished"
 
@@ -325,11 +322,6 @@ class Decision:
     """One sentence: why nothing more was picked."""
     again_s: float | None = None
     """Seconds until the next cycle at the latest; ``None``: when something happens."""
-
-
-def never_retried(outcome: str, exit_code: int | None = None) -> bool:
-    """Whether no retry can better this end."""
-    return outcome in NEVER_RETRIED or exit_code in FATAL_EXITS
 
 
 def jobseq(seq: int, retry: int) -> str:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from crawler_lifecycle.adapters.database.migrations.schema_version import schema_of
 from crawler_lifecycle.adapters.database.reads.audits import SqlAudits, SqlOverdue
+from crawler_lifecycle.adapters.database.reads.manager_jobs import SqlManagerJobs
+from crawler_lifecycle.adapters.database.reads.managers import SqlManagerReads
 from crawler_lifecycle.adapters.database.reads.runs import SqlRuns
 from crawler_lifecycle.adapters.database.reads.tasks import SqlTasks
 from crawler_lifecycle.adapters.database.reads.wake_ups import SqlSweep, SqlWakeUps
@@ -43,6 +45,10 @@ class SqlHealth(StorePart):
             raise StoreUnavailable(wrong)
 
 
+class SqlManagerStore(SqlManagers, SqlManagerReads, SqlManagerJobs):
+    """``ManagerStore``."""
+
+
 @dataclass(frozen=True)
 class SqlStore(Store):
     """All ports over one SQLite, MySQL or MariaDB. Safe to share between threads."""
@@ -73,7 +79,7 @@ class SqlStore(Store):
             corrections=SqlCorrections(database, clock, told),
             audits=SqlAudits(database, clock, told),
             findings=SqlFindings(database, clock, told),
-            managers=SqlManagers(database, clock, told),
+            managers=SqlManagerStore(database, clock, told),
             plans=SqlPlans(database, clock, told),
             health=SqlHealth(database, clock, told),
             database=database,

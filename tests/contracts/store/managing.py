@@ -6,9 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from crawler_lifecycle.domain.manager import Added, Decision, Hooked, Job, JobState, Picked, manager_workflow_id
+from crawler_lifecycle.domain.manager import (
+    Added,
+    Decision,
+    Hooked,
+    Job,
+    JobState,
+    Page,
+    Picked,
+    SourceItem,
+    manager_workflow_id,
+)
 from crawler_lifecycle.ports import Fence, Owner
-from crawler_lifecycle.ports.store.managers import Committed, JobRow, ManagerFence, ManagerRow, NewManager, SourceItem
+from crawler_lifecycle.ports.store.managers import Committed, JobRow, ManagerFence, ManagerRow, NewManager
 from tests.contracts.store.world import World, request
 
 NAME, FLOW = "shops", "flow-1"
@@ -21,9 +31,10 @@ def job(n: int, spider: str = "services", **fields: object) -> Job:
     return Job(spider, {"n": str(n)}, **fields)  # type: ignore[arg-type]
 
 
-def page(numbers: Sequence[int], after: int = 0) -> list[SourceItem]:
+def page(numbers: Sequence[int], after: int = 0, **fields: object) -> Page:
     """Yields of jobs with these numbers, from the position behind ``after``."""
-    return [SourceItem(after + place, job(n)) for place, n in enumerate(numbers, 1)]
+    items = [SourceItem(after + place, job(n)) for place, n in enumerate(numbers, 1)]
+    return Page(items, after + len(items), **fields)  # type: ignore[arg-type]
 
 
 @dataclass

@@ -18,11 +18,11 @@ from crawler_lifecycle.domain.errors import (
     RunIsLive,
     RunNotFound,
 )
-from crawler_lifecycle.domain.manager import Added, Decision, Hooked, JobState, Picked
+from crawler_lifecycle.domain.manager import Added, Decision, Hooked, JobState, Page, Picked, SourceItem
 from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports import Owner
-from crawler_lifecycle.ports.store.managers import ManagerFence, PlanRow, SourceItem
+from crawler_lifecycle.ports.store.managers import ManagerFence, PlanRow
 from tests.contracts.store.managing import MINE, NAME, NEW, NEXT, Managed, job, page
 from tests.contracts.store.world import World, request
 
@@ -79,7 +79,7 @@ def test_a_manager_has_one_owner_and_a_former_one_never_comes_back(world: World)
 
 
 WRITES: list[Callable[[World, ManagerFence], object]] = [
-    lambda w, f: w.store.managers.add_page(f, page([1]), False),
+    lambda w, f: w.store.managers.add_page(f, page([1])),
     lambda w, f: w.store.managers.facts(f, 10),
     lambda w, f: w.store.managers.commit_decision(f, Decision(close_reason="late")),
     lambda w, f: w.store.managers.note_error(f, "late"),
@@ -102,13 +102,13 @@ def test_every_writer_is_fenced_by_attempt_owner_and_generation(
 
 def test_a_new_process_replays_the_source_and_shuts_the_old_one_out(managed: Managed) -> None:
     managers = managed.world.store.managers
-    managers.add_page(managed.fence, page([1, 2, 2]), exhausted=True)
+    managers.add_page(managed.fence, page([1, 2, 2], exhausted=True))
     row = managers.new_generation(replace(managed.fence, generation=None), "f2", restart=True)
     assert (row.generation, row.position, row.exhausted, row.fingerprint) == (2, 0, False, "f2")
     with pytest.raises(Fenced):
-        managers.add_page(managed.fence, page([3]), False)
+        managers.add_page(managed.fence, page([3]))
     now = replace(managed.fence, generation=2)
-    added = managers.add_page(now, page([1, 2, 2, 3]), exhausted=True)
+    added = managers.add_page(now, page([1, 2, 2, 3], exhausted=True))
     assert (added.new, added.known, added.buffered) == (1, 3, 3)
     counts = managed.row.counts
     assert (counts.yields, counts.duplicates) == (4, 1), "what a pass reads again counts once"
@@ -120,15 +120,15 @@ def test_a_new_process_replays_the_source_and_shuts_the_old_one_out(managed: Man
 
 def test_a_page_again_adds_nothing_and_one_with_a_gap_is_refused(managed: Managed) -> None:
     managers = managed.world.store.managers
-    items = [*page([1, 2]), SourceItem(3, None, "no dict")]
-    added = managers.add_page(managed.fence, items, False)
+    items = Page([*page([1, 2]).items, SourceItem(3, None, "no dict")], 3)
+    added = managers.add_page(managed.fence, items)
     assert (added.new, added.known, added.skipped, added.buffered) == (2, 0, 1, 2)
     before = managed.row, managed.jobs()
-    again = managers.add_page(managed.fence, items, False)
+    again = managers.add_page(managed.fence, items)
     assert (again.new, again.known, again.skipped, again.buffered) == (0, 0, 0, 2)
     assert (managed.row, managed.jobs()) == before
     with pytest.raises(InvalidRequest, match="position 3"):
-        managers.add_page(managed.fence, page([7], after=4), False)
+        managers.add_page(managed.fence, page([7], after=4))
     [skipped] = managed.jobs(JobState.SKIPPED)
     assert (skipped.position, skipped.error, skipped.job) == (3, "no dict", None)
     managed.check_counters()
@@ -137,8 +137,8 @@ def test_a_page_again_adds_nothing_and_one_with_a_gap_is_refused(managed: Manage
 def test_identical_yields_are_one_job_in_one_page_and_across_pages(managed: Managed) -> None:
     """S-D1, S-D2, S-D3."""
     managers = managed.world.store.managers
-    assert managers.add_page(managed.fence, page([1, 1, 1, 2, 3]), False).new == 3
-    assert managers.add_page(managed.fence, page([2, 4, 1], after=5), True).new == 1
+    assert managers.add_page(managed.fence, page([1, 1, 1, 2, 3])).new == 3
+    assert managers.add_page(managed.fence, page([2, 4, 1], after=5, exhausted=True)).new == 1
     assert [one.job and one.job.spider_args["n"] for one in managed.jobs()] == ["1", "2", "3", "4"]
     assert managed.row.counts.duplicates == 4
     known = {job(n).identity for n in (1, 2, 3, 4)}
@@ -153,7 +153,7 @@ def test_identical_yields_are_one_job_in_one_page_and_across_pages(managed: Mana
 
 def test_a_job_from_the_source_to_its_end(managed: Managed) -> None:
     world, managers = managed.world, managed.world.store.managers
-    managers.add_page(managed.fence, page([1, 2, 3]), True)
+    managers.add_page(managed.fence, page([1, 2, 3], exhausted=True))
     done = managed.pick(2)
     assert (done.starting, done.live, done.dropped) == (2, 2, 0)
     facts = managers.facts(managed.fence, 10)
@@ -186,7 +186,7 @@ def test_a_job_from_the_source_to_its_end(managed: Managed) -> None:
 
 def test_hooks_of_an_end_are_committed_once(managed: Managed) -> None:
     world, managers = managed.world, managed.world.store.managers
-    managers.add_page(managed.fence, page([1]), True)
+    managers.add_page(managed.fence, page([1], exhausted=True))
     managed.pick(1)
     [fence] = managed.begin()
     [one] = managers.live_jobs(managed.id)
@@ -204,7 +204,7 @@ def test_hooks_of_an_end_are_committed_once(managed: Managed) -> None:
 
 def test_a_run_that_a_person_resumed_holds_its_slot_again_and_its_hooks_run_for_that_end(managed: Managed) -> None:
     world, managers = managed.world, managed.world.store.managers
-    managers.add_page(managed.fence, page([1]), True)
+    managers.add_page(managed.fence, page([1], exhausted=True))
     managed.pick(1)
     [fence] = managed.begin()
     world.finish(fence, failed=[0])
@@ -225,7 +225,7 @@ def test_a_run_that_a_person_resumed_holds_its_slot_again_and_its_hooks_run_for_
 
 def test_a_run_that_was_resumed_between_the_facts_and_the_commit_keeps_its_slot(managed: Managed) -> None:
     world, managers = managed.world, managed.world.store.managers
-    managers.add_page(managed.fence, page([1]), True)
+    managers.add_page(managed.fence, page([1], exhausted=True))
     managed.pick(1)
     [fence] = managed.begin()
     world.finish(fence, failed=[0])
@@ -238,7 +238,7 @@ def test_a_run_that_was_resumed_between_the_facts_and_the_commit_keeps_its_slot(
 
 def test_a_job_whose_run_cannot_be_begun_ends_badly(managed: Managed) -> None:
     managers = managed.world.store.managers
-    managers.add_page(managed.fence, page([1]), True)
+    managers.add_page(managed.fence, page([1], exhausted=True))
     managed.pick(1)
     [one] = managers.starting_jobs(managed.fence)
     for _ in range(2):
@@ -256,7 +256,7 @@ def test_a_job_whose_run_cannot_be_begun_ends_badly(managed: Managed) -> None:
 
 def test_a_retry_keeps_its_number_and_is_made_once(managed: Managed) -> None:
     managers = managed.world.store.managers
-    managers.add_page(managed.fence, page([1, 2]), True)
+    managers.add_page(managed.fence, page([1, 2], exhausted=True))
     managed.pick(1)
     late = managed.world.clock.now + timedelta(seconds=60)
     retry = Added(
@@ -266,7 +266,7 @@ def test_a_retry_keeps_its_number_and_is_made_once(managed: Managed) -> None:
     managed.commit(added=[retry])
     [waits] = managers.waiting_jobs(managed.id, JobState.QUEUED)
     assert (waits.seq, waits.retry, waits.retry_of, waits.not_before) == (1, 1, "5", late.timestamp())
-    with pytest.raises(Overtaken):
+    with pytest.raises(InvalidRequest):
         managed.commit(picked=[Picked(waits.item_id, 2, waits.job)])
     [other] = managers.waiting_jobs(managed.id, JobState.BUFFERED)
     managed.commit(picked=[Picked(waits.item_id, 1, waits.job), Picked(other.item_id, 2, other.job)])
@@ -283,7 +283,8 @@ NONSENSE = [
     Decision(added=[Added(1, job(7))]),
     Decision(added=[Added(-1, job(7)), Added(-1, job(8))]),
     Decision(added=[Added(-1, job(7), seq=99, retry=1)]),
-    Decision(added=[Added(-1, job(7), seq=1)]),
+    Decision(added=[Added(-1, job(7), seq=2)]),
+    Decision(picked=[Picked(1, 2, job(1))]),
     Decision(added=[Added(-1, job(7), not_before=1e30)]),
     Decision(hooked=[Hooked(10**9, 1, False)]),
     Decision(delayed=[10**9]),
@@ -292,7 +293,7 @@ NONSENSE = [
 
 @pytest.mark.parametrize("decision", NONSENSE)
 def test_a_process_out_of_control_changes_nothing(managed: Managed, decision: Decision) -> None:
-    managed.world.store.managers.add_page(managed.fence, page([1]), True)
+    managed.world.store.managers.add_page(managed.fence, page([1], exhausted=True))
     before = managed.row, managed.jobs()
     with pytest.raises(InvalidRequest):
         managed.world.store.managers.commit_decision(managed.fence, replace(decision, close_reason="x"))
@@ -301,7 +302,7 @@ def test_a_process_out_of_control_changes_nothing(managed: Managed, decision: De
 
 def test_numbers_and_rows_that_another_commit_took_are_not_taken_again(managed: Managed) -> None:
     managers = managed.world.store.managers
-    managers.add_page(managed.fence, page([1, 2]), True)
+    managers.add_page(managed.fence, page([1, 2], exhausted=True))
     one, two = managers.waiting_jobs(managed.id, JobState.BUFFERED)
     managed.commit(picked=[Picked(one.item_id, 1, one.job)])
     before = managed.row, managed.jobs()
@@ -317,7 +318,7 @@ def test_numbers_and_rows_that_another_commit_took_are_not_taken_again(managed: 
 
 def test_added_and_picked_at_once_in_the_order_of_the_picks(managed: Managed) -> None:
     managers = managed.world.store.managers
-    managers.add_page(managed.fence, page([1, 2]), True)
+    managers.add_page(managed.fence, page([1, 2], exhausted=True))
     one, two = managers.waiting_jobs(managed.id, JobState.BUFFERED)
     added = [Added(-1, job(3)), Added(-2, job(1)), Added(-3, job(4), unique=False), Added(-4, job(4), unique=False)]
     picks = [
@@ -336,7 +337,7 @@ def test_added_and_picked_at_once_in_the_order_of_the_picks(managed: Managed) ->
 
 def test_delayed_jobs_wait_by_themselves(managed: Managed) -> None:
     managers = managed.world.store.managers
-    managers.add_page(managed.fence, page([1, 2]), False)
+    managers.add_page(managed.fence, page([1, 2]))
     one, _ = managers.waiting_jobs(managed.id, JobState.BUFFERED)
     managed.commit(delayed=[one.item_id])
     facts = managers.facts(managed.fence, 0)
@@ -347,15 +348,86 @@ def test_delayed_jobs_wait_by_themselves(managed: Managed) -> None:
 
 def test_what_a_class_says_of_itself_is_kept(managed: Managed) -> None:
     managed.commit(
-        tags=["b", "a"], state={"n": 1}, stats={"x/total": 2.5}, close_reason="odd", waiting="cap", over=True
+        flow_tags=["b", "a"], state={"n": 1}, stats={"x/total": 2.5}, close_reason="odd", waiting="cap", over=True
     )
-    managed.commit(tags=["a", "c"], stats={"x/total": 3.5}, close_reason="odd", waiting=None)
+    managed.commit(flow_tags=["a", "c"], stats={"x/total": 3.5}, close_reason="odd", waiting=None)
     row = managed.row
+    assert row.flow_tags == ["b", "a", "c"]
     assert (row.tags, row.state, row.stats, row.close_reason) == (["a", "b", "c"], {"n": 1}, {"x/total": 3.5}, "odd")
     assert row.over
     assert row.waiting_for is None
     managed.world.store.managers.note_error(managed.fence, "position 5: no dict", "error")
     assert (managed.row.error, managed.row.waiting_for) == ("position 5: no dict", "error")
+
+
+def test_a_page_that_stops_the_source_says_why_until_the_next_pass(managed: Managed) -> None:
+    managers = managed.world.store.managers
+    managers.add_page(managed.fence, page([1]))
+    managers.add_page(managed.fence, Page([], 1, error="position 2: no dict; mend it"))
+    assert managers.facts(managed.fence, 0).source_error == managed.row.source_error == "position 2: no dict; mend it"
+    late = managers.add_page(managed.fence, Page([], 0, exhausted=True))
+    assert late.buffered == 1
+    assert managed.row.source_error is not None
+    assert managers.new_generation(managed.fence, "f2", restart=True).source_error is None
+
+
+def test_a_number_that_is_taken_without_a_slot(managed: Managed) -> None:
+    """``schedule_spider_with_jobargs`` while the window is full: the number is used up, and the job waits with it."""
+    managers = managed.world.store.managers
+    managed.commit(
+        added=[Added(-1, job(1), unique=False), Added(-2, job(1), unique=False, seq=2)], picked=[Picked(-1, 1, job(1))]
+    )
+    assert managers.facts(managed.fence, 0).next_seq == 3
+    [waits] = managers.waiting_jobs(managed.id, JobState.QUEUED)
+    assert waits.seq == 2
+    at = managed.world.clock.forward(30)
+    managed.commit(picked=[Picked(waits.item_id, 2, waits.job)])
+    assert managers.facts(managed.fence, 0).last_pick == at.timestamp()
+    managed.check_counters()
+
+
+def test_jobs_as_scrapy_cloud_has_them(managed: Managed) -> None:
+    world, managers = managed.world, managed.world.store.managers
+    wanted = [job(1, units=2, project_id="7"), job(2), job(3, spider="other"), job(4)]
+    managed.commit(added=[Added(-n, one) for n, one in enumerate(wanted, 1)])
+    managed.pick(4, JobState.QUEUED)
+    [one, *_] = managers.starting_jobs(managed.fence)
+    before = managers.job_metadata(managed.id, one.key)
+    assert before is not None
+    assert (before["state"], before["key"], before["spider_args"]) == ("pending", one.key, {"n": "1"})
+    runs = managed.begin()
+    for fence in runs[:3]:
+        world.clock.forward(10)
+        world.finish(fence)
+    told = managers.job_metadata(managed.id, one.key)
+    assert told == managers.job_metadata(managed.id, str(runs[0].run_id))
+    assert told is not None
+    assert (told["state"], told["close_reason"], told["units"], told["project_id"]) == ("finished", "finished", 2, "7")
+    assert (told["key"], told["items"], told["scrapystats"]["item_scraped_count"]) == (str(runs[0].run_id), 5, 5)
+    stranger = world.run("stranger")
+    assert (managers.job_metadata(managed.id, "stranger") or {})["key"] == str(stranger.run_id)
+    for key in ("", "0", "99999", "x" * 500, f"manager/{managed.id}/9", f"manager/{managed.id}/1.r", "9" * 30):
+        assert managers.job_metadata(managed.id, key) is None
+    ended = [str(fence.run_id) for fence in reversed(runs[:3])]
+    found, after = managers.owned_jobs(managed.id, ["finished"])
+    assert ([one["key"] for one in found], after) == (ended, None)
+    keys, after = list[str](), None
+    while True:
+        found, after = managers.owned_jobs(managed.id, ["finished", "running", "pending"], after=after, limit=1)
+        keys += [one["key"] for one in found]
+        if after is None:
+            break
+    assert keys == [str(runs[3].run_id), *ended]
+    assert [one["key"] for one in managers.owned_jobs(managed.id, ["finished"], spider="other")[0]] == ended[:1]
+    assert [one["key"] for one in managers.owned_jobs(managed.id, ["finished"], project_id="7")[0]] == ended[2:]
+    other = Managed.begun(world, replace(NEW, flow_id="flow-2"), Owner("manager/shops/flow-2", "chain-x"))
+    assert managers.owned_jobs(other.id, ["finished"])[0] == []
+    assert len(managers.owned_jobs(other.id, ["finished"], all_flows=True)[0]) == 3
+    for odd in ("live", "ended:x:1", "live:x", "odd:1"):
+        with pytest.raises(InvalidRequest, match="after"):
+            managers.owned_jobs(managed.id, ["finished"], after=odd)
+    with pytest.raises(InvalidRequest, match="state"):
+        managers.owned_jobs(managed.id, ["odd"])
 
 
 # --- from outside
@@ -364,7 +436,7 @@ def test_what_a_class_says_of_itself_is_kept(managed: Managed) -> None:
 @pytest.mark.parametrize("what", ["pause", "cap", "stop"])
 def test_what_a_person_said_meanwhile_keeps_picks_back(managed: Managed, what: str) -> None:
     managers = managed.world.store.managers
-    managers.add_page(managed.fence, page([1, 2]), True)
+    managers.add_page(managed.fence, page([1, 2], exhausted=True))
     waiting = managers.waiting_jobs(managed.id, JobState.BUFFERED)
     if what == "pause":
         assert managers.steer_manager(managed.id, paused=True).paused
@@ -384,7 +456,7 @@ def test_what_a_person_said_meanwhile_keeps_picks_back(managed: Managed, what: s
 
 def test_jobs_from_outside_come_once_for_each_key(managed: Managed) -> None:
     managers = managed.world.store.managers
-    managers.add_page(managed.fence, page([1]), False)
+    managers.add_page(managed.fence, page([1]))
     assert managers.add_jobs(managed.id, [job(1), job(2), job(2), job(3)], "page-1") == 2
     assert managers.add_jobs(managed.id, [job(1), job(2), job(2), job(3)], "page-1", seal=True) == 2
     assert not managed.row.sealed, "a repeat changes nothing"
@@ -423,7 +495,7 @@ def test_two_writers_at_once_make_every_job_once(managed: Managed) -> None:
 
 def test_a_stop_outlives_repeats_and_an_end_waits_for_the_runs(managed: Managed) -> None:
     world, managers = managed.world, managed.world.store.managers
-    managers.add_page(managed.fence, page([1, 2, 3]), True)
+    managers.add_page(managed.fence, page([1, 2, 3], exhausted=True))
     managed.pick(1)
     [fence] = managed.begin()
     managed.pick(1)  # no run yet
@@ -460,7 +532,7 @@ def test_a_stop_outlives_repeats_and_an_end_waits_for_the_runs(managed: Managed)
 
 def test_an_end_that_leaves_its_runs(managed: Managed) -> None:
     managers = managed.world.store.managers
-    managers.add_page(managed.fence, page([1, 2]), True)
+    managers.add_page(managed.fence, page([1, 2], exhausted=True))
     managed.pick(1)
     [fence] = managed.begin()
     managed.pick(1)
@@ -474,7 +546,7 @@ def test_an_end_that_leaves_its_runs(managed: Managed) -> None:
 
 def test_an_end_finds_the_run_of_a_job_that_nobody_had_noted(managed: Managed) -> None:
     world, managers = managed.world, managed.world.store.managers
-    managers.add_page(managed.fence, page([1]), True)
+    managers.add_page(managed.fence, page([1], exhausted=True))
     managed.pick(1)
     [one] = managers.starting_jobs(managed.fence)
     asked = request(parent=MINE.workflow_id)
@@ -504,7 +576,7 @@ def test_a_resume_may_be_asked_for_differently_but_a_fresh_one_never_resumes(man
 def test_events_tell_of_every_change_and_once_of_the_end(managed: Managed) -> None:
     world, managers = managed.world, managed.world.store.managers
     run = world.run("someone")
-    managers.add_page(managed.fence, page([1]), True)
+    managers.add_page(managed.fence, page([1], exhausted=True))
     managed.pick(1)
     managed.commit(waiting="full")
     managers.job_started(managed.fence, managers.starting_jobs(managed.fence)[0].item_id, None, "no")

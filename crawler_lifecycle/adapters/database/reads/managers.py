@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Collection
 
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import select
 
 from crawler_lifecycle.adapters.database.schema.manager_rows import (
-    RUN_FACTS,
     listed_job,
     listed_manager,
     live_row,
     waiting_row,
     whole_manager,
 )
-from crawler_lifecycle.adapters.database.schema.rows import Row, listed_run
-from crawler_lifecycle.adapters.database.schema.tables import manager, manager_item, run_history
-from crawler_lifecycle.adapters.database.writes.bulk import chunks
+from crawler_lifecycle.adapters.database.schema.rows import listed_run
+from crawler_lifecycle.adapters.database.schema.tables import manager, run_history
+from crawler_lifecycle.adapters.database.writes.manager_queries import HOLDING, LIVE_RUNS, in_states, known
 from crawler_lifecycle.adapters.database.writes.manager_unit import ManagerPart, check_manager_fence, read_manager
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.manager import JobState, Live, Waiting, manager_workflow_id
-from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports import RunRow
 from crawler_lifecycle.ports.store.managers import JobRow, ManagerFence, ManagerRow
-
-#: States of jobs that hold a slot.
-HOLDING = (JobState.STARTING.value, JobState.STARTED.value)
-LIVE_RUNS = [status.value for status in RunStatus if not status.terminal]
-BY_IDENTITY = "FORCE INDEX (uq_manager_item_manager_id_identity)"
-BY_STATE = "FORCE INDEX (ix_manager_item_manager_id_state_item_id)"
-BY_RUN = "FORCE INDEX (ix_manager_item_run_id)"
 
 
 class SqlManagerReads(ManagerPart):
@@ -108,31 +98,3 @@ class SqlManagerReads(ManagerPart):
             ids = sorted(run_id for page in pages for run_id in conn.execute(page).scalars())[:limit]
             query = select(run_history).where(r.run_id.in_(ids)).order_by(r.run_id)
             return [listed_run(run) for run in conn.execute(query).mappings()] if ids else []
-
-
-def known(conn: Connection, manager_id: int, identities: Iterable[str]) -> set[str]:
-    """Those of these identities that some job of the manager has."""
-    i = manager_item.c
-    found: set[str] = set()
-    for chunk in chunks(sorted(set(identities))):
-        query = select(i.identity).where(i.manager_id == manager_id, i.identity.in_(chunk))
-        found |= set(conn.execute(query.with_hint(manager_item, BY_IDENTITY, "mysql")).scalars())
-    return found
-
-
-def with_run(*conditions: Any) -> Select[Any]:
-    """Jobs with what is recorded of their runs, as far as they have one."""
-    r, i = run_history.c, manager_item.c
-    facts = [r[name].label(f"run_{name}") for name in RUN_FACTS]
-    joined = manager_item.outerjoin(run_history, r.run_id == i.run_id)
-    return select(manager_item, *facts).select_from(joined).where(*conditions)
-
-
-def in_states(conn: Connection, manager_id: int, states: Sequence[str], after_id: int, limit: int) -> list[Row]:
-    """A page of the jobs in these states, by id. Each state is read for itself, so that nothing is sorted."""
-    i, found = manager_item.c, list[Row]()
-    for state in states:
-        query = with_run(i.manager_id == manager_id, i.state == state, i.item_id > after_id)
-        query = query.order_by(i.item_id).limit(limit).with_hint(manager_item, BY_STATE, "mysql")
-        found += conn.execute(query).mappings().all()
-    return sorted(found, key=lambda row: int(row["item_id"]))[:limit]

@@ -16,23 +16,19 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     run_history,
     task_history,
     task_log,
-    task_stats,
 )
-from crawler_lifecycle.adapters.database.writes.bulk import CHUNK, chunks
+from crawler_lifecycle.adapters.database.writes.bulk import chunks
+from crawler_lifecycle.adapters.database.writes.manager_queries import run_statistics
 from crawler_lifecycle.adapters.database.writes.unit_of_work import (
     StorePart,
     count_tasks,
     current_tasks,
 )
-from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.audit import (
     RecordedTask,
 )
 from crawler_lifecycle.domain.task import TaskState, TaskStatus
 from crawler_lifecycle.ports import TaskCounts, TaskRow
-
-#: Names of statistics that are summed over the tasks of a run.
-NAMES_MAX = 1000
 
 
 class SqlTasks(StorePart):
@@ -92,25 +88,8 @@ class SqlTasks(StorePart):
 
     def statistics(self, run_id: int) -> dict[str, int | float]:
         """What another hand wrote into them counts for nothing."""
-        t, after = task_history.c, 0
-        total: dict[str, int | float] = {}
-        while True:
-            query = (
-                select(t.task_id, task_stats.c.stats)
-                .join_from(task_history, task_stats, task_stats.c.task_id == t.task_id)
-                .where(t.run_id == run_id, t.superseded_by.is_(None), t.task_id > after)
-                .order_by(t.task_id)
-                .limit(CHUNK)
-                .with_hint(task_history, "FORCE INDEX (ix_task_history_run_id_task_id)", "mysql")
-            )
-            rows = self._rows(query)
-            for row in rows:
-                for name, number in bounds.statistics(row["stats"]).items():
-                    if name in total or len(total) < NAMES_MAX:
-                        total[name] = total.get(name, 0) + number
-            if len(rows) < CHUNK:
-                return bounds.statistics(total)
-            after = rows[-1]["task_id"]
+        with self._db.reading() as conn:
+            return run_statistics(conn, run_id)
 
 
 def recorded() -> Select[Any]:

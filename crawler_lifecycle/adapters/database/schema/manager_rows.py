@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -15,13 +16,13 @@ from crawler_lifecycle.domain.manager import (
     JobState,
     Live,
     Waiting,
-    never_retried,
     run_request_id,
 )
 from crawler_lifecycle.domain.names import request_fingerprint
 from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.scrapy_cloud import job_metadata, never_retried, outcome_of
 from crawler_lifecycle.ports.store.managers import JobRow, ManagerCounts, ManagerRow, NewManager, PlanRow
-from crawler_lifecycle.ports.values import UnknownStatus
+from crawler_lifecycle.ports.values import RunRow, UnknownStatus
 
 from .columns import Broken, json_text
 from .row_validation import Fault, check, salvaged, unreadable
@@ -38,10 +39,7 @@ _SAME = tuple(
 )
 
 #: Columns of a run that say how a job's run stands; under names of their own beside the job's.
-RUN_FACTS = (
-    *("status", "outcome", "cause", "attempt", "multi", "items", "pages", "errors", "started_at", "ended_at"),
-    "created_at",
-)
+RUN_FACTS = ("status", "attempt", "started_at")
 
 
 # --- managers -----------------------------------------------------------------------------------------------------
@@ -148,49 +146,73 @@ def job_key(row: Row) -> str:
     return run_request_id(row["manager_id"], row["seq"], row["retry"])
 
 
-def ended_row(row: Row, task: Mapping[str, Any] | None) -> Ended:
-    """An end whose hooks are to run. ``task`` has outcome and exit code of the one task of a single-process run."""
-    live = live_row(row)
-    outcome, failed, exit_code = outcome_of(row, task), row["run_status"] != RunStatus.COMPLETED, None
-    if task is not None:
-        exit_code = task["exit_code"]
+@dataclass(frozen=True, slots=True)
+class ToldTask:
+    """What one task of a run says about its end."""
+
+    outcome: str | None
+    exit_code: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToldRun:
+    """What is on record of a job's run: its row, its tasks as far as they matter, and its crawlers' statistics."""
+
+    row: RunRow
+    tasks: Sequence[ToldTask] = ()
+    statistics: Mapping[str, float] = field(default_factory=dict)
+
+
+def ended_row(row: Row, told: ToldRun | None) -> Ended:
+    """An end whose hooks are to run."""
+    live, outcome = live_row(row), job_outcome(row, told)
+    exit_codes = [] if told is None else [task.exit_code for task in told.tasks]
     return Ended(
         live=live,
-        attempt=row["run_attempt"] or 1,
-        bad=failed,
+        attempt=1 if told is None else told.row.attempt,
+        bad=told is None or told.row.status != RunStatus.COMPLETED,
         outcome=outcome,
-        retryable=not never_retried(outcome, exit_code),
-        metadata=_metadata(row, live, outcome),
+        retryable=not never_retried(outcome, exit_codes),
+        metadata=metadata_of(row, told),
     )
 
 
-def outcome_of(row: Row, task: Mapping[str, Any] | None) -> str:
-    """Of a single-process run that of its task: the run's own is ``cancelled`` for every stop by a person."""
-    own = row["outcome"] if row["run_id"] is None else row["run_outcome"]
-    said = task["outcome"] if task is not None and not row["run_multi"] else None
-    return str(said or own or "failed")
+def job_outcome(row: Row, told: ToldRun | None) -> str:
+    """How the job's run ended; one whose run could not be begun has that in its own row."""
+    return str((row["outcome"] if told is None else outcome_of(told.row, told.tasks)) or "failed")
 
 
-def _metadata(row: Row, live: Live, outcome: str) -> dict[str, Any]:
-    """What Scrapy Cloud tells of a finished job, as far as rows know it."""
-    job = live.job
-    began, ended = row["run_started_at"], row["run_ended_at"]
+def metadata_of(row: Row | None, told: ToldRun | None) -> dict[str, Any]:
+    """A job as Scrapy Cloud has it. ``row`` is that of the manager's job, ``None`` for any other run."""
+    job = None if row is None or row["params"] is None else load_job(row)
+    if told is not None:
+        spider, units = (job.spider, job.units) if job is not None else (None, None)
+        found = job_metadata(told.row, told.tasks, told.statistics, spider=spider, units=units)
+        began, key = told.row.created_at, str(told.row.run_id)
+    else:
+        assert row is not None, "a run or a job"
+        found, began, key = _without_run(row, job), row["created_at"], job_key(row)
+    project = None if job is None else job.project_id
+    return {"key": key, **found, "project_id": project, "pending_time": int(began.timestamp() * 1000)}
+
+
+def _without_run(row: Row, job: Job | None) -> dict[str, Any]:
+    """A job whose run does not exist: not yet, or never."""
+    given = job or Job("")
+    over = row["error"] is not None
+    nothing = ("running_time", "finished_time", "items", "pages", "errors", "run_id")
     return {
-        "state": "finished",
-        "close_reason": outcome,
-        "spider": job.spider,
-        "spider_args": dict(job.spider_args),
-        "job_settings": dict(job.job_settings),
-        "tags": list(job.tags),
-        "units": job.units,
-        "running_time": began.timestamp() * 1000 if began is not None else None,
-        "finished_time": ended.timestamp() * 1000 if ended is not None else None,
-        "items": row["run_items"],
-        "pages": row["run_pages"],
-        "errors": row["run_errors"],
-        "run_id": row["run_id"],
-        "attempt": row["run_attempt"],
-        "cause": row["run_cause"] if row["run_id"] is not None else row["error"],
+        "state": "finished" if over else "pending",
+        "close_reason": row["outcome"],
+        "spider": given.spider,
+        "spider_args": dict(given.spider_args),
+        "job_settings": dict(given.job_settings),
+        "tags": list(given.tags),
+        "units": given.units,
+        "scrapystats": {},
+        "attempt": 1,
+        "cause": row["error"],
+        **dict.fromkeys(nothing),
     }
 
 

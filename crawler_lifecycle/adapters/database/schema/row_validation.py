@@ -32,7 +32,7 @@ _SHOWN_MAX = 80
 _COUNTED = frozenset({"pages", "items", "errors", "bytes", "peak_memory", "quiet_ms"})
 _DOCUMENTS = frozenset(c.name for table in metadata.sorted_tables for c in table.c if isinstance(c.type, JSON))
 #: Documents that are lists; all others are objects.
-_LISTS = frozenset({("manager", "tags"), ("manager", "former_owners"), ("plan", "options")})
+_LISTS = frozenset({("manager", "tags"), ("manager", "flow_tags"), ("manager", "former_owners"), ("plan", "options")})
 _LEAST = {
     **{"attempt": 1, "task_index": 0, "tries": 0, "generation": 0, "position": 0, "next_seq": 1, "seq": 1, "retry": 0},
     **dict.fromkeys(_COUNTED, 0),

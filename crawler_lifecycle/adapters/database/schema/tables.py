@@ -123,6 +123,7 @@ run_history = Table(
     Index(None, "flow_id", "status", "run_id"),
     Index(None, "parent", "run_id"),
     Index(None, "parent", "status", "run_id"),
+    Index(None, "parent", "ended_at", "run_id"),
     # Runs of a manager that were resumed are few among all of them.
     Index(None, "parent", "attempt", "run_id"),
     Index(None, "created_at"),
@@ -425,6 +426,8 @@ manager = Table(
     Column("fingerprint", String(100)),
     Column("position", BigInteger, nullable=False),
     Column("exhausted", Boolean, nullable=False),
+    Column("source_error", _Long),
+    Column("last_pick_at", UtcTime),
     # Whether its class wants no further cycle.
     Column("is_over", Boolean, nullable=False),
     Column("sealed", Boolean, nullable=False),
@@ -441,6 +444,7 @@ manager = Table(
     Column("state", _Json, nullable=False),
     Column("stats", _Json, nullable=False),
     Column("tags", _Json, nullable=False),
+    Column("flow_tags", _Json, nullable=False),
     Column("close_reason", Words(200)),
     Column("waiting_for", _Long),
     Column("error", _Long),

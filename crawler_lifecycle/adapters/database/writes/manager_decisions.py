@@ -10,12 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, func, or_, select, update
+from sqlalchemy import and_, bindparam, func, or_, select, update
 
-from crawler_lifecycle.adapters.database.reads.managers import BY_STATE, HOLDING, SqlManagerReads, known, with_run
-from crawler_lifecycle.adapters.database.schema.manager_rows import dump_job, ended_row, outcome_of
+from crawler_lifecycle.adapters.database.schema.manager_rows import dump_job, ended_row, job_outcome
 from crawler_lifecycle.adapters.database.schema.rows import Row
-from crawler_lifecycle.adapters.database.schema.tables import manager_item, run_history, task_history
+from crawler_lifecycle.adapters.database.schema.tables import manager_item, run_history
 from crawler_lifecycle.domain.errors import InvalidRequest, Overtaken
 from crawler_lifecycle.domain.manager import Added, Decision, Facts, Hooked, JobState, Picked
 from crawler_lifecycle.domain.run import RunStatus
@@ -24,7 +23,8 @@ from crawler_lifecycle.ports.store.managers import Committed, ManagerFence
 from .bulk import chunks
 from .bulk_insert import insert_mappings
 from .manager_items import item_row, moment
-from .manager_unit import ManagerUnit
+from .manager_queries import BY_STATE, HOLDING, known, runs_of, with_run
+from .manager_unit import ManagerPart, ManagerUnit
 
 _OVER = [status.value for status in RunStatus if status.terminal]
 _WAITING = (JobState.BUFFERED, JobState.DELAYED, JobState.QUEUED)
@@ -32,7 +32,7 @@ _BY_NUMBER = "FORCE INDEX (uq_manager_item_manager_id_seq_retry)"
 _RESUMED = "FORCE INDEX (ix_run_history_parent_attempt_run_id)"
 
 
-class SqlDecisions(SqlManagerReads):
+class SqlDecisions(ManagerPart):
     """The part of ``ManagerStore`` between the beginning of a cycle and its end."""
 
     def facts(self, fence: ManagerFence, ends: int) -> Facts:
@@ -43,7 +43,7 @@ class SqlDecisions(SqlManagerReads):
             row, i = unit.row, manager_item.c
             found = _ended(unit, ends + 1)
             ended, more = found[:ends], len(found) > ends
-            tasks = _only_tasks(unit.conn, ended)
+            told = runs_of(unit.conn, ended)
             gone = {one["item_id"] for one in ended}
             live = [one for one in _in(unit, HOLDING, i.item_id, i.spider, i.cap_key) if one.item_id not in gone]
             delayed = _in(unit, [JobState.DELAYED.value], i.spider) if row["jobs_delayed"] else []
@@ -52,7 +52,7 @@ class SqlDecisions(SqlManagerReads):
                 attempt=row["attempt"],
                 now=unit.now.timestamp(),
                 next_seq=row["next_seq"],
-                ended=[ended_row(one, tasks.get(one["run_id"])) for one in ended],
+                ended=[ended_row(one, told.get(one["run_id"])) for one in ended],
                 live=len(live),
                 live_by_spider=dict(Counter(one.spider for one in live)),
                 live_by_key=dict(Counter(one.cap_key for one in live if one.cap_key is not None)),
@@ -61,6 +61,9 @@ class SqlDecisions(SqlManagerReads):
                 queued=row["jobs_queued"],
                 buffered=row["jobs_buffered"],
                 exhausted=row["exhausted"],
+                sealed=row["sealed"],
+                source_error=row["source_error"],
+                last_pick=row["last_pick_at"].timestamp() if row["last_pick_at"] is not None else None,
                 cap=row["cap"],
                 paused=row["paused"],
                 more_ended=more,
@@ -75,17 +78,16 @@ class SqlDecisions(SqlManagerReads):
         """
         with self._manager(fence.manager_id, fence) as unit:
             _hook(unit, decision.hooked)
+            rows = _rows_of(unit, [pick.item_id for pick in decision.picked if pick.item_id >= 0])
+            numbers = _numbered(unit, decision.added, rows, decision.picked)
             picked, dropped = _allowed(unit, decision.picked)
-            rows = _rows_of(unit, [pick.item_id for pick in picked if pick.item_id >= 0])
-            _number(unit, decision.added, rows, picked)
             fell = _add(unit, decision.added, {pick.item_id: pick for pick in picked if pick.item_id < 0})
             _delay(unit, decision.delayed)
             _pick(unit, rows, picked)
+            used = numbers & {*(pick.seq for pick in picked), *(one.seq for one in decision.added)}
+            unit.set(next_seq=max(used, default=unit.row["next_seq"] - 1) + 1)
+            _say(unit, decision)
             row = unit.row
-            new = {"stats": decision.stats, "close_reason": decision.close_reason, "waiting_for": decision.waiting}
-            unit.set(tags=sorted({*row["tags"], *decision.tags}), is_over=row["is_over"] or decision.over, **new)
-            if decision.state is not None:
-                unit.set(state=decision.state)
             return Committed(row["jobs_starting"], unit.live, dropped + fell)
 
 
@@ -126,17 +128,6 @@ def _ended(unit: ManagerUnit, limit: int) -> Sequence[Row]:
     return unit.conn.execute(query.with_hint(manager_item, BY_STATE, "mysql")).mappings().all()
 
 
-def _only_tasks(conn: Connection, rows: Sequence[Row]) -> dict[int, Mapping[str, Any]]:
-    """Outcome and exit code of the one task of each of these jobs' runs that is a single process."""
-    t = task_history.c
-    found: dict[int, Mapping[str, Any]] = {}
-    for chunk in chunks([row["run_id"] for row in rows if row["run_id"] is not None and not row["run_multi"]]):
-        query = select(t.run_id, t.outcome, t.exit_code).where(t.run_id.in_(chunk), t.superseded_by.is_(None))
-        query = query.with_hint(task_history, "FORCE INDEX (ix_task_history_current)", "mysql")
-        found |= {row["run_id"]: dict(row) for row in conn.execute(query).mappings()}
-    return found
-
-
 # --- decisions ----------------------------------------------------------------------------------------------------
 
 
@@ -159,10 +150,22 @@ def _overtaken(unit: ManagerUnit, what: str) -> Overtaken:
     return Overtaken(f"Manager {unit.manager_id}: {what} since the facts were read; the next cycle decides anew")
 
 
+def _say(unit: ManagerUnit, decision: Decision) -> None:
+    """What the class says of itself."""
+    row = unit.row
+    flow_tags = list(dict.fromkeys([*row["flow_tags"], *decision.flow_tags]))
+    unit.set(flow_tags=flow_tags, tags=sorted({*row["tags"], *flow_tags}), stats=decision.stats)
+    unit.set(close_reason=decision.close_reason, waiting_for=decision.waiting)
+    if decision.state is not None:
+        unit.set(state=decision.state)
+    if decision.over:
+        unit.set(is_over=True, error=decision.error)
+
+
 def _hook(unit: ManagerUnit, hooked: Sequence[Hooked]) -> None:
     """The hooks of these ends ran: each once for an attempt of its run."""
     rows = _rows_of(unit, [one.item_id for one in hooked])
-    tasks = _only_tasks(unit.conn, list(rows.values()))
+    told = runs_of(unit.conn, list(rows.values()))
     alike: dict[tuple[int, str, JobState], list[int]] = defaultdict(list)
     for one in hooked:
         row = rows[one.item_id]
@@ -173,7 +176,7 @@ def _hook(unit: ManagerUnit, hooked: Sequence[Hooked]) -> None:
             raise InvalidRequest(f"attempt: {one.attempt} of job {one.item_id} has not ended")
         # A run that was resumed meanwhile keeps its slot, and its next end has hooks of its own.
         state = JobState.STARTED if one.attempt < attempt or live else JobState.ENDED
-        alike[one.attempt, outcome_of(row, tasks.get(row["run_id"])), state].append(one.item_id)
+        alike[one.attempt, job_outcome(row, told.get(row["run_id"])), state].append(one.item_id)
     for (attempt, outcome, state), item_ids in alike.items():
         values = {"handled_attempt": attempt, "outcome": outcome, "state": state.value, "updated_at": unit.now}
         for ids in chunks(item_ids):
@@ -197,17 +200,22 @@ def _allowed(unit: ManagerUnit, picked: Sequence[Picked]) -> tuple[Sequence[Pick
     return picked[:room], len(picked) - room
 
 
-def _number(unit: ManagerUnit, added: Sequence[Added], rows: Mapping[int, Row], picked: Sequence[Picked]) -> None:
-    """Check the numbers of all picks, in their order: a job keeps its own, and one that has none gets the next."""
-    own = {one.ref: one.seq for one in added} | {item_id: row["seq"] for item_id, row in rows.items()}
+def _numbered(unit: ManagerUnit, added: Sequence[Added], rows: Mapping[int, Row], picked: Sequence[Picked]) -> set[int]:
+    """The new numbers of the decision: they go on from the last one without a gap, and a job keeps the one it has."""
+    following, own = unit.row["next_seq"], {one.ref: one.seq for one in added}
+    own |= {item_id: row["seq"] for item_id, row in rows.items()}
     if len({pick.item_id for pick in picked}) != len(picked) or any(pick.item_id not in own for pick in picked):
         raise InvalidRequest(f"item_id: manager {unit.manager_id} has a pick of nothing, or of the same job again")
     for pick in picked:
-        expected = unit.row["next_seq"] if own[pick.item_id] is None else own[pick.item_id]
-        if pick.seq != expected:
-            raise _overtaken(unit, f"number {pick.seq} was given, or is not the next one ({expected})")
-        if own[pick.item_id] is None:
-            unit.count(next_seq=1)
+        if own[pick.item_id] not in (None, pick.seq):
+            raise InvalidRequest(f"seq: {pick.seq} is not the number of job {pick.item_id}; it has {own[pick.item_id]}")
+    new = [pick.seq for pick in picked if own[pick.item_id] is None]
+    new += [one.seq for one in added if one.seq is not None and one.retry == 0]
+    if new and min(new) < following:
+        raise _overtaken(unit, f"number {min(new)} was given")
+    if sorted(new) != list(range(following, following + len(new))):
+        raise InvalidRequest(f"seq: the numbers of new jobs go on from {following}, each once")
+    return set(new)
 
 
 def _add(unit: ManagerUnit, added: Sequence[Added], picks: Mapping[int, Picked]) -> int:
@@ -242,9 +250,9 @@ def _add(unit: ManagerUnit, added: Sequence[Added], picks: Mapping[int, Picked])
 
 
 def _check_added(unit: ManagerUnit, one: Added) -> None:
-    if one.retry < 0 or (one.seq is None) != (one.retry == 0) or (one.seq or 0) >= unit.row["next_seq"]:
-        text = f"seq: {one.seq} with retry {one.retry} is not allowed; a retry, and only that, keeps a number"
-        raise InvalidRequest(text)
+    known = one.seq is not None and 0 < one.seq < unit.row["next_seq"]
+    if one.retry < 0 or (one.retry > 0 and not known):
+        raise InvalidRequest(f"retry: {one.retry} of number {one.seq} is not allowed; no such number was given")
 
 
 def _numbers(unit: ManagerUnit, added: Sequence[Added]) -> set[tuple[int | None, int]]:
@@ -298,3 +306,5 @@ def _pick(unit: ManagerUnit, rows: Mapping[int, Row], picked: Sequence[Picked]) 
         })  # fmt: skip
     if values:
         unit.conn.execute(_PICK, values)
+    if picked:
+        unit.row["last_pick_at"] = unit.now

@@ -10,51 +10,53 @@ from typing import Any
 
 from sqlalchemy import insert, select, update
 
-from crawler_lifecycle.adapters.database.reads.managers import SqlManagerReads, known
 from crawler_lifecycle.adapters.database.schema.manager_rows import dump_job, jobs_hash
 from crawler_lifecycle.adapters.database.schema.tables import manager_addition, manager_item
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState
-from crawler_lifecycle.domain.manager import Job, JobState
+from crawler_lifecycle.domain.manager import Job, JobState, Page, SourceItem
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX
-from crawler_lifecycle.ports.store.managers import ManagerFence, PageAdded, SourceItem
+from crawler_lifecycle.ports.store.managers import ManagerFence, PageAdded
 
 from .bulk_insert import insert_mappings
-from .manager_unit import ManagerUnit
+from .manager_queries import known
+from .manager_unit import ManagerPart, ManagerUnit
 
 
-class SqlManagerItems(SqlManagerReads):
+class SqlManagerItems(ManagerPart):
     """The part of ``ManagerStore`` that adds jobs and begins them."""
 
-    def add_page(self, fence: ManagerFence, items: Sequence[SourceItem], exhausted: bool) -> PageAdded:
+    def add_page(self, fence: ManagerFence, page: Page) -> PageAdded:
         """Append yields of the source in one transaction: new identities become BUFFERED, known ones are counted,
-        errors become SKIPPED. The position becomes that of the last item. The same page again adds nothing.
+        errors become SKIPPED. Position, exhausted and error of the source become those of the page. The same page
+        again adds nothing.
 
         Raises ``InvalidRequest`` when positions are left out. A yield is counted once, in whichever pass of the source
         it is read again.
         """
         with self._manager(fence.manager_id, fence) as unit:
             row = unit.row
-            items = [item for item in items if item.position > row["position"]]
-            if [item.position for item in items] != list(range(row["position"] + 1, row["position"] + 1 + len(items))):
+            if page.position < row["position"]:  # of a try that came late
+                return PageAdded(0, 0, 0, row["jobs_buffered"])
+            items = [item for item in page.items if item.position > row["position"]]
+            if [item.position for item in items] != list(range(row["position"] + 1, page.position + 1)):
                 raise InvalidRequest(
                     f"items: the source of manager {unit.manager_id} is at position {row['position']}; the next page "
-                    "has to go on from there, and leave nothing out"
+                    f"has to go on from there to its own position {page.position}, and leave nothing out"
                 )
             added = _insert_new(unit, items)
-            last = row["position"] + len(items)
-            first_time = max(last - row["yields"], 0)  # positions that no pass had reached
-            duplicates = sum(
-                item.position not in added and item.error is None for item in items[len(items) - first_time :]
-            )
+            first_time = max(page.position - row["yields"], 0)  # positions that no pass had reached
+            again = items[len(items) - first_time :]
+            duplicates = sum(item.position not in added and item.error is None for item in again)
             skipped = sum(item.error is not None for item in items if item.position in added)
             new = len(added) - skipped
             unit.moved(None, JobState.BUFFERED, new)
             unit.moved(None, JobState.SKIPPED, skipped)
             unit.count(yields=first_time, duplicates=duplicates)
-            over = exhausted and not row["exhausted"]
-            unit.set(position=last, exhausted=exhausted)
             # A long source has thousands of pages: what became of them is told with the next cycle.
-            unit.changed = over or skipped > 0
+            unit.changed = False
+            unit.set(exhausted=page.exhausted, source_error=page.error)
+            unit.changed = unit.changed or skipped > 0
+            unit.row["position"] = page.position
             return PageAdded(new, len(items) - len(added), skipped, row["jobs_buffered"])
 
     def add_jobs(self, manager_id: int, jobs: Sequence[Job], request_key: str | None, *, seal: bool = False) -> int:

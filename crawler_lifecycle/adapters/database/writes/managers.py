@@ -10,7 +10,6 @@ from typing import Any
 from sqlalchemy import Connection, insert, select, update
 
 from crawler_lifecycle.adapters.database.engine import KeyTaken
-from crawler_lifecycle.adapters.database.reads.managers import LIVE_RUNS, in_states
 from crawler_lifecycle.adapters.database.schema.manager_rows import job_key, manager_hash, whole_manager
 from crawler_lifecycle.adapters.database.schema.rows import stop_of
 from crawler_lifecycle.adapters.database.schema.tables import (
@@ -37,6 +36,7 @@ from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, New
 from .bulk import chunks
 from .manager_decisions import SqlDecisions
 from .manager_items import SqlManagerItems
+from .manager_queries import LIVE_RUNS, in_states
 from .manager_unit import ManagerUnit, read_manager
 
 _FORMER_MAX = 20
@@ -52,7 +52,7 @@ _NO_STOP: dict[str, Any] = {
 
 
 class SqlManagers(SqlDecisions, SqlManagerItems):
-    """``ManagerStore``."""
+    """What changes managers, of ``ManagerStore``."""
 
     new_uid: Callable[[], str] = staticmethod(lambda: uuid.uuid4().hex)
     """Gives a new manager its uid; never the same again."""
@@ -135,7 +135,7 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
             _check_live(unit)
             unit.set(generation=unit.row["generation"] + 1, fingerprint=fingerprint)
             if restart:
-                unit.set(position=0, exhausted=False)
+                unit.set(position=0, exhausted=False, source_error=None)
             unit.set(started_at=unit.row["started_at"] or unit.now)
             unit.move(RunStatus.PROCESSING)
             return whole_manager(unit.row)
@@ -280,6 +280,7 @@ def _new_row(new: NewManager, now: datetime) -> dict[str, Any]:
         "state": {},
         "stats": {},
         "tags": _tags(new.tags),
+        "flow_tags": [],
         "created_at": now,
         "updated_at": now,
     }

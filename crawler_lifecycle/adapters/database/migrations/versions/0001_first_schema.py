@@ -125,6 +125,7 @@ def _runs() -> None:
     _index("ix_run_history_flow_id_status_run_id", "run_history", ["flow_id", "status", "run_id"])
     _index("ix_run_history_outcome_run_id", "run_history", ["outcome", "run_id"])
     _index("ix_run_history_parent_attempt_run_id", "run_history", ["parent", "attempt", "run_id"])
+    _index("ix_run_history_parent_ended_at_run_id", "run_history", ["parent", "ended_at", "run_id"])
     _index("ix_run_history_parent_run_id", "run_history", ["parent", "run_id"])
     _index("ix_run_history_parent_status_run_id", "run_history", ["parent", "status", "run_id"])
     _index("ix_run_history_overdue", "run_history", ["next_look_at", "status", "updated_at"])
@@ -414,6 +415,8 @@ def _managers() -> None:
         sa.Column("fingerprint", sa.String(100)),
         sa.Column("position", sa.BigInteger, nullable=False),
         sa.Column("exhausted", sa.Boolean, nullable=False),
+        sa.Column("source_error", _LONG),
+        sa.Column("last_pick_at", _TIME),
         sa.Column("is_over", sa.Boolean, nullable=False),
         sa.Column("sealed", sa.Boolean, nullable=False),
         sa.Column("next_seq", sa.BigInteger, nullable=False),
@@ -429,6 +432,7 @@ def _managers() -> None:
         sa.Column("state", _JSON, nullable=False),
         sa.Column("stats", _JSON, nullable=False),
         sa.Column("tags", _JSON, nullable=False),
+        sa.Column("flow_tags", _JSON, nullable=False),
         sa.Column("close_reason", sa.String(200)),
         sa.Column("waiting_for", _LONG),
         sa.Column("error", _LONG),
