@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from .bounds import Bound, check_number, refusal
 from .crawler import CrawlerDefinition
 from .errors import InvalidRequest
-from .manager import Job, run_request_id
+from .manager import FAILED_OUTCOMES, Job, run_request_id
 from .run import Resources, RunRequest, RunStatus, Trigger
 
 #: What a job may ask for.
@@ -26,6 +26,20 @@ COUNTER_NAMES = {
 _FINAL_OUTCOMES = ("cancelled", "deploy_failed")
 #: Exit codes by which a crawler says the same: a bad configuration, a fatal error.
 _FINAL_EXIT_CODES = (4, 17)
+#: Outcomes of our own by which a run is FAILED. A crawler that fails may add any word of its own.
+FAILED_HERE = frozenset(
+    (
+        *FAILED_OUTCOMES,
+        "lost",
+        "evicted",
+        "interrupted",
+        "timed_out",
+        "start_timeout",
+        "deploy_failed",
+        "banned",
+        "partial",
+    )
+)
 #: Crawlers that an error names.
 _NAMED_MAX = 5
 

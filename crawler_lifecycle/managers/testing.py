@@ -26,16 +26,12 @@ from crawler_lifecycle.domain.manager import (
     Waiting,
     run_request_id,
 )
-from crawler_lifecycle.domain.scrapy_cloud import never_retried
+from crawler_lifecycle.domain.scrapy_cloud import FAILED_HERE, never_retried
 
 from .base import BaseScript
 from .driver import Driver, identity_of
 from .platform import OwnedPage, OwnedQuery
 
-#: Outcomes with which a run is FAILED here, whatever the class's list says.
-_OUR_FAILURES = frozenset(
-    ("failed", "lost", "evicted", "interrupted", "timed_out", "start_timed_out", "stalled", "deploy_failed", "killed")
-)
 #: Epoch seconds at which every simulation begins.
 BEGINNING = 1_700_000_000.0
 _BUFFER = DELAYED_MAX
@@ -287,7 +283,7 @@ class Simulation:
         )
         self.record.scheduled.append(began)
         row.outcome = self._outcome(began)
-        row.bad = row.outcome in _OUR_FAILURES
+        row.bad = row.outcome in FAILED_HERE
         row.started_at = self.clock
         row.ends_at = self.clock + (self.seconds(began) if callable(self.seconds) else self.seconds)
 

@@ -10,8 +10,9 @@ import pytest
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.manager import FAILED_OUTCOMES, Job
-from crawler_lifecycle.domain.run import Resources, RunStatus
+from crawler_lifecycle.domain.run import Resources, RunStatus, StopIntent
 from crawler_lifecycle.domain.scrapy_cloud import (
+    FAILED_HERE,
     Cloud,
     is_bad,
     job_metadata,
@@ -20,7 +21,7 @@ from crawler_lifecycle.domain.scrapy_cloud import (
     run_request_of,
     state_of,
 )
-from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.domain.task import End, TaskStatus, read_end
 from crawler_lifecycle.ports import RunRow, TaskRow
 from crawler_lifecycle.settings import PlansSettings, Settings
 
@@ -127,6 +128,22 @@ def test_the_outcome_is_that_of_the_task_of_a_single_process_run() -> None:
 )
 def test_what_failed_here_is_bad_whatever_it_is_called(outcome: str) -> None:
     assert is_bad(run(RunStatus.FAILED, outcome), outcome, ())
+
+
+def test_every_outcome_of_ours_that_is_a_failure_is_known() -> None:
+    person, forced = StopIntent(NOW), StopIntent(NOW, force=True, escalated=True)
+    limits = [StopIntent(NOW, limit=limit) for limit in ("start_timeout", "timed_out", "cancelled (stalled)")]
+    ends = [
+        End(exit_code=code, signal=signal, reason=reason, disruption=moved, finish_reason=said)
+        for code in (None, 0, 1, 3, 4, 11, 13, 14, 15, 17, 18, 137, 143)
+        for signal in (None, 9)
+        for reason in (None, "OOMKilled", "Evicted", "DeadlineExceeded", "StartError", "PodFailed")
+        for moved in (None, "evicted", "interrupted")
+        for said in (None, "finished", "shutdown", "memusage_exceeded")
+    ]
+    found = {e.outcome for end in ends for stop in (None, person, forced, *limits)
+             if (e := read_end(end, stop)).status is not TaskStatus.SUCCEEDED}  # fmt: skip
+    assert found - {"finished"} | {"lost", "deploy_failed", "partial"} == FAILED_HERE
 
 
 def test_a_good_end_is_bad_where_the_class_says_so() -> None:

@@ -39,6 +39,8 @@ _FIRST = (
     "downloader/request_",
     "downloader/exception_",
     "retry/",
+    "scrapy-zyte-api/",
+    "zyte_api_proxy/",
     "scheduler/",
 )
 #: Bytes of JSON of them all, and characters of a name: what the runner takes (``contract.py``).
