@@ -58,12 +58,17 @@ def params_of_yield(given: object) -> dict[str, Any]:
     return {**params, "spider_args": {**spider_args, **_mapping("spider_args", params.get("spider_args"))}}
 
 
+def override_of(given: object) -> dict[str, Any]:
+    """A copy of an override that a class gave; ``None`` is an empty one."""
+    if given is not None and not isinstance(given, Mapping):
+        raise refusal("job_args_override", given, "give a dictionary with spider_args, tags, units …, or None")
+    return dict(given or {})
+
+
 def merged(override: Mapping[str, Any], spider: str | None, defaults: JobDefaults) -> Job:
     """The effective job of an override (S-31): arguments of the manager's options, then other keys of the override,
     then its ``spider_args``; settings of the options, then of the override; units of the override, else the options.
     """
-    if not isinstance(override, Mapping):
-        raise refusal("job_args_override", override, "give a dictionary with spider_args, tags, units …, or None")
     beside = {name: override[name] for name in override if name not in PARAMS and name != "spider"}
     spider_args = {**defaults.spider_args, **beside, **_mapping("spider_args", override.get("spider_args"))}
     settings = {**defaults.job_settings, **_mapping("job_settings", override.get("job_settings"))}

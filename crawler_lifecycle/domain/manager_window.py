@@ -9,7 +9,7 @@ is asked again in the next.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -131,10 +131,16 @@ class Window:
         self._now.added.append(added)
         return added
 
-    def carry(self, before: Window) -> None:
-        """Add what was added to a window that came before, with the numbers that it gave."""
+    def carry(self, before: Window, known: Collection[str]) -> None:
+        """Add what was added to a window that came before, with the numbers that it gave.
+
+        ``known``: identities of jobs that came meanwhile. What was scheduled under one of them is a job of its own.
+        """
         for added in before.added:
-            self.add(added)
+            if added.job.identity not in known:
+                self.add(added)
+            elif added.seq is not None:
+                self.add(replace(added, unique=False))
         self._now.next_seq = max(self._now.next_seq, before._now.next_seq)
 
     def number(self) -> int:

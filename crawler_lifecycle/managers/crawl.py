@@ -14,7 +14,15 @@ from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.manager import Added, Ended, Hooked, HookFailed, Job, JobState, Live, Waiting
 from crawler_lifecycle.domain.manager import jobseq as jobseq_tag
-from crawler_lifecycle.domain.manager_jobs import JobDefaults, jobseq_of, merged, params_of, retry_delay, retry_params
+from crawler_lifecycle.domain.manager_jobs import (
+    JobDefaults,
+    jobseq_of,
+    merged,
+    override_of,
+    params_of,
+    retry_delay,
+    retry_params,
+)
 from crawler_lifecycle.domain.manager_window import Later, Rules
 
 from .base import WorkFlowManager
@@ -86,7 +94,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
 
         It begins when the cycle is over, or queues when no slot is free.
         """
-        override: dict[str, Any] = dict(job_args_override or {})
+        override = override_of(job_args_override)
         settings = self.get_job_settings(override.get("job_settings"))
         return self._schedule(merged({**override, "job_settings": settings}, spider, self._defaults()))
 
@@ -96,7 +104,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
             return self._schedule(waiting.job)
         self._platform.entering("schedule_spider_with_jobargs", waiting.item_id)
         try:
-            return self.schedule_spider_with_jobargs(_override_of(waiting.job), waiting.job.spider)
+            return self.schedule_spider_with_jobargs(_params_for_hook(waiting.job), waiting.job.spider)
         except (Exception, SystemExit) as error:
             self._cycle.note(f"schedule_spider_with_jobargs of {_named(waiting.job)}: {where(error)}")
             return None
@@ -171,7 +179,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         self._cycle.window.ended(ended)
         name = "bad_outcome_hook" if bad else "finished_ok_hook"
         self._platform.entering(name, live.item_id)
-        no_coroutine(name, outcome(live.job.spider, ended.outcome, _override_of(live.job), live.key))
+        no_coroutine(name, outcome(live.job.spider, ended.outcome, _params_for_hook(live.job), live.key))
 
     def running_job_hook(self, jobkey: JobKey) -> None:
         """Override: a job that still lives, in each cycle."""
@@ -265,7 +273,7 @@ class GeneratorCrawlManager(CrawlManager):
 
         Tags that have a ``JOBSEQ=`` make it the next try of that job (S-57).
         """
-        override: dict[str, Any] = dict(job_args_override or {})
+        override = override_of(job_args_override)
         number = jobseq_of(tag for tag in override.get("tags") or [] if isinstance(tag, str))
         if number is None:
             self._add(merged(override, spider, self._defaults()))
@@ -445,7 +453,7 @@ def _cap_of(name: str, most: object) -> float | None:
     return most
 
 
-def _override_of(job: Job) -> JobParams:
+def _params_for_hook(job: Job) -> JobParams:
     """A job as hooks get it: a copy that shares nothing."""
     params = params_of(job)
     del params["spider"]

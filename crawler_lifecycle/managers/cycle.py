@@ -73,9 +73,10 @@ class Cycle:
         window = Window(facts, platform.waiting_jobs if platform is not None else lambda state, after, limit: [])
         return cls(facts, window, ends={ended.live.key: ended for ended in facts.ended}, begun=platform is not None)
 
-    def carry(self, before: Cycle) -> None:
-        """Take over what was done before the first cycle."""
-        self.window.carry(before.window)
+    def carry(self, before: Cycle, platform: Platform) -> None:
+        """Take over what was done before the first cycle; the source may have been read meanwhile."""
+        identities = {added.job.identity for added in before.window.added if added.unique}
+        self.window.carry(before.window, platform.known_identities(identities) if identities else ())
         self.flow_tags += before.flow_tags
         self.errors += before.errors
         self.coming |= before.coming

@@ -12,7 +12,7 @@ from typing import Any
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.manager import PAGE_BYTES, PAGE_ITEMS, Decision, Facts, Page, SourceItem
-from crawler_lifecycle.domain.manager_jobs import merged, params_of_yield
+from crawler_lifecycle.domain.manager_jobs import JobDefaults, merged, params_of_yield
 
 from .base import BaseLoopScript, BaseScript, WorkFlowManager, option_parser
 from .crawl import CrawlManager, GeneratorCrawlManager
@@ -66,6 +66,7 @@ class Driver:
         until, size = self._clock() + PAGE_S, 0
         items: list[SourceItem] = []
         try:
+            defaults = script._defaults()
             if self._source is None or after < self._read:
                 self._source, self._read = _source_of(script), 0
             while len(items) < PAGE_ITEMS and size < PAGE_BYTES and self._clock() < until:
@@ -76,7 +77,7 @@ class Driver:
                 self._read += 1
                 if self._read <= after:
                     continue
-                item = _item(script, self._read, given)
+                item = _item(self._read, given, defaults)
                 if item.error is not None and script.on_item_error == "stop":
                     return Page(items, self._read - 1, error=item.error)
                 items.append(item)
@@ -91,7 +92,7 @@ class Driver:
         script = self.script
         before, script._cycle = script._cycle, Cycle.of(facts, self._platform)
         if not before.begun:
-            script._cycle.carry(before)
+            script._cycle.carry(before, self._platform)
         limit = script.args.max_running_time
         if limit and facts.now - script._start.started_at > limit:
             return self._decided(over=True)
@@ -212,11 +213,10 @@ def _source_of(script: GeneratorCrawlManager) -> Iterator[Any]:
     return iter(source)
 
 
-def _item(script: GeneratorCrawlManager, position: int, given: object) -> SourceItem:
+def _item(position: int, given: object, defaults: JobDefaults) -> SourceItem:
     try:
         params = params_of_yield(given)
-        spider = params.pop("spider", None)
-        return SourceItem(position, merged(params, spider, script._defaults()))
+        return SourceItem(position, merged(params, params.pop("spider", None), defaults))
     except InvalidRequest as error:
         return SourceItem(position, None, f"position {position}: {error}")
 
