@@ -353,7 +353,7 @@ class WorkFlowManager(BaseLoopScript):
     #: Most live jobs, where ``--max-running-jobs`` says nothing.
     default_max_jobs: float = 1000
     flow_id_required = True
-    #: Whether jobs of every flow count as its own.
+    #: Whether jobs of every flow count as its own: each start is a resume then. Slots are those of its own flow.
     acquire_all_jobs = False
     #: Whether a resume leaves out jobs that have ended.
     dont_acquire_finished_jobs = False
@@ -364,7 +364,7 @@ class WorkFlowManager(BaseLoopScript):
         self.failed_outcomes: list[str] = list(self.base_failed_outcomes)
         self.is_resumed = False
         super().__init__()
-        self.is_resumed = self._start.resumed
+        self.is_resumed = self._start.resumed or self.acquire_all_jobs
 
     def add_argparser_options(self) -> None:
         super().add_argparser_options()

@@ -254,6 +254,11 @@ class GeneratorCrawlManager(CrawlManager):
     #: position, or ``fail``.
     on_code_change = "replay"
 
+    def __init__(self) -> None:
+        self._acquired: set[str] = set()
+        """Identities of jobs of other flows that count as its own."""
+        super().__init__()
+
     # --- the source --------------------------------------------------------------------------------------------------
 
     def set_parameters_gen(self) -> Iterable[Mapping[str, Any]]:
@@ -287,6 +292,18 @@ class GeneratorCrawlManager(CrawlManager):
             return False
         self._cycle.window.add(Added(0, job, **more))
         return True
+
+    def _known(self, job: Job) -> bool:
+        return job.identity in self._acquired or super()._known(job)
+
+    def resume_workflow(self) -> None:
+        """As of any manager; with ``acquire_all_jobs`` jobs of other flows are not run again (S-63)."""
+        super().resume_workflow()
+        if self.acquire_all_jobs:
+            states = ["running", "pending"] + ([] if self.dont_acquire_finished_jobs else ["finished"])
+            for job in self.get_owned_jobs(state=states):
+                if f"FLOW_ID={self.flow_id}" not in job["tags"]:
+                    self._acquired.add(Job(job["spider"], job["spider_args"]).identity)
 
     def add_delayed_jobs(self, params: FullJobParams) -> None:
         """Queue a job, as ``add_job`` does."""

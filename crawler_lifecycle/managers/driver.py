@@ -78,6 +78,8 @@ class Driver:
                 if self._read <= after:
                     continue
                 item = _item(self._read, given, defaults)
+                if item.job is not None and script._acquired and item.job.identity in script._acquired:
+                    continue
                 if item.error is not None and script.on_item_error == "stop":
                     return Page(items, self._read - 1, error=item.error)
                 items.append(item)

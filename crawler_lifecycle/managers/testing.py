@@ -124,7 +124,10 @@ class Simulation:
         seconds: float | Callable[[Scheduled], float] = 60.0,
         stats: Mapping[str, float] | None = None,
         tags: Sequence[str] = (),
+        others: Sequence[Mapping[str, Any]] = (),
     ) -> None:
+        self.others = others
+        """Jobs of managers of this name in other flows, as ``JobDict`` has them."""
         self.cls, self.outcomes, self.seconds, self.job_stats = cls, outcomes, seconds, dict(stats or {})
         name, flow_id = identity_of(cls, list(argv), list(tags))
         flow_id = flow_id or ("simulated" if cls.flow_id_required else "")
@@ -390,6 +393,7 @@ class _Memory:
 
     def owned_jobs(self, query: OwnedQuery) -> OwnedPage:
         jobs = [one for one in map(self._of.job_dict, self._of.rows) if one["key"] and one["state"] in query.states]
+        jobs += [dict(one) for one in self._of.others if query.all_flows and one["state"] in query.states]
         if query.spider is not None:
             jobs = [one for one in jobs if one["spider"] == query.spider]
         if query.project_id is not None:
