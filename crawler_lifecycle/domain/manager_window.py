@@ -273,8 +273,9 @@ class Window:
         """Seconds until the next cycle at the latest, as far as the window knows."""
         if self.facts.more_ended or len(self._now.picked) >= CYCLE_PICKS:
             return 0.0
-        if self.free(cap) >= 1 and not self.facts.exhausted and not self.delayed_full:
-            return 0.0  # the source is to be read
+        went_on = bool(self._now.picked or self.delayed)
+        if went_on and self.free(cap) >= 1 and not self.facts.exhausted and not self.delayed_full:
+            return 0.0  # more of the source may fill the free slots
         return None if self.due_at is None else max(0.0, self.due_at - self.facts.now)
 
     def sentence(self, cap: float) -> str | None:

@@ -219,8 +219,11 @@ def test_a_person_s_cap_goes_before_that_of_the_class_and_a_pause_before_both() 
 
 def test_the_next_cycle_comes_when_there_is_something_to_do() -> None:
     assert _window(_facts(more_ended=True)).again_s(1) == 0
-    assert _window(_facts(exhausted=False)).again_s(1) == 0, "the source is to be read"
-    assert _window(_facts(exhausted=False, live=1)).again_s(1) is None
+    reading = _window(_facts(exhausted=False, buffered=1), buffered=[Waiting(1, job())])
+    assert reading.again_s(2) is None, "nothing went on, so it must not spin"
+    assert (reading.reserve(Rules(2, may_start=lambda one: False)), reading.delayed) == (None, [1])
+    assert reading.again_s(2) == 0, "more of the source may fill the slot"
+    assert reading.again_s(0) is None
     window = _window(_facts(queued=2), queued=[Waiting(1, job(), not_before=NOW + n) for n in (9, 4)])
     assert window.reserve(Rules(5)) is None
     assert window.again_s(5) == 4
