@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "observability": {"domain", "settings"},
     "web": {"domain", "observability"},
     "adapters": {"domain", "ports", "cloudevents", "runner", "background"},
-    "fakes": {"domain", "ports", "cloudevents"},
+    "fakes": {"domain", "ports", "cloudevents", "managers"},
     "workflows": {"domain", "ports", "activities"},
     "temporal": {"domain", "ports", "activities", "workflows", "observability", "background"},
     "compose": {"domain", "ports", "activities", "adapters", "workflows", "settings"},

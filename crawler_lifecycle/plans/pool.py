@@ -157,13 +157,13 @@ class Hosts:
             }
 
     def close(self) -> None:
-        """End all of them; those at work are killed."""
+        """End all of them. Calls under way end as those of a process that was killed."""
         with self._changed:
             self._over = True
             idle, taken = list(self._idle.values()), [host for host in self._taken.values() if host is not None]
             self._idle.clear()
         for host in taken:
-            host.process.kill()
+            host.process.strike()
         for host in idle:
             host.process.kill()
 

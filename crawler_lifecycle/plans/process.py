@@ -153,14 +153,20 @@ class HostProcess:
         while self.lives() and time.monotonic() < until:
             time.sleep(0.005)
 
-    def kill(self) -> str:
-        """SIGKILL to its whole group; how it ended, as words. Again: the same words."""
+    def strike(self) -> None:
+        """SIGKILL to its whole group, from any thread. A call under way ends by that; ``kill`` is still needed."""
         with self._ending:
             if self._gone is None:
-                killed = self.lives()
-                # Before it is waited for: until then its number, and so that of the group, cannot be another's.
+                # It was not waited for yet, so its number, and with it that of the group, cannot be another's.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self.pid, signal.SIGKILL)
+
+    def kill(self) -> str:
+        """The same, and nothing is left of it; how it ended, as words. While no call is under way in another thread."""
+        killed = self.lives()
+        self.strike()
+        with self._ending:
+            if self._gone is None:
                 code = self._process.wait()
                 os.close(self._in)
                 os.close(self._out)
