@@ -30,6 +30,7 @@ from crawler_lifecycle.domain.manager import (
     SourceItem,
     Start,
 )
+from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.scrapy_cloud import Cloud
 from crawler_lifecycle.ports import Catalogue, PlanFailed, PlanHost, PlanHosts
 from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, ManagerStore
@@ -80,6 +81,8 @@ class CycleAnswer:
 
 #: How often hooks of one end, a cycle, or the making of the object are tried before they are given up.
 TRIES = 3
+#: What is said of hooks that are called no more.
+GIVEN_UP = f"given up after {TRIES} tries"
 #: Seconds until the next try, by the number of the ones before; afterwards the last figure.
 AGAIN_S = (1.0, 5.0, 60.0)
 #: Seconds for which pages of a source are read in one cycle; the page that is begun then is read to its end.
@@ -229,7 +232,8 @@ class _Cycle:
         if changed and host.on_code_change == "fail":
             cure = "start it under another flow id, bring the former code back, or let on_code_change be replay"
             raise PlanFailed(f"{row.plan}: its code has changed, and on_code_change is fail; {cure}", for_good=True)
-        goes_on = host.on_code_change == "continue" if changed else row.exhausted
+        first = row.status is RunStatus.INITIALIZING  # of this attempt: a resume reads the source again
+        goes_on = host.on_code_change == "continue" if changed else row.exhausted and not first
         new = self._managers.new_generation(self._fence, host.fingerprint, not goes_on)
         self._fence = replace(self._fence, generation=new.generation)
         start = Start(
@@ -323,16 +327,17 @@ class _Cycle:
     def _told(self, decision: Decision, again_s: float | None) -> tuple[str | None, float | None]:
         """Write down what went wrong; what of it the workflow is told, and the seconds to the next cycle."""
         trouble, error = self._trouble, decision.error
-        worked_again, trouble.tries = trouble.tries > 0, 0
+        trouble.tries = 0
         for hooked in decision.hooked:
             trouble.hooks.pop((hooked.item_id, hooked.attempt), None)
         for failure in decision.failed:
             tries = trouble.hook_failed(failure.item_id, failure.attempt)
-            what = f"tried {tries} of {TRIES} times" if tries < TRIES else f"given up after {TRIES} tries"
-            error = f"{failure.error} ({what})"
-            wanted_s = AGAIN_S[min(tries, len(AGAIN_S)) - 1] if tries < TRIES else 0.0
+            error = f"{failure.error} ({GIVEN_UP if tries >= TRIES else f'tried {tries} of {TRIES} times'})"
+            wanted_s = AGAIN_S[tries - 1] if tries < TRIES else 0.0
             again_s = wanted_s if again_s is None else min(again_s, wanted_s)
-        if decision.failed or (worked_again and error is None and not decision.over):
+        known = self._row.error
+        # That hooks were given up stays to be seen; everything else is over when a cycle had no error.
+        if not decision.over and error != known and (error or GIVEN_UP not in (known or "")):
             self._managers.note_error(self._fence, error, decision.waiting)
         return error, again_s
 
