@@ -152,8 +152,8 @@ class _Cycle:
         self._trouble = owner.troubles.setdefault((row.manager_id, fence.attempt), Trouble())
         self._ended: set[int] = set()
         """Jobs whose end this cycle handles."""
-        self._unfinished = False
-        """Whether there was no time to read all that is wanted of the source."""
+        self._unfinished, self._gave_up = False, False
+        """Whether there was no time to read all that is wanted of the source; whether hooks are not called any more."""
 
     def run(self, host: PlanHost) -> CycleAnswer:
         """Read, ask, commit. Raises ``PlanFailed``."""
@@ -322,11 +322,13 @@ class _Cycle:
             replace(end, given_up=tries.get((end.live.item_id, end.attempt), 0) >= TRIES) if tries else end
             for end in facts.ended
         ]
+        self._gave_up = any(end.given_up for end in ended)
         return replace(facts, ended=ended)
 
     def _told(self, decision: Decision, again_s: float | None) -> tuple[str | None, float | None]:
         """Write down what went wrong; what of it the workflow is told, and the seconds to the next cycle."""
-        trouble, error = self._trouble, decision.error
+        trouble, known = self._trouble, self._row.error or ""
+        error = known if self._gave_up and GIVEN_UP in known else decision.error
         trouble.tries = 0
         for hooked in decision.hooked:
             trouble.hooks.pop((hooked.item_id, hooked.attempt), None)
@@ -335,9 +337,8 @@ class _Cycle:
             error = f"{failure.error} ({GIVEN_UP if tries >= TRIES else f'tried {tries} of {TRIES} times'})"
             wanted_s = AGAIN_S[tries - 1] if tries < TRIES else 0.0
             again_s = wanted_s if again_s is None else min(again_s, wanted_s)
-        known = self._row.error
         # That hooks were given up stays to be seen; everything else is over when a cycle had no error.
-        if not decision.over and error != known and (error or GIVEN_UP not in (known or "")):
+        if not decision.over and (error or "") != known and (error or GIVEN_UP not in known):
             self._managers.note_error(self._fence, error, decision.waiting)
         return error, again_s
 

@@ -124,7 +124,7 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
             ended = unit.status.terminal
             unit.set(**mine, former_owners=former, attempt=row["attempt"] + 1, is_over=False, error=None)
             if ended:
-                again = {"outcome": None, "cause": None, "ended_at": None, "close_reason": None, "waiting_for": None}
+                again = dict.fromkeys(("outcome", "cause", "started_at", "ended_at", "close_reason", "waiting_for"))
                 unit.set(status=RunStatus.INITIALIZING.value, paused=False, sealed=False, **again, **_NO_STOP)
             return whole_manager(row)
 
