@@ -14,6 +14,7 @@ from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.activities.deployment import DeploymentActivities
 from crawler_lifecycle.activities.initiation import InitiationActivities
+from crawler_lifecycle.activities.managing import ManagingActivities
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
 from crawler_lifecycle.activities.shared import activities_in
 from crawler_lifecycle.adapters.archive import open_archive, open_bundles
@@ -31,6 +32,7 @@ from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import AuditRules
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.scrapy_cloud import Cloud
 from crawler_lifecycle.ports import (
     Catalogue,
     Cluster,
@@ -52,6 +54,7 @@ from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.workflows.audit import CrawlAuditWorkflow
 from crawler_lifecycle.workflows.exports import RunExportWorkflow
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
+from crawler_lifecycle.workflows.manager import CrawlManagerWorkflow
 from crawler_lifecycle.workflows.policies import POLICIES
 
 if TYPE_CHECKING:
@@ -60,7 +63,7 @@ if TYPE_CHECKING:
     from crawler_lifecycle.adapters.kubernetes.files.sources import TaskFiles
 
 #: What the role ``workflows`` executes.
-WORKFLOWS: tuple[type, ...] = (CrawlerLifecycleWorkflow, RunExportWorkflow, CrawlAuditWorkflow)
+WORKFLOWS: tuple[type, ...] = (CrawlerLifecycleWorkflow, RunExportWorkflow, CrawlAuditWorkflow, CrawlManagerWorkflow)
 
 #: A worker's role -> the task queue it serves.
 ROLES: dict[str, str] = {
@@ -77,7 +80,8 @@ OBSERVER = "observer"
 #: Roles whose activities ask the cluster. The others get no client of it, and in ``deploy/`` no token.
 ASKING = frozenset({"cluster", "control", "audit"})
 
-#: What runs on the control queue besides its own activities: looks and the verdict, between a stop and its proof.
+#: What runs on the control queue besides its own activities: looks and the verdict, between a stop and its proof; and
+#: of a manager what reads that it is to be stopped, and ends it.
 ON_CONTROL_TOO = (
     "get_active_running_tasks",
     "get_history_statuses_to_sync",
@@ -86,6 +90,8 @@ ON_CONTROL_TOO = (
     "sync_statuses",
     "count_alive_tasks",
     "update_run_status",
+    "open_manager",
+    "end_manager",
 )
 
 
@@ -102,6 +108,7 @@ class Parts:
     archive: FileArchive
     directory: WorkflowDirectory
     audit: AuditRules = field(default_factory=AuditRules)
+    cloud: Cloud = field(default_factory=Cloud)
 
 
 def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> Parts:
@@ -119,6 +126,7 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
         archive=build_archive(settings),
         directory=directory,
         audit=AuditRules(settings.audit.grace_s, settings.audit.orphan_grace_s, settings.audit.start_grace_s),
+        cloud=settings.plans.cloud(),
     )
 
 
@@ -349,6 +357,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
             p.notifier,
         ),
         build_audit(p),
+        ManagingActivities(s.managers, s.initiation, s.stops, s.runs, p.directory, p.catalogue, p.scheduler, p.cloud),
     )
     return {name: method for owner in owners for name, method in activities_in(owner).items()}
 

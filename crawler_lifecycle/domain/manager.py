@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
 from .bounds import refusal
+from .errors import InvalidRequest
+from .run import RunStatus, StopIntent
 
 _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
@@ -97,6 +99,65 @@ class Job:
         """What makes two jobs the same: spider and effective arguments, and nothing else (S-54)."""
         text = json.dumps([self.spider, self.spider_args], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerSnapshot:
+    """Answer of the query ``status``: what a manager's workflow knows of its own. The database knows the jobs."""
+
+    manager_id: int
+    name: str
+    flow_id: str
+    attempt: int
+    status: RunStatus | None = None
+    """How this attempt ended; until then the gateway and the database have it."""
+    outcome: str | None = None
+    cause: str | None = None
+    live: int = 0
+    """Jobs that held a slot after the last cycle; after a stop: runs that have not ended."""
+    cycles: int = 0
+    stop: StopIntent | None = None
+    leave: bool = False
+    waiting: str | None = None
+    """One sentence: what it waits for."""
+    error: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerResult:
+    """What a manager's workflow returns, and tells its own parent. A failed manager is a successful workflow."""
+
+    manager_id: int
+    name: str
+    flow_id: str
+    attempt: int
+    status: RunStatus
+    outcome: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddJobs:
+    """Jobs from outside, with their effective parameters: the payload of the update ``add_job``.
+
+    ``request_id`` makes a repeat harmless. Raises ``InvalidRequest`` for an empty page and one that is too large.
+    """
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    jobs: list[Job] = field(default_factory=list)
+    request_id: str | None = None
+    seal: bool = False
+    """Whether no more will come (the built-in manager)."""
+
+    def __post_init__(self) -> None:
+        if not self.jobs and not self.seal:
+            raise InvalidRequest("jobs: none are given; give some, or seal: true to say that no more will come")
+        size = len(json.dumps([asdict(job) for job in self.jobs]))
+        if len(self.jobs) > PAGE_ITEMS or size > PAGE_BYTES:
+            text = f"jobs: {len(self.jobs)} of {size} bytes are too many; give at most {PAGE_ITEMS} of {PAGE_BYTES}"
+            raise InvalidRequest(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,7 @@ class CrawlerLifecycleWorkflow:
     async def _steps(self, request: RunRequest) -> RunResult | None:
         s = self._s
         while s.outcome is None:
-            if s.stage is not Stage.COMPLETION:  # told together with the verdict, which comes at once
+            if s.run_id and s.stage is not Stage.COMPLETION:  # told together with the verdict, which comes at once
                 publish(s)
             try:
                 if s.stage is Stage.INITIATION:

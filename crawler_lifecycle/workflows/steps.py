@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from temporalio import workflow
+from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from crawler_lifecycle.activities.cancellation import CancellationActivities
@@ -135,10 +136,18 @@ async def tell_parent(s: RunState) -> None:
         s.inbox.note(f"parent {s.parent} could not be told: {error.message}")
 
 
-def publish(s: RunState) -> None:
+class Published(Protocol):
+    """The state of a workflow as the Temporal UI shows it."""
+
+    published: dict[str, str]
+
+    def search_attributes(self) -> list[tuple[SearchAttributeKey[Any], object]]: ...
+
+    def details(self) -> str: ...
+
+
+def publish(s: Published) -> None:
     """Let the Temporal UI tell the story: search attributes where they changed, details always."""
-    if not s.run_id:
-        return
     wanted = [(key, value) for key, value in s.search_attributes() if value is not None]
     changed = [key.value_set(value) for key, value in wanted if s.published.get(key.name) != str(value)]
     if changed:
