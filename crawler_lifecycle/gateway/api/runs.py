@@ -71,7 +71,7 @@ def _add_runs(app: FastAPI, store: Store, blocked: Blocked, feed: Feed, clock: C
             trigger=filters.trigger,
             outcome=filters.outcome,
             flow_id=filters.flow_id,
-            tag=filters.tag,
+            tags=() if filters.tag is None else [filters.tag],
             created_from=filters.created_from,
             created_until=filters.created_until,
         )

@@ -21,12 +21,15 @@ from crawler_lifecycle.adapters.database.schema.tables import metadata, outbox_e
 from crawler_lifecycle.domain.audit import AuditFinding, AuditReport, FindingKind
 from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import NotInThisState
+from crawler_lifecycle.domain.manager import Added, JobState
 from crawler_lifecycle.domain.retention import RetentionState
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus
 from crawler_lifecycle.ports import Correction, Counted, Details, Fence, LostRun, Store, TaskRecord
+from crawler_lifecycle.ports.store.managers import PlanRow
 from tests.adapters.database.plans import Plans
+from tests.contracts.store.managing import NEW, NEXT, Managed, job, page
 from tests.contracts.store.world import OTHER, OWNER, START, Clock, World, closed, request, seen
 from tests.support.databases import wait_patiently
 from tests.support.filling import (
@@ -124,6 +127,7 @@ def _explain(url: str) -> tuple[Plans, set[str]]:
             large_life(watched, filled)  # type: ignore[arg-type]
             short_lives(World(watched, filled.clock))  # type: ignore[arg-type]
             readers(watched, filled)  # type: ignore[arg-type]
+            managing(World(watched, filled.clock))  # type: ignore[arg-type]
             audits(watched, filled)  # type: ignore[arg-type]
             clearing(watched, filled)  # type: ignore[arg-type]
             plans.doing = "control"
@@ -244,6 +248,56 @@ def readers(store: Store, filled: Filled) -> None:
     store.health.ping()
 
 
+def managing(world: World) -> None:
+    """A manager of 20,000 jobs, from its start to its end and once more."""
+    managers = world.store.managers
+    managers.find_manager("filled", "flow-7")
+    managers.list_managers(7)
+    managers.list_managers(7, status="COMPLETED", name="filled")
+    managers.reserve_manager(NEW)
+    managed = Managed.begun(world)
+    for n in range(40):
+        managers.add_page(managed.fence, page(range(500 * n, 500 * n + 500), 500 * n))
+    managed.pick(500)
+    managers.known_identities(managed.id, [job(n).identity for n in range(300, 900)])
+    [first, *_] = runs = managed.begin()
+    managed.pick(2)
+    managers.job_started(managed.fence, managers.starting_jobs(managed.fence)[0].item_id, None, "no")
+    for fence in runs:
+        world.finish(fence)
+    managed.handle()
+    world.resume(first)
+    managers.facts(managed.fence, 10)
+    waiting = managers.waiting_jobs(managed.id, JobState.BUFFERED, after_id=500)
+    managed.commit(
+        added=[Added(-1, job(10**6)), Added(-2, job(5), unique=False, seq=1, retry=1)],
+        delayed=[one.item_id for one in waiting],
+    )
+    managers.live_jobs(managed.id)
+    managers.live_runs(managed.id)
+    managers.list_jobs(managed.id, 500)
+    managers.list_jobs(managed.id, states=[JobState.ENDED])
+    managers.add_jobs(managed.id, [job(n, spider="x") for n in range(500)], "page-1")
+    managers.add_jobs(managed.id, [job(n, spider="x") for n in range(500)], "page-1")
+    managers.job_metadata(managed.id, str(first.run_id))
+    managers.job_metadata(managed.id, f"manager/{managed.id}/501")
+    for after in (None, "live:7", f"ended:{START.isoformat()}:7"):
+        managers.owned_jobs(managed.id, ["running", "finished"], after=after)
+        managers.owned_jobs(managed.id, ["pending", "finished"], spider="services", project_id="7", after=after)
+    managers.note_error(managed.fence, "odd")
+    managers.steer_manager(managed.id, paused=True, cap=3)
+    managers.record_manager_stop(managed.id, world.stop())
+    managers.end_manager(managed.fence, RunStatus.FAILED, "cancelled", "stopped", leave=True)
+    managers.reserve_manager(replace(NEW, options={}))
+    again = Managed.claimed(world, managed.id, NEXT)
+    world.store.managers.get_manager(again.id)
+    world.store.events.events_after(100, manager_id=managed.id)
+    world.store.plans.register_plans("w1", [PlanRow("a:B", "manager", "b", "", "f")])
+    world.store.plans.register_plans("w1", [])
+    world.store.plans.list_plans()
+    world.store.plans.get_plan("a:B")
+
+
 def audits(store: Store, filled: Filled) -> None:
     """Everything that an audit asks and keeps."""
     run_id, since = filled.large.run_id, FILLED_FROM + timedelta(days=1)
@@ -301,9 +355,9 @@ FILTERS: list[dict[str, Any]] = [
     {"trigger": "manual"},
     {"outcome": "memory_exceeded"},
     {"flow_id": "flow-200"},
-    {"tag": RARE_TAG},
-    {"tag": COMMON_TAG},
-    {"tag": "nobody"},
+    {"tags": [RARE_TAG]},
+    {"tags": [COMMON_TAG]},
+    {"tags": ["nobody"]},
     {"created_from": FILLED_FROM + timedelta(days=10)},
     {"created_from": START + timedelta(days=365)},
     {"created_until": FILLED_FROM + timedelta(days=1)},
@@ -316,9 +370,14 @@ FILTERS: list[dict[str, Any]] = [
     {"status": ["FAILED"], "created_until": FILLED_FROM + timedelta(days=1)},
     {"status": ["FAILED"], "trigger": "manual"},
     {"stage": Stage.COMPLETION.value, "trigger": "manual"},
-    {"tag": RARE_TAG, "status": ["FAILED"]},
-    {"tag": COMMON_TAG, "crawler": "crawler-7"},
-    {"tag": COMMON_TAG, "status": ["COMPLETED"]},
+    {"tags": [RARE_TAG], "status": ["FAILED"]},
+    {"tags": [COMMON_TAG], "crawler": "crawler-7"},
+    {"tags": [COMMON_TAG], "status": ["COMPLETED"]},
+    {"tags": [COMMON_TAG, RARE_TAG]},
+    {"tags": [RARE_TAG, "nobody"], "status": ["FAILED"]},
+    {"parent": "filled"},
+    {"parent": "filled", "status": ["FAILED"]},
+    {"parent": "nobody", "status": LIVE},
 ]
 
 
