@@ -111,6 +111,10 @@ class ManagerRow:
     parent: str | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    pruned_through: int | None = None
+    """Its events up to this number may be gone; ``None``: none was removed."""
+    jobs_pruned_at: datetime | None = None
+    """When jobs of it were last removed, long after an end: from then on the same jobs are new to it."""
     counts: ManagerCounts = ManagerCounts()
     unreadable: str | None = None
     """What cannot be in this row, and the cure. In a list ``status`` is then what stands there."""

@@ -39,7 +39,8 @@ class RunReader(Protocol):
         created_from: datetime | None = None,
         created_until: datetime | None = None,
     ) -> list[RunRow]:
-        """Runs, newest first, that fit every given filter and have all of the tags. ``created_from`` is included, ``created_until`` is not."""
+        """Runs, newest first, that fit every given filter and have all of the tags. ``created_from`` is included,
+        ``created_until`` is not."""
         ...
 
     def resumption(self, run_id: int) -> list[Resumption]:

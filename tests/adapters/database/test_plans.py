@@ -266,7 +266,7 @@ def managing(world: World) -> None:
     for fence in runs:
         world.finish(fence)
     managed.handle()
-    world.resume(first)
+    world.resume(first, rerun=True)
     managers.facts(managed.fence, 10)
     waiting = managers.waiting_jobs(managed.id, JobState.BUFFERED, after_id=500)
     managed.commit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -21,7 +22,7 @@ from crawler_lifecycle.domain.errors import (
 from crawler_lifecycle.domain.manager import Added, Decision, Hooked, JobState, Page, Picked, SourceItem
 from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.ports import Owner
+from crawler_lifecycle.ports import Fence, Owner
 from crawler_lifecycle.ports.store.managers import ManagerFence, PlanRow
 from tests.contracts.store.managing import MINE, NAME, NEW, NEXT, Managed, job, page
 from tests.contracts.store.world import World, request
@@ -428,6 +429,50 @@ def test_jobs_as_scrapy_cloud_has_them(managed: Managed) -> None:
             managers.owned_jobs(managed.id, ["finished"], after=odd)
     with pytest.raises(InvalidRequest, match="state"):
         managers.owned_jobs(managed.id, ["odd"])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_cycles_in_any_order_agree_with_a_plain_model(managed: Managed, seed: int) -> None:
+    """Pages with repetitions, ``add_job``, picks, ends, and decisions that come twice: every job once."""
+    world, managers, chosen = managed.world, managed.world.store.managers, random.Random(seed)
+    order: list[int] = []  # numbers of jobs, in the order in which they became known
+    yielded, live = 0, dict[int, Fence]()
+    for _ in range(12):
+        numbers = [chosen.randrange(25) for _ in range(chosen.randrange(8))]
+        if chosen.random() < 0.5:
+            one = page(numbers, after=yielded)
+            yielded += len(numbers)
+            for _ in range(2):
+                managers.add_page(managed.fence, one)
+        elif chosen.random() < 0.5:
+            managed.add(*(job(n) for n in numbers))
+        else:
+            for _ in range(2):
+                managers.add_jobs(managed.id, [job(n) for n in numbers], f"p{len(order)}-{yielded}-{world.clock.now}")
+            world.clock.forward(1)
+        order += [n for n in dict.fromkeys(numbers) if n not in order]
+        managed.pick(chosen.randrange(3), chosen.choice([JobState.BUFFERED, JobState.QUEUED]))
+        live |= {fence.run_id: fence for fence in managed.begin()}
+        for run_id in chosen.sample(sorted(live), min(len(live), chosen.randrange(3))):
+            world.finish(live.pop(run_id), failed=[0] if chosen.random() < 0.3 else [])
+        facts = managers.facts(managed.fence, chosen.randrange(1, 4))
+        decision = Decision(hooked=[Hooked(end.live.item_id, end.attempt, end.bad) for end in facts.ended])
+        managers.commit_decision(managed.fence, decision)
+        if decision.hooked:
+            with pytest.raises(Overtaken):
+                managers.commit_decision(managed.fence, decision)
+        managed.handle()
+        assert managers.facts(managed.fence, 5).live == len(live) == managed.row.counts.live
+        assert {int(one.key) for one in managers.live_jobs(managed.id)} == live.keys()
+        managed.check_counters()
+    jobs = managed.jobs()
+    assert sorted(int(one.job.spider_args["n"]) for one in jobs if one.job) == sorted(order)
+    given = sorted(one.seq for one in jobs if one.seq is not None)
+    assert given == list(range(1, managed.row.next_seq)), "numbers without a gap, each once"
+    counts = managed.row.counts
+    assert (counts.yields, counts.scheduled) == (yielded, len(given))
+    assert counts.good + counts.bad == len(given) - len(live)
+    assert {run.run_id for run in managers.live_runs(managed.id)} == live.keys()
 
 
 # --- from outside

@@ -453,6 +453,9 @@ manager = Table(
     # Kept in the transaction of each change, so that nobody counts a million items to show a manager.
     *(Column(f"jobs_{state.value}", BigInteger, nullable=False) for state in JobState),
     *(Column(name, BigInteger, nullable=False) for name in MANAGER_COUNTERS),
+    # Its events up to this number may be gone, and its jobs, since then.
+    Column("pruned_through", BigInteger),
+    Column("jobs_pruned_at", UtcTime),
     Column("created_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
     Column("started_at", UtcTime),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from crawler_lifecycle.adapters.database.engine import KeyTaken
 from crawler_lifecycle.adapters.database.schema.manager_rows import job_key, manager_hash, whole_manager
@@ -36,7 +36,7 @@ from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, New
 from .bulk import chunks
 from .manager_decisions import SqlDecisions
 from .manager_items import SqlManagerItems
-from .manager_queries import LIVE_RUNS, in_states
+from .manager_queries import BY_STATE, LIVE_RUNS, in_states
 from .manager_unit import ManagerUnit, read_manager
 
 _FORMER_MAX = 20
@@ -126,6 +126,7 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
             if ended:
                 again = dict.fromkeys(("outcome", "cause", "started_at", "ended_at", "close_reason", "waiting_for"))
                 unit.set(status=RunStatus.INITIALIZING.value, paused=False, sealed=False, **again, **_NO_STOP)
+                self._count_anew(unit)
             return whole_manager(row)
 
     def new_generation(self, fence: ManagerFence, fingerprint: str, restart: bool) -> ManagerRow:
@@ -205,6 +206,19 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
             known = unit.conn.execute(there).one_or_none() is not None
             unit.announce(EVENT_MANAGER_ENDED, None if known else key)
             return whole_manager(unit.row)
+
+    @staticmethod
+    def _count_anew(unit: ManagerUnit) -> None:
+        """After a pruning, which leaves the counters as they were for people to read: what is there now."""
+        pruned, i = unit.row["jobs_pruned_at"], manager_item.c
+        if pruned is None:
+            return
+        query = select(i.state, func.count()).where(i.manager_id == unit.manager_id).group_by(i.state)
+        rows = unit.conn.execute(query.with_hint(manager_item, BY_STATE, "mysql"))
+        there: dict[str, int] = {state: n for state, n in rows}
+        unit.set(**{f"jobs_{state}": there.get(state.value, 0) for state in JobState})
+        what = f"Jobs of earlier attempts were removed on {pruned:%Y-%m-%d}: they are new again"
+        unit.set(waiting_for=what)
 
     @staticmethod
     def _settle_starting(unit: ManagerUnit, *, stay: bool) -> None:

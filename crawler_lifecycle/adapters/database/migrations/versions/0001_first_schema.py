@@ -451,6 +451,8 @@ def _managers() -> None:
         sa.Column("retried", sa.BigInteger, nullable=False),
         sa.Column("good", sa.BigInteger, nullable=False),
         sa.Column("bad", sa.BigInteger, nullable=False),
+        sa.Column("pruned_through", sa.BigInteger),
+        sa.Column("jobs_pruned_at", _TIME),
         sa.Column("created_at", _TIME, nullable=False),
         sa.Column("updated_at", _TIME, nullable=False),
         sa.Column("started_at", _TIME),
