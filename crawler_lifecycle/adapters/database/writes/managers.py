@@ -215,7 +215,7 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
             return
         query = select(i.state, func.count()).where(i.manager_id == unit.manager_id).group_by(i.state)
         rows = unit.conn.execute(query.with_hint(manager_item, BY_STATE, "mysql"))
-        there: dict[str, int] = {state: n for state, n in rows}
+        there: dict[str, int] = dict(rows.all())
         unit.set(**{f"jobs_{state}": there.get(state.value, 0) for state in JobState})
         what = f"Jobs of earlier attempts were removed on {pruned:%Y-%m-%d}: they are new again"
         unit.set(waiting_for=what)
