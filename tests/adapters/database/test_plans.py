@@ -50,6 +50,8 @@ RUNS, EACH, LARGE = 20_000, 5, 10_000
 #: (method, what, table) -> why it may.
 MAY = {
     ("list_runs", "scan", "run_history"): "the newest runs are read in the order of the key, until a page is full",
+    ("list_plans", "scan", "plan"): "all classes that may be started, of which there are dozens",
+    ("register_plans", "scan", "plan"): "all classes that may be started, of which there are dozens",
     ("last_audit", "scan", "audit_report"): "the newest report is read in the order of the key",
     ("record_audit", "scan", "audit_report"): "the oldest reports are read in the order of the key, 100 of them",
     ("found_state", "sort", "task_history"): "a look compares all unsettled tasks of its run, and needs them all",

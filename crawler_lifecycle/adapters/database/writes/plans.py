@@ -30,7 +30,7 @@ class SqlPlans(StorePart):
     def _register(self, worker: str, plans: Sequence[PlanRow]) -> None:
         p, now = plan.c, self._clock()
         with self._db.writing() as conn:
-            known = set(conn.execute(select(p.plan)).scalars())
+            known = {row.plan: row.worker for row in conn.execute(select(p.plan, p.worker))}
             for one in sorted(plans, key=lambda one: one.plan):
                 values = {
                     "kind": one.kind,
@@ -46,8 +46,10 @@ class SqlPlans(StorePart):
                     conn.execute(update(plan).where(p.plan == one.plan).values(**values))
                 else:
                     conn.execute(insert(plan).values(plan=one.plan, **values))
-            gone = update(plan).where(p.worker == worker, p.plan.not_in([one.plan for one in plans]))
-            conn.execute(gone.values(seen_at=None))
+            served = {one.plan for one in plans}
+            for name, by in known.items():
+                if by == worker and name not in served:
+                    conn.execute(update(plan).where(p.plan == name).values(seen_at=None))
 
     def list_plans(self) -> list[PlanRow]:
         return [plan_row(row) for row in self._rows(select(plan).order_by(plan.c.plan))]
