@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.audit import AuditActivities
@@ -22,7 +22,8 @@ from crawler_lifecycle.adapters.catalogue import EmptyCatalogue, YamlCatalogue
 from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.event_file import JsonLinesSink
 from crawler_lifecycle.adapters.eventbridge import EventBridgeSink
-from crawler_lifecycle.adapters.local.cluster import LocalCluster, LocalRuns
+from crawler_lifecycle.adapters.local.cluster import LocalCluster
+from crawler_lifecycle.adapters.local.inventory import LocalRuns
 from crawler_lifecycle.adapters.local.logs import LocalLogs
 from crawler_lifecycle.adapters.local.observer import LocalObserver
 from crawler_lifecycle.adapters.local.task_files import LocalFiles
@@ -47,6 +48,7 @@ from crawler_lifecycle.ports import (
     SchedulerClient,
     Store,
     TaskBundles,
+    TaskFiles,
     TaskLogs,
     WorkflowDirectory,
 )
@@ -60,7 +62,6 @@ from crawler_lifecycle.workflows.policies import POLICIES
 if TYPE_CHECKING:
     from crawler_lifecycle.adapters.archive.bundles.location import BundlesPlace
     from crawler_lifecycle.adapters.kubernetes.client.connection import Api
-    from crawler_lifecycle.adapters.kubernetes.files.sources import TaskFiles
 
 #: What the role ``workflows`` executes.
 WORKFLOWS: tuple[type, ...] = (CrawlerLifecycleWorkflow, RunExportWorkflow, CrawlAuditWorkflow, CrawlManagerWorkflow)
@@ -101,6 +102,7 @@ class Parts:
 
     store: Store
     cluster: Cluster
+    files: TaskFiles
     catalogue: Catalogue
     scheduler: SchedulerClient
     notifier: Notifier
@@ -118,7 +120,8 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
     """
     return Parts(
         store=build_store(settings),
-        cluster=build_cluster(settings) if role in ASKING else build_unasked(settings, role),
+        cluster=build_cluster(settings) if role in ASKING else _Unasked(role),
+        files=build_files(settings),
         catalogue=build_catalogue(settings),
         scheduler=build_scheduler(settings),
         notifier=build_notifier(settings),
@@ -227,34 +230,35 @@ def build_cluster(settings: Settings) -> Cluster:
         return LocalCluster(settings.cluster.state_dir, settings.cluster.slots)
     from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
 
-    return KubernetesCluster(build_api(settings), files=_task_files(settings))
-
-
-def build_unasked(settings: Settings, role: str) -> Cluster:
-    """The cluster for a role outside of ``ASKING``: on Kubernetes the files of tasks and nothing else, which needs
-    neither the API nor an account. Raises ``InvalidRequest``."""
-    if settings.cluster.kind == "local":
-        return build_cluster(settings)
-    return cast(Cluster, _Unasked(role, _task_files(settings)))
+    return KubernetesCluster(build_api(settings))
 
 
 class _Unasked:
-    """In place of a cluster where nobody asks it; whoever does all the same is told that this is a mistake of ours."""
+    """In place of a cluster for a role outside of ``ASKING``; whoever asks it all the same has found a mistake of ours.
 
-    kind = "kubernetes"
+    On Kubernetes such a role has neither a way to the API nor an account.
+    """
 
-    def __init__(self, role: str, files: TaskFiles) -> None:
+    kind = "none"
+    log_fades = False
+
+    def __init__(self, role: str) -> None:
         self._role = role
-        self.files = files.files
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"workers of the role {self._role!r} have no client of the cluster, so no {name!r}")
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise RuntimeError(f"workers of the role {self._role!r} have no client of the cluster")
+
+    place = look = details = stop = kill = inventory = task_records = _refuse
 
 
-def _task_files(settings: Settings) -> TaskFiles:
+def build_files(settings: Settings) -> TaskFiles:
+    """Where archives find the files of tasks; it needs no client of the cluster. Raises ``InvalidRequest``."""
+    c = settings.cluster
+    if c.kind == "local":
+        return LocalFiles(c.state_dir)
     from crawler_lifecycle.adapters.kubernetes.files.sources import task_files
 
-    return task_files(settings.cluster.volume_claim, settings.cluster.volume_path, build_bundles(settings))
+    return task_files(c.volume_claim, c.volume_path, build_bundles(settings))
 
 
 def build_observer(settings: Settings) -> Observer | None:
@@ -289,7 +293,9 @@ def build_numbers(settings: Settings, directory: KnowsRuns | None, roles: Collec
     if settings.cluster.kind == "local":
         found["the cluster"] = LocalRuns(settings.cluster.state_dir)
     elif ASKING & set(roles):
-        found["the cluster"] = build_cluster(settings)
+        from crawler_lifecycle.adapters.kubernetes.looks.run_records import KubernetesRuns
+
+        found["the cluster"] = KubernetesRuns(build_api(settings))
     if "export" in roles:
         found["the archive"] = build_archive(settings)
         if settings.cluster.kind == "kubernetes" and (settings.cluster.files_url or settings.cluster.volume_path):
@@ -308,9 +314,13 @@ class _RunsOf:
         return max([above, *map(names.run_number, self._place.runs())])
 
 
-def build_keeper(cluster: Cluster) -> EvidenceKeeper | None:
-    """The cluster as what keeps ends until they are on record; ``None`` where nothing is kept for that."""
-    return cluster if cluster.kind == "kubernetes" else None  # type: ignore[return-value]
+def build_keeper(settings: Settings) -> EvidenceKeeper | None:
+    """What keeps ends until they are on record; ``None`` for a cluster where nothing is kept for that."""
+    if settings.cluster.kind == "local":
+        return None
+    from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Finalizers
+
+    return Finalizers(build_api(settings))
 
 
 def build_api(settings: Settings) -> Api:
@@ -350,7 +360,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
             s.runs,
             s.tasks,
             s.events,
-            p.cluster,
+            p.files,
             p.sink,
             p.archive,
             p.catalogue,

@@ -15,11 +15,11 @@ from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import (
     AdoptionStore,
-    Cluster,
     LostRun,
     Owner,
     RunReader,
     RunRow,
+    TaskInventory,
     TaskRecord,
     WorkflowDirectory,
 )
@@ -44,7 +44,7 @@ class Adoption:
     """
 
     def __init__(
-        self, adoption: AdoptionStore, runs: RunReader, cluster: Cluster, directory: WorkflowDirectory
+        self, adoption: AdoptionStore, runs: RunReader, cluster: TaskInventory, directory: WorkflowDirectory
     ) -> None:
         self._adoption = adoption
         self._runs = runs

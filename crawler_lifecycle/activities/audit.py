@@ -30,15 +30,11 @@ from crawler_lifecycle.domain.audit import (
     Unknown,
     WorkflowState,
     due,
-    judge_deliveries,
-    judge_end,
-    judge_live,
-    judge_task,
-    judge_workflow,
     most_urgent,
     ready_at,
     reportable,
 )
+from crawler_lifecycle.domain.audit_judgement import judge_deliveries, judge_end, judge_live, judge_task, judge_workflow
 from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import (
     ClusterUnavailable,
@@ -53,8 +49,8 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import (
     AdoptionStore,
+    AuditedCluster,
     AuditStore,
-    Cluster,
     Correction,
     CorrectionStore,
     Fence,
@@ -117,7 +113,7 @@ class AuditActivities:
     adoption: AdoptionStore
     runs: RunReader
     tasks: TaskReader
-    cluster: Cluster
+    cluster: AuditedCluster
     directory: WorkflowDirectory
     rules: AuditRules = field(default_factory=AuditRules)
     clock: Clock = utc_now

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from crawler_lifecycle.domain.audit import AuditFinding, ClusterTask
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.ports import Cluster, TaskRef
+from crawler_lifecycle.ports import AuditedCluster, TaskRef
 
 from .abreast import Abreast
 from .shared import alive
@@ -27,7 +27,7 @@ Mend = Callable[[], str]
 class AuditEnding:
     """Ends tasks that nobody owns: all are asked first, and then each has the rest of the same time."""
 
-    def __init__(self, cluster: Cluster, tasks: Mapping[str, tuple[AuditFinding, ClusterTask]]) -> None:
+    def __init__(self, cluster: AuditedCluster, tasks: Mapping[str, tuple[AuditFinding, ClusterTask]]) -> None:
         self._cluster = cluster
         self._tasks = tasks
         self._until = 0.0

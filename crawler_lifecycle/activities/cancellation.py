@@ -9,7 +9,7 @@ from temporalio import activity
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import EVENT_RUN_STOPPED, event_key
 from crawler_lifecycle.domain.run import StopIntent
-from crawler_lifecycle.ports import Cluster, DetailStore, EventStore, Fence, Notifier, StopStore, TaskReader
+from crawler_lifecycle.ports import DetailStore, EventStore, Fence, Notifier, StopStore, TaskReader, TaskStops
 
 from .shared import Clock, Counts, beating, send_event, utc_now
 from .stopping import StopPass, StopReport
@@ -42,7 +42,7 @@ class CancellationActivities:
     details: DetailStore
     tasks: TaskReader
     events: EventStore
-    cluster: Cluster
+    cluster: TaskStops
     notifier: Notifier
     clock: Clock = utc_now
 

@@ -20,7 +20,6 @@ from crawler_lifecycle.domain.names import (
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, StopIntent, Verdict, verdict
 from crawler_lifecycle.ports import (
     Catalogue,
-    Cluster,
     CompletionStore,
     EventSink,
     EventStore,
@@ -30,6 +29,7 @@ from crawler_lifecycle.ports import (
     FileSource,
     Notifier,
     RunReader,
+    TaskFiles,
     TaskReader,
     TaskRef,
     WaitStore,
@@ -72,7 +72,7 @@ class CompletionActivities:
     runs: RunReader
     tasks: TaskReader
     events: EventStore
-    cluster: Cluster
+    files: TaskFiles
     sink: EventSink
     archive: FileArchive
     catalogue: Catalogue
@@ -155,7 +155,7 @@ class CompletionActivities:
             return []
         refs = self._all_tasks(fence)
         gone = [ref for ref in refs if ref.attempt <= given_up and ref.uid is not None]
-        found = self.cluster.files(fence.run, [ref for ref in refs if ref.attempt > given_up])
+        found = self.files.files(fence.run, [ref for ref in refs if ref.attempt > given_up])
         return [*(FileSource(files_prefix(r.index, r.attempt), missing=FILES_REMOVED) for r in gone), *found]
 
     def _is_stored(self, fence: Fence) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -26,7 +27,6 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import ACTIVE, Observation, Phase, TaskState, TaskStatus
 from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, SCHEDULER_WAIT
 from crawler_lifecycle.ports import (
-    Cluster,
     Deployed,
     Deployment,
     DeploymentStore,
@@ -38,10 +38,11 @@ from crawler_lifecycle.ports import (
     Notifier,
     RunReader,
     SchedulerClient,
+    TaskPlaces,
     TaskReader,
 )
 
-from .reconciliation import compare, ref_of
+from .look_step import LookStep, ref_of
 from .shared import Clock, Counts, beating, deliver, ordered_at, telling, utc_now
 
 #: A deployment call is void this many seconds after its try began, so that a late one cannot undo a stop.
@@ -117,7 +118,7 @@ class DeploymentActivities:
     runs: RunReader
     tasks: TaskReader
     events: EventStore
-    cluster: Cluster
+    cluster: TaskPlaces
     scheduler: SchedulerClient
     notifier: Notifier
     clock: Clock = utc_now
@@ -152,8 +153,10 @@ class DeploymentActivities:
         expires_at = self.clock() + timedelta(seconds=DEPLOYMENT_LIFE_S)
         # Who creates goes by another clock than who proves that nothing came.
         until = expires_at + timedelta(seconds=CLOCK_MARGIN_S)
-        with beating(), telling(self.deployment.note_waiting, fence):
-            place = self._place(fence)
+        with beating(), telling(self.deployment.note_waiting, fence), self._telling_of_cluster(fence):
+            # On record before anybody creates the tasks. Not while others of the run may live elsewhere: no look could
+            # find them all again.
+            place = self.cluster.place(self.deployment.places(fence.run_id))
             handle = self.runs.request_of(fence.run_id)
             if fence.attempt > 1:
                 self._adopt_late_ones(fence)
@@ -216,13 +219,11 @@ class DeploymentActivities:
             self.deployment.withdraw_offer(fence, call.tasks[half:], until)
             call = replace(call, tasks=call.tasks[:half])
 
-    def _place(self, fence: Fence) -> str | None:
-        """Where the tasks go: on record before anybody creates them. Not while others of the run may live elsewhere.
-
-        Otherwise no look could find them all again.
-        """
+    @contextmanager
+    def _telling_of_cluster(self, fence: Fence) -> Iterator[None]:
+        """Write down that the run waits for the cluster when that cannot be asked."""
         try:
-            return self.cluster.place(self.deployment.places(fence.run_id))
+            yield
         except ClusterUnavailable as error:
             self.deployment.note_waiting(fence, f"{CLUSTER_WAIT}{error}")
             raise
@@ -242,11 +243,7 @@ class DeploymentActivities:
         """
         counts = self.deployment.refuse_queued(fence, why, call.tasks, until)
         if counts.queued:
-            try:
-                self._look_for_queued(fence, "look")
-            except ClusterUnavailable as error:
-                self.deployment.note_waiting(fence, f"{CLUSTER_WAIT}{error}")
-                raise
+            self._look_for_queued(fence, "look")
             counts = self.deployment.refuse_queued(fence, why)
         if counts.queued and not counts.active:
             text = f"an earlier deployment call may still be on its way, and the later one was refused: {why}"
@@ -268,13 +265,10 @@ class DeploymentActivities:
 
         It is a whole look, because it is recorded as one: it vouches for the tasks that were deployed before as well.
         """
-        state = self.looks.found_state(fence)
-        look = self.cluster.look(fence.run, [ref_of(task) for task in state.tasks])
-        found = compare(state, look, gap_s=0, resumed=source == "resume")
-        self.looks.record_look(fence, look, found, None, source, ordered_at())
-        changed = {finding.change.task_id for finding in found}
-        refs = [ref_of(task) for task in state.tasks if task.task_id in changed]
-        self.looks.save_details(fence, self.cluster.details(fence.run, refs))
+        step = LookStep(self.looks, self.cluster, fence)
+        state, look = step.look()
+        step.record(state, look, source, resumed=source == "resume")
+        step.fetch_details()
         self.looks.apply_details(fence)
         self.looks.apply_findings(fence, source, look.observed_at)
 
@@ -322,17 +316,15 @@ class DeploymentActivities:
         And which are missing: two looks prove together that a task is gone. Seconds after which the second one does.
         Ends are left to the next look, which fetches their debugging information as well.
         """
-        state = self.looks.found_state(fence)
         try:
-            look = self.cluster.look(fence.run, [ref_of(task) for task in state.tasks])
+            state, look = LookStep(self.looks, self.cluster, fence).look()
         except ClusterUnavailable:
             return None  # the start itself is proved, or asked for again; the next look is due in a minute anyway
-        self._note(fence, state, look, None)
+        self._note(fence, state, look)
         return look.again_s
 
-    def _note(self, fence: Fence, state: FoundState, look: Look, next_look_at: datetime | None) -> None:
-        executing = [f for f in compare(state, look, gap_s=0, resumed=False) if not f.change.after.terminal]
-        self.looks.record_look(fence, look, executing, next_look_at, "look", ordered_at())
+    def _note(self, fence: Fence, state: FoundState, look: Look, next_look_at: datetime | None = None) -> None:
+        LookStep(self.looks, self.cluster, fence).record(state, look, "look", next_look_at=next_look_at, ends=False)
         self.looks.apply_findings(fence, "look", look.observed_at)
 
     def _again(self, error: LifecycleError, start_check_s: float, again_s: float | None = None) -> ApplicationError:

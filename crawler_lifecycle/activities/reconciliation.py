@@ -16,24 +16,20 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.stall import stalled
-from crawler_lifecycle.domain.task import ACTIVE, Observation, Phase, TaskState, TaskStatus, reconcile
+from crawler_lifecycle.domain.task import ACTIVE, Observation, Phase, TaskStatus
 from crawler_lifecycle.ports import (
-    Cluster,
     EventStore,
     Fence,
-    FoundState,
     Look,
     LookStore,
     Notifier,
-    TaskFinding,
+    TaskLooks,
     TaskReader,
     TaskRef,
 )
 
+from .look_step import LookStep, ref_of
 from .shared import Clock, Counts, beating, ordered_at, send_event, telling, utc_now
-
-#: Tasks whose debugging information is fetched and written in one go.
-DETAILS_PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,33 +93,6 @@ class Sync:
     """Of the look whose findings are meant; ``None``: of whichever was the last."""
 
 
-def ref_of(task: TaskState) -> TaskRef:
-    """The task as the cluster is asked about it."""
-    stopping = task.status is TaskStatus.STOPPING
-    # One that was never offered, or was put off, is nowhere.
-    place = task.place if task.uid is not None or task.offered_until is not None else None
-    return TaskRef(task.task_id, task.index, task.attempt, task.uid, stopping, task.missed_at, place)
-
-
-def compare(state: FoundState, look: Look, *, gap_s: float, resumed: bool) -> list[TaskFinding]:
-    """The changes that a look proves about the tasks in ``state``, in order of the tasks."""
-    seen = {(o.index, o.attempt): o for o in look.observations}
-    findings = []
-    for task in state.tasks:
-        observation = seen.get((task.index, task.attempt))
-        if observation is None:
-            continue
-        end = observation.end
-        changed_at = (end.finished_at if end else None) or observation.changed_at or look.observed_at
-        planned = state.next_look_at or look.observed_at
-        due = ladder.due_for(changed_at.timestamp(), planned.timestamp(), gap_s)
-        due_at = datetime.fromtimestamp(due, tz=look.observed_at.tzinfo)
-        change = reconcile(task, observation, state.stop, due_at=due_at, resumed=resumed)
-        if change is not None:
-            findings.append(TaskFinding(change, observation))
-    return findings
-
-
 def _started(look: Look, resumed: bool) -> tuple[bool, datetime | None]:
     """Whether the look saw that the run has started, and when. What has ended at a resume is of the attempt before."""
     begun = [o for o in look.observations if o.phase is Phase.EXECUTING or (not resumed and _has_executed(o))]
@@ -150,7 +119,7 @@ class ReconciliationActivities:
     looks: LookStore
     tasks: TaskReader
     events: EventStore
-    cluster: Cluster
+    cluster: TaskLooks
     notifier: Notifier
     clock: Clock = utc_now
 
@@ -175,17 +144,18 @@ class ReconciliationActivities:
         """
         fence = order.fence
         with beating(), telling(self._tell, fence):
-            state = self.looks.found_state(fence)
+            step = LookStep(self.looks, self.cluster, fence)
             try:
-                look = self.cluster.look(fence.run, [ref_of(task) for task in state.tasks])
+                state, look = step.look()
             except ClusterUnavailable as error:
                 self._tell(fence, str(error))
                 raise
-            findings = compare(state, look, gap_s=order.gap_s, resumed=order.resumed)
             wanted = order.next_gap_s if look.again_s is None else min(order.next_gap_s, look.again_s)
             gap = max(wanted, 2 * look.seconds, ladder.MIN_GAP_SECONDS)
             next_look_at = self.clock() + timedelta(seconds=gap)
-            report = self.looks.record_look(fence, look, findings, next_look_at, order.source, ordered_at())
+            report = step.record(
+                state, look, order.source, next_look_at=next_look_at, gap_s=order.gap_s, resumed=order.resumed
+            )
         return LookAnswer(
             report.changed,
             report.active,
@@ -208,20 +178,8 @@ class ReconciliationActivities:
 
         Second execution: fetches again and stages anew.
         """
-        fetched, after = 0, -1
         with beating(), telling(self._tell, fence):
-            while True:
-                page = self.looks.staged(fence, after, DETAILS_PAGE)
-                refs = [
-                    TaskRef(f.change.task_id, f.observation.index, f.observation.attempt, f.observation.uid)
-                    for f in page
-                ]
-                details = self.cluster.details(fence.run, refs)
-                self.looks.save_details(fence, details)
-                fetched += len(details)
-                if len(page) < DETAILS_PAGE:
-                    return fetched
-                after = page[-1].observation.index
+            return LookStep(self.looks, self.cluster, fence).fetch_details()
 
     @activity.defn(name="reconcile_tasks", no_thread_cancel_exception=True)
     def reconcile_tasks(self, fence: Fence) -> int:

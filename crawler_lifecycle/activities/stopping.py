@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from crawler_lifecycle.domain.errors import RowUnreadable
-from crawler_lifecycle.ports import Cluster, Details, DetailStore, Fence, StopStore, TaskReader, TaskRef
+from crawler_lifecycle.ports import Details, DetailStore, Fence, StopStore, TaskReader, TaskRef, TaskStops
 
 from .abreast import Abreast
-from .reconciliation import ref_of
+from .look_step import ref_of
 from .shared import Clock, Counts, alive
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class StopPass:
         stops: StopStore,
         details: DetailStore,
         tasks: TaskReader,
-        cluster: Cluster,
+        cluster: TaskStops,
         clock: Clock,
         fence: Fence,
         *,

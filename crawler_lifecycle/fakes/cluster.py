@@ -93,7 +93,7 @@ class _Task:
 
 @dataclass
 class FakeCluster:
-    """Implements ``Cluster`` and ``Deployer``; thread-safe.
+    """Implements ``Cluster``, ``TaskFiles``, ``KnowsRuns`` and ``Deployer``; thread-safe.
 
     ``behaviour`` is one for all tasks, or a function of (run_id, index, attempt). ``calls`` counts the calls by method
     name, failed ones too. ``fail_with`` makes methods raise; ``vanish`` and ``end_now`` are what happens behind our
@@ -105,7 +105,6 @@ class FakeCluster:
     kind: str = "local"
     log_fades: bool = False
     folders: dict[tuple[int, int], Path] = field(default_factory=dict)
-    released: set[tuple[int, int, int]] = field(default_factory=set)
     """Folders of supporting files by (run_id, index)."""
     calls: Counter[str] = field(default_factory=Counter)
     here: str | None = None
@@ -261,11 +260,6 @@ class FakeCluster:
             if found.ended is None and not found.gone:
                 end = KILLED if found.started_at() <= now else NEVER_RAN
                 found.ended = (now, replace(end, finished_at=now))
-
-    def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
-        with self._called("release"):
-            others = {key for key, task in self._tasks.items() if task.run != run}
-            self.released |= {(run.run_id, ref.index, ref.attempt) for ref in tasks} - others
 
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
         with self._called("files"):

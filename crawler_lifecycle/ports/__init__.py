@@ -8,23 +8,31 @@ An error that says nothing about the object asked for (an outage, a refusal, a t
 ``*Unavailable`` error of ``domain.errors`` and is never turned into a value.
 """
 
-from .protocols import (
-    Catalogue,
+from .cluster import (
+    AuditedCluster,
     Cluster,
     Deployer,
-    EventSink,
     EvidenceKeeper,
+    LiveFiles,
+    Observer,
+    TaskFiles,
+    TaskInventory,
+    TaskLogs,
+    TaskLooks,
+    TaskPlaces,
+    TaskStops,
+)
+from .protocols import (
+    Catalogue,
+    EventSink,
     FileArchive,
     FilesPlace,
     KnowsRuns,
-    LiveFiles,
     Notifier,
-    Observer,
     PlanHost,
     PlanHosts,
     SchedulerClient,
     TaskBundles,
-    TaskLogs,
     WorkflowDirectory,
 )
 from .store import (
@@ -108,6 +116,7 @@ __all__ = [
     "AdditionStore",
     "AdoptionStore",
     "AuditStore",
+    "AuditedCluster",
     "Catalogue",
     "Cluster",
     "Committed",
@@ -178,12 +187,17 @@ __all__ = [
     "TaskChanged",
     "TaskCounts",
     "TaskFileList",
+    "TaskFiles",
     "TaskFinding",
+    "TaskInventory",
     "TaskLogs",
+    "TaskLooks",
+    "TaskPlaces",
     "TaskReader",
     "TaskRecord",
     "TaskRef",
     "TaskRow",
+    "TaskStops",
     "Ticket",
     "TransitionRow",
     "UnknownStatus",

@@ -415,7 +415,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
             counting = Counting(observer, near.live_counters)
             health.counting = counting.state
             beside.start(counting.run())
-        keeper = build_keeper(parts["cluster"].cluster) if "cluster" in parts else None
+        keeper = build_keeper(settings) if "cluster" in parts else None
         if keeper is not None:
             releaser = Releaser(keeper, parts["cluster"].store.tasks)
             health.releases = releaser.state

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from temporalio.testing import ActivityEnvironment
@@ -21,7 +21,7 @@ from crawler_lifecycle.adapters.kubernetes.files.sources import VolumeFiles
 from crawler_lifecycle.adapters.kubernetes.files.volume import VolumePlace
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.fakes.services import FakeCatalogue, FakeNotifier, FakeSink
-from crawler_lifecycle.ports import Cluster, Fence
+from crawler_lifecycle.ports import Fence
 from crawler_lifecycle.runner.state import NO_STATE, WENT_ON, JobState
 from tests.contracts.store.world import Clock, World
 
@@ -34,7 +34,6 @@ class Scene:
         self.volume = root / "volume"
         self.archive = open_archive((root / "archive").as_uri())
         self.place = VolumePlace(self.volume)
-        cluster = cast(Cluster, VolumeFiles(self.volume))
         self.completion = CompletionActivities(
             store.completion,
             store.exports,
@@ -42,7 +41,7 @@ class Scene:
             store.runs,
             store.tasks,
             store.events,
-            cluster,
+            VolumeFiles(self.volume),
             FakeSink(),
             self.archive,
             FakeCatalogue(),

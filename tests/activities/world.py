@@ -125,6 +125,7 @@ class World:
         """Every activity as a worker has it; with a breaker, between all ports and the activity."""
         ports = (
             self.cluster,
+            self.cluster,
             self.catalogue,
             self.scheduler,
             self.notifier,
@@ -132,7 +133,7 @@ class World:
             self.archive,
             self.directory,
         )
-        names = ("cluster", "catalogue", "scheduler", "notifier", "sink", "archive", "directory")
+        names = ("cluster", "cluster", "catalogue", "scheduler", "notifier", "sink", "archive", "directory")
         wrapped = [Proxy(n, p, breaker) if breaker else p for n, p in zip(names, ports, strict=True)]
         store = behind(self.store, lambda port: Proxy("store", port, breaker)) if breaker else self.store
         found = compose.all_activities(compose.Parts(store, *wrapped))

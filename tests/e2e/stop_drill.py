@@ -192,12 +192,13 @@ class Drill:
         self.send(self.stops()[1:])
 
     def send(self, stops: Sequence[tuple[str, bool]]) -> None:
+        in_this_order = len({force for _, force in stops}) > 1
         if self.by_gateway:
-            with ThreadPoolExecutor(20) as pool:
+            with ThreadPoolExecutor(1 if in_this_order else 20) as pool:
                 answers = list(pool.map(lambda stop: self.post(*stop), stops))
             assert all(answer.status_code in (200, 202) for answer in answers), [a.text for a in answers]
-        elif len({force for _, force in stops}) > 1:
-            for one in stops:  # in this order
+        elif in_this_order:
+            for one in stops:
                 self.world.talk(self._signal(*one))
         else:
             self.world.talk(*(self._signal(*one) for one in stops))

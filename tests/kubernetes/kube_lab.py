@@ -15,6 +15,7 @@ from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Finalizers
 from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
 from crawler_lifecycle.background import Beside
 from crawler_lifecycle.domain.audit import AuditRules
@@ -205,7 +206,7 @@ async def kube_laboratory(
         scheduler = KubeScheduler(deployer)
         lab.parts.cluster, lab.parts.scheduler = kubernetes, scheduler
         lab.parts.audit = audit or lab.parts.audit
-        releaser = Releaser(kubernetes, lab.store.tasks, turn_s=0.5)
+        releaser = Releaser(Finalizers(own), lab.store.tasks, turn_s=0.5)
         beside = await stack.enter_async_context(Beside())
         beside.start(releaser.run())
         observer = KubernetesObserver(own) if watched else None

@@ -24,6 +24,7 @@ from crawler_lifecycle.adapters.kubernetes.client.errors import Refused
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.adapters.kubernetes.files.logs import PodLogs
 from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Finalizers
 from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
 from crawler_lifecycle.cli.doctor import cluster as doctor
 from crawler_lifecycle.cli.doctor.report import Context
@@ -390,9 +391,9 @@ def test_a_life_with_each_components_own_rights(demo: Deployed_) -> None:
     control = KubernetesCluster(demo.api("worker-control"))
     control.stop(run_ref(run_id), one)
     looked(demo, "worker-control", run_id, one, Phase.ENDED)
-    kept = KubernetesCluster(demo.api("worker-cluster")).kept()
-    assert (run_id, 0, 1) in [end.key for end in kept]
-    KubernetesCluster(demo.api("worker-cluster")).release(run_ref(run_id), [one])
+    finalizers = Finalizers(demo.api("worker-cluster"))
+    assert (run_id, 0, 1) in [end.key for end in finalizers.kept()]
+    finalizers.release(run_ref(run_id), [one])
     name = cluster_name(run_id, 0, 1)
     until(
         lambda: demo.cluster.admin.find(f"/apis/batch/v1/namespaces/{CRAWLS}/jobs/{name}") is None,

@@ -14,6 +14,7 @@ from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.adapters.kubernetes.files.logs import PodLogs
 from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Finalizers
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.pod import PodOptions
 from crawler_lifecycle.domain.run import Limits, Resources
@@ -134,8 +135,9 @@ def test_counters_come_from_the_log_and_a_stop_leaves_the_rest(pods: Pods) -> No
     assert part.ended
     assert part.data.endswith(b"last words\n") or not part.data
     # Its phase follows the end of its container a moment later, and only then it is looked for among what is kept.
-    until(pods.cluster.kept, "the end is kept", 150)
-    [kept] = pods.cluster.kept()
+    finalizers = Finalizers(pods.api)
+    until(finalizers.kept, "the end is kept", 150)
+    [kept] = finalizers.kept()
     assert kept.uid == task.uid
-    pods.cluster.release(run_ref(7), [task])
+    finalizers.release(run_ref(7), [task])
     pods.until(stopping, lambda seen: seen.phase is Phase.GONE)

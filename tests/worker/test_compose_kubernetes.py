@@ -12,7 +12,7 @@ import pytest
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.adapters.kubernetes.files.logs import PodLogs
 from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
-from crawler_lifecycle.compose import build_api, build_cluster, build_keeper, build_logs, build_observer
+from crawler_lifecycle.compose import build_api, build_cluster, build_files, build_keeper, build_logs, build_observer
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.settings import Settings
 from tests.support.kube_api import FakeApiServer
@@ -31,7 +31,9 @@ def test_everything_shares_one_client(tmp_path: Path) -> None:
             cluster = build_cluster(given)
             assert isinstance(cluster, KubernetesCluster)
             assert cluster.inventory() == []
-            assert build_keeper(cluster) is cluster
+            keeper = build_keeper(given)
+            assert keeper is not None
+            assert keeper.kept() == []
             assert isinstance(build_logs(given), PodLogs)
             assert isinstance(build_observer(given), KubernetesObserver)
             assert {request.path.split("/")[-1] for request in server.requests} == {"jobs", "pods"}
@@ -41,7 +43,7 @@ def test_everything_shares_one_client(tmp_path: Path) -> None:
 
 def test_a_local_cluster_keeps_nothing_for_evidence(tmp_path: Path) -> None:
     local = Settings.model_validate({"cluster": {"state_dir": tmp_path}})
-    assert build_keeper(build_cluster(local)) is None
+    assert build_keeper(local) is None
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,7 @@ def test_a_wrong_setting_is_named(tmp_path: Path, wrong: dict[str, Any], said: s
         server.kubeconfig()
         given = settings(**{**wrong, "kubeconfig": tmp_path / wrong["kubeconfig"]})
         with pytest.raises(InvalidRequest, match=said):
-            build_cluster(given)
+            [build(given) for build in (build_files, build_cluster)]
 
 
 def test_nobody_loads_the_client_before_it_is_used() -> None:

@@ -16,6 +16,7 @@ from crawler_lifecycle.adapters.kubernetes import rbac
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.adapters.kubernetes.files.sources import BundleFiles, NoFiles, VolumeFiles
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
+from crawler_lifecycle.adapters.local.task_files import LocalFiles
 from crawler_lifecycle.compose import ASKING, ROLES, Parts, activities_of, build_parts
 from crawler_lifecycle.ports import TaskRef, WorkflowDirectory
 from crawler_lifecycle.settings import Settings
@@ -29,7 +30,7 @@ DEPLOYED = TaskRef(70, 0, 1, "uid")
 def asked_of_the_cluster(role: str) -> set[str]:
     """What the activities of a role ask ``self.cluster`` for, and whatever of their own they call on the way."""
     found: set[str] = set()
-    for method in activities_of(role, Parts(Mock(), *[None] * 7)):  # type: ignore[arg-type]
+    for method in activities_of(role, Parts(Mock(), *[None] * 8)):  # type: ignore[arg-type]
         owner, seen, left = type(method.__self__), set[str](), [method.__name__]  # type: ignore[attr-defined]
         while left:
             name = left.pop()
@@ -56,9 +57,7 @@ def asked_of_the_cluster(role: str) -> set[str]:
 
 def test_the_roles_that_ask_are_known() -> None:
     asked = {role: asked_of_the_cluster(role) for role in ROLES}
-    assert {role for role, what in asked.items() if what - {"files"}} == ASKING
-    assert asked["workflows"] == set()
-    assert asked["export"] == {"files"}
+    assert {role for role, what in asked.items() if what} == ASKING
     assert {f"worker-{role}" for role in set(ROLES) - ASKING} == set(rbac.RIGHTLESS)
     assert {f"worker-{role}" for role in ASKING} <= set(rbac.COMPONENTS)
 
@@ -74,16 +73,15 @@ def test_the_others_need_no_way_to_the_cluster(tmp_path: Path, monkeypatch: pyte
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(compose, "build_api", lambda settings: pytest.fail("a client was made"))
-    cluster = build_parts(settings(tmp_path), DIRECTORY, role).cluster
-    assert cluster.kind == "kubernetes"
-    assert [source.missing is not None for source in cluster.files(run_ref(7), [DEPLOYED])] == [True]
-    with pytest.raises(AttributeError, match=f"role '{role}' have no client of the cluster"):
-        cluster.look(run_ref(7), [])
+    parts = build_parts(settings(tmp_path), DIRECTORY, role)
+    assert [source.missing is not None for source in parts.files.files(run_ref(7), [DEPLOYED])] == [True]
+    with pytest.raises(RuntimeError, match=f"role '{role}' have no client of the cluster"):
+        parts.cluster.look(run_ref(7), [])
 
 
 def test_they_find_the_files_where_the_settings_say(tmp_path: Path) -> None:
     def kind(**given: Any) -> type:
-        return type(build_parts(settings(tmp_path, **given), DIRECTORY, "export").cluster.files.__self__)  # type: ignore[attr-defined]
+        return type(build_parts(settings(tmp_path, **given), DIRECTORY, "export").files)
 
     assert kind() is NoFiles
     assert kind(volume_claim="files", volume_path=tmp_path) is VolumeFiles
@@ -101,8 +99,8 @@ def test_those_that_ask_get_a_client(tmp_path: Path) -> None:
             compose._api.cache_clear()
 
 
-def test_on_a_local_cluster_every_role_has_it(tmp_path: Path) -> None:
-    local = Settings.model_validate(
-        {"cluster": {"state_dir": tmp_path}, "database": {"url": f"sqlite:///{tmp_path}/l.db"}}
-    )
-    assert all(isinstance(build_parts(local, DIRECTORY, role).cluster, LocalCluster) for role in ROLES)
+def test_the_roles_are_the_same_on_a_local_cluster(tmp_path: Path) -> None:
+    local = settings(tmp_path, kind="local", state_dir=tmp_path)
+    parts = {role: build_parts(local, DIRECTORY, role) for role in ROLES}
+    assert {role for role, its in parts.items() if isinstance(its.cluster, LocalCluster)} == ASKING
+    assert {type(its.files) for its in parts.values()} == {LocalFiles}

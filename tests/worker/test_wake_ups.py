@@ -124,19 +124,20 @@ async def test_a_thousand_changes_a_second_are_one_signal_a_look() -> None:
     outside = Outside(gap_s=0.2)
     outside.add(1)
     outside.add(2)
-    last: list[datetime] = []
+    last: dict[int, datetime] = {}
 
     def storm(tell: Tell) -> None:
         for n in range(1000):
-            last[:] = [now()]
-            tell(1 + n % 2, last[0])
+            run_id = 1 + n % 2
+            last[run_id] = now()
+            tell(run_id, last[run_id])
             time.sleep(0.001)
 
     async with running(Script(), outside) as (waker, tell):
         began = time.monotonic()
         await asyncio.to_thread(storm, tell)
-        await until(lambda: (outside.targets[1].verified_at or last[0]) > last[0])
-        await until(lambda: (outside.targets[2].verified_at or last[0]) > last[0])
+        await until(lambda: (outside.targets[1].verified_at or last[1]) > last[1])
+        await until(lambda: (outside.targets[2].verified_at or last[2]) > last[2])
         await until(lambda: waker.counts["noticed"] == 1000)
         looks = (time.monotonic() - began) / outside.gap_s + 2
         assert max(outside.signals.values()) <= looks

@@ -1,14 +1,12 @@
-"""The cluster port on Kubernetes: looks, stops, finalizers, files and inventory of one namespace."""
+"""The port ``Cluster`` on Kubernetes: looks, stops and inventory of one namespace."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
-from typing import Protocol
 
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.jobs.deletion import Deletion
-from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Finalizers
 from crawler_lifecycle.adapters.kubernetes.looks import run_records
 from crawler_lifecycle.adapters.kubernetes.looks.details import DetailReader
 from crawler_lifecycle.adapters.kubernetes.looks.inventory import Inventory
@@ -18,13 +16,7 @@ from crawler_lifecycle.adapters.kubernetes.looks.namespace_identity import Curre
 from crawler_lifecycle.adapters.kubernetes.looks.pipeline import Looks
 from crawler_lifecycle.domain.audit import ClusterTask
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import Details, FileSource, KeptEnd, Look, TaskRecord, TaskRef
-
-
-class Files(Protocol):
-    """Where supporting files of pods are found."""
-
-    def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]: ...
+from crawler_lifecycle.ports import Details, Look, TaskRecord, TaskRef
 
 
 def _now() -> datetime:
@@ -32,23 +24,18 @@ def _now() -> datetime:
 
 
 class KubernetesCluster:
-    """The Jobs and pods of one namespace. Implements ``Cluster`` and ``EvidenceKeeper``; thread-safe.
-
-    ``files`` finds what pods left, on a shared volume or in object storage; without it there is nothing to be found.
-    """
+    """The Jobs and pods of one namespace. Implements ``Cluster``; thread-safe."""
 
     kind = "kubernetes"
     #: A node removes the container of a deleted pod as soon as it has ended, whatever our finalizer keeps of the pod.
     log_fades = True
 
-    def __init__(self, api: Api, *, files: Files | None = None, clock: Callable[[], datetime] = _now) -> None:
+    def __init__(self, api: Api, *, clock: Callable[[], datetime] = _now) -> None:
         self._api = api
-        self._files = files
         tails = LogTails(api)
         self._looks = Looks(api, tails, clock)
         self._details = DetailReader(api, tails)
         self._deletion = Deletion(api)
-        self._finalizers = Finalizers(api, clock)
         self._inventory = Inventory(api, clock)
 
     def place(self, beside: Collection[str] = ()) -> str | None:
@@ -88,25 +75,9 @@ class KubernetesCluster:
         """
         self._deletion.kill(run, task)
 
-    def kept(self) -> list[KeptEnd]:
-        """Ended tasks of all runs whose pods still carry our finalizer. Raises ``ApiError``."""
-        return self._finalizers.kept()
-
-    def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
-        """Mark Jobs and pods of these tasks as settled, and take our finalizer off the pods. Raises ``ApiError``."""
-        self._finalizers.release(run, tasks)
-
-    def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
-        """What these tasks left, as far as it can be reached from here."""
-        return [] if self._files is None else self._files.files(run, tasks)
-
     def task_records(self, run: RunRef) -> list[TaskRecord]:
         """What the run's Jobs know of its tasks. Raises ``ApiError``."""
         return run_records.task_records(self._api, run)
-
-    def highest_run(self, above: int = 0) -> int:
-        """The highest number of a run on the labels of our Jobs and pods, settled ones too. Raises ``ApiError``."""
-        return run_records.highest_run(self._api, above)
 
     def inventory(self, *, run_id: int | None = None, after: Key | None = None, limit: int = 500) -> list[ClusterTask]:
         """Everything of ours that waits or executes; a page may be longer than ``limit``. Raises ``ApiError``."""

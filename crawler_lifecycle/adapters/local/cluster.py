@@ -7,14 +7,13 @@ may use one state folder at the same time, and any of them may die at any moment
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,22 +21,23 @@ from pathlib import Path
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.audit import ClusterTask
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.errors import ClusterUnavailable, NotInThisState, OtherPlace
-from crawler_lifecycle.domain.names import files_prefix
+from crawler_lifecycle.domain.errors import ClusterUnavailable, OtherPlace
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase
-from crawler_lifecycle.ports import Deployed, Deployment, Details, FileSource, Look, QueuedTask, TaskRecord, TaskRef
-from crawler_lifecycle.runner.held import Held, NotOurs
+from crawler_lifecycle.ports import Deployed, Deployment, Details, Look, QueuedTask, TaskRecord, TaskRef
+from crawler_lifecycle.runner.held import NotOurs
 
 from . import cgroup, liveness_marks
 from . import folder as files
 from .crawl_user import RunAs, let_pass
 from .folder_reader import TaskFolder
 from .identity import Identity, Stat, boot_id, kill_all, still_alive
-from .inventory import highest_run, inventory
+from .inventory import inventory
 from .launch import Launcher, default_python
+from .observation import observe
+from .reading import check_readable, reading
 from .records import task_records
-from .retention import REMOVED, exclusive, remove_old
+from .retention import remove_old
 from .slot_queue import STOP_SIGNAL
 
 logger = logging.getLogger(__name__)
@@ -161,12 +161,9 @@ class LocalCluster:
         now = self._clock()
         for task in tasks:
             _check_place(task.place)
-        try:
-            self._check_readable()
+        with reading(self._state):
             seen = [self._observe(run, task, now) for task in tasks]
             self._look_again_at_forged_ends(run, tasks, seen, now)
-        except OSError as error:
-            raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
         return Look(now, time.monotonic() - began, seen)
 
     def _look_again_at_forged_ends(
@@ -209,7 +206,7 @@ class LocalCluster:
         _check_place(task.place)
         folder = self._folder(run, task)
         try:
-            self._check_readable()  # a stop that found no disk must come again
+            check_readable(self._state)  # a stop that found no disk must come again
             if self._stop_by_file(folder, task) or task.uid is None:
                 return
             supervisors, crawlers = folder.named(self._known_uid(folder, task))
@@ -336,90 +333,34 @@ class LocalCluster:
             time.sleep(0.02)
         raise ClusterUnavailable(f"something of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}")
 
-    def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
-        """Nothing is kept for evidence alone: the end of a task is a file, which goes with the run's folder."""
-
-    def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
-        """The folders with supporting files of these tasks, those that exist; a prefix for each index and attempt.
-
-        Raises ``NotInThisState`` when they were all removed because the run is old, and ``ClusterUnavailable``.
-        """
-        found: list[FileSource] = []
-        try:
-            self._check_readable()
-            with exclusive(self._state):  # all of them or none: they are not taken away one by one while we ask
-                for task in tasks:
-                    found += self._files_of(run, task)
-            removed = not found and tasks and self._removed(run)
-        except OSError as error:
-            raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
-        if removed:
-            raise NotInThisState(
-                f"the files of run {run.run_id} were removed from the cluster, because its last task ended longer ago "
-                "than they are kept (LIFECYCLE_CLUSTER__KEEP_DAYS)"
-            )
-        return found
-
-    def _files_of(self, run: RunRef, task: TaskRef) -> Iterator[FileSource]:
-        """The folder with files of one task, or why there is none. Raises ``OSError``."""
-        folder, prefix = self._folder(run, task), files_prefix(task.index, task.attempt)
-        if not folder.exists():
-            if folder.troubles:
-                yield FileSource(prefix, missing="; ".join(folder.troubles))
-        elif folder.has(files.FILES):
-            foreign = folder.foreign()
-            path = folder.path / files.FILES
-            root = self._state / "tasks"
-            yield FileSource(prefix, path, root=root) if foreign is None else FileSource(prefix, missing=foreign)
-
-    def _removed(self, run: RunRef) -> bool:
-        """Whether the tasks of this run were removed because they are old. Raises ``OSError``."""
-        tasks = str(self._state / "tasks")
-        try:
-            return Held(tasks, str(run.run_id)).has(REMOVED) and run.owns(files.owner(tasks, run.run_id))
-        except (FileNotFoundError, NotOurs):
-            return False
-
     def inventory(
         self, *, run_id: int | None = None, after: tuple[int, int, int] | None = None, limit: int = 500
     ) -> list[ClusterTask]:
         """Everything of ours that waits or executes here. Raises ``ClusterUnavailable``."""
-        now, tasks = self._clock(), self._state / "tasks"
-        try:
-            self._check_readable()
+        now = self._clock()
+        with reading(self._state):
             return inventory(
-                tasks,
+                self._state / "tasks",
                 lambda run, task: self._observe(run, task, now),
                 self._node,
                 run_id=run_id,
                 after=after,
                 limit=limit,
             )
-        except OSError as error:
-            raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
 
     def task_records(self, run: RunRef) -> list[TaskRecord]:
         """What the run's folders know of its tasks. Raises ``ClusterUnavailable``."""
-        try:
-            self._check_readable()
+        with reading(self._state):
             return task_records(self._state / "tasks", run)
-        except OSError as error:
-            raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
-
-    def highest_run(self, above: int = 0) -> int:
-        """The highest number of a run that anything here bears. Raises ``ClusterUnavailable``."""
-        return LocalRuns(self._state).highest_run(above)
 
     def remove_old(self, keep_s: float) -> list[int]:
         """Remove what is left of runs whose last task ended more than ``keep_s`` seconds ago; their ids.
 
         Raises ``ClusterUnavailable``.
         """
-        try:
+        with reading(self._state, checked=False):
             liveness_marks.forget(str(self._state))
             return remove_old(self._state, keep_s)
-        except OSError as error:
-            raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
 
     # --- inside
 
@@ -429,36 +370,9 @@ class LocalCluster:
     def _observe(self, run: RunRef, task: TaskRef, now: datetime, *, doubted: bool = False) -> Observation:
         folder = self._folder(run, task, doubted=doubted)
         folder.settle_group()
-        seen = folder.observe(now, self._node)
+        seen = observe(folder, now, self._node)
         # The other phases held at some time since the look began; an end was read only now, after it happened.
         return replace(seen, observed_at=self._clock()) if seen.phase is Phase.ENDED else seen
-
-    def _check_readable(self) -> None:
-        """A missing or unreadable folder of all tasks is an outage; what is missing inside of it is an answer.
-
-        Raises ``OSError``.
-        """
-        tasks = self._state / "tasks"
-        try:
-            with os.scandir(tasks):
-                pass
-        except FileNotFoundError:
-            cure = "the folder of tasks is missing: mount its disk, or make it anew if they are lost for good"
-            raise FileNotFoundError(errno.ENOENT, cure, str(tasks)) from None
-
-
-class LocalRuns:
-    """``KnowsRuns`` over a state folder, which is not made for it."""
-
-    def __init__(self, state_dir: Path) -> None:
-        self._state = Path(state_dir).absolute()
-
-    def highest_run(self, above: int = 0) -> int:
-        """The highest number of a run that anything there bears. Raises ``ClusterUnavailable``."""
-        try:
-            return highest_run(self._state, above)
-        except OSError as error:
-            raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
 
 
 def _in_order(victims: list[Stat], leader: Identity | None, folder: TaskFolder) -> list[Stat]:

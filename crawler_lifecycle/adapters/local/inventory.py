@@ -21,6 +21,7 @@ from crawler_lifecycle.runner.held import NotOurs
 from . import folder as files
 from .identity import Stat, all_processes
 from .liveness_marks import LIVE
+from .reading import reading
 
 Key = tuple[int, int, int]
 #: How a look sees one task.
@@ -110,15 +111,22 @@ def _processes(tasks: Path) -> dict[Key, dict[str, Stat]]:
     return found
 
 
-def highest_run(state: Path, above: int = 0) -> int:
-    """The highest number of a run that a folder, a mark or a living process of this cluster bears.
+class LocalRuns:
+    """Implements ``KnowsRuns`` over a state folder, which is not made for it."""
 
-    A state folder that was never made holds nothing. Raises ``OSError`` when anything cannot be read.
-    """
-    tasks = state / "tasks"
-    names = [name for folder in ("tasks", "state") for name in _names(state / folder)]
-    names += [name.removeprefix("crawl-") for name in _names(state / LIVE)]
-    return max([above, *map(run_number, names), *(key[0] for key in _processes(tasks) if key[0] <= RUN_NUMBER_MAX)])
+    def __init__(self, state_dir: Path) -> None:
+        self._state = Path(state_dir).absolute()
+
+    def highest_run(self, above: int = 0) -> int:
+        """The highest number of a run that a folder, a mark or a living process of this cluster bears.
+
+        A state folder that was never made holds nothing. Raises ``ClusterUnavailable`` when anything cannot be read.
+        """
+        with reading(self._state, checked=False):
+            names = [name for folder in ("tasks", "state") for name in _names(self._state / folder)]
+            names += [name.removeprefix("crawl-") for name in _names(self._state / LIVE)]
+            alive = (key[0] for key in _processes(self._state / "tasks") if key[0] <= RUN_NUMBER_MAX)
+            return max([above, *map(run_number, names), *alive])
 
 
 def _names(folder: Path) -> list[str]:

@@ -7,6 +7,7 @@ that could lead elsewhere, and only a regular file is read.
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable
@@ -30,11 +31,13 @@ class LocalLogs:
     def read(self, run: RunRef, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
         """At most ``limit`` bytes from ``after`` on, or the last ones. Raises ``ClusterUnavailable``."""
         try:
-            # Asked first: what is written between the two questions is then still read.
-            folder = TaskFolder(self._tasks / str(run.run_id) / str(task.index) / str(task.attempt), run, task)
+            path = self._tasks / str(run.run_id) / str(task.index) / str(task.attempt)
+            folder = TaskFolder(path, run, task, doubted=True)
             if not self._is_ours(folder):
                 return None
-            ended = self._ended(folder)
+            # Asked first: what is written between the two questions is then still read. It is dear, and of no use
+            # where more follows.
+            ended = not self._more_follows(folder, after, limit) and self._ended(folder)
             handle = self._log(folder)
             if handle is None:
                 return LogPart(b"", 0, True) if ended else None
@@ -62,6 +65,14 @@ class LocalLogs:
             return folder.held.open(files.LOG) if folder.held is not None else None
         except NotOurs:
             return None
+
+    @staticmethod
+    def _more_follows(folder: TaskFolder, after: int | None, limit: int) -> bool:
+        """Whether the log is longer than what is read now."""
+        there = folder.held.stat(files.LOG) if folder.held is not None else None
+        if after is None or there is None or not stat.S_ISREG(there.st_mode):
+            return False
+        return after + limit < there.st_size
 
     @staticmethod
     def _ended(folder: TaskFolder) -> bool:

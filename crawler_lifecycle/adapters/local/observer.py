@@ -34,10 +34,11 @@ from crawler_lifecycle.runner.held import NotOurs
 
 from . import folder as files
 from . import liveness_marks
-from .folder_reader import END_SECONDS, TaskFolder
-from .identity import Identity
+from .folder_reader import TaskFolder
+from .identity import Identity, still_alive
 from .listing import Listing, TaskFolderKey, numbers_in, task_of
 from .live_counters import counted
+from .observation import END_SECONDS
 
 logger = logging.getLogger(__name__)
 
@@ -134,6 +135,8 @@ class _Watch:
         self._state = state
         self._changed = changed
         self._tasks: dict[str, _Task] = {}
+        self._over: dict[str, _Task] = {}
+        """Tasks that seem to be over, since the beginning of this turn."""
         self._told: dict[str, float] = {}
         """Tasks whose end was told, and when: their marks may come to light later."""
         self._listings = {
@@ -176,8 +179,11 @@ class _Watch:
             elif key.fd == key.data.pin:  # not so when this very turn has let it go
                 self._alone(key.data.name, self._process_ended, key.data)
         now = time.monotonic()
-        if now < self._scan_at:
-            return
+        if now >= self._scan_at:
+            self._see_to_what_is_due(now)
+        self._settle_ends()
+
+    def _see_to_what_is_due(self, now: float) -> None:
         self._scan_at = now + SCAN_S
         self._scan(now)
         for task in [task for task in self._tasks.values() if task.check_at <= now]:
@@ -225,7 +231,7 @@ class _Watch:
     def _mark_ended(self, name: str, now: float) -> None:
         task = self._tasks.get(name)
         if task is not None:
-            self._end(task)
+            self._seems_over(task)
         elif name not in self._told and (parts := task_of(name)) is not None:
             self._told[name] = now
             self._tell(parts[0], self._time_of(self._state / liveness_marks.ENDED / name))
@@ -241,7 +247,7 @@ class _Watch:
         task.waiting = name in self._listings["waiting"].names
         self._tasks[name] = task
         self._hold(task)
-        if name in self._tasks and not task.waiting:
+        if self._is_watched(task) and not task.waiting:
             task.appeared = True
             self._tell(run_id, self._time_of(path / files.PROCESS))
         return task
@@ -279,7 +285,7 @@ class _Watch:
         held = task.held
         self._let_go(task)
         self._hold(task)
-        if task.name in self._tasks and task.held != held:
+        if self._is_watched(task) and task.held != held:
             self._tell(task.run_id)  # the supervisor was killed and the crawler lives, or only what it left behind does
 
     def _check(self, task: _Task, now: float) -> None:
@@ -292,7 +298,7 @@ class _Watch:
             self._tell(task.run_id)
         if task.pin is None or folder.has_ended():
             self._hold(task)
-        if task.name in self._tasks and not task.appeared and now - task.since >= APPEARED_S:
+        if self._is_watched(task) and not task.appeared and now - task.since >= APPEARED_S:
             task.appeared = True
             self._tell(task.run_id)
 
@@ -300,7 +306,7 @@ class _Watch:
         """Find the process whose end is the task's next change and hold it; without any, the task is over."""
         folder = self._folder(task)
         if folder.has_ended():
-            return self._end(task)
+            return self._seems_over(task)
         if task.pin is not None:
             return None
         # Asked before anybody is looked for: what begins meanwhile is not over.
@@ -316,7 +322,7 @@ class _Watch:
         elif folder.has(files.PROCESS) and self._rest(task, folder, crawler):
             task.held = "rest"
         elif began or folder.has(files.END):
-            self._end(task)
+            self._seems_over(task)
         elif time.monotonic() - task.since >= STALE_S:
             self._drop(task)
         return None
@@ -360,6 +366,27 @@ class _Watch:
             self._selector.unregister(task.pin)
             os.close(task.pin)
             task.pin = None
+
+    def _settle_ends(self) -> None:
+        """End the tasks that are over: those of which no process lives. One that forged its end is watched on.
+
+        All processes are read once for all tasks.
+        """
+        over, self._over = self._over, {}
+        # By their folder alone: whose a task is would be read from files that may be forged, or not readable at all.
+        marks = {str(task.path): files.marks("", "", "", str(task.path / files.FILES))[-1:] for task in over.values()}
+        alive = still_alive(marks) if over else ()
+        for name, task in over.items():
+            if str(task.path) in alive:
+                task.held = task.held or "rest"
+            elif name in self._tasks:
+                self._alone(name, self._end, task)
+
+    def _is_watched(self, task: _Task) -> bool:
+        return task.name in self._tasks and task.name not in self._over
+
+    def _seems_over(self, task: _Task) -> None:
+        self._over[task.name] = task
 
     def _end(self, task: _Task) -> None:
         """The task is over: tell it once, and see that its mark says so too."""

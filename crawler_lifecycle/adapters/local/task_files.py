@@ -1,4 +1,4 @@
-"""Supporting files of local tasks, also while they execute.
+"""Supporting files of local tasks, for their archive and also while they execute.
 
 The crawler owns the folder and may change it at any moment: it is held and read by ``runner/held.py``.
 """
@@ -7,26 +7,34 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.errors import ClusterUnavailable, NotInThisState
+from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import FilePart, TaskFileList, TaskRef
+from crawler_lifecycle.ports import FilePart, FileSource, TaskFileList, TaskRef
 from crawler_lifecycle.runner.held import Held, NotOurs
 
 from . import folder as files
+from .folder_reader import TaskFolder
+from .reading import reading
+from .retention import REMOVED, exclusive
 
 #: Names that are looked at in one listing, of whatever kind, and folders inside of each other.
 NAMES_MAX, DEPTH_MAX = 20_000, 16
 #: Characters of a path, as many as the gateway takes: it has to fit into an address.
 PATH_MAX = 512
 
+Sources = list[FileSource]
+
 
 class LocalFiles:
-    """Implements ``LiveFiles`` for processes of this machine."""
+    """Implements ``LiveFiles`` and ``TaskFiles`` for processes of this machine. It creates nothing."""
 
     def __init__(self, state_dir: Path) -> None:
-        self._tasks = Path(state_dir).absolute() / "tasks"
+        self._state = Path(state_dir).absolute()
+        self._tasks = self._state / "tasks"
 
     def list(self, run: RunRef, task: TaskRef, most: int) -> TaskFileList | None:
         """At most ``most`` files of a task. Raises ``ClusterUnavailable``."""
@@ -48,6 +56,42 @@ class LocalFiles:
                 return FilePart(os.pread(handle, limit, place), os.fstat(file.fileno()).st_size)
         except (OSError, NotOurs):  # whatever the crawler put there: it is no file that can be read
             return None
+
+    def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> Sources:
+        """The folders with supporting files of these tasks, those that exist; a prefix for each index and attempt.
+
+        Raises ``NotInThisState`` when they were all removed because the run is old, and ``ClusterUnavailable``.
+        """
+        with reading(self._state):
+            with exclusive(self._state):  # all of them or none: they are not taken away one by one while we ask
+                found = [source for task in tasks for source in self._files_of(run, task)]
+            removed = not found and tasks and self._removed(run)
+        if removed:
+            raise NotInThisState(
+                f"the files of run {run.run_id} were removed from the cluster, because its last task ended longer ago "
+                "than they are kept (LIFECYCLE_CLUSTER__KEEP_DAYS)"
+            )
+        return found
+
+    def _files_of(self, run: RunRef, task: TaskRef) -> Iterator[FileSource]:
+        """The folder with files of one task, or why there is none. Raises ``OSError``."""
+        path = self._tasks / str(run.run_id) / str(task.index) / str(task.attempt)
+        folder, prefix = TaskFolder(path, run, task), files_prefix(task.index, task.attempt)
+        if not folder.exists():
+            if folder.troubles:
+                yield FileSource(prefix, missing="; ".join(folder.troubles))
+        elif folder.has(files.FILES):
+            foreign = folder.foreign()
+            ours = FileSource(prefix, path / files.FILES, root=self._tasks)
+            yield ours if foreign is None else FileSource(prefix, missing=foreign)
+
+    def _removed(self, run: RunRef) -> bool:
+        """Whether the tasks of this run were removed because they are old. Raises ``OSError``."""
+        tasks = str(self._tasks)
+        try:
+            return Held(tasks, str(run.run_id)).has(REMOVED) and run.owns(files.owner(tasks, run.run_id))
+        except (FileNotFoundError, NotOurs):
+            return False
 
     def _home(self, run: RunRef, task: TaskRef) -> Held | None:
         """The folder of the task's supporting files; ``None`` when it is not there, or another run's."""

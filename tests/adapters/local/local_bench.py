@@ -15,6 +15,7 @@ from typing import Any
 
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.adapters.local.identity import Identity, all_processes
+from crawler_lifecycle.adapters.local.task_files import LocalFiles
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase
@@ -24,6 +25,21 @@ from tests.support.run_refs import run_ref
 RUN = 5
 #: Longer than any test may take: what ends it is the test.
 SLEEP = "import time; time.sleep(300)"
+#: Names dead processes and an end in its files, while it executes.
+FORGER = """
+import json, os
+home = os.path.dirname(os.environ["CRAWL_FILES_DIR"])
+dead = json.load(open(home + "/process.json")) | {"pid": 2**22 - 3, "start": 1}
+for name, data in [
+    ("supervisor.json", dead),
+    ("process.json", dead),
+    ("summary.json", {"finish_reason": "finished", "exit": 0}),
+    ("end.json", {"exit_code": 0, "reason": "Completed"}),
+]:
+    with open(home + "/forged.tmp", "w") as file:
+        json.dump(data, file)
+    os.rename(home + "/forged.tmp", home + "/" + name)
+"""
 #: Counts its SIGTERMs in files/signals, says so when its handler is there, and ends a moment after the first.
 POLITE = """
 import os, signal, time
@@ -95,6 +111,7 @@ class Bench:
     def __init__(self, folder: Path, slots: int = 2, **options: Any) -> None:
         self.state = folder / "state"
         self.cluster = LocalCluster(self.state, slots, **options)
+        self.files = LocalFiles(self.state)
 
     def own(self) -> None:
         """The folder of the run, as its first deployment makes it."""

@@ -21,6 +21,7 @@ from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.adapters.local.identity import boot_id
 from crawler_lifecycle.adapters.local.live_counters import counted
 from crawler_lifecycle.adapters.local.logs import LocalLogs
+from crawler_lifecycle.adapters.local.task_files import LocalFiles
 from crawler_lifecycle.domain.task import End, Observation, Phase
 from crawler_lifecycle.ports import Details, Fence, TaskRef
 from crawler_lifecycle.runner.contract import valid_stats
@@ -141,7 +142,7 @@ def test_whatever_lies_in_a_folder_is_read_and_kept(empty: Path, left: Mapping[s
         LocalLogs(place.state).read(run, task, None, 1000)
         place.cluster.task_records(run)
         place.cluster.inventory()
-        place.cluster.files(run, [task])
+        LocalFiles(place.state).files(run, [task])
         for one in counted(place.state):
             assert one.run == run
         place.keep(list(look.observations), details)

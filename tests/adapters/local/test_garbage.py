@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.adapters.local import folder as files
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
+from crawler_lifecycle.adapters.local.task_files import LocalFiles
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import Observation, Phase, read_end
@@ -176,7 +177,7 @@ def test_a_missing_folder_of_tasks_is_an_outage_for_everybody(bench: Bench) -> N
     for call in (
         lambda: again.look(run_ref(RUN), [bench.ref()]),
         lambda: again.stop(run_ref(RUN), bench.ref()),
-        lambda: again.files(run_ref(RUN), [bench.ref()]),
+        lambda: LocalFiles(bench.state).files(run_ref(RUN), [bench.ref()]),
         lambda: bench.deploy(SLEEP, range(1, 2)),
     ):
         with pytest.raises(ClusterUnavailable, match="tasks"):

@@ -20,7 +20,7 @@ from crawler_lifecycle.adapters.local.logs import LocalLogs
 from crawler_lifecycle.adapters.local.observer import LocalObserver
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import TaskRef
-from tests.adapters.local.local_bench import DOUBLE_FORK, POLITE, RUN, SLEEP, STUBBORN, Bench, wait_until
+from tests.adapters.local.local_bench import DOUBLE_FORK, FORGER, POLITE, RUN, SLEEP, STUBBORN, Bench, wait_until
 from tests.support.run_refs import run_ref
 
 LEVELS = ("run", "index", "attempt")
@@ -154,21 +154,6 @@ def test_an_end_that_the_crawler_wrote_is_set_aside(bench: Bench) -> None:
     assert json.loads((bench.folder() / "end.json.forged").read_text()) == LIES["end.json"]
 
 
-#: Names dead processes and an end in its files, while it executes.
-FORGER = """
-import json, os
-home = os.path.dirname(os.environ["CRAWL_FILES_DIR"])
-dead = json.load(open(home + "/process.json")) | {"pid": 2**22 - 3, "start": 1}
-for name, data in [
-    ("supervisor.json", dead),
-    ("process.json", dead),
-    ("summary.json", {"finish_reason": "finished", "exit": 0}),
-    ("end.json", {"exit_code": 0, "reason": "Completed"}),
-]:
-    with open(home + "/forged.tmp", "w") as file:
-        json.dump(data, file)
-    os.rename(home + "/forged.tmp", home + "/" + name)
-"""
 #: Executes itself anew without an environment: only its runner still says whose it is.
 UNMARKED = """
 import sys
@@ -190,6 +175,18 @@ def test_an_end_with_dead_processes_counts_only_when_nothing_executes(bench: Ben
     bench.cluster.kill(run_ref(RUN), forger)
     wait_until(lambda: bench.running() == [])
     assert bench.cluster.look(run_ref(RUN), [forger]).observations[0].phase is Phase.ENDED
+
+
+def test_a_forged_end_closes_no_log(bench: Bench) -> None:
+    bench.start(FORGER + POLITE)
+
+    def ended() -> bool:
+        part = LocalLogs(bench.state).read(run_ref(RUN), bench.ref(), None, 1000)
+        return part is not None and part.ended
+
+    assert not ended()
+    bench.cluster.kill(run_ref(RUN), known(bench))
+    wait_until(ended)
 
 
 def test_all_tasks_of_a_look_share_one_reading_of_the_processes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,11 +218,11 @@ def test_what_a_folder_was_replaced_with_is_in_no_archive(bench: Bench, tmp_path
     bench.until_on_file()
     archive = FolderArchive((tmp_path / "archive").as_uri())
     for level in ("attempt", "files"):
-        sources = bench.cluster.files(run_ref(RUN), [bench.ref()])
+        sources = bench.files.files(run_ref(RUN), [bench.ref()])
         path = bench.folder() if level == "attempt" else bench.folder() / "files"
         path.rename(path.with_name("away"))
         path.symlink_to(secret.parent if level == "attempt" else secret)
-        for asked in (sources, bench.cluster.files(run_ref(RUN), [bench.ref()])):
+        for asked in (sources, bench.files.files(run_ref(RUN), [bench.ref()])):
             stored = archive.store("5/1/x.zip", asked, {"run_id": RUN}, lambda *_: None)
             [path_of] = (tmp_path / "archive").rglob("x.zip")
             with zipfile.ZipFile(path_of) as zipped:

@@ -17,8 +17,9 @@ from crawler_lifecycle.adapters.local.folder_reader import TaskFolder
 from crawler_lifecycle.adapters.local.observer import LocalObserver
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.task import Phase
-from tests.adapters.local.local_bench import DOUBLE_FORK, RUN, SLEEP, Bench, wait_until
+from tests.adapters.local.local_bench import DOUBLE_FORK, FORGER, POLITE, RUN, SLEEP, Bench, wait_until
 from tests.contracts.observer.observer_harness import Told
+from tests.support.run_refs import run_ref
 
 NAME = cluster_name(RUN, 0, 1)
 
@@ -78,6 +79,19 @@ def test_what_a_dead_crawler_left_running_is_watched_to_its_end(bench: Bench, to
     assert told.observer.health().watched == 1
     told.after(lambda: os.kill(daemon, 9))
     wait_until(lambda: told.observer.health().watched == 0)
+
+
+def test_a_forged_end_is_none_and_the_true_one_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pause in ("HELD_S", "UNHELD_S"):  # each turn looks into every folder
+        monkeypatch.setattr(observer, pause, 0.0)
+    told = Told(LocalObserver(bench.state))
+    with told.watching():
+        bench.start(FORGER + POLITE)
+        a_whole_turn(told)
+        assert told.observer.health().watched == 1
+        told.quiet()
+        told.after(lambda: bench.cluster.kill(run_ref(RUN), bench.ref()))
+        wait_until(lambda: told.observer.health().watched == 0)
 
 
 def test_a_supervisor_that_dies_in_the_queue_is_told(bench: Bench, told: Told) -> None:

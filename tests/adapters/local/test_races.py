@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.adapters.local import folder as files
-from crawler_lifecycle.adapters.local import folder_reader, identity, launch
+from crawler_lifecycle.adapters.local import identity, launch, observation
 from crawler_lifecycle.adapters.local import supervisor as supervisors
 from crawler_lifecycle.adapters.local.cgroup import Group
 from crawler_lifecycle.adapters.local.folder_reader import TaskFolder
@@ -163,7 +163,7 @@ def test_the_word_of_a_living_supervisor_is_awaited_whenever_the_runner_ended(
     bench.crawler_process().send(signal.SIGTERM)
     wait_until(lambda: not runner.alive())
     monkeypatch.setattr(Identity, "alive", alive_a_moment_ago)
-    monkeypatch.setattr(folder_reader, "END_SECONDS", 60.0)
+    monkeypatch.setattr(observation, "END_SECONDS", 60.0)
     threading.Timer(0.2, supervisor.send, (signal.SIGCONT,)).start()
     seen = bench.look()
     assert asked
@@ -268,7 +268,7 @@ def test_a_kill_of_the_kernel_that_another_look_writes_down_meanwhile_is_told(
         return found
 
     monkeypatch.setattr(TaskFolder, "processes", lambda *_: [])
-    monkeypatch.setattr(TaskFolder, "_group", group)
+    monkeypatch.setattr(TaskFolder, "group", group)
     monkeypatch.setattr(TaskFolder, "has", has)
     end = bench.look().end
     assert end is not None

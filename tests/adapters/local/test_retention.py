@@ -45,15 +45,15 @@ def test_an_old_run_goes_with_its_state_and_leaves_a_mark(ended: Bench) -> None:
     assert list((ended.state / "trash").iterdir()) == []
     assert ended.cluster.remove_old(14 * DAY) == []
     with pytest.raises(NotInThisState, match=r"run 5 were removed .* \(LIFECYCLE_CLUSTER__KEEP_DAYS\)"):
-        ended.cluster.files(run_ref(RUN), [ended.ref()])
-    assert ended.cluster.files(run_ref(RUN), []) == []
+        ended.files.files(run_ref(RUN), [ended.ref()])
+    assert ended.files.files(run_ref(RUN), []) == []
     assert ended.cluster.look(run_ref(RUN), [TaskRef(1000, 0, 1, "uid")]).observations[0].phase is Phase.GONE
 
 
 def test_a_young_one_stays(ended: Bench) -> None:
     age(ended, 13.9)
     assert ended.cluster.remove_old(14 * DAY) == []
-    assert len(ended.cluster.files(run_ref(RUN), [ended.ref()])) == 1
+    assert len(ended.files.files(run_ref(RUN), [ended.ref()])) == 1
 
 
 def test_a_run_with_a_task_that_executes_or_was_lost_stays_whole(make_bench: Callable[..., Bench]) -> None:
@@ -160,11 +160,11 @@ def test_the_files_of_a_run_that_is_removed_meanwhile_are_all_there_or_none(
         return found
 
     monkeypatch.setattr(TaskFolder, "has", has)
-    found = ended.cluster.files(run_ref(RUN), [ended.ref(index) for index in range(2)])
+    found = ended.files.files(run_ref(RUN), [ended.ref(index) for index in range(2)])
     cleaning.join()
     assert [source.prefix for source in found] == ["task-0", "task-1"]
     with pytest.raises(NotInThisState):
-        ended.cluster.files(run_ref(RUN), [ended.ref(index) for index in range(2)])
+        ended.files.files(run_ref(RUN), [ended.ref(index) for index in range(2)])
 
 
 def test_two_cleanings_remove_the_same_things(

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import yaml
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse, ListWorkersResponse
+from temporalio.api.workflowservice.v1 import DescribeNamespaceResponse, DescribeTaskQueueResponse, ListWorkersResponse
 
 from crawler_lifecycle.adapters.database import engine, head_version, upgrade
 from crawler_lifecycle.cli.doctor import clock, database, loading, machine, queues, report, services, sources, temporal
@@ -431,22 +431,33 @@ def test_pollers_that_get_no_work_are_no_workers(
 
 
 class Listed:
-    """A Temporal server with one worker, whose heartbeats are those of a clock that is behind ours."""
+    """A Temporal server with one worker, whose heartbeats are those of a clock that is behind ours.
+
+    ``polled_s`` seconds ago the worker asked for work; with ``behind_s=None`` the server has no heartbeat of it.
+    """
 
     namespace = "default"
 
-    def __init__(self, behind_s: float, *, beats: bool) -> None:
+    def __init__(self, behind_s: float | None, *, beats: bool, polled_s: float = 0.0, takes_beats: bool = True) -> None:
         self.workflow_service = self
-        self._behind_s, self._beats = behind_s, beats
+        self._behind_s, self._beats, self._polled_s, self._takes_beats = behind_s, beats, polled_s, takes_beats
         self._first = time.time()
+
+    async def describe_namespace(self, request: Any) -> DescribeNamespaceResponse:
+        answer = DescribeNamespaceResponse()
+        answer.namespace_info.capabilities.worker_heartbeats = self._takes_beats
+        return answer
 
     async def describe_task_queue(self, request: Any) -> DescribeTaskQueueResponse:
         answer = DescribeTaskQueueResponse()
-        answer.pollers.add(identity="7@there").last_access_time.GetCurrentTime()
+        seen = int((time.time() - self._polled_s) * 1e6)
+        answer.pollers.add(identity="7@there").last_access_time.FromMicroseconds(seen)
         return answer
 
     async def list_workers(self, request: Any) -> ListWorkersResponse:
         answer = ListWorkersResponse()
+        if self._behind_s is None:
+            return answer
         for queue in {*queues.ROLES.values(), names.QUEUE_MAIN}:
             beat = answer.workers_info.add().worker_heartbeat
             beat.task_queue, beat.worker_identity = queue, "7@there"
@@ -465,6 +476,19 @@ async def test_a_worker_lives_by_its_heartbeats_whatever_its_clock_says(
     lines = await queues.check_queues(Server(Listed(behind_s, beats=beats), 5.0), "a cure")  # type: ignore[arg-type]
     assert {line.level for line in lines if line.check == "workers"} == levels
     assert len(lines) >= 6
+
+
+@pytest.mark.parametrize(
+    ("polled_s", "takes_beats", "levels"),
+    [(1, True, {"ok"}), (9, True, {"bad"}), (9, False, {"ok"}), (121, False, {"bad"})],
+)
+async def test_a_worker_without_a_heartbeat_lives_by_its_last_poll(
+    polled_s: float, takes_beats: bool, levels: set[str]
+) -> None:
+    """It may have died before its first heartbeat: then nobody waits two minutes for the truth."""
+    server = Listed(None, beats=False, polled_s=polled_s, takes_beats=takes_beats)
+    lines = await queues.check_queues(Server(server, 5.0), "a cure")  # type: ignore[arg-type]
+    assert {line.level for line in lines if line.check == "workers"} == levels
 
 
 # --- database ------------------------------------------------------------------------------------------------------

@@ -11,13 +11,25 @@ from pathlib import Path
 from typing import Protocol
 
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
+from crawler_lifecycle.adapters.local.inventory import LocalRuns
+from crawler_lifecycle.adapters.local.task_files import LocalFiles
 from crawler_lifecycle.domain.arguments import Argument
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour, FakeCluster
-from crawler_lifecycle.ports import Cluster, Deployed, Deployer, Deployment, QueuedTask, TaskRef
+from crawler_lifecycle.ports import (
+    Cluster,
+    Deployed,
+    Deployer,
+    Deployment,
+    EvidenceKeeper,
+    KnowsRuns,
+    QueuedTask,
+    TaskFiles,
+    TaskRef,
+)
 from tests.support.run_refs import run_ref
 
 RUN = 7
@@ -56,6 +68,9 @@ class Harness:
     """A cluster with one slot, and a clock."""
 
     cluster: Both
+    files: TaskFiles
+    numbers: KnowsRuns
+    keeper: EvidenceKeeper | None = None
     saturated = r"waiting: 1 of 1 slots in use"
     """What a task says that waits for room."""
     killed: tuple[int | None, int | None, str | None] = (137, 9, None)
@@ -161,6 +176,7 @@ class LocalHarness(Harness):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.cluster = LocalCluster(folder / "state", slots=1)
+        self.files, self.numbers = LocalFiles(folder / "state"), LocalRuns(folder / "state")
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -201,7 +217,7 @@ class FakeHarness(Harness):
         self._now = datetime(2030, 1, 1, tzinfo=UTC)
         self._seconds = LONG
         self.fake = FakeCluster(clock=lambda: self._now, behaviour=self._behave)
-        self.cluster = self.fake
+        self.cluster = self.files = self.numbers = self.fake
         folder.joinpath("files").mkdir()
         self.fake.folders[RUN, 0] = folder / "files"
 

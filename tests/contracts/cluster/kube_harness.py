@@ -15,6 +15,8 @@ from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.adapters.kubernetes.files.layout import files_path
 from crawler_lifecycle.adapters.kubernetes.files.sources import VolumeFiles
 from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Finalizers
+from crawler_lifecycle.adapters.kubernetes.looks.run_records import KubernetesRuns
 from crawler_lifecycle.domain.arguments import Argument
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Resources
@@ -29,7 +31,7 @@ class Both(KubernetesCluster):
     """Cluster and deployer in one, as the harness wants them."""
 
     def __init__(self, api: Api, root: Path, settings: ClusterSettings) -> None:
-        super().__init__(api, files=VolumeFiles(root))
+        super().__init__(api)
         self.api = api
         self.root = root
         self._deployer = KubernetesDeployer(api, settings)
@@ -94,6 +96,7 @@ class KubernetesHarness(Harness):
     def __init__(self, api: Api, folder: Path) -> None:
         settings = ClusterSettings(kind="kubernetes", service_account="default", namespace=api.namespace)
         self.cluster = Both(api, folder, settings)
+        self.files, self.numbers, self.keeper = VolumeFiles(folder), KubernetesRuns(api), Finalizers(api)
 
     def now(self) -> datetime:
         return datetime.now(UTC)

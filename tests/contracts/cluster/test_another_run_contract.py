@@ -8,7 +8,7 @@ import pytest
 
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Phase
-from tests.contracts.cluster.cluster_harness import RUN, Harness
+from tests.contracts.cluster.cluster_harness import LONG, RUN, Harness
 from tests.support.run_refs import run_ref
 
 OURS = run_ref(RUN)
@@ -19,7 +19,7 @@ LATER = RunRef(RUN, "f" * 32)
 def test_a_deployment_is_put_off_in_words_and_adopts_nothing(harness: Harness) -> None:
     harness.deploy()
     harness.until(Phase.EXECUTING)
-    [answer] = harness.cluster.deploy(replace(harness.deployment(), run=LATER), harness.crawler(1))
+    [answer] = harness.cluster.deploy(replace(harness.deployment(), run=LATER), harness.crawler(LONG))
     assert (answer.state, answer.uid) == ("deferred", None)
     assert OURS.uid in (answer.reason or "")
     assert LATER.uid in (answer.reason or "")
@@ -34,7 +34,7 @@ def test_a_look_takes_nothing_of_it_for_its_own(harness: Harness) -> None:
     assert (seen.phase, seen.uid, seen.name, seen.end) == (Phase.ABSENT, None, None, None)
     assert OURS.uid in (seen.reason or "")
     assert harness.cluster.details(LATER, [harness.ref()]) == []
-    assert [source for source in harness.cluster.files(LATER, [harness.ref()]) if source.folder is not None] == []
+    assert [source for source in harness.files.files(LATER, [harness.ref()]) if source.folder is not None] == []
 
 
 def test_an_end_of_it_is_not_the_end_of_ours(harness: Harness) -> None:
@@ -49,7 +49,8 @@ def test_ending_ours_leaves_it_alone(harness: Harness, gesture: str) -> None:
     harness.deploy()
     harness.until_counted()
     getattr(harness.cluster, gesture)(LATER, harness.ref())
-    harness.cluster.release(LATER, [harness.ref()])
+    if harness.keeper is not None:
+        harness.keeper.release(LATER, [harness.ref()])
     assert harness.look().phase is Phase.EXECUTING
     if harness.counts_signals:
         assert harness.signals() == 0

@@ -211,7 +211,7 @@ def test_the_statistics_of_a_crawler_are_told_at_its_end(harness: Harness) -> No
 
 def test_files_names_the_folders_that_exist(harness: Harness) -> None:
     harness.deploy()
-    sources = harness.cluster.files(run_ref(RUN), [harness.ref(), harness.ref(3)])
+    sources = harness.files.files(run_ref(RUN), [harness.ref(), harness.ref(3)])
     assert [source.prefix for source in sources] == ["task-0"]
     assert sources[0].folder is not None
     assert sources[0].folder.is_dir()
@@ -292,14 +292,14 @@ def test_a_cluster_that_cannot_be_read_has_no_inventory(harness: Harness) -> Non
 
 
 def test_the_highest_number_of_a_run_is_known_also_after_its_end(harness: Harness) -> None:
-    assert harness.cluster.highest_run() == 0
-    assert harness.cluster.highest_run(RUN + 1) == RUN + 1
+    assert harness.numbers.highest_run() == 0
+    assert harness.numbers.highest_run(RUN + 1) == RUN + 1
     harness.deploy()
-    assert harness.cluster.highest_run() == RUN
+    assert harness.numbers.highest_run() == RUN
     harness.until(Phase.EXECUTING)
     harness.finish()
     harness.until(Phase.ENDED)
-    assert harness.cluster.highest_run(RUN - 1) == RUN
+    assert harness.numbers.highest_run(RUN - 1) == RUN
 
 
 def test_what_it_knows_of_a_task_makes_its_row_again(harness: Harness) -> None:

@@ -10,6 +10,7 @@ import pytest
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
+from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Finalizers
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import TaskRef
 from tests.kubernetes.cluster.cluster import Cluster
@@ -20,13 +21,18 @@ from tests.support.run_refs import run_ref
 RUN = run_ref(1)
 
 
+def later() -> datetime:
+    return datetime.now(UTC) + timedelta(minutes=2)
+
+
 class Left:
     """A scene on the real cluster, and our adapter before it whose clock is put forward by two minutes."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.scene = Scene(cluster, cluster.namespace("left"))
         self.api = Api.connect(kubeconfig=cluster.kubeconfig, namespace=self.scene.namespace)
-        self.cluster = KubernetesCluster(self.api, clock=lambda: datetime.now(UTC) + timedelta(minutes=2))
+        self.cluster = KubernetesCluster(self.api, clock=later)
+        self.finalizers = Finalizers(self.api, later)
 
     def close(self) -> None:
         self.scene.finish()
@@ -51,8 +57,8 @@ def left(real_cluster: Cluster) -> Iterator[Left]:
 def test_a_container_that_outlives_the_crawler_is_ended_and_its_job_with_it(left: Left) -> None:
     SCENES["outlived"](left.scene)
     assert left.phase() is Phase.ENDED
-    assert [end.key for end in left.cluster.kept()] == [(1, 0, 1)]
-    left.cluster.release(RUN, [left.task()])
+    assert [end.key for end in left.finalizers.kept()] == [(1, 0, 1)]
+    left.finalizers.release(RUN, [left.task()])
     left.scene.until(lambda o: o["pods"][0]["status"]["phase"] == "Failed", "the end of the pod")
     left.scene.until(lambda o: [c for c in o["job"]["status"]["conditions"] if c["type"] == "Failed"], "the Job's end")
     [pod] = left.scene.objects()["pods"]
@@ -60,13 +66,13 @@ def test_a_container_that_outlives_the_crawler_is_ended_and_its_job_with_it(left
     assert states[labels.CONTAINER]["terminated"]["exitCode"] == 0, "the evidence stays"
     assert "terminated" in states["mesh-proxy"]
     assert "deletionTimestamp" not in pod["metadata"]
-    assert left.cluster.kept() == []
+    assert left.finalizers.kept() == []
 
 
 def test_a_queue_that_takes_a_job_back_before_it_ran_gets_a_second_pod_later(left: Left) -> None:
     SCENES["suspended-before-node"](left.scene)
     assert left.phase() is Phase.WAITING
-    assert left.cluster.kept() == []
+    assert left.finalizers.kept() == []
     left.scene.until(lambda o: not o["pods"], "no pod")
     left.scene.cluster.admin.patch(f"{left.scene.jobs}/{NAME}", {"spec": {"suspend": False}})
     left.scene.until(lambda o: o["pods"] and "deletionTimestamp" not in o["pods"][0]["metadata"], "another pod")
@@ -79,7 +85,7 @@ def test_a_job_that_was_suspended_under_its_pod_ends_with_that_and_makes_no_othe
     left.scene.cluster.admin.patch(f"{left.scene.jobs}/{NAME}", {"spec": {"suspend": True}})
     left.scene.ended()
     assert left.phase() is Phase.ENDED
-    left.cluster.release(RUN, [left.task()])
+    left.finalizers.release(RUN, [left.task()])
     left.scene.until(lambda o: [c for c in o["job"]["status"]["conditions"] if c["type"] == "Failed"], "the Job's end")
     objects = left.scene.objects()
     assert (objects["pods"], objects["job"]["spec"]["parallelism"]) == ([], 0)

@@ -25,7 +25,9 @@ from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
+from crawler_lifecycle.adapters.kubernetes.files.sources import task_files
 from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Finalizers
 from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
 from crawler_lifecycle.background import Beside
 from crawler_lifecycle.compose import ROLES, Parts, activities_of, workflows_of
@@ -75,7 +77,8 @@ async def worker(place: Place, client: Client, api: Api, store: Store, over: asy
     scheduler = KubeScheduler(KubernetesDeployer(api, settings), dict(CRAWLERS))
     outside, catalogue = Outside(), DictCatalogue(dict(CRAWLERS))
     directory = TemporalDirectory(asyncio.get_running_loop(), Workflows(client))
-    parts = Parts(store, cluster, catalogue, scheduler, outside, outside, outside, directory, RULES)
+    files = task_files(None, None, None)
+    parts = Parts(store, cluster, files, catalogue, scheduler, outside, outside, outside, directory, RULES)
     async with AsyncExitStack() as stack:
         for role, queue in ROLES.items():
             made = Worker(
@@ -90,7 +93,7 @@ async def worker(place: Place, client: Client, api: Api, store: Store, over: asy
             )
             await stack.enter_async_context(made)
         beside = await stack.enter_async_context(Beside())
-        beside.start(Releaser(cluster, store.tasks, turn_s=0.5).run())
+        beside.start(Releaser(Finalizers(api), store.tasks, turn_s=0.5).run())
         await over.wait()
 
 

@@ -6,12 +6,11 @@ import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
 from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import FileSource, TaskBundles, TaskRef
+from crawler_lifecycle.ports import FileSource, TaskBundles, TaskFiles, TaskRef
 
 from .layout import files_path
 
@@ -19,15 +18,6 @@ NOWHERE = (
     "this cluster keeps no supporting files: neither LIFECYCLE_CLUSTER__VOLUME_CLAIM nor "
     "LIFECYCLE_CLUSTER__FILES_URL is set"
 )
-
-
-class TaskFiles(Protocol):
-    """The part ``files`` of the port ``Cluster``."""
-
-    def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
-        """What these tasks left. A task that was never deployed is left out; what should be there and is not is told
-        by its source. Raises ``ClusterUnavailable``."""
-        ...
 
 
 def task_files(claim: str | None, volume_path: Path | None, bundles: TaskBundles | None) -> TaskFiles:

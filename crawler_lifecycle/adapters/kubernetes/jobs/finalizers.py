@@ -18,7 +18,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
@@ -58,9 +58,9 @@ RUNNING_S, RUNNING_SHARE = 30.0, 20.0
 
 
 class Finalizers:
-    """The evidence that pods are kept for. Every method raises ``ApiError``."""
+    """The evidence that pods are kept for. Implements ``EvidenceKeeper``; every method raises ``ApiError``."""
 
-    def __init__(self, api: Api, clock: Callable[[], datetime]) -> None:
+    def __init__(self, api: Api, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._api = api
         self._clock = clock
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="releases")
@@ -107,7 +107,10 @@ class Finalizers:
         return True
 
     def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
-        """All of these are tried; the first error is raised when that was done."""
+        """Mark Jobs and pods as settled, and take our finalizer off the pods.
+
+        All of these are tried; the first error is raised when that was done.
+        """
         pods = pods_of_tasks(self._api, run, tasks)
         over = {task: [pod for pod in its if ended(pod)] for task, its in pods.items()}
         calls = [self._threads.submit(self._release, name_of(run.run_id, task), held) for task, held in over.items()]

@@ -1,4 +1,4 @@
-"""Records of runs in annotations of their Jobs, for a database that lost its rows."""
+"""Numbers and records of runs on their Jobs, for a database that lost its rows."""
 
 from __future__ import annotations
 
@@ -30,11 +30,17 @@ def task_records(api: Api, run: RunRef) -> list[TaskRecord]:
     return [one for one in found if one is not None]
 
 
-def highest_run(api: Api, above: int) -> int:
-    """The highest number of a run on the labels of our Jobs and pods, settled ones too. Raises ``ApiError``."""
-    for path in (api.jobs_path(), api.pods_path()):
-        above = max([above, *api.listing(path, Named, labels=labels.ours(settled=None), keep=_run).items])
-    return above
+class KubernetesRuns:
+    """Implements ``KnowsRuns`` by the labels of our Jobs and pods."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def highest_run(self, above: int = 0) -> int:
+        """The highest number of a run on any of them, settled ones too. Raises ``ApiError``."""
+        for path in (self._api.jobs_path(), self._api.pods_path()):
+            above = max([above, *self._api.listing(path, Named, labels=labels.ours(settled=None), keep=_run).items])
+        return above
 
 
 def _run(one: Named) -> int:

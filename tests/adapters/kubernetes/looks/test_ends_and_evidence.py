@@ -296,7 +296,7 @@ def test_quantities(text: str, size: int | None) -> None:
 def test_what_ended_is_kept_and_nothing_else(world: World) -> None:
     world.deploy(3)
     world.server.pod_ends(world.name(1), 3)
-    [kept] = world.cluster.kept()
+    [kept] = world.finalizers.kept()
     assert (kept.key, kept.uid, kept.ran) == ((RUN, 1, 1), world.uids[1], True)
     assert kept.ended_at is not None
 
@@ -306,13 +306,13 @@ def test_letting_go_is_two_changes_and_leaves_the_looks(world: World) -> None:
     for index in range(2):
         world.server.pod_ends(world.name(index), 0)
     world.forget_calls()
-    world.cluster.release(run_ref(RUN), [world.ref(0)])
+    world.finalizers.release(run_ref(RUN), [world.ref(0)])
     assert (world.calls("PATCH"), world.calls()) == (2, 3)
     assert labels.FINALIZER not in _finalizers(world, 0)
     assert labels.FINALIZER in _finalizers(world, 1)
     assert labels.SETTLED in world.server.job(world.name(0))["metadata"]["labels"]
     assert world.kept() == [(RUN, 1, 1)]
-    world.cluster.release(run_ref(RUN), [world.ref(0)])
+    world.finalizers.release(run_ref(RUN), [world.ref(0)])
     assert world.calls("PATCH") == 2, "once is enough"
     assert world.see(0).phase is Phase.ENDED, "who asks by name is still told"
 
@@ -322,14 +322,14 @@ def test_a_stopped_task_is_gone_once_it_is_let_go(world: World) -> None:
     world.cluster.stop(run_ref(RUN), world.ref())
     world.server.controllers.end_pod(world.server.pod(world.name()), 11)
     assert world.see(stopping=True).phase is Phase.ENDED
-    world.cluster.release(run_ref(RUN), [world.ref()])
+    world.finalizers.release(run_ref(RUN), [world.ref()])
     assert world.server.pods() == []
     assert world.see(stopping=True).phase is Phase.GONE
 
 
 def test_what_executes_is_never_let_go(world: World) -> None:
     world.deploy()
-    world.cluster.release(run_ref(RUN), [world.ref()])
+    world.finalizers.release(run_ref(RUN), [world.ref()])
     assert labels.FINALIZER in _finalizers(world)
 
 
@@ -344,7 +344,7 @@ def test_a_job_that_was_suspended_under_its_pod_never_starts_another_one_and_end
 
     world.server.change_job(world.name(), suspend)
     world.server.controllers.end_pod(world.server.pod(world.name()), 143)
-    world.cluster.release(run_ref(RUN), [world.ref()])
+    world.finalizers.release(run_ref(RUN), [world.ref()])
     job = world.server.job(world.name())
     spec = {name: job["spec"].get(name) for name in ("suspend", "parallelism", "activeDeadlineSeconds")}
     assert spec == {"suspend": False, "parallelism": 0, "activeDeadlineSeconds": 1}
@@ -372,7 +372,7 @@ def test_what_outlives_its_crawler_is_kept_until_the_end_is_on_record_and_then_e
     assert world.kept() == [(RUN, 0, 1)]
     [held] = [pod for pod in held_pods.list_held(world.api) if pod.waits]
     assert (held.task_index, held.phase, held.outlived) == (0, "Running", True)
-    world.cluster.release(run_ref(RUN), [world.ref()])
+    world.finalizers.release(run_ref(RUN), [world.ref()])
     [pod] = world.server.pods(world.name())
     assert pod["spec"]["activeDeadlineSeconds"] == 1
     assert labels.SETTLED in pod["metadata"]["labels"]
@@ -388,7 +388,7 @@ def test_what_is_beside_a_crawler_has_a_minute_to_end_by_itself(world: World) ->
     assert world.kept() == []
     world.server.pod_ends(world.name(), 0)
     assert world.kept() == [(RUN, 0, 1)]
-    world.cluster.release(run_ref(RUN), [world.ref()])
+    world.finalizers.release(run_ref(RUN), [world.ref()])
     [pod] = world.server.pods(world.name())
     assert "activeDeadlineSeconds" not in pod["spec"], "nothing runs any more"
 
@@ -443,16 +443,16 @@ def test_a_pod_without_a_node_that_a_person_deleted_is_kept_as_an_end(world: Wor
 def test_another_object_under_the_name_is_not_let_go(world: World) -> None:
     world.deploy()
     world.server.pod_ends(world.name(), 0)
-    world.cluster.release(run_ref(RUN), [replace(world.ref(), uid="another")])
+    world.finalizers.release(run_ref(RUN), [replace(world.ref(), uid="another")])
     assert labels.FINALIZER in _finalizers(world)
 
 
 def test_the_end_of_another_row_is_not_let_go(world: World) -> None:
     world.deploy()
     world.server.pod_ends(world.name(), 0)
-    world.cluster.release(run_ref(RUN), [replace(world.without_uid(), task_id=999999)])
+    world.finalizers.release(run_ref(RUN), [replace(world.without_uid(), task_id=999999)])
     assert labels.FINALIZER in _finalizers(world)
-    world.cluster.release(run_ref(RUN), [world.without_uid()])
+    world.finalizers.release(run_ref(RUN), [world.without_uid()])
     assert labels.FINALIZER not in _finalizers(world)
 
 
@@ -464,11 +464,11 @@ def test_a_pod_without_its_run_is_read_and_let_go(world: World) -> None:
     [details] = world.cluster.details(run_ref(RUN), [world.ref()])
     assert details.log_tail == "line\n"
     assert world.kept() == [(RUN, 0, 1)]
-    world.cluster.release(run_ref(RUN), [world.ref()])
+    world.finalizers.release(run_ref(RUN), [world.ref()])
     assert labels.FINALIZER not in _finalizers(world)
     assert world.kept() == []
     world.forget_calls()
-    world.cluster.release(run_ref(RUN), [world.ref()])
+    world.finalizers.release(run_ref(RUN), [world.ref()])
     assert world.calls("PATCH") == 0, "once is enough"
 
 
@@ -490,9 +490,9 @@ def test_a_right_that_went_first_is_an_error(world: World) -> None:
     world.server.pod_ends(world.name(), 0)
     world.server.deny("patch", "pods")
     with pytest.raises(Refused, match="needs permission to patch pods"):
-        world.cluster.release(run_ref(RUN), [world.ref()])
+        world.finalizers.release(run_ref(RUN), [world.ref()])
     world.server.allow("patch", "pods")
-    world.cluster.release(run_ref(RUN), [world.ref()])
+    world.finalizers.release(run_ref(RUN), [world.ref()])
     assert world.kept() == []
 
 
@@ -504,8 +504,8 @@ def test_the_life_of_a_task_is_five_calls(world: World) -> None:
     for index in range(10):
         world.server.pod_ends(world.name(index), 0)
     world.cluster.details(run_ref(RUN), refs)
-    assert len(world.cluster.kept()) == 10
-    world.cluster.release(run_ref(RUN), refs)
+    assert len(world.finalizers.kept()) == 10
+    world.finalizers.release(run_ref(RUN), refs)
     shared = world.calls("GET", r"/(jobs|pods)\?")
     assert world.calls() - shared == 50
     assert shared <= 7
@@ -521,7 +521,7 @@ def test_a_placeholder_is_no_time_of_an_end_for_anybody(world: World) -> None:
             status["state"]["terminated"]["finishedAt"] = "1970-01-01T00:00:00Z"
 
     world.server.store.update(PODS, (world.server.namespace, pod["metadata"]["name"]), forget)
-    [kept], [held] = world.cluster.kept(), held_pods.list_held(world.api)
+    [kept], [held] = world.finalizers.kept(), held_pods.list_held(world.api)
     assert (kept.ended_at, kept.ran) == (None, False)
     assert (held.ended_at, held.waits) == (None, True)
     assert held_pods.waiting_longer_than([held], world.now(), 60) == []

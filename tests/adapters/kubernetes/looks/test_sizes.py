@@ -71,7 +71,7 @@ def _observed(world: World) -> int:
 def _released(world: World) -> int:
     for index in range(HEAVY):
         world.server.pod_ends(world.name(index, RUN + 1), 0)
-    return len(world.cluster.kept()) + 1
+    return len(world.finalizers.kept()) + 1
 
 
 #: Who reads lists of everything, and how many tasks it finds.

@@ -11,6 +11,7 @@ import pytest
 
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Finalizers
 from crawler_lifecycle.adapters.kubernetes.looks import log_tails
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Limits, Resources
@@ -38,6 +39,7 @@ class World:
         self.later = timedelta()
         self._stands_at: datetime | None = None
         self.cluster = KubernetesCluster(self.api, clock=self.now)
+        self.finalizers = Finalizers(self.api, self.now)
         self._deployer = KubernetesDeployer(self.api, ClusterSettings(kind="kubernetes"))
         self.uids: dict[int, str | None] = {}
 
@@ -96,4 +98,4 @@ class World:
         self.server.requests.clear()
 
     def kept(self) -> Sequence[tuple[int, int, int]]:
-        return [end.key for end in self.cluster.kept()]
+        return [end.key for end in self.finalizers.kept()]
