@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+import sqlalchemy as sa
 
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
@@ -16,6 +17,7 @@ from crawler_lifecycle.domain.errors import (
     InvalidRequest,
     NotInThisState,
     Overtaken,
+    RowUnreadable,
     RunIsLive,
     RunNotFound,
 )
@@ -660,3 +662,51 @@ def test_plans_are_those_that_workers_say_they_serve(world: World) -> None:
     assert found == [two, replace(one, fingerprint="f2", seen_at=world.clock.now)]
     assert plans.get_plan("shops:Shops") == found[1]
     assert plans.get_plan("SHOPS:shops") is None
+
+
+# --- rows that another hand wrote
+
+
+def hand(world: World, statement: str, **values: object) -> None:
+    with world.store.database.writer.begin() as connection:  # type: ignore[attr-defined]
+        connection.execute(sa.text(statement), values)
+
+
+def test_a_job_that_another_hand_spoilt_is_named_and_lists_go_on(managed: Managed) -> None:
+    managers = managed.world.store.managers
+    managers.add_page(managed.fence, page([1, 2]))
+    first, second = managed.jobs()
+    hand(
+        managed.world,
+        "UPDATE manager_item SET params = :odd WHERE item_id = :id",
+        odd='{"spider": 7}',
+        id=first.item_id,
+    )
+    with pytest.raises(RowUnreadable, match=rf"item_id {first.item_id}, .*: params is .*spider of the job"):
+        managers.waiting_jobs(managed.id, JobState.BUFFERED)
+    told, whole = managed.jobs()
+    assert told.job is None
+    assert "spider" in str(told.unreadable)
+    assert whole == second
+    hand(managed.world, "UPDATE manager_item SET state = 'odd' WHERE item_id = :id", id=second.item_id)
+    assert [one.item_id for one in managed.jobs()] == [first.item_id], "it is in no state that there is"
+
+
+def test_a_manager_that_another_hand_spoilt_waits_until_it_is_mended(managed: Managed) -> None:
+    managers = managed.world.store.managers
+    for column, odd, cure in (
+        ("status", "odd", "set one of"),
+        ("status", "COMPLETED", "set a time"),
+        ("status", "STOPPING", "crawlctl manager stop"),
+        ("next_seq", 0, "at least 1"),
+    ):
+        good = managed.row.status.value if column == "status" else managed.row.next_seq
+        hand(managed.world, f"UPDATE manager SET {column} = :odd", odd=odd)
+        with pytest.raises(RowUnreadable, match=cure):
+            managers.facts(managed.fence, 1)
+        with pytest.raises(RowUnreadable):
+            managers.get_manager(managed.id)
+        [listed] = managers.list_managers()
+        assert column in str(listed.unreadable)
+        hand(managed.world, f"UPDATE manager SET {column} = :good", good=good)
+        assert managers.facts(managed.fence, 1).next_seq == 1
