@@ -147,7 +147,7 @@ def check_tag(field_name: str, tag: object) -> str:
     """A tag that a run can have."""
     if not isinstance(tag, str) or not 0 < len(tag) <= TAG_MAX:
         raise refusal(field_name, tag, f"give a text of 1 to {TAG_MAX} characters")
-    return tag
+    return _check_text(field_name, tag)
 
 
 def _spider(spider: object) -> str:
@@ -155,7 +155,7 @@ def _spider(spider: object) -> str:
         raise InvalidRequest("spider: missing; set the class attribute spider, or give each job a key 'spider'")
     if not isinstance(spider, str) or len(spider) > SPIDER_MAX:
         raise refusal("spider", spider, f"give the name of a crawler or spider, at most {SPIDER_MAX} characters")
-    return spider
+    return _check_text("spider", spider)
 
 
 def _mapping(field_name: str, value: object) -> Mapping[str, Any]:
@@ -172,9 +172,17 @@ def _texts(field_name: str, values: Mapping[Any, Any]) -> dict[str, str]:
     for name, value in values.items():
         if not isinstance(name, str) or not name:
             raise refusal(f"{field_name} key", name, "names are texts")
+        _check_text(f"{field_name} key", name)
         if value is not None:
-            texts[name] = job_text(f"{field_name}.{name}", value)
+            texts[name] = _check_text(f"{field_name}.{name[:80]}", job_text(f"{field_name}.{name[:80]}", value))
     return texts
+
+
+def _check_text(field_name: str, text: str) -> str:
+    """A text that a process and a database can be given."""
+    if "\0" in text or (not text.isascii() and text != text.encode("utf-8", "replace").decode()):
+        raise refusal(field_name, text, "leave out the NUL character and halves of surrogate pairs")
+    return text
 
 
 def _tags(tags: object, given: Sequence[str]) -> list[str]:

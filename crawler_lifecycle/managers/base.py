@@ -380,6 +380,8 @@ class WorkFlowManager(BaseLoopScript):
     def parse_args(self) -> Namespace:
         args = super().parse_args()
         self.name = self.name or args.name
+        if isinstance(args.max_running_jobs, int) and args.max_running_jobs < 0:
+            self.argparser.error(f"--max-running-jobs: {args.max_running_jobs} is not allowed; give a number from 0")
         return args
 
     def set_flow_id_name(self, args: Namespace) -> None:

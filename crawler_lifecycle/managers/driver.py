@@ -40,6 +40,8 @@ class Driver:
         self._loop: asyncio.Runner | None = None
         with building(platform):
             self.script = self._user("__init__", cls)
+        if not hasattr(self.script, "_cycle"):
+            raise ClassError(f"{cls.__name__}.__init__ does not call super().__init__(); let it")
         self._source: Iterator[Any] | None = None
         self._read = 0
         """Yields that were taken from ``_source``."""
@@ -161,7 +163,7 @@ class Driver:
             delayed=window.delayed,
             picked=list(window.picked),
             flow_tags=cycle.flow_tags,
-            state=script.state if changed else None,
+            state=json.loads(state) if changed else None,
             stats=script.stats.get_stats(),
             close_reason=script.close_reason,
             over=over,
@@ -219,8 +221,9 @@ def _item(position: int, given: object, defaults: JobDefaults) -> SourceItem:
     try:
         params = params_of_yield(given)
         return SourceItem(position, merged(params, params.pop("spider", None), defaults))
-    except InvalidRequest as error:
-        return SourceItem(position, None, f"position {position}: {error}")
+    except Exception as error:  # also what cannot be copied, or nests too deeply
+        said = str(error) if isinstance(error, InvalidRequest) else where(error)
+        return SourceItem(position, None, f"position {position}: {said}")
 
 
 def _size(item: SourceItem) -> int:

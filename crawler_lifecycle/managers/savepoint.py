@@ -20,8 +20,12 @@ _TEXT_MAX = 400
 
 def where(error: BaseException) -> str:
     """What was raised, and the last line of the user's own code that led there."""
-    kind = type(error).__name__
-    text = str(error)[:_TEXT_MAX] if isinstance(error, ClassError | InvalidRequest) else f"{kind}: {error}"[:_TEXT_MAX]
+    try:
+        said = str(error)
+    except Exception:  # users write exceptions too
+        said = "its text cannot be made"
+    known = isinstance(error, ClassError | InvalidRequest)
+    text = (said if known else f"{type(error).__name__}: {said}")[:_TEXT_MAX]
     ours = os.path.dirname(os.path.abspath(__file__))
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if os.path.dirname(os.path.abspath(frame.filename)) != ours]

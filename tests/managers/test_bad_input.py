@@ -3,6 +3,7 @@ nor spins."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,14 @@ from crawler_lifecycle.managers.driver import identity_of, parser_of
 from crawler_lifecycle.managers.testing import Simulation, simulate
 from crawler_lifecycle.managers.types import ClassError
 from tests.managers.support import generator, order, pages
+
+
+def _deep() -> Any:
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    return nested
+
 
 NO_JOBS = [
     (17, "yield: 17 is not allowed; yield a dictionary"),
@@ -37,6 +46,12 @@ NO_JOBS = [
     ({"page": 1, "spider_args": "x"}, "spider_args: 'x' is not allowed; give a dictionary"),
     ({"page": 1, "project_id": 1.5}, "project_id: 1.5 is not allowed"),
     ({"page": "x" * 70_000}, "bytes of JSON"),
+    ({"page": "a\0b"}, "spider_args.page: 'a\\x00b' is not allowed; leave out the NUL character"),
+    ({"page": "\ud800"}, "leave out the NUL character and halves of surrogate pairs"),
+    ({"page": 1, "tags": ["a\0"]}, "tags[0]: 'a\\x00' is not allowed"),
+    ({"x" * 500: object}, "spider_args.xxx"),
+    ({"page": threading.Lock()}, "TypeError: cannot pickle"),
+    ({"page": _deep()}, "RecursionError"),
 ]
 
 
@@ -124,6 +139,7 @@ def test_a_class_without_a_generator() -> None:
         (["--job-settings", "17"], "--job-settings: '17' is not allowed"),
         (["--units", "two"], "invalid int value: 'two'"),
         (["--units", "0"], "units: 0 is not allowed"),
+        (["--max-running-jobs", "-1"], "--max-running-jobs: -1 is not allowed"),
         (["--loop-mode", "-1"], "--loop-mode: -1 is not allowed"),
         (["--max-running-time", "x"], "invalid int value"),
         (["--unknown"], "unrecognized arguments: --unknown"),
@@ -302,6 +318,23 @@ def test_a_reason_a_tag_and_a_number_that_cannot_be() -> None:
     ):
         with pytest.raises(ClassError, match=r"on_start raised .*(is not allowed|missing)"):
             simulate(generator(on_start=call))
+
+
+def test_an_init_that_forgets_its_base() -> None:
+    with pytest.raises(ClassError, match=r"does not call super\(\)"):
+        simulate(generator(__init__=lambda self: None))
+
+
+def test_an_error_that_cannot_be_told() -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise KeyError
+
+    def on_start(self: Any) -> None:
+        raise Odd
+
+    with pytest.raises(ClassError, match="on_start raised Odd: its text cannot be made"):
+        simulate(generator(on_start=on_start))
 
 
 def test_a_class_without_cycles() -> None:

@@ -136,9 +136,9 @@ def test_jobs_of_other_flows_count_as_its_own_on_request() -> None:
         assert order(Simulation(generator(pages(1, 2, 3), **members), others=others).run()) == wanted
 
 
-TEXTS = st.dictionaries(
-    st.text(min_size=1, max_size=5), st.integers() | st.text(max_size=5) | st.booleans(), max_size=4
-)
+LETTERS = st.characters(codec="utf-8", exclude_characters="\0")
+VALUES = st.integers() | st.text(LETTERS, max_size=5) | st.booleans()
+TEXTS = st.dictionaries(st.text(LETTERS, min_size=1, max_size=5), VALUES, max_size=4)
 OVERRIDES = st.fixed_dictionaries(
     {},
     optional={
