@@ -93,7 +93,7 @@ class Hooks(CrawlManager):
 def test_s33_metadata_first_then_exactly_one_of_bad_and_ok_then_the_statistics(outcome: str, hook: str) -> None:
     record = simulate(Hooks, ["--spider-args", '{"a": 1}'], outcomes=outcome, stats={"item_scraped_count": 4})
     key = "manager/1/1"
-    assert record.state["seen"] == [("metadata", key, outcome, {"a": "1"}), (hook, "shops", outcome, key, None)]
+    assert record.state["seen"] == [["metadata", key, outcome, {"a": "1"}], [hook, "shops", outcome, key, None]]
     assert record.stats["item_scraped_count/total"] == 4
 
 

@@ -294,7 +294,7 @@ def _resumed(cls: type[Resuming]) -> list[list[str]]:
 
 
 def test_s24_s25_a_resume_tells_of_live_jobs_first_and_then_of_ended_ones() -> None:
-    assert simulate(Resuming).state["told"] == [("start", "False")]
+    assert simulate(Resuming).state["told"] == [["start", "False"]]
     assert _resumed(Resuming) == [["start", "True"], ["running", "2"], ["running", "3"], ["finished", "1"]]
 
 
