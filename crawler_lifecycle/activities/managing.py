@@ -316,10 +316,10 @@ class _Beginning:
         """
         until, troubles, tried = time.monotonic() + PASS_S, list[LifecycleError](), set[int]()
         while True:
+            jobs = [job for job in self._a.managers.starting_jobs(self._fence, WINDOW) if job.item_id not in tried]
             row = self._a._row(self._fence.manager_id)
             if _is_over(row):
                 return BegunRuns(self._begun, self._refused, stopped=True)
-            jobs = [job for job in self._a.managers.starting_jobs(self._fence, WINDOW) if job.item_id not in tried]
             if not jobs:
                 if troubles:
                     raise troubles[0]

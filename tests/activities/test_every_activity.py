@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 from temporalio import activity
 
-from crawler_lifecycle.activities import audit, cancellation, completion, deployment, reconciliation
+from crawler_lifecycle.activities import audit, cancellation, completion, deployment, managing, reconciliation
 from crawler_lifecycle.domain.errors import Fenced, NothingDeployed
 from crawler_lifecycle.ports import Fence
+from crawler_lifecycle.ports.store.managers import ManagerFence
 from crawler_lifecycle.workflows.policies import POLICIES
-from tests.activities.cases import CASES, GONE, WAITED, Case
+from tests.activities.cases import CASES as OF_RUNS
+from tests.activities.cases import GONE, WAITED, Case
+from tests.activities.manager_cases import MANAGING
 from tests.activities.world import Breaker, Crash, World, differences
 
 NewWorld = Callable[[], World]
@@ -54,19 +57,29 @@ OURS = {
     "audit_workflows",
     "audit_ended",
     "close_audit",
+    "open_manager",
+    "begin_manager_runs",
+    "note_manager",
+    "add_manager_jobs",
+    "record_manager_stop",
+    "stop_manager_runs",
+    "end_manager",
 }
+#: Executes users' code, and has tests of its own (``test_manager_cycle.py``).
+CYCLES = {"run_manager_cycle"}
 #: A task whose first deployment call was heard says ``existing`` in the evidence of its transition.
 HOW_IT_WAS_FOUND = {"status_transition.evidence"}
 #: These touch the outside before the database refuses them. Harmless: an order to end names a task of its attempt and
 #: is given under a recorded stop only, and an archive lies under the key of its attempt.
 OUTSIDE_FIRST = {"k8_stop_task", "k8_stop_pod", "export_supporting_files"}
 
+CASES = [*OF_RUNS, *MANAGING]
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 
 def test_the_activities_are_the_specifications_and_some_of_ours(world: World) -> None:
     assert len(SPECIFIED) == 21
-    assert set(world.activities()) == SPECIFIED | OURS == set(POLICIES)
+    assert set(world.activities()) | CYCLES == SPECIFIED | OURS | CYCLES == set(POLICIES)
 
 
 @pytest.mark.parametrize("name", sorted(SPECIFIED | OURS))
@@ -99,7 +112,7 @@ def test_it_shows_that_it_lives_where_its_policy_waits_for_that(
         yield
 
     argument = case.prepare(world)
-    for module in (audit, cancellation, completion, deployment, reconciliation):
+    for module in (audit, cancellation, completion, deployment, managing, reconciliation):
         monkeypatch.setattr(module, "beating", noted)
     world.call(case.activity, argument)
     policy = POLICIES[case.activity]
@@ -157,7 +170,7 @@ def _again(world: World, case: Case, argument: Any) -> tuple[Any, frozenset[str]
 
 
 def _with_fence(argument: Any, **changes: Any) -> Any:
-    if isinstance(argument, Fence):
+    if isinstance(argument, Fence | ManagerFence):
         return dataclasses.replace(argument, **changes)
     return dataclasses.replace(argument, fence=dataclasses.replace(argument.fence, **changes))
 
@@ -170,6 +183,10 @@ def _is_fenced(case: Case) -> bool:
         "count_alive_tasks",  # reads
         "signal_pusher_changed",  # pushes what is recorded, whoever owns the run by now
         "resend_pushes",  # the same
+        "open_manager",  # takes the manager: refused to strangers by its workflow id
+        "add_manager_jobs",  # adds jobs, whoever owns the manager
+        "record_manager_stop",  # a stop counts, whoever owns the manager
+        "stop_manager_runs",  # carries out a stop that is on record
         *(name for name in OURS if "audit" in name),  # compares whatever runs there are
         "signal_pusher_stopped",  # pushes the stored event of its own attempt, whoever owns the run by now
         "initiate_export_signal",  # delivers the stored event of its own attempt, whoever owns the run by now

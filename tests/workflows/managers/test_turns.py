@@ -184,27 +184,25 @@ async def test_pause_cap_and_jobs_from_outside(real_lab: Lab) -> None:
 
 
 async def test_what_the_class_says_at_its_end_is_the_managers(real_lab: Lab) -> None:
+    real_lab.cluster.behaviour = Behaviour(executes=None)
     m = manager_lab(real_lab, close_reason="no items", failed=True)
-    parent = await manager_lab(real_lab, stays=True).start(name="parent")
+    parent = await real_lab.start({"crawler": "books"}, id="parent of a manager")
     async with m.plans():
         handle = await m.start(parent=parent.id)
         result = await real_lab.ended(handle)
-        assert (result.status, result.outcome) == ("FAILED", "no items")
-        await real_lab.until(lambda: m.plan.cycles >= 1)
-        found = (await handle.describe()).typed_search_attributes
-        values = {pair.key.name: pair.value for pair in found if pair.key.name.startswith("Crawl")}
-        assert values == {
-            "CrawlName": "stream",
-            "CrawlFlow": "f1",
-            "CrawlStatus": "FAILED",
-            "CrawlOutcome": "no items",
-            "CrawlParent": "manager/parent/f1",
-        }
-        m.plan.close_reason, m.plan.failed = None, False
-        told = [e.workflow_execution_signaled_event_attributes.signal_name async for e in parent.fetch_history_events()]
-        assert "manager_ended" in told
-        await parent.signal("stop")
-        await real_lab.ended(parent)
+    assert (result.status, result.outcome) == ("FAILED", "no items")
+    found = (await handle.describe()).typed_search_attributes
+    assert {pair.key.name: pair.value for pair in found if pair.key.name.startswith("Crawl")} == {
+        "CrawlName": "stream",
+        "CrawlFlow": "f1",
+        "CrawlStatus": "FAILED",
+        "CrawlOutcome": "no items",
+        "CrawlParent": parent.id,
+    }
+    told = await real_lab.snapshot_where(parent, lambda s: s.notes)
+    assert "manager_ended" in told.notes[0]
+    await parent.signal("force_stop")
+    await real_lab.ended(parent)
 
 
 @pytest.mark.parametrize(
