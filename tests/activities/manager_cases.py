@@ -42,20 +42,14 @@ def _claimed(w: World) -> ManagerFence:
     return ManagerFence(row.manager_id, row.attempt, MANAGER.first_run_id)
 
 
-def _picked(w: World) -> ManagerFence:
-    """A manager that picked two jobs which can be, and one that no crawler takes."""
+def _picked(w: World, good: int = 2) -> ManagerFence:
+    """A manager that picked jobs which can be, and one that no crawler takes."""
     fence = _claimed(w)
     w.store.managers.new_generation(fence, "print", True)
-    jobs = [*_jobs(2), Job("nobody")]
+    jobs = [*_jobs(good), Job("nobody")]
     added = [Added(-n, job) for n, job in enumerate(jobs, 1)]
     picked = [Picked(-n, n, job) for n, job in enumerate(jobs, 1)]
     w.store.managers.commit_decision(fence, Decision(added=added, picked=picked))
-    return fence
-
-
-def _begun(w: World) -> ManagerFence:
-    fence = _picked(w)
-    w.call("begin_manager_runs", fence)
     return fence
 
 
@@ -92,20 +86,23 @@ def _none_begun(w: World, answer: Any) -> None:
     assert (w.store.runs.list_runs(), w.directory.begun) == ([], {})
 
 
-def _stop(w: World) -> StopRuns:
-    _begun(w)
-    w.directory.open.add(Owner("crawl/books/manager/1/2", "chain-of-run-2"))
+def _stop(w: World, *, lost: bool = False) -> StopRuns:
+    w.call("begin_manager_runs", _picked(w, 1))
+    if lost:
+        w.directory.begun.clear()
+    else:
+        w.directory.open.add(Owner("crawl/books/manager/1/1", "chain-of-the-run"))
     intent = StopIntent(w.now, requested_by="ada")
     w.store.managers.record_manager_stop(1, intent)
     return StopRuns(1, intent)
 
 
 def _runs_told(w: World, answer: Any) -> None:
-    """One has a workflow that is told; the other gets one that sees what is on record."""
-    assert (answer.live, answer.trouble) == (2, None)
-    assert {str(run.status) for run in w.store.runs.list_runs()} == {"STOPPING"}
-    assert {stop.requested_by for stop in w.directory.stopped["crawl/books/manager/1/2"]} == {"ada"}
-    assert "crawl/books/manager/1/1" in w.directory.begun
+    assert (answer.live, answer.trouble) == (1, None)
+    assert [str(run.status) for run in w.store.runs.list_runs()] == ["STOPPING"]
+    told = w.directory.stopped.get("crawl/books/manager/1/1", [])
+    assert {stop.requested_by for stop in told} == ({"ada"} if w.directory.open else set())
+    assert "crawl/books/manager/1/1" in w.directory.begun, "whoever begins sees what is on record"
 
 
 def _noted(w: World, _: Any) -> None:
@@ -146,6 +143,7 @@ MANAGING = [
     Case("add_manager_jobs", "page", _add, _jobs_added),
     Case("record_manager_stop", "leave", _record, _stop_recorded),
     Case("stop_manager_runs", "live", _stop, _runs_told, same=lambda answer: answer.live),
+    Case("stop_manager_runs", "lost", lambda w: _stop(w, lost=True), _runs_told, same=lambda answer: answer.live),
     Case(
         "end_manager",
         "over",
