@@ -23,13 +23,12 @@ from crawler_lifecycle.domain.errors import DuplicateRequest, RowUnreadable, Run
 from crawler_lifecycle.domain.names import attempt_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
 from crawler_lifecycle.gateway.access.operations import caller_name, check_own
-from crawler_lifecycle.gateway.runs.requests import texts
 from crawler_lifecycle.ports import AcceptanceStore, AdditionStore, RunReader, RunRow, StopIntentStore
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import Problem, unavailable
 
 from .crawlers import Crawlers
-from .requests import AddedTasks, AddTasksBody, ResumeRun, StartRun, StopRun
+from .requests import AddedTasks, AddTasksBody, ResumeRun, StartRun, StopRun, same_id, texts
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +86,7 @@ class Commands:
 
     async def start(self, body: StartRun, key: str | None) -> Outcome:
         """Reserve the run, then start its workflow; the same key and body again find that run."""
-        request_id = _own_id(_same_id(body.request_id, key))
+        request_id = _own_id(same_id(body.request_id, key))
         # Also what makes a caller's request_id valid: RunRequest knows the rule.
         request = dataclasses.replace(dataclasses.replace(body.request(), request_id=request_id), request_id=None)
         args = [texts(task.args) for task in body.tasks] if body.tasks is not None else None
@@ -213,7 +212,7 @@ class Commands:
         """Append child tasks to a live run, then have its workflow look, so that free slots get them at once."""
         row = await self.find(run_id)
         check_own(row.ref)
-        request_id = _own_id(_same_id(body.request_id, key))
+        request_id = _own_id(same_id(body.request_id, key))
         args = [texts(task.args) for task in body.tasks]
         crawler = await self._crawlers.get(row.crawler)
         check_json_types(crawler, body)
@@ -299,17 +298,6 @@ def check_json_types(crawler: CrawlerDefinition, body: StartRun | AddTasksBody) 
     check_texts(crawler.args, body.args if isinstance(body, StartRun) else {})
     for n, task in enumerate(body.tasks or ()):
         check_texts(crawler.args, task.args, f"tasks[{n}].")
-
-
-def _same_id(given: str | None, key: str | None) -> str | None:
-    """The id of a request that may carry it in its body, in the header ``Idempotency-Key``, or in both."""
-    if key is None:
-        return given
-    # The draft standard writes the header as a quoted string; most clients send it bare.
-    key = key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
-    if given not in (None, key):
-        raise Problem(422, "invalid_request", "request_id: differs from the header Idempotency-Key; send one")
-    return key
 
 
 def _own_id(given: str | None) -> str:
