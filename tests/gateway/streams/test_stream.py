@@ -415,7 +415,7 @@ async def test_a_reader_that_shows_nothing_still_gets_signs_of_life_and_moves_on
     running = asyncio.create_task(feed.run())
     feed.enter()
     pings: list[int] = []
-    async with aclosing(feed.stream(None, 2)) as stream, asyncio.timeout(60):
+    async with aclosing(feed.stream(None, "runs/2")) as stream, asyncio.timeout(60):
         async for wire in stream:
             outbox.append(1)
             if wire.startswith(b": ping"):
