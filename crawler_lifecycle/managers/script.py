@@ -7,7 +7,6 @@ imports the classes loads none of it. Ctrl-C ends the showing, not the manager.
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -44,18 +43,6 @@ def run_script(script: Script) -> None:
             return _leave(child.wait())
         except KeyboardInterrupt:  # it got the same signal, and ends by itself
             continue
-
-
-async def run_script_async(script: Script) -> None:
-    """The same for ``asyncio.run``."""
-    child = await asyncio.create_subprocess_exec(*_words(script))
-    try:
-        code = await child.wait()
-    finally:
-        if child.returncode is None:
-            child.terminate()
-            await child.wait()
-    _leave(code)
 
 
 def _words(script: Script) -> list[str]:

@@ -106,7 +106,8 @@ class ManagerCommands:
             options={"argv": body.command_line()},
             requested_by=body.requested_by,
             parent=body.parent,
-            tags=list(body.tags),
+            # What the class goes by where its own name is another one.
+            tags=[*body.tags, *([] if plan is not None and plan.name == name else [f"NAME={name}"])],
             fresh=given is None,
         )
         try:

@@ -66,6 +66,9 @@ class StartManager(StrictBody):
             raise InvalidRequest("argv: a crawler takes none; give options, or a plan")
         if self.plan is not None and "options" in self.model_fields_set:
             raise InvalidRequest("options: a plan takes argv instead, the words of its command line")
+        for n, tag in enumerate(self.tags):
+            if tag.startswith(("NAME=", "FLOW_ID=")):
+                raise refusal(f"tags[{n}]", tag, "give name and flow_id, which say the same")
         for n, word in enumerate(self.argv):
             if "\0" in word:
                 raise refusal(f"argv[{n}]", word, "leave out the NUL character, which no command line can hold")

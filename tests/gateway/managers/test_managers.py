@@ -316,6 +316,7 @@ def test_jobs_that_cannot_be_are_refused_by_their_place(
         ({"crawler": "plain", "flow_id": "a\nb"}, "flow_id"),
         ({"crawler": "plain", "flow_id": "x" * 121}, "flow_id"),
         ({"crawler": "plain", "tags": ["t"] * 51}, "tags"),
+        ({"crawler": "plain", "tags": ["t", "FLOW_ID=x"]}, "tags[1]"),
         ({"crawler": "plain", "options": {"max_running": 0}}, "options.max_running"),
         ({"crawler": "plain", "options": {"max_running": True}}, "options.max_running"),
         ({"crawler": "plain", "options": {"max_per_key": {"page": 0}}}, "options.max_per_key.page"),
