@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.audit import AuditActivities
@@ -14,6 +14,7 @@ from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.activities.deployment import DeploymentActivities
 from crawler_lifecycle.activities.initiation import InitiationActivities
+from crawler_lifecycle.activities.managers import ManagerActivities
 from crawler_lifecycle.activities.managing import ManagingActivities
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
 from crawler_lifecycle.activities.shared import activities_in
@@ -45,6 +46,7 @@ from crawler_lifecycle.ports import (
     LiveFiles,
     Notifier,
     Observer,
+    PlanHosts,
     SchedulerClient,
     Store,
     TaskBundles,
@@ -73,7 +75,11 @@ ROLES: dict[str, str] = {
     "control": names.QUEUE_CONTROL,
     "export": names.QUEUE_EXPORT,
     "audit": names.QUEUE_AUDIT,
+    "plans": names.QUEUE_PLANS,
 }
+
+#: The role that executes users' code, in processes of its own; it serves a queue for each worker as well.
+PLANS = "plans"
 
 #: The role without a task queue: it notices changes on the cluster and wakes the runs concerned.
 OBSERVER = "observer"
@@ -110,7 +116,11 @@ class Parts:
     archive: FileArchive
     directory: WorkflowDirectory
     audit: AuditRules = field(default_factory=AuditRules)
+    hosts: PlanHosts | None = None
+    """The processes with users' code; whoever serves the role ``plans`` brings them."""
     cloud: Cloud = field(default_factory=Cloud)
+    buffer: int = 1000
+    """Items of a manager's source that wait for a slot at most."""
 
 
 def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> Parts:
@@ -130,6 +140,7 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
         directory=directory,
         audit=AuditRules(settings.audit.grace_s, settings.audit.orphan_grace_s, settings.audit.start_grace_s),
         cloud=settings.plans.cloud(),
+        buffer=settings.plans.buffer,
     )
 
 
@@ -368,6 +379,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
         ),
         build_audit(p),
         ManagingActivities(s.managers, s.initiation, s.stops, s.runs, p.directory, p.catalogue, p.scheduler, p.cloud),
+        ManagerActivities(s.managers, cast(PlanHosts, p.hosts), p.catalogue, p.cloud, p.buffer),
     )
     return {name: method for owner in owners for name, method in activities_in(owner).items()}
 

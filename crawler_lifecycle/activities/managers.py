@@ -127,8 +127,9 @@ class ManagerActivities:
         """Let the class of a manager decide once, and commit what it decided.
 
         Pages of its source are read first, as far as there is room. A class that fails is told of on the manager's row,
-        and tried again; after three tries the manager is over, unless runs of it live, which are waited for. Second
-        execution: the same from what is on record then; ends whose hooks ran and jobs that were picked stay so.
+        and tried again; after three tries the manager is over, unless runs of it live, which are waited for.
+
+        Second execution: the same from what is on record then; ends whose hooks ran and jobs that were picked stay so.
         """
         row = self.managers.get_manager(order.manager_id)
         if row is None:
