@@ -140,7 +140,8 @@ class Committed:
     live: int
     """Jobs that hold a slot."""
     dropped: int = 0
-    """Picks that fell away: their identity is known."""
+    """Picks that fell away: their identity is known, or a stop, a pause or a lower cap came before the commit. The jobs
+    of the latter go on waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +191,17 @@ class ManagerStore(ManagerReader, Protocol):
     def reserve_manager(self, new: NewManager) -> tuple[ManagerRow, bool]:
         """Insert the manager, or answer the row of the same name and flow id, and whether it is new.
 
-        Raises ``DuplicateRequest`` when a live row was asked for differently (plan or options).
+        A row that has ended takes over what is asked for now: its next attempt begins with that. Raises
+        ``DuplicateRequest`` when a live row was asked for differently (plan or options), or nothing may be resumed.
         """
         ...
 
     def claim_manager(self, manager_id: int, owner: Owner) -> ManagerRow:
         """Own the manager: the row as reserved, or, after its end, as its next attempt (a resume). Again: the same.
 
-        Raises ``RunIsLive`` when another open owner has it, ``RunNotFound``.
+        The owner of a live row is closed when it has the same workflow id, so its manager is taken over as the next
+        attempt, with its stop, if there is one. Raises ``RunIsLive`` when it has another, ``Fenced`` for an owner from
+        which the manager was taken, ``RunNotFound``.
         """
         ...
 
@@ -255,7 +259,8 @@ class ManagerStore(ManagerReader, Protocol):
         """Apply a decision in one transaction, with the event ``manager.changed``; all but ``failed``.
 
         Checked against the rows: an end is handled once for each attempt of its run, numbers go on without a gap, a
-        picked row waits, an added identity is new. Raises ``InvalidRequest`` when the decision cannot be. With
+        picked row waits, an added identity is new. Raises ``InvalidRequest`` when the decision cannot be, ``Overtaken``
+        when it no longer can be: another one was committed since its facts were read. With
         ``over`` the row's ``error`` becomes that of the decision, ``None`` too: it says how the manager ends.
         """
         ...
@@ -276,11 +281,12 @@ class ManagerStore(ManagerReader, Protocol):
     def add_jobs(self, manager_id: int, jobs: Sequence[Job], request_key: str | None, *, seal: bool = False) -> int:
         """Jobs from outside become QUEUED (known identities are left out); how many are new. The same ``request_key``
         again adds nothing and answers the same. ``seal``: no more will come. Raises ``NotInThisState`` after a stop or
-        an end."""
+        an end, ``DuplicateRequest`` when the key belongs to other jobs."""
         ...
 
     def steer_manager(self, manager_id: int, *, paused: bool | None = None, cap: int | None = None) -> ManagerRow:
-        """Pause it, let it go on, or set its cap (0: back to what the class says). Raises ``RunNotFound``."""
+        """Pause it, let it go on, or set its cap (0: back to what the class says). Raises ``RunNotFound``, and
+        ``NotInThisState`` after its end."""
         ...
 
     def record_manager_stop(self, manager_id: int, intent: StopIntent, leave: bool = False) -> ManagerRow:
@@ -295,7 +301,8 @@ class ManagerStore(ManagerReader, Protocol):
         self, fence: ManagerFence, status: RunStatus, outcome: str, cause: str, *, leave: bool = False
     ) -> ManagerRow:
         """Set the terminal status with the event ``manager.ended``. Again: the same. Raises ``NotInThisState`` while
-        runs of it live, unless they were to be left. Jobs whose run has ended and whose hooks did not run stay as they
+        runs of it live, unless they were to be left (by the stop, or ``leave``). What was picked and has no run waits
+        again, and keeps its number. Jobs whose run has ended and whose hooks did not run stay as they
         are: a resume runs those hooks."""
         ...
 
