@@ -159,8 +159,10 @@ class _Workflow(WorkflowInboundInterceptor):
 
     async def handle_signal(self, input: HandleSignalInput) -> None:
         self._enter()
-        # A wake-up comes for every change on the cluster; the look that follows it says what was found.
-        level = logging.DEBUG if input.signal == names.SIGNAL_LOOK_NOW else logging.INFO
+        # A wake-up comes for every change on the cluster, and to a manager for every end of a run; the look or the
+        # cycle that follows it says what was found.
+        wakes = (names.SIGNAL_LOOK_NOW, names.SIGNAL_RUN_ENDED, names.SIGNAL_WAKE)
+        level = logging.DEBUG if input.signal in wakes else logging.INFO
         if self.lines.left() > 0:  # asked here as well: making a line that is not logged costs time, too
             workflow.logger.log(level, "signal %s", input.signal)
         await super().handle_signal(input)
