@@ -261,6 +261,7 @@ class _Cycle:
             host.finish(reason, self._answer)
         except PlanFailed as failed:
             log.warning("manager %d: on_close: %s", self._row.manager_id, failed)
+        host.settled = False  # nobody calls it again: it ends with this use
 
     def _forget(self) -> None:
         self._hosts.drop(self._row.manager_id)
