@@ -199,8 +199,7 @@ class ManagerCommands:
         """Let a paused manager go on; one that has ended goes on as its next attempt."""
         row = await self.find(manager_id)
         if row.status.terminal:
-            note = "It goes on as its next attempt, open for more items." if row.plan == BUILT_IN else NEXT_ATTEMPT
-            return Steered(row, note=await self._begin(row) or note)
+            return Steered(row, note=await self._begin(row) or NEXT_ATTEMPT)
         if row.status is RunStatus.STOPPING:
             raise _not_now(row, "it is being stopped; resume it when it has ended")
         if not row.paused:

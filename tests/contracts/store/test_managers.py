@@ -521,6 +521,16 @@ def test_jobs_from_outside_come_once_for_each_key(managed: Managed) -> None:
     managed.check_counters()
 
 
+def test_a_resume_stays_sealed_and_a_new_start_has_more_to_give(managed: Managed) -> None:
+    managers = managed.world.store.managers
+    managers.add_jobs(managed.id, [job(1)], None, seal=True)
+    managers.end_manager(managed.fence, RunStatus.FAILED, "failed", "over")
+    assert managers.claim_manager(managed.id, NEXT).sealed
+    managers.end_manager(replace(managed.fence, attempt=2, owner_run_id=NEXT.first_run_id), RunStatus.FAILED, "x", "y")
+    row, new = managers.reserve_manager(NEW)
+    assert (row.sealed, new) == (False, False)
+
+
 def test_two_writers_at_once_make_every_job_once(managed: Managed) -> None:
     managers = managed.world.store.managers
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.manager import BUILT_IN, PAGE_ITEMS, Decision, JobState
-from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.run import RunStatus, StopIntent
+from crawler_lifecycle.gateway.api.manager_answers import Manager
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.managers.sweep import GRACE, ManagerSweep
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.ports import Owner
-from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, PlanRow
+from crawler_lifecycle.ports.store.managers import ManagerCounts, ManagerFence, ManagerRow, PlanRow
 from tests.gateway.gateway_world import World
 
 SHOPS = PlanRow("shops.managers:Shops", "manager", "shops", "Every shop once a night", "f1", [{"name": "--category"}])
@@ -219,6 +222,16 @@ def test_stop_is_on_record_before_it_is_told_and_once(world: World, client: Test
     world.store.managers.end_manager(fence, RunStatus.FAILED, "cancelled", "Stopped by eve")
     ended = client.post(f"/v1/managers/{one}/stop")
     assert (ended.status_code, ended.json()["note"]) == (200, "It had ended already; nothing was stopped.")
+
+
+@pytest.mark.parametrize(("leave", "live"), [(False, 0), (True, 2)])
+def test_runs_that_a_stop_has_proved_gone_are_not_live(
+    world: World, client: TestClient, leave: bool, live: int
+) -> None:
+    """Although no cycle has seen their ends: a resume does that."""
+    row = row_of(world, started(client, **ITEMS))
+    counts, stop = ManagerCounts({"started": 2}), StopIntent(datetime.now(UTC))
+    assert Manager.of(replace(row, status=RunStatus.FAILED, stop=stop, leave=leave, counts=counts)).live == live
 
 
 def test_pause_resume_and_cap_are_rows_that_a_signal_tells_of(world: World, client: TestClient) -> None:

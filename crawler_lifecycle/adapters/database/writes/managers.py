@@ -88,7 +88,7 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
                 "stop it first, or use another flow_id"
             )
         if unit.status.terminal and not new.fresh:
-            unit.set(**_asked(new))
+            unit.set(**_asked(new), sealed=False)  # whoever starts it again has more to give
             unit.write()
         return whole_manager(unit.row), False
 
@@ -125,7 +125,7 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
             unit.set(**mine, former_owners=former, attempt=row["attempt"] + 1, is_over=False, error=None)
             if ended:
                 again = dict.fromkeys(("outcome", "cause", "started_at", "ended_at", "close_reason", "waiting_for"))
-                unit.set(status=RunStatus.INITIALIZING.value, paused=False, sealed=False, **again, **_NO_STOP)
+                unit.set(status=RunStatus.INITIALIZING.value, paused=False, **again, **_NO_STOP)
                 self._count_anew(unit)
             return whole_manager(row)
 
