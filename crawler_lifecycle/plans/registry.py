@@ -71,6 +71,8 @@ class Registry:
         changed = [name for name, module in self._modules.items() if self._stale(module)]
         for name in changed:
             self._modules[name] = self._read(name)
+        if self._leaving.is_set():
+            return  # what was not read to its end says nothing about a module
         now = time.monotonic()
         if not changed and self._said is not None and now - self._said < SAID_S:
             return

@@ -98,3 +98,11 @@ def test_a_change_of_a_file_changes_the_fingerprint(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(registry, "SAID_S", 0.0)
     registered_by.turn()
     assert plans.said[2] == plans.said[1], "said again after a minute"
+
+
+def test_a_worker_that_leaves_says_nothing_of_what_it_did_not_read(tmp_path: Path) -> None:
+    """It would take a good class off the record until another worker speaks."""
+    served, plans = registered(tmp_path, module(tmp_path, "class Shops(GeneratorCrawlManager):\n    name = 'x'\n"))
+    served.leave()
+    served.turn()
+    assert plans.said == []
