@@ -28,3 +28,7 @@ class Walks(GeneratorCrawlManager):
     def finished_metadata_hook(self, jobkey: str, metadata: Any) -> None:
         """Called once for each end, and kept with it."""
         self.state["items"] = self.state.get("items", 0) + (metadata["items"] or 0)
+
+
+if __name__ == "__main__":
+    Walks().run()

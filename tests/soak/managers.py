@@ -54,7 +54,7 @@ CATALOGUE = """
 """
 OTHER_ROLES = ("workflows", "cluster", "control", "export", "audit")
 #: Seconds between two deaths, and how long all of it may take for each job.
-PAUSE_S, PATIENCE_S = (2.0, 8.0), 6.0
+PAUSE_S, PATIENCE_S = (4.0, 16.0), 6.0
 
 
 class Chaos:
@@ -109,8 +109,9 @@ class Chaos:
             if now - began > self.jobs * PATIENCE_S + 120:
                 return [f"it did not end within {now - began:.0f} s: {found}"]
             if now >= next_at:
+                self.world.stack.wait_healthy()  # what is never up cannot go on
                 self._strike()
-                next_at = now + self.random.uniform(*PAUSE_S)
+                next_at = time.monotonic() + self.random.uniform(*PAUSE_S)
             if now - told > 10 and found is not None:
                 told = now
                 self.say(f"{now - began:4.0f} s: {found['jobs']['good']} good, {found['live']} live; {self._done()}")
