@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.audit import AuditActivities
+from crawler_lifecycle.activities.audit_managers import ManagerAudit
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.activities.deployment import DeploymentActivities
@@ -378,6 +379,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
             p.notifier,
         ),
         build_audit(p),
+        ManagerAudit(s.audits, s.findings, p.directory, p.audit),
         ManagingActivities(s.managers, s.initiation, s.stops, s.runs, p.directory, p.catalogue, p.scheduler, p.cloud),
         ManagerActivities(s.managers, cast(PlanHosts, p.hosts), p.catalogue, p.cloud, p.buffer),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -19,6 +20,8 @@ from .errors import InvalidRequest
 from .run import RunStatus, StopIntent
 
 _STRICT = {"extra": "forbid", "allow_inf_nan": False}
+
+_REQUEST = re.compile(r"manager/([1-9][0-9]{0,17})/([0-9]{1,18})(?:\.r([1-9][0-9]{0,8}))?", re.ASCII)
 
 #: Outcomes that Scrapy Cloud counts as failures; every other outcome is a success there (spec 3, S-21).
 FAILED_OUTCOMES = (
@@ -398,6 +401,19 @@ def manager_workflow_id(name: str, flow_id: str) -> str:
 def run_request_id(manager_id: int, seq: int, retry: int) -> str:
     """The request id of a job's run, the same for every try to begin it."""
     return f"manager/{manager_id}/{seq}" + (f".r{retry}" if retry else "")
+
+
+def names_of_workflow(workflow_id: str) -> tuple[str, str] | None:
+    """Name and flow id of the manager whose workflow this is; ``None`` for another one's."""
+    kind, _, rest = workflow_id.partition("/")
+    name, _, flow_id = rest.partition("/")
+    return (name, flow_id) if kind == "manager" and name and flow_id else None
+
+
+def job_of_request(request_id: str) -> tuple[int, int, int] | None:
+    """Manager, number and retry of the job that such a request begins; ``None`` for any other request."""
+    found = _REQUEST.fullmatch(request_id)
+    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found is not None else None
 
 
 def job_text(field_name: str, value: object) -> str:

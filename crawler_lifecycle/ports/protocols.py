@@ -59,7 +59,7 @@ class WorkflowDirectory(KnowsRuns, Protocol):
         ...
 
     def open_runs(self, after: str | None = None, limit: int = 100) -> tuple[list[OpenWorkflow], str | None]:
-        """A page of the lifecycle workflows that are open, and where the next one begins (``None``: nowhere).
+        """A page of the workflows of runs and managers that are open, and where the next one begins (``None``: none).
 
         It may lag behind by seconds: ``confirm`` each one before anything is decided.
         """
@@ -79,6 +79,14 @@ class WorkflowDirectory(KnowsRuns, Protocol):
 
     def begin(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> None:
         """Start a workflow for a stored run, or find it open. ``repair``: in place of one that was lost."""
+        ...
+
+    def begin_manager(self, manager_id: int, workflow_id: str) -> None:
+        """Start the workflow of a stored manager, or find it open."""
+        ...
+
+    def wake(self, workflow_id: str) -> bool:
+        """Have a manager look into its rows now; ``False`` when no workflow of this id is open."""
         ...
 
     def stop(self, workflow_id: str, stop: StopRequest) -> bool:

@@ -54,6 +54,7 @@ _RUN_ID = SearchAttributeKey.for_int("CrawlRunId")
 _RUN_UID = SearchAttributeKey.for_keyword("CrawlRunUid")
 _RUNS = f"WorkflowType = '{names.LIFECYCLE_WORKFLOW}'"
 _OPEN_RUNS = f"{_RUNS} AND ExecutionStatus = 'Running'"
+_OPEN_WORK = f"({_RUNS} OR WorkflowType = '{names.MANAGER_WORKFLOW}') AND ExecutionStatus = 'Running'"
 
 
 class Workflows:
@@ -234,7 +235,7 @@ class Workflows:
             found = await _described(client, workflow.workflow_id)
         if found is None or not _is_open(found):
             return None
-        return OpenWorkflow(found.id, _first(found), found.start_time, *_run_of(found))
+        return _open(found, _first(found))
 
     async def record(self, workflow: OpenWorkflow) -> WorkflowRecord:
         """What the workflow knows of its run's row. Raises ``TemporalUnavailable``, also where no worker answers."""
@@ -260,12 +261,12 @@ class Workflows:
             return await problems(client)
 
     async def open_runs(self, after: str | None = None, limit: int = 100) -> tuple[list[OpenWorkflow], str | None]:
-        """A page of the lifecycle workflows that are open, as the visibility store lists them."""
+        """A page of the workflows of runs and managers that are open, as the visibility store lists them."""
         token = base64.b64decode(after) if after else None
         async with self._asking() as client:
-            pages = client.list_workflows(_OPEN_RUNS, page_size=limit, next_page_token=token)
+            pages = client.list_workflows(_OPEN_WORK, page_size=limit, next_page_token=token)
             await pages.fetch_next_page()
-        found = [OpenWorkflow(row.id, row.run_id, row.start_time, *_run_of(row)) for row in pages.current_page or ()]
+        found = [_open(row, row.run_id) for row in pages.current_page or ()]
         return found, base64.b64encode(pages.next_page_token).decode() if pages.next_page_token else None
 
     async def of_run(self, run: RunRef) -> OpenWorkflow | None:
@@ -325,6 +326,12 @@ def _chain(handle: WorkflowHandle[Any, Any]) -> str:
 
 def _first(found: WorkflowExecutionDescription) -> str:
     return found.raw_description.workflow_execution_info.first_run_id or found.run_id
+
+
+def _open(found: WorkflowExecution, first_run_id: str) -> OpenWorkflow:
+    of_manager = found.workflow_type == names.MANAGER_WORKFLOW
+    run = (None, None) if of_manager else _run_of(found)
+    return OpenWorkflow(found.id, first_run_id, found.start_time, *run, of_manager=of_manager)
 
 
 def _run_of(found: WorkflowExecution) -> tuple[int | None, str | None]:

@@ -49,6 +49,12 @@ class TemporalDirectory:
     def begin(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> None:
         self._ask(self.workflows.start(request, workflow_id, repair=repair))
 
+    def begin_manager(self, manager_id: int, workflow_id: str) -> None:
+        self._ask(self.workflows.start_manager(manager_id, workflow_id))
+
+    def wake(self, workflow_id: str) -> bool:
+        return self._ask(self.workflows.wake(workflow_id))
+
     def stop(self, workflow_id: str, stop: StopRequest) -> bool:
         return self._ask(self.workflows.stop(workflow_id, stop))
 

@@ -102,6 +102,7 @@ POLICIES: dict[str, Policy] = {
     "resend_pushes": PUSHES_AGAIN,
     "audit_cluster": AUDIT,
     "audit_runs": AUDIT,
+    "audit_managers": AUDIT,
     "audit_workflows": AUDIT,
     "audit_ended": AUDIT,
     "close_audit": CLOSE_AUDIT,

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from crawler_lifecycle.activities.audit import AuditPage, CloseAudit
+from crawler_lifecycle.activities.audit import CloseAudit
+from crawler_lifecycle.activities.audit_settling import AuditPage
 from crawler_lifecycle.activities.cancellation import RecordStop
 from crawler_lifecycle.activities.deployment import Deploy, MainJob, Requeue, Started
 from crawler_lifecycle.activities.initiation import AddToRun, AddWorkflowId

@@ -1,10 +1,12 @@
-"""The same for the activities of a manager's workflow."""
+"""The same for the activities of a manager's workflow, and for what audits do about managers."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from crawler_lifecycle.activities.audit_settling import AuditPage
 from crawler_lifecycle.activities.managing import (
     AddManagerJobs,
     EndManager,
@@ -13,11 +15,12 @@ from crawler_lifecycle.activities.managing import (
     RecordManagerStop,
     StopRuns,
 )
+from crawler_lifecycle.domain.audit import OpenWorkflow, Unknown
 from crawler_lifecycle.domain.manager import Added, Decision, Job, Picked, manager_workflow_id
-from crawler_lifecycle.domain.run import RunStatus, StopIntent
+from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, NewManager
-from tests.activities.cases import Case
+from tests.activities.cases import GONE, LATER_S, REPAIR, SEEN_AGAIN, Case, _after_grace, _nothing
 from tests.activities.world import World
 
 MANAGER = Owner(manager_workflow_id("stream", "f1"), "chain-of-the-manager")
@@ -135,7 +138,65 @@ def _ended(w: World, answer: Any) -> None:
     assert (answer.status, answer.outcome) == ("COMPLETED", "finished")
 
 
+def _lost(w: World) -> AuditPage:
+    _claimed(w)
+    return _after_grace(w, "audit_managers")
+
+
+def _taken_over(w: World, part: Any) -> None:
+    assert (part.repaired, part.looked) == ({"no_workflow": 1}, 1)
+    assert w.directory.managers_begun == {MANAGER.workflow_id: 1}
+
+
+def _not_begun(w: World) -> AuditPage:
+    _reserved(w)
+    w.forward(LATER_S)
+    return REPAIR
+
+
+def _begun(w: World, part: Any) -> None:
+    assert part.repaired == {"not_started": 1}
+    assert w.directory.managers_begun == {MANAGER.workflow_id: 1}
+
+
+def _rowless(w: World) -> AuditPage:
+    w.directory.workflows = [OpenWorkflow("manager/nobody/f1", "chain-9", w.now, of_manager=True)]
+    return replace(_after_grace(w, "audit_workflows"), unknown=Unknown.END)
+
+
+def _terminated(w: World, part: Any) -> None:
+    assert part.repaired == {"no_row": 1}
+    assert "manager that is not in the database" in w.directory.ended["manager/nobody/f1"]
+
+
+def _uncounted(w: World) -> AuditPage:
+    """The worker died between the run's row and the job's; and another run only says that it is the manager's."""
+    _picked(w)
+    for request_id in ("manager/1/1", "manager/1/77"):
+        w.store.initiation.reserve_run(RunRequest(crawler="books", parent=MANAGER.workflow_id), request_id)
+        w.directory.open.add(Owner(f"crawl/books/{request_id}", "chain-9"))
+    w.directory.open.add(MANAGER)
+    w.forward(LATER_S)
+    return REPAIR
+
+
+def _woken(w: World, part: Any) -> None:
+    assert (part.found, part.repaired) == ({"not_counted": 2}, {"not_counted": 1})
+    assert set(w.directory.woken) == {MANAGER.workflow_id}
+    assert [finding.repair for finding in part.findings] == [
+        "its manager was woken", "left alone: crawlctl stop 2 ends the run",
+    ]  # fmt: skip
+
+
+AUDITED = [
+    Case("audit_managers", "no workflow", _lost, _taken_over, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case("audit_managers", "reserved", _not_begun, _begun, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case("audit_workflows", "no manager", _rowless, _terminated, renews=GONE, same=_nothing),
+    Case("audit_runs", "not counted", _uncounted, _woken, renews=SEEN_AGAIN | GONE, same=_nothing),
+]
+
 MANAGING = [
+    *AUDITED,
     Case("open_manager", "reserved", _order, _opened),
     Case("begin_manager_runs", "picked", _picked, _runs_begun, same=lambda answer: answer.more),
     Case("begin_manager_runs", "stopped", _begin_after_stop, _none_begun),

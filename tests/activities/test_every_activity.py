@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 from temporalio import activity
 
-from crawler_lifecycle.activities import audit, cancellation, completion, deployment, managing, reconciliation
+from crawler_lifecycle.activities import (
+    audit,
+    audit_managers,
+    cancellation,
+    completion,
+    deployment,
+    managing,
+    reconciliation,
+)
 from crawler_lifecycle.domain.errors import Fenced, NothingDeployed
 from crawler_lifecycle.ports import Fence
 from crawler_lifecycle.ports.store.managers import ManagerFence
@@ -54,6 +62,7 @@ OURS = {
     "resend_pushes",
     "audit_cluster",
     "audit_runs",
+    "audit_managers",
     "audit_workflows",
     "audit_ended",
     "close_audit",
@@ -111,7 +120,7 @@ def test_it_shows_that_it_lives_where_its_policy_waits_for_that(
         yield
 
     argument = case.prepare(world)
-    for module in (audit, cancellation, completion, deployment, managing, reconciliation):
+    for module in (audit, audit_managers, cancellation, completion, deployment, managing, reconciliation):
         monkeypatch.setattr(module, "beating", noted)
     world.call(case.activity, argument)
     policy = POLICIES[case.activity]

@@ -314,6 +314,8 @@ def audits(store: Store, filled: Filled) -> None:
     store.tasks.recorded_tasks([(run_id, index, 1) for index in range(500)] + [(n, 0, 1) for n in range(1, 200)])
     store.audits.unproved_ends([run.run_id for run in page] + [run_id], since)
     store.audits.existing_runs(range(1, 500))
+    store.audits.open_managers(0, 200)
+    store.audits.existing_managers([f"manager/m{n}/f" for n in range(20)])
     store.run_numbers.begin_run_ids_above(store.run_numbers.newest_run_id() + 1)
     adopted(store, filled)
     found = [AuditFinding(f"orphan/{n}", FindingKind.ORPHAN, "it executes", n) for n in range(200)]

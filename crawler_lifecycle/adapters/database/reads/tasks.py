@@ -30,6 +30,8 @@ from crawler_lifecycle.domain.audit import (
 from crawler_lifecycle.domain.task import TaskState, TaskStatus
 from crawler_lifecycle.ports import TaskCounts, TaskRow
 
+_BY_ID = "FORCE INDEX (ix_task_history_run_id_task_id)"
+
 
 class SqlTasks(StorePart):
     """``TaskReader``. Lists go on over a row that another hand spoilt, and mark it."""
@@ -42,7 +44,9 @@ class SqlTasks(StorePart):
         query = select(task_history).where(t.run_id == run_id, t.task_id > after_task_id)
         if not superseded:
             query = query.where(t.superseded_by.is_(None))
-        return [task_row(row) for row in self._rows(query.order_by(t.task_id).limit(limit))]
+        # MySQL may else take the index of current tasks and sort all of a large run.
+        page = query.order_by(t.task_id).limit(limit).with_hint(task_history, _BY_ID, "mysql")
+        return [task_row(row) for row in self._rows(page)]
 
     def task_page(
         self, run_id: int, statuses: Sequence[TaskStatus], after_index: int = -1, limit: int = 500
