@@ -127,7 +127,7 @@ def create_app(
     add_stream(app, feed, store.runs, store.managers)
     add_audit(app, store.findings, workflows)
     add_manager_commands(app, manager_commands)
-    add_manager_readers(app, store.managers, store.plans, clock)
+    add_manager_readers(app, store.managers, store.plans, blocked, clock)
     _add_rest(app, store.health, workflows, crawlers, entrance.callers, metrics)
     # The one added last is the first that a request meets.
     limits = RateLimits(entrance.quota)

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse
 
 from crawler_lifecycle.domain.bounds import ID_MAX
@@ -14,6 +15,7 @@ from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.managers.commands import NO_WORKER, ManagerCommands, Steered, not_found
 from crawler_lifecycle.gateway.managers.requests import AddedJobs, AddJobs, SetCap, StartManager, StopManager
+from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.requests import same_id
 from crawler_lifecycle.ports.store.managers import ManagerReader, ManagerRow, PlanStore
 from crawler_lifecycle.web.problems import JsonBody, Problem
@@ -30,6 +32,7 @@ from .manager_answers import (
     ManagerPage,
     Plan,
     PlanList,
+    waiting,
 )
 from .paging import cut
 
@@ -122,7 +125,9 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
         return await commands.add_jobs(manager_id, body, same_id(body.request_id, idempotency_key))
 
 
-def add_manager_readers(app: FastAPI, managers: ManagerReader, plans: PlanStore, clock: Callable[[], datetime]) -> None:
+def add_manager_readers(
+    app: FastAPI, managers: ManagerReader, plans: PlanStore, blocked: Blocked, clock: Callable[[], datetime]
+) -> None:
     """Add lists and details of managers, and the list of plans."""
 
     def found(manager_id: int) -> ManagerRow:
@@ -142,15 +147,17 @@ def add_manager_readers(app: FastAPI, managers: ManagerReader, plans: PlanStore,
         else:
             rows = managers.list_managers(before, filters.page_size + 1, status=filters.status, name=filters.name)
         page, token = cut("manager", rows, filters.page_size, lambda row: row.manager_id)
-        return conditional(request, ManagerPage(managers=[Manager.of(row) for row in page], next_page_token=token))
+        answers = [Manager.of(row, waiting=blocked.listed_manager(row) or waiting(row)) for row in page]
+        return conditional(request, ManagerPage(managers=answers, next_page_token=token))
 
     @app.get(
         "/v1/managers/{manager_id}", operation_id="getManager", response_model=ManagerDetail, responses=NOT_MODIFIED
     )
-    def get_manager(manager_id: ManagerId, request: Request) -> Response:
+    async def get_manager(manager_id: ManagerId, request: Request) -> Response:
         """One manager: its state, its window, its jobs by state, what it waits for, and what its class did wrong."""
-        row = found(manager_id)
-        return conditional(request, ManagerDetail.of(row, state=row.state, stats=row.stats))
+        row = await run_in_threadpool(found, manager_id)
+        why = await blocked.of_manager(row) or waiting(row)
+        return conditional(request, ManagerDetail.of(row, state=row.state, stats=row.stats, waiting=why))
 
     @app.get("/v1/managers/{manager_id}/jobs", operation_id="listJobs", response_model=JobPage, responses=NOT_MODIFIED)
     def list_jobs(manager_id: ManagerId, filters: Annotated[JobFilters, Query()], request: Request) -> Response:
