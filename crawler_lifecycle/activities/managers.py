@@ -93,6 +93,10 @@ ASKED_MAX = 1000
 WAITING_MAX = 1000
 
 
+def _tried(times: int) -> str:
+    return GIVEN_UP if times >= TRIES else f"tried {times} of {TRIES} times"
+
+
 @dataclass
 class Trouble:
     """What failed of one manager on this worker, since it last worked."""
@@ -162,8 +166,11 @@ class _Cycle:
         facts = self._given_up(self._read(host, self._managers.facts(self._fence, CYCLE_ENDS)))
         self._ended = {end.live.item_id for end in facts.ended}
         decision = host.cycle(facts, self._answer)
+        told = decision.error
+        if decision.over and told is None and GIVEN_UP in (self._row.error or ""):
+            told = self._row.error  # it stays to be seen, and does not make a failure of the end
         try:
-            committed = self._managers.commit_decision(self._fence, replace(decision, failed=[]))
+            committed = self._managers.commit_decision(self._fence, replace(decision, failed=[], error=told))
         except InvalidRequest as why:
             raise PlanFailed(f"{self._row.plan}: what it decided cannot be: {why}") from None
         host.settled = True
@@ -181,7 +188,7 @@ class _Cycle:
             again_s=again_s,
             over=decision.over,
             close_reason=decision.close_reason,
-            error=error,
+            error=decision.error if decision.over else error,
         )
 
     def end(self) -> CycleAnswer:
@@ -189,7 +196,7 @@ class _Cycle:
         ``on_close``, if there ever was an object to call it of."""
         row = self._row
         answer = CycleAnswer(self._hosts.queue, over=True, close_reason=row.close_reason)
-        if row.over:
+        if row.over and GIVEN_UP not in (row.error or ""):
             answer = replace(answer, error=row.error)
         if row.generation:
             with (
@@ -208,7 +215,8 @@ class _Cycle:
         facts = self._managers.facts(self._fence, CYCLE_ENDS)
         end = next((one for one in facts.ended if one.live.item_id == failed.item_id), None)
         if end is not None:  # one try of these hooks, and none of the whole class
-            trouble.hook_failed(end.live.item_id, end.attempt)
+            tries = trouble.hook_failed(end.live.item_id, end.attempt)
+            text = f"{text} ({_tried(tries)})"
         else:
             trouble.tries = max(TRIES, trouble.tries + 1) if failed.for_good else trouble.tries + 1
         if trouble.tries >= TRIES and not self._anything_lives(facts):
@@ -336,7 +344,7 @@ class _Cycle:
             trouble.hooks.pop((hooked.item_id, hooked.attempt), None)
         for failure in decision.failed:
             tries = trouble.hook_failed(failure.item_id, failure.attempt)
-            error = f"{failure.error} ({GIVEN_UP if tries >= TRIES else f'tried {tries} of {TRIES} times'})"
+            error = f"{failure.error} ({_tried(tries)})"
             wanted_s = AGAIN_S[tries - 1] if tries < TRIES else 0.0
             again_s = wanted_s if again_s is None else min(again_s, wanted_s)
         # That hooks were given up stays to be seen; everything else is over when a cycle had no error.

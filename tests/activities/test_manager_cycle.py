@@ -16,12 +16,12 @@ from crawler_lifecycle.adapters.database import open_store, upgrade
 from crawler_lifecycle.domain.arguments import Argument
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import Fenced, StoreUnavailable
-from crawler_lifecycle.domain.manager import JobState
+from crawler_lifecycle.domain.manager import Facts, JobState
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.fakes.plans import FakeHosts
+from crawler_lifecycle.fakes.plans import FakeHost, FakeHosts
 from crawler_lifecycle.fakes.services import FakeCatalogue
 from crawler_lifecycle.managers import CrawlManager, GeneratorCrawlManager
-from crawler_lifecycle.ports import Fence, Owner
+from crawler_lifecycle.ports import Fence, Owner, PlanFailed
 from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, NewManager
 from tests.contracts.store.managing import FLOW, NAME, Managed
 from tests.contracts.store.managing import MINE as OWNER
@@ -189,6 +189,36 @@ def test_a_hook_that_raises_is_called_three_times_and_the_window_goes_on(bench: 
     answer = bench.cycle()
     assert (answer.ended, answer.picked, answer.live, len(called)) == (1, 1, 2, 3)
     assert "given up" in (bench.row.error or ""), "it stays to be seen"
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_hooks_given_up_are_told_at_the_end_and_are_no_failure(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    class Bad(Shops):
+        def set_parameters_gen(self) -> Iterator[dict[str, Any]]:
+            yield {"page": 1}
+
+        def finished_ok_hook(self, *args: Any) -> None:
+            raise RuntimeError("no connection to my service")
+
+    bench.hosts.classes[PLAN] = Bad
+    bench.cycle()
+    bench.end(1)
+    with monkeypatch.context() as patch:
+        if dies:
+
+            def die(host: FakeHost, facts: Facts, answer: Any) -> None:
+                raise PlanFailed("its process ended", item_id=facts.ended[0].live.item_id)
+
+            patch.setattr(FakeHost, "cycle", die)
+        for _ in range(3):
+            assert not bench.cycle().over
+    assert "given up after 3 tries" in (bench.row.error or "")
+    answer = bench.cycle()
+    assert (answer.over, answer.error, bench.row.over) == (True, None, True)
+    assert "given up after 3 tries" in (bench.row.error or "")
+    assert bench.cycle().error is None, "nor for who asks again"
 
 
 @pytest.mark.parametrize(
