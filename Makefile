@@ -68,7 +68,7 @@ lint: env image-lint
 	@$(PY) -m ruff format --check .
 
 image-lint: env
-	@.venv/bin/hadolint Dockerfile images/crawler/Dockerfile
+	@.venv/bin/hadolint Dockerfile images/crawler/Dockerfile images/plans/Dockerfile
 
 types: env
 	@$(PY) -m mypy
