@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,6 +74,8 @@ class CycleAnswer:
     """With ``over``: the close reason that the class set; ``None``: it set none."""
     failed: bool = False
     """With ``over``: whether the close reason is one of the class's failed outcomes, so that the manager FAILED."""
+    unclosed: str | None = None
+    """With ``over``: why ``on_close`` was not called, or what it did wrong."""
     error: str | None = None
     """What the class did wrong, at which position, and the cure. With ``over``: the manager fails for it."""
 
@@ -176,8 +177,9 @@ class _Cycle:
         host.settled = True
         again_s = 0.0 if facts.more_ended or self._unfinished else decision.again_s
         error, again_s = self._told(decision, again_s)
+        unclosed = None
         if decision.over:
-            self._finish(host, decision.close_reason or FINISHED)
+            unclosed = self._finish(host, decision.close_reason or FINISHED)
             self._forget()
         return CycleAnswer(
             self._hosts.queue,
@@ -188,7 +190,9 @@ class _Cycle:
             again_s=again_s,
             over=decision.over,
             close_reason=decision.close_reason,
+            failed=decision.over and decision.close_reason in host.failed_outcomes,
             error=decision.error if decision.over else error,
+            unclosed=unclosed,
         )
 
     def end(self) -> CycleAnswer:
@@ -199,12 +203,14 @@ class _Cycle:
         if row.over and GIVEN_UP not in (row.error or ""):
             answer = replace(answer, error=row.error)
         if row.generation:
-            with (
-                suppress(PlanFailed),  # its class cannot be used any more, which is no reason to stay
-                self._hosts.use(row.plan, row.manager_id, self._fence.attempt, row.generation, alive) as host,
-            ):
-                self._begin(host)
-                self._finish(host, row.close_reason or (FINISHED if row.over else "cancelled"))
+            try:
+                with self._hosts.use(row.plan, row.manager_id, self._fence.attempt, row.generation, alive) as host:
+                    self._begin(host)
+                    unclosed = self._finish(host, row.close_reason or (FINISHED if row.over else "cancelled"))
+                    failed = row.over and row.close_reason in host.failed_outcomes
+                    answer = replace(answer, failed=failed, unclosed=unclosed)
+            except PlanFailed as failure:  # its class cannot be used any more, which is no reason to stay
+                answer = replace(answer, unclosed=f"on_close was not called: {failure}"[:WAITING_MAX])
         self._forget()
         return answer
 
@@ -263,13 +269,15 @@ class _Cycle:
         self._row = new
         host.begin(start, new.generation, self._answer)
 
-    def _finish(self, host: PlanHost, reason: str) -> None:
-        """``on_close``. That it fails changes nothing any more."""
+    def _finish(self, host: PlanHost, reason: str) -> str | None:
+        """``on_close``; what went wrong. That it fails changes nothing any more."""
+        host.settled = False  # nobody calls it again: it ends with this use
         try:
             host.finish(reason, self._answer)
         except PlanFailed as failed:
             log.warning("manager %d: on_close: %s", self._row.manager_id, failed)
-        host.settled = False  # nobody calls it again: it ends with this use
+            return f"on_close failed: {failed}"[:WAITING_MAX]
+        return None
 
     def _forget(self) -> None:
         self._hosts.drop(self._row.manager_id)
@@ -302,7 +310,7 @@ class _Cycle:
         items: list[SourceItem] = []
         for item in page.items:
             problem = item.error if item.job is None else self._problem(item.job)
-            if problem is None:
+            if problem is None or item.known:
                 items.append(item)
             elif host.on_item_error == "stop":
                 return Page(items, item.position - 1, error=f"position {item.position}: {problem}")

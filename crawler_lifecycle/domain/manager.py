@@ -172,6 +172,8 @@ class SourceItem:
     position: int
     job: Job | None
     error: str | None = None
+    known: bool = False
+    """Whether a job of another flow is this one (``acquire_all_jobs``): it is left out like any that is known."""
 
 
 @dataclass(frozen=True, slots=True)

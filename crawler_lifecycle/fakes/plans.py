@@ -66,6 +66,7 @@ class FakeHost:
         self.fingerprint = fingerprint
         self.on_code_change: str = getattr(cls, "on_code_change", "replay")
         self.on_item_error: str = getattr(cls, "on_item_error", "stop")
+        self.failed_outcomes: frozenset[str] = frozenset()
         self.generation: int | None = None
         self.settled = True
         self._driver: Driver | None = None
@@ -82,6 +83,7 @@ class FakeHost:
             with self._asking(answer):
                 self._driver = Driver(self._class, self._platform)
                 self._driver.begin()
+                self.failed_outcomes = frozenset(self._driver.failed_outcomes)
         except PlanFailed as failed:
             failed.for_good = self._driver is None
             raise

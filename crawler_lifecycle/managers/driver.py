@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import copy_context
+from dataclasses import replace
 from typing import Any
 
 from crawler_lifecycle.domain.errors import InvalidRequest
@@ -58,6 +59,14 @@ class Driver:
             self._user("resume_workflow", script.resume_workflow)
         self._user("on_start", check_state, script.state)
 
+    @property
+    def failed_outcomes(self) -> list[str]:
+        """Outcomes that are failures for this object. Raises ``ClassError``."""
+        told = getattr(self.script, "failed_outcomes", [])
+        if not isinstance(told, list | tuple | set | frozenset) or not all(isinstance(one, str) for one in told):
+            raise ClassError(f"failed_outcomes: {told!r:.80} is not allowed; give a list of texts")
+        return sorted(told)
+
     def page(self, after: int) -> Page:
         """The yields after this position: at most 500, 256 KiB and about 30 s of them. Asked for a position before
         the last one, it begins the generator anew."""
@@ -81,7 +90,7 @@ class Driver:
                     continue
                 item = _item(self._read, given, defaults)
                 if item.job is not None and script._acquired and item.job.identity in script._acquired:
-                    continue
+                    item = replace(item, known=True)
                 if item.error is not None and script.on_item_error == "stop":
                     return Page(items, self._read - 1, error=item.error)
                 items.append(item)

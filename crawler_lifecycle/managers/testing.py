@@ -198,7 +198,7 @@ class Simulation:
             for item in page.items:
                 if item.job is None:
                     self.record.skipped.append((item.position, item.error or ""))
-                elif self._insert(JobState.BUFFERED, item.job, position=item.position) is None:
+                elif item.known or self._insert(JobState.BUFFERED, item.job, position=item.position) is None:
                     why = f"a job with these arguments is known: {item.job.spider} {item.job.spider_args}"
                     self.record.skipped.append((item.position, why))
             self.position, self.exhausted, self.source_error = page.position, page.exhausted, page.error

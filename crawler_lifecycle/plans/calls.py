@@ -19,6 +19,7 @@ JOB_BYTES = 64 * 1024
 ENTRIES_MAX, STATS_MAX, STAT_NAME_MAX = 10_000, 1000, 200
 TAGS_MAX, TAG_MAX = 50, 200
 SPIDER_MAX, NAME_MAX, SENTENCE_MAX, REASON_MAX = 255, 200, 1000, 200
+OUTCOMES_MAX = 1000
 
 #: How an object of users' code may be made, and how its code may be replaced.
 ON_CODE_CHANGE, ON_ITEM_ERROR = ("replay", "continue", "fail"), ("stop", "skip")
@@ -56,6 +57,7 @@ class Loaded:
 
 _FOUND = TypeAdapter(list[Found])
 _LOADED = TypeAdapter(Loaded)
+_OUTCOMES = TypeAdapter(list[str])
 _PAGE = TypeAdapter(Page)
 _DECISION = TypeAdapter(Decision)
 
@@ -82,6 +84,16 @@ def loaded(reply: object) -> Loaded:
         if value not in known:
             raise Nonsense(f"{name}: {value!r:.80} is not allowed; give one of {', '.join(known)}")
     return one
+
+
+def outcomes(reply: object) -> frozenset[str]:
+    """The failed outcomes of an object. Raises ``Nonsense``."""
+    told = _checked(_OUTCOMES, reply)
+    if len(told) > OUTCOMES_MAX:
+        raise Nonsense(f"failed_outcomes: {len(told)} of them; {OUTCOMES_MAX} are the most")
+    for outcome in told:
+        _text("failed_outcomes", outcome, REASON_MAX)
+    return frozenset(told)
 
 
 def page(reply: object, after: int) -> Page:

@@ -164,7 +164,7 @@ class Host:
         self._platform.entering("__init__")
         self._driver = Driver(self._class, self._platform)
         self._driver.begin()
-        return None
+        return self._driver.failed_outcomes
 
     def _page(self, message: dict[str, Any]) -> Any:
         return self._ready(message).page(message["after"])

@@ -41,6 +41,7 @@ class Host:
         self.plan, self.manager_id, self.attempt = plan, manager_id, attempt
         self.process, self._limits = process, limits
         self.fingerprint, self.on_code_change, self.on_item_error = "", "replay", "stop"
+        self.failed_outcomes: frozenset[str] = frozenset()
         self.generation: int | None = None
         self.settled = True
         self.outdated = False
@@ -61,11 +62,11 @@ class Host:
     def begin(self, start: Start, generation: int, answer: Answer) -> None:
         """See the port."""
         try:
-            self._call("begin", self._limits.hook_s, answer, _whatever, start=start)
+            told = self._call("begin", self._limits.hook_s, answer, calls.outcomes, start=start)
         except PlanFailed as failed:
             failed.for_good = self.process.at is not None and self.process.at[0] == "__init__"
             raise
-        self.generation = generation
+        self.generation, self.failed_outcomes = generation, told
 
     def page(self, after: int, answer: Answer) -> Page:
         """See the port."""

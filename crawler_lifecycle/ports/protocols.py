@@ -230,6 +230,8 @@ class PlanHost(Protocol):
     """``replay``, ``continue`` or ``fail``: what the class wants when that differs from the one on record."""
     on_item_error: str
     """``stop`` or ``skip``: what the class wants for a yield that cannot be a job."""
+    failed_outcomes: frozenset[str]
+    """Outcomes that are failures for the object; empty until ``begin``."""
     generation: int | None
     """Under which its writes count; ``None`` until ``begin``."""
     settled: bool

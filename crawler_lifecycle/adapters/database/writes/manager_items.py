@@ -151,7 +151,7 @@ def _unknown(unit: ManagerUnit, jobs: Iterable[tuple[str, Any]]) -> dict[str, An
 
 def _insert_new(unit: ManagerUnit, items: Sequence[SourceItem]) -> set[int]:
     """Insert the yields that are new; their positions."""
-    fresh: Mapping[str, SourceItem] = _unknown(unit, ((_identity(item), item) for item in items))
+    fresh: Mapping[str, SourceItem] = _unknown(unit, ((_identity(item), item) for item in items if not item.known))
     rows = []
     for identity, item in fresh.items():
         state = JobState.BUFFERED if item.error is None else JobState.SKIPPED
