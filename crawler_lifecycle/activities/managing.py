@@ -113,6 +113,8 @@ class RecordManagerStop:
     manager_id: int
     intent: StopIntent
     leave: bool = False
+    must: bool = True
+    """Whether a row that another hand spoilt is waited for; else it is answered, and the runs are stopped meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,8 @@ class ManagerStopped:
     stop: StopIntent | None
     leave: bool
     status: RunStatus
+    unreadable: str | None = None
+    """Why nothing could be recorded: what is wrong with the row, and the cure. The rest is what was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +226,12 @@ class ManagingActivities:
     @activity.defn(name="record_manager_stop", no_thread_cancel_exception=True)
     def record_manager_stop(self, order: RecordManagerStop) -> ManagerStopped:
         """Write the stop down before anything is done about it. Second execution: it is there, nothing changes."""
-        row = self.managers.record_manager_stop(order.manager_id, order.intent, order.leave)
+        try:
+            row = self.managers.record_manager_stop(order.manager_id, order.intent, order.leave)
+        except RowUnreadable as error:
+            if order.must:
+                raise
+            return ManagerStopped(order.intent, order.leave, RunStatus.STOPPING, str(error)[:ERROR_MAX])
         return ManagerStopped(row.stop, row.leave, row.status)
 
     @activity.defn(name="stop_manager_runs", no_thread_cancel_exception=True)

@@ -296,26 +296,33 @@ class CrawlManagerWorkflow:
         """One turn of a stop: record it, stop the runs, wait until none lives, let the class close, end."""
         s = self._s
         if s.inbox.changed:
-            await self._record_stop()
+            await self._record_stop(must=False)
         elif not s.inbox.leave and not s.gone:
             await self._stop_runs()
+        elif s.unrecorded is not None:
+            await self._record_stop(must=True)
         elif not s.closed:
             await self._close()
         else:
             await self._end(s.stopped_by())
 
-    async def _record_stop(self) -> None:
+    async def _record_stop(self, *, must: bool) -> None:
+        """``must``: nothing is left to do but the record, so a row that another hand spoilt is waited for."""
         s = self._s
         intent = s.inbox.stop
         assert intent is not None
         s.inbox.changed = False
+        order = RecordManagerStop(s.manager_id, intent, s.inbox.leave, must)
         try:
             told = await call(
-                ManagingActivities.record_manager_stop, RecordManagerStop(s.manager_id, intent, s.inbox.leave)
+                ManagingActivities.record_manager_stop, order, wake=(lambda: s.inbox.changed) if must else None
             )
         except MustLeave:
             s.inbox.changed = True
             raise
+        s.unrecorded = told.unreadable
+        if told.unreadable is not None:
+            self.note(f"the stop is not on record yet: {told.unreadable}")
         if told.status.terminal:  # it had ended before
             s.inbox.stop, s.inbox.closed = None, True
             self.note(TOO_LATE)
@@ -350,13 +357,13 @@ class CrawlManagerWorkflow:
         s.waiting = "on_close"
         try:
             if s.cycles:
-                await self._cycle(closing=True)
+                s.unclosed = (await self._cycle(closing=True)).unclosed
         except NotTaken:
-            s.unclosed = "no worker of the role plans is there"
+            s.unclosed = "on_close was not called: no worker of the role plans is there"
         except Interrupted:
-            s.unclosed = "it took too long, or another stop came"
+            s.unclosed = "on_close was not called: it took too long, or another stop came"
         except (ActivityError, ApplicationError) as error:
-            s.unclosed = reason(error)[:REASON_MAX]
+            s.unclosed = f"on_close was not called: {reason(error)[:REASON_MAX]}"
         s.closed = True
 
     # --- end -------------------------------------------------------------------------------------------------------

@@ -118,12 +118,14 @@ class ManagerState:
     over: Verdict | None = None
     passes: int = 0
     """Passes over the live runs of a stop."""
+    unrecorded: str | None = None
+    """Why a stop is carried out that could not be recorded."""
     gone: bool = False
     """Whether a stop has found no live run any more."""
     closed: bool = False
     """Whether ``on_close`` had its chance after a stop."""
     unclosed: str | None = None
-    """Why it was not called."""
+    """Why it was not called, or what it did wrong."""
     outcome: str | None = None
     cause: str | None = None
     parent_told: bool = False
@@ -159,7 +161,8 @@ class ManagerState:
         reason = answer.close_reason or FINISHED
         bad = answer.failed or reason in FAILED_OUTCOMES
         status = RunStatus.FAILED if bad else RunStatus.COMPLETED
-        self.over = Verdict(status, reason, f"Its class ended it with the close reason {reason!r}")
+        close = f"; {answer.unclosed}" if answer.unclosed else ""
+        self.over = Verdict(status, reason, f"Its class ended it with the close reason {reason!r}{close}")
 
     def gap_left(self, now: datetime) -> float:
         """Seconds until a cycle may begin that something woke."""
@@ -174,7 +177,7 @@ class ManagerState:
         who = f" by {stop.requested_by}" if stop is not None and stop.requested_by else ""
         why = f": {stop.reason}" if stop is not None and stop.reason else ""
         left = "; its runs go on" if self.inbox.leave else ""
-        close = f"; on_close was not called: {self.unclosed}" if self.unclosed else ""
+        close = f"; {self.unclosed}" if self.unclosed else ""
         return Verdict(RunStatus.FAILED, "cancelled", f"Stopped{who}{why}{left}{close}")
 
     def result(self) -> ManagerResult:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import text
 
 from crawler_lifecycle.domain.manager import BUILT_IN, PAGE_ITEMS, Decision, JobState
-from crawler_lifecycle.domain.run import RunStatus, StopIntent
+from crawler_lifecycle.domain.run import RunStatus, StopIntent, StopRequest
 from crawler_lifecycle.gateway.api.manager_answers import Manager
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.managers.sweep import GRACE, ManagerSweep
@@ -232,6 +233,24 @@ def test_runs_that_a_stop_has_proved_gone_are_not_live(
     row = row_of(world, started(client, **ITEMS))
     counts, stop = ManagerCounts({"started": 2}), StopIntent(datetime.now(UTC))
     assert Manager.of(replace(row, status=RunStatus.FAILED, stop=stop, leave=leave, counts=counts)).live == live
+
+
+def test_a_stop_of_a_manager_whose_row_another_hand_spoilt_is_told(world: World, client: TestClient) -> None:
+    manager_id = started(client, **ITEMS)
+    claim(world, manager_id)
+    with world.store.database.writing() as conn:
+        conn.execute(text("UPDATE manager SET next_seq = 0"))
+    body = {"force": True, "requested_by": "ada"}
+    answer = client.post(f"/v1/managers/{manager_id}/stop", json=body)
+    assert answer.status_code == 202, answer.text
+    assert "killed" in answer.json()["note"]
+    assert "next_seq" in answer.json()["note"]
+    assert world.workflows.signals[-1] == ("manager/plain/f-1", StopRequest(None, "ada", None, True))
+    left = client.post(f"/v1/managers/{manager_id}/stop", json={"leave": True})
+    assert (left.status_code, left.json()["code"]) == (500, "row_unreadable"), "no signal of a gateway can leave runs"
+    world.workflows.open.clear()
+    deaf = client.post(f"/v1/managers/{manager_id}/stop", json=body)
+    assert (deaf.status_code, deaf.json()["code"]) == (500, "row_unreadable")
 
 
 def test_pause_resume_and_cap_are_rows_that_a_signal_tells_of(world: World, client: TestClient) -> None:

@@ -18,6 +18,7 @@ from crawler_lifecycle.adapters.database.schema.tables import manager, run_histo
 from crawler_lifecycle.adapters.database.writes.manager_queries import HOLDING, LIVE_RUNS, in_states, known
 from crawler_lifecycle.adapters.database.writes.manager_unit import ManagerPart, check_manager_fence, read_manager
 from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.manager import JobState, Live, Waiting, manager_workflow_id
 from crawler_lifecycle.ports import RunRow
 from crawler_lifecycle.ports.store.managers import JobRow, ManagerFence, ManagerRow
@@ -83,13 +84,18 @@ class SqlManagerReads(ManagerPart):
             return known(conn, manager_id, identities)
 
     def live_runs(self, manager_id: int, after_run_id: int = 0, limit: int = 100) -> list[RunRow]:
-        """Runs of the manager that have not ended, by id: those that it began, whoever else names it as parent."""
-        r = run_history.c
+        """Runs of the manager that have not ended, by id: those that it began, whoever else names it as parent.
+
+        Whatever another hand wrote into the manager's row, its name and flow id are enough.
+        """
+        r, m = run_history.c, manager.c
         with self._db.reading() as conn:
-            row = read_manager(conn, manager_id)
+            row = conn.execute(select(m.name, m.flow_id).where(m.manager_id == manager_id)).one_or_none()
+            if row is None:
+                raise RunNotFound(f"There is no manager {manager_id}")
             pages = [
                 select(r.run_id)
-                .where(r.parent == manager_workflow_id(row["name"], row["flow_id"]), r.status == status)
+                .where(r.parent == manager_workflow_id(str(row.name), str(row.flow_id)), r.status == status)
                 .where(r.run_id > after_run_id, r.request_id.like(f"manager/{manager_id}/%"))
                 .order_by(r.run_id)
                 .limit(limit)
