@@ -23,7 +23,8 @@ from crawler_lifecycle.domain.errors import (
     RunNotFound,
     StoreRefused,
 )
-from crawler_lifecycle.domain.manager import Job, Live, manager_workflow_id, run_request_id
+from crawler_lifecycle.domain.manager import BUILT_IN, Job, Live, manager_workflow_id, run_request_id
+from crawler_lifecycle.domain.manager_jobs import base_of, laid_over
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
 from crawler_lifecycle.domain.scrapy_cloud import Cloud, run_request_of
 from crawler_lifecycle.ports import (
@@ -218,8 +219,18 @@ class ManagingActivities:
 
     @activity.defn(name="add_manager_jobs", no_thread_cancel_exception=True)
     def add_manager_jobs(self, order: AddManagerJobs) -> int:
-        """Add jobs from outside; how many are new. Second execution: the same key answers the same."""
-        return self.managers.add_jobs(order.manager_id, order.jobs, order.key, seal=order.seal)
+        """Add jobs from outside, over what the manager was started with; how many are new.
+
+        Raises ``InvalidRequest`` for another crawler than that of the built-in manager.
+        Second execution: the same key answers the same.
+        """
+        row = self._row(order.manager_id)
+        base = base_of(row.plan, row.options)
+        other = next((job.spider for job in order.jobs if row.plan == BUILT_IN and job.spider != base.spider), None)
+        if other is not None:
+            raise refusal("spider", other, f"this manager runs crawler {base.spider!r} and nothing else")
+        jobs = [laid_over(base, job) for job in order.jobs]
+        return self.managers.add_jobs(order.manager_id, jobs, order.key, seal=order.seal)
 
     # --- stop ------------------------------------------------------------------------------------------------------
 

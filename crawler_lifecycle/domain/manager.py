@@ -142,7 +142,7 @@ class ManagerResult:
 
 @dataclass(frozen=True, slots=True)
 class AddJobs:
-    """Jobs from outside, with their effective parameters: the payload of the update ``add_job``.
+    """Jobs from outside, laid over what the manager was started with: the payload of the update ``add_job``.
 
     ``request_id`` makes a repeat harmless. Raises ``InvalidRequest`` for an empty page and one that is too large.
     """

@@ -11,11 +11,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from .bounds import check_number, refusal
 from .errors import InvalidRequest
-from .manager import Job, job_text
+from .manager import BUILT_IN, Job, job_text
 from .scrapy_cloud import UNITS
 
 #: Keys of a yield and of an override that are no arguments of the spider.
@@ -85,6 +86,36 @@ def merged(override: Mapping[str, Any], spider: str | None, defaults: JobDefault
     if (size := len(json.dumps([job.spider_args, job.job_settings]))) > JOB_BYTES:
         raise InvalidRequest(f"spider_args: {size} bytes of JSON with the settings are too much; give {JOB_BYTES}")
     return job
+
+
+def base_of(plan: str, options: Mapping[str, Any]) -> Job:
+    """What jobs from outside have in common, by the options that their manager was started with.
+
+    The spider is known of the built-in manager alone: other classes name theirs themselves.
+    """
+    argv = options.get("argv")
+    argv = [str(word) for word in argv] if isinstance(argv, list) else []
+    given = options_of(argv)
+    units = given.get("--units", "")
+    return Job(
+        spider=argv[0] if plan == BUILT_IN and argv else "",
+        spider_args=_object(given.get("--spider-args")),
+        job_settings=_object(given.get("--job-settings")),
+        units=int(units) if units.isascii() and units.isdecimal() else None,
+        project_id=given.get("--project-id"),
+    )
+
+
+def laid_over(base: Job, job: Job) -> Job:
+    """A job from outside, over what its manager was started with."""
+    return Job(
+        spider=job.spider or base.spider,
+        spider_args={**base.spider_args, **job.spider_args},
+        job_settings={**base.job_settings, **job.job_settings},
+        tags=job.tags,
+        units=job.units if job.units is not None else base.units,
+        project_id=job.project_id or base.project_id,
+    )
 
 
 def params_of(job: Job) -> dict[str, Any]:
@@ -213,3 +244,20 @@ def _project(project_id: object) -> str | None:
     if isinstance(project_id, bool) or not isinstance(project_id, int | str) or not 0 < len(str(project_id)) <= 100:
         raise refusal("project_id", project_id, "give the number or the alias of a project")
     return str(project_id)
+
+
+def options_of(argv: Sequence[str]) -> dict[str, str]:
+    """Options of a command line and the word behind each, or the text behind its equals sign."""
+    apart = {name: value for name, value in pairwise(argv) if name.startswith("--")}
+    return apart | {
+        name: value for name, _, value in (word.partition("=") for word in argv if word.startswith("--")) if value
+    }
+
+
+def _object(text: str | None) -> dict[str, str]:
+    """The texts of a JSON object on a command line; the class itself refuses what is none."""
+    try:
+        found = json.loads(text or "{}")
+        return {name: job_text(name, value) for name, value in found.items() if value is not None}
+    except (AttributeError, ValueError, InvalidRequest):
+        return {}

@@ -103,7 +103,7 @@ class CrawlManagerWorkflow:
 
     @workflow.update(name=names.UPDATE_ADD_JOB, description="Jobs for this manager ({jobs, request_id, seal})")
     async def add_job(self, page: Any = None) -> int:
-        """Add jobs with their effective parameters; how many are new."""
+        """Add jobs, laid over what the manager was started with; how many are new."""
         s, order = self._s, read_jobs(page)
         update = workflow.current_update_info()
         key = order.request_id or (update.id if update is not None else str(workflow.uuid4()))

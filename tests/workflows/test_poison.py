@@ -422,14 +422,13 @@ async def test_what_a_manager_needs_is_asked_for_until_it_can_be_read(
         await lab.until(lambda: len(lab.cluster.alive()) == 2)
         await handle.signal("stop")
         result = await lab.ended(handle)
+        notes = (await m.snapshot_where(handle, bool)).notes
     assert (result.status, result.outcome) == ("FAILED", "cancelled")
     assert lab.cluster.alive() == []
     assert max(m.plan.lives) == 2
     assert not answers
     assert strangers.answers == (0 if name == "run_manager_cycle" else 3)
-    assert any(
-        f"the answer of {name} could not be read" in note for note in (await m.snapshot_where(handle, bool)).notes
-    )
+    assert any(f"the answer of {name} could not be read" in note for note in notes)
 
 
 async def test_the_time_to_start_is_over_although_answers_stay_unreadable(

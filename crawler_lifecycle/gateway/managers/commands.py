@@ -25,6 +25,7 @@ from crawler_lifecycle.domain.errors import (
     TemporalUnavailable,
 )
 from crawler_lifecycle.domain.manager import BUILT_IN, Job, manager_workflow_id
+from crawler_lifecycle.domain.manager_jobs import base_of
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, StopRequest, check_sizes
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import texts
@@ -32,7 +33,7 @@ from crawler_lifecycle.ports.store.managers import ManagerRow, ManagerStore, New
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import FieldError, Problem
 
-from .requests import AddedJobs, AddJobs, StartManager, StopManager, base_of, job_of
+from .requests import AddedJobs, AddJobs, StartManager, StopManager, job_of
 
 logger = logging.getLogger(__name__)
 
@@ -262,8 +263,7 @@ class ManagerCommands:
         body.check()
         row = await self.find(manager_id)
         built_in = row.plan == BUILT_IN
-        argv = row.options.get("argv")
-        base = base_of(row.plan, [str(word) for word in argv] if isinstance(argv, list) else [])
+        base = base_of(row.plan, row.options)
         jobs = [job_of(n, given, base, built_in=built_in) for n, given in enumerate(body.jobs)]
         if built_in and jobs:
             await run_in_threadpool(_check_jobs, await self._crawlers.get(base.spider), jobs)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
@@ -13,7 +13,8 @@ from pydantic import BaseModel, Field
 from crawler_lifecycle.domain.arguments import as_text
 from crawler_lifecycle.domain.bounds import DAY_S, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.manager import BUILT_IN, FLOW_ID_MAX, NAME_MAX, PAGE_BYTES, PAGE_ITEMS, Job, job_text
+from crawler_lifecycle.domain.manager import FLOW_ID_MAX, NAME_MAX, PAGE_BYTES, PAGE_ITEMS, Job, job_text
+from crawler_lifecycle.domain.manager_jobs import laid_over, options_of
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX
 from crawler_lifecycle.gateway.runs.requests import ID_PATTERN, Args, StrictBody, texts
 
@@ -78,7 +79,7 @@ class StartManager(StrictBody):
 
     def flow(self) -> str | None:
         """The flow id that the request names, also among the options of the class. Raises ``InvalidRequest``."""
-        found = _options(self.argv).get("--flow-id")
+        found = options_of(self.argv).get("--flow-id")
         if found is None or found == self.flow_id:
             return self.flow_id
         if self.flow_id is not None:
@@ -174,56 +175,31 @@ def job_of(n: int, given: NewJob, base: Job, *, built_in: bool) -> Job:
         raise InvalidRequest(f"{where}: the built-in manager runs crawler {base.spider!r} and nothing else; {cure}")
     if not (given.spider or base.spider):
         raise InvalidRequest(f"{where}.spider: missing; name the spider of this job")
-    return Job(
-        spider=given.spider or base.spider,
-        spider_args=_over(f"{where}.spider_args", base.spider_args, given.spider_args, built_in),
-        job_settings=_over(f"{where}.job_settings", base.job_settings, given.job_settings, built_in),
+    own = Job(
+        spider=given.spider or "",
+        spider_args=_texts(f"{where}.spider_args", given.spider_args, built_in),
+        job_settings=_texts(f"{where}.job_settings", given.job_settings, built_in),
         tags=list(given.tags),
-        units=given.units if given.units is not None else base.units,
-        project_id=given.project_id or base.project_id,
+        units=given.units,
+        project_id=given.project_id,
     )
-
-
-def _over(where: str, base: Mapping[str, str], given: Mapping[str, Any], built_in: bool) -> dict[str, str]:
-    merged = dict(base)
-    for name, value in given.items():
-        if value is None:
-            merged.pop(name, None)
-        elif built_in and isinstance(value, bool):
-            merged[name] = as_text(value)  # as for a run: crawlers declare booleans as JSON has them
-        else:
-            merged[name] = job_text(f"{where}.{name}", value)
-    return merged
-
-
-def base_of(plan: str, argv: Sequence[str]) -> Job:
-    """What the jobs of a manager have in common, by the command line that it was started with.
-
-    The spider is known of the built-in manager alone: other classes name theirs themselves.
-    """
-    given = _options(argv)
-    units = given.get("--units", "")
-    return Job(
-        spider=argv[0] if plan == BUILT_IN and argv else "",
-        spider_args=_object(given.get("--spider-args")),
-        job_settings=_object(given.get("--job-settings")),
-        units=int(units) if units.isascii() and units.isdecimal() else None,
-        project_id=given.get("--project-id"),
+    rest = replace(
+        base,
+        spider_args=_left(base.spider_args, given.spider_args),
+        job_settings=_left(base.job_settings, given.job_settings),
     )
+    return laid_over(rest, own)
 
 
-def _options(argv: Sequence[str]) -> dict[str, str]:
-    """Options of a command line and the word behind each, or the text behind its equals sign."""
-    apart = {name: value for name, value in pairwise(argv) if name.startswith("--")}
-    return apart | {
-        name: value for name, _, value in (word.partition("=") for word in argv if word.startswith("--")) if value
+def _texts(where: str, given: Mapping[str, Any], built_in: bool) -> dict[str, str]:
+    return {
+        # As for a run: crawlers declare booleans as JSON has them.
+        name: as_text(value) if built_in and isinstance(value, bool) else job_text(f"{where}.{name}", value)
+        for name, value in given.items()
+        if value is not None
     }
 
 
-def _object(text: str | None) -> dict[str, str]:
-    """The texts of a JSON object on a command line; the class itself refuses what is none."""
-    try:
-        found = json.loads(text or "{}")
-        return {name: job_text(name, value) for name, value in found.items() if value is not None}
-    except (AttributeError, ValueError, InvalidRequest):
-        return {}
+def _left(base: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, str]:
+    """Without the names that ``null`` takes out."""
+    return {name: value for name, value in base.items() if given.get(name, "") is not None}

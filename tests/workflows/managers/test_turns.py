@@ -164,7 +164,7 @@ async def test_pause_cap_and_jobs_from_outside(real_lab: Lab) -> None:
     m = manager_lab(real_lab, source=[], stays=True)
     managers, wake = real_lab.store.managers, Workflows(real_lab.client).wake
     async with m.plans():
-        handle = await m.start()
+        handle = await m.start(options={"argv": ["--job-settings", '{"DEPTH_LIMIT": 2}']})
         managers.steer_manager(1, paused=True, cap=1)
         page = {"jobs": [{"spider": "quick", "spider_args": {"n": n}} for n in "123"], "request_id": "p1"}
         assert [await handle.execute_update("add_job", page) for _ in range(2)] == [3, 3]
@@ -174,6 +174,7 @@ async def test_pause_cap_and_jobs_from_outside(real_lab: Lab) -> None:
             assert failed.value.cause.type == "InvalidRequest"
         await m.snapshot_where(handle, lambda s: s.waiting == "nothing to pick")
         assert m.runs() == []
+        assert [one.job.job_settings for one in managers.list_jobs(1) if one.job] == [{"DEPTH_LIMIT": "2"}] * 3
         managers.steer_manager(1, paused=False)
         await wake(handle.id)
         await real_lab.until(lambda: m.row().counts.good == 3)
