@@ -404,7 +404,7 @@ def test_task_queues(pollers: int, backlog: int, age: float, level: str) -> None
 
 def test_a_missing_worker_of_the_role_plans_is_told_by_that_name() -> None:
     line = queues.queue_line(Queue(names.QUEUE_PLANS, "activities", []))
-    assert (line.level, line.text.startswith("no worker of the role plans")) == ("warn", True)
+    assert (line.level, line.text.startswith("no worker of the role plans")) == ("bad", True)
     assert "LIFECYCLE_PLANS__MODULES" in str(line.cure)
     waits = queues.queue_line(Queue(names.QUEUE_PLANS, "activities", [], backlog=2, backlog_age_s=70.0))
     assert (waits.level, "2 waiting" in waits.text) == ("bad", True)
