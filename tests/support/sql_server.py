@@ -134,6 +134,8 @@ def _started(kind: type[Server], program: str, folder: Path, options: list[str])
         program,
         "--no-defaults",
         f"--datadir={folder / 'data'}",
+        # Of its own: a server that starts removes the temporary tables of every other one that shares the folder.
+        f"--tmpdir={folder}",
         f"--socket={folder / 's'}",
         f"--pid-file={folder / 'pid'}",
         f"--port={port}",

@@ -327,9 +327,10 @@ class LocalCluster:
             supervisors, crawlers = folder.named(uid)
             if not supervisors and not crawlers:
                 return
+            # The crawlers first: a supervisor that is told to stop passes the signal on to one that lives.
+            kill_all(crawlers, boot_id())
             for one in supervisors:  # it need not start anything more, and gets the time to write the end
                 one.send(signal.SIGKILL if waited > SUPERVISOR_SECONDS else STOP_SIGNAL)
-            kill_all(crawlers, boot_id())
             time.sleep(0.02)
         raise ClusterUnavailable(f"something of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}")
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -111,6 +112,26 @@ def test_a_task_whose_folder_was_replaced_is_stopped_by_its_name(
         path.unlink()
     path.with_name(f"{path.name}.away").rename(path)
     assert force or signals.read_text() == "x", "one signal, however often it is asked"
+
+
+def test_a_kill_by_name_is_no_stop_before(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor that is told to end passes the stop signal on, to a crawler that still lives then."""
+    signals = bench.state / "signals"
+    bench.start(POLITE.replace('files + "/signals"', repr(str(signals))))
+    task, supervisor = known(bench), bench.supervisor()
+    put(place(bench, "attempt"), "file")
+
+    def slowly(victims: list[identity.Stat], boot: str) -> int:
+        time.sleep(0.3)
+        return identity.kill_all(victims, boot)
+
+    monkeypatch.setattr(cluster, "kill_all", slowly)
+    bench.cluster.kill(run_ref(RUN), task)
+    assert not supervisor.alive()
+    assert not signals.exists()
+    folder = place(bench, "attempt")
+    folder.unlink()
+    folder.with_name(f"{folder.name}.away").rename(folder)
 
 
 @pytest.mark.parametrize("name", LIES)
