@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from crawler_lifecycle.adapters.catalogue import load
+from crawler_lifecycle.adapters.kubernetes.client.quantities import amount
 from crawler_lifecycle.cli.doctor.line import Level, Line, counted
 from crawler_lifecycle.domain.errors import ClusterUnavailable, LifecycleError
 
@@ -27,12 +28,6 @@ EXPENDABLE = -10
 #: Never the base alone: that would take back what an overlay changed.
 APPLY = "apply your overlay of deploy/ again, as an administrator"
 ASK_AGAIN = "try again; kubectl get --raw /readyz says how the API server is"
-
-_UNITS = {
-    **{"": Decimal(1), "m": Decimal("0.001"), "k": Decimal(10**3), "M": Decimal(10**6), "G": Decimal(10**9)},
-    **{"T": Decimal(10**12), "P": Decimal(10**15), "E": Decimal(10**18)},
-    **{f"{letter}i": Decimal(2 ** (10 * n)) for n, letter in enumerate("KMGTPE", 1)},
-}
 
 
 # --- room ----------------------------------------------------------------------------------------------------------
@@ -68,17 +63,6 @@ def quota_lines(quota: dict[str, Any]) -> list[Line]:
             word = "it is full, tasks wait" if used >= most else "it is nearly full"
             lines.append(Line("quota", "warn", f"{told}: {word}", cure))
     return lines
-
-
-def amount(quantity: str) -> Decimal | None:
-    """``500m``, ``2`` or ``64Mi`` as a number; ``None`` for what is no quantity of Kubernetes."""
-    number = quantity.rstrip("kmKMGTPEi")
-    unit = _UNITS.get(quantity[len(number) :])
-    try:
-        value = Decimal(number) * unit if unit is not None else None
-    except InvalidOperation:
-        return None
-    return value if value is not None and value.is_finite() else None
 
 
 def _concerns_crawls(what: str) -> bool:

@@ -6,25 +6,19 @@ import logging
 import threading
 import time
 from collections.abc import Collection
-from decimal import Decimal, InvalidOperation
 
 import msgspec
 
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, NotFound
+from crawler_lifecycle.adapters.kubernetes.client.quantities import amount
 from crawler_lifecycle.domain import bounds
 
 logger = logging.getLogger(__name__)
 
 #: A cluster that has no such API, or does not let us read it, is asked again after so many seconds.
 ABSENT_S = 600.0
-
-_UNITS: dict[str, int | Decimal] = {
-    **{"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18},
-    **{"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60},
-    "m": Decimal("0.001"),
-}
 
 
 class _Meta(msgspec.Struct):
@@ -81,10 +75,5 @@ class MemoryMetrics:
 
 def to_bytes(quantity: str) -> int | None:
     """``64Mi`` in bytes; ``None`` for what is no quantity of Kubernetes."""
-    number = quantity.rstrip("kMGTPEim")
-    unit = _UNITS.get(quantity[len(number) :])
-    try:
-        value = Decimal(number) * unit if unit is not None else None
-    except InvalidOperation:
-        return None
-    return int(value) if value is not None and value.is_finite() and 0 <= value <= bounds.COUNT_MAX else None
+    value = amount(quantity)
+    return int(value) if value is not None and 0 <= value <= bounds.COUNT_MAX else None
