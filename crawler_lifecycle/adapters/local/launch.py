@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -13,12 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind, given_to_task
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run import parse_cpu, parse_memory
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
+from crawler_lifecycle.process_contract import contract_of
 from crawler_lifecycle.runner.held import Held, NotOurs
 
 from . import folder as files
@@ -260,29 +260,18 @@ class Launcher:
         self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, folder: Path, name: str
     ) -> dict[str, object]:
         """All that the supervisor needs. Raises ``Refused`` or ``InvalidRequest`` for what can never work."""
-        arguments, settings = given_to_task(crawler, deployment.args, deployment.settings, task.args)
+        contract = contract_of(deployment, crawler, task)
         resources = deployment.resources.over(crawler.resources)
         memory = parse_memory(resources.memory)
         groups = self.groups()
         argv, cwd = self._argv(crawler)
         self._secrets(crawler)
         state_dir = self.state / "state" / str(deployment.run) / str(task.index)
-        contract = {
-            "CRAWL_RUN_ID": str(deployment.run_id),
-            "CRAWL_RUN_UID": deployment.run.uid,
-            "CRAWL_TASK_ID": str(task.task_id),
-            "CRAWL_TASK_INDEX": str(task.index),
-            "CRAWL_ATTEMPT": str(deployment.attempt),
-            "CRAWL_CRAWLER": crawler.name,
-            "CRAWL_ARGS": json.dumps(arguments),
-            "CRAWL_SETTINGS": json.dumps(settings),
-            "CRAWL_RESUME": "1" if deployment.resume and crawler.resumable else "0",
+        contract |= {
             "CRAWL_FILES_DIR": str(folder / files.FILES),
             "CRAWL_STATE_DIR": str(state_dir),
             "CRAWL_STATS_FILE": str(folder / files.STATS),
             "CRAWL_SUMMARY_FILE": str(folder / files.SUMMARY),
-            "CRAWL_STOP_SIGNAL": crawler.stop_signal,
-            "CRAWL_STOP_GRACE_S": str(deployment.limits.stop_grace_s),
         }
         if memory is not None:
             contract["CRAWL_MEMORY_LIMIT"] = str(memory)

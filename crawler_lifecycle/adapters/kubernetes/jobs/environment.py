@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from crawler_lifecycle.adapters.kubernetes.files import layout
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, given_to_task
+from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.pod import secret_reference
 from crawler_lifecycle.ports import Deployment, QueuedTask
+from crawler_lifecycle.process_contract import contract_of
 
 from .quantities import memory_limit
 
@@ -62,23 +62,11 @@ def contract(
     limits = deployment.limits
     if limits.stop_grace_s >= SECONDS_MAX:
         raise InvalidRequest(f"limits.stop_grace_s: {limits.stop_grace_s:g} is too much; give less than {SECONDS_MAX}")
-    args, settings = given_to_task(crawler, deployment.args, deployment.settings, task.args)
-    found = {
-        "CRAWL_RUN_ID": str(deployment.run_id),
-        "CRAWL_RUN_UID": deployment.run.uid,
-        "CRAWL_TASK_ID": str(task.task_id),
-        "CRAWL_TASK_INDEX": str(task.index),
-        "CRAWL_ATTEMPT": str(deployment.attempt),
-        "CRAWL_CRAWLER": crawler.name,
-        "CRAWL_ARGS": json.dumps(args),
-        "CRAWL_SETTINGS": json.dumps(settings),
-        "CRAWL_RESUME": "1" if deployment.resume and crawler.resumable else "0",
+    found = contract_of(deployment, crawler, task) | {
         "CRAWL_FILES_DIR": layout.FILES_MOUNT,
         "CRAWL_STATE_DIR": layout.STATE_MOUNT,
         "CRAWL_STATS_FILE": STATS_FILE,
         "CRAWL_SUMMARY_FILE": layout.SUMMARY_FILE,
-        "CRAWL_STOP_SIGNAL": crawler.stop_signal,
-        "CRAWL_STOP_GRACE_S": f"{limits.stop_grace_s:.15g}",
     }
     if crawler.kubernetes.runner:
         # The kubelet kills runner and crawler together, so the runner itself keeps the crawler's grace.

@@ -1,0 +1,26 @@
+"""The process contract: what the process of a task is told about itself, on every cluster (docs/crawlers.md)."""
+
+from __future__ import annotations
+
+import json
+
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, given_to_task
+from crawler_lifecycle.ports import Deployment, QueuedTask
+
+
+def contract_of(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> dict[str, str]:
+    """The variables that are the same everywhere. Raises ``InvalidRequest`` for wrong arguments and settings."""
+    args, settings = given_to_task(crawler, deployment.args, deployment.settings, task.args)
+    return {
+        "CRAWL_RUN_ID": str(deployment.run_id),
+        "CRAWL_RUN_UID": deployment.run.uid,
+        "CRAWL_TASK_ID": str(task.task_id),
+        "CRAWL_TASK_INDEX": str(task.index),
+        "CRAWL_ATTEMPT": str(deployment.attempt),
+        "CRAWL_CRAWLER": crawler.name,
+        "CRAWL_ARGS": json.dumps(args),
+        "CRAWL_SETTINGS": json.dumps(settings),
+        "CRAWL_RESUME": "1" if deployment.resume and crawler.resumable else "0",
+        "CRAWL_STOP_SIGNAL": crawler.stop_signal,
+        "CRAWL_STOP_GRACE_S": f"{deployment.limits.stop_grace_s:.15g}",
+    }
