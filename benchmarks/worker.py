@@ -46,9 +46,9 @@ class Bare:
 
 async def main(kind: str, address: str, folder: str) -> None:
     """Serve until SIGTERM."""
-    from crawler_lifecycle.activities.shared import utc_now
     from crawler_lifecycle.domain.task import Counters
     from crawler_lifecycle.fakes.cluster import Behaviour
+    from crawler_lifecycle.ports import utc_now
     from tests.support.lab import laboratory
 
     logging.disable(logging.WARNING)

@@ -54,6 +54,7 @@ from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import (
     AdoptionStore,
     AuditStore,
+    Clock,
     Cluster,
     Correction,
     CorrectionStore,
@@ -63,12 +64,13 @@ from crawler_lifecycle.ports import (
     TaskReader,
     TaskRef,
     WorkflowDirectory,
+    utc_now,
 )
 
 from . import meters
 from .adoption import Adoption, run_of
 from .audit_ending import AuditEnding, Mend
-from .shared import Clock, alive, beating, utc_now
+from .shared import alive, beating
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,19 @@ from temporalio import activity
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import EVENT_RUN_STOPPED, event_key
 from crawler_lifecycle.domain.run import StopIntent
-from crawler_lifecycle.ports import Cluster, DetailStore, EventStore, Fence, Notifier, StopStore, TaskReader
+from crawler_lifecycle.ports import (
+    Clock,
+    Cluster,
+    DetailStore,
+    EventStore,
+    Fence,
+    Notifier,
+    StopStore,
+    TaskReader,
+    utc_now,
+)
 
-from .shared import Clock, Counts, beating, send_event, utc_now
+from .shared import Counts, beating, send_event
 from .stopping import StopPass, StopReport
 
 #: Seconds for asking the tasks of a run whose stop cannot be recorded; the next try goes on.

@@ -27,6 +27,7 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import ACTIVE, Observation, Phase, TaskState, TaskStatus
 from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, SCHEDULER_WAIT
 from crawler_lifecycle.ports import (
+    Clock,
     Cluster,
     Deployed,
     Deployment,
@@ -40,10 +41,11 @@ from crawler_lifecycle.ports import (
     RunReader,
     SchedulerClient,
     TaskReader,
+    utc_now,
 )
 
 from .look_step import LookStep, ref_of
-from .shared import Clock, Counts, beating, deliver, ordered_at, telling, utc_now
+from .shared import Counts, beating, deliver, ordered_at, telling
 
 #: A deployment call is void this many seconds after its try began, so that a late one cannot undo a stop.
 DEPLOYMENT_LIFE_S = 25

@@ -18,6 +18,7 @@ from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.stall import stalled
 from crawler_lifecycle.domain.task import ACTIVE, Observation, Phase, TaskStatus
 from crawler_lifecycle.ports import (
+    Clock,
     Cluster,
     EventStore,
     Fence,
@@ -26,10 +27,11 @@ from crawler_lifecycle.ports import (
     Notifier,
     TaskReader,
     TaskRef,
+    utc_now,
 )
 
 from .look_step import LookStep, ref_of
-from .shared import Clock, Counts, beating, ordered_at, send_event, telling, utc_now
+from .shared import Counts, beating, ordered_at, send_event, telling
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from temporalio import activity
@@ -20,13 +20,6 @@ from crawler_lifecycle.domain.names import event_key
 from crawler_lifecycle.ports import Event, EventStore, Fence, TaskCounts
 
 from . import meters
-
-Clock = Callable[[], datetime]
-
-
-def utc_now() -> datetime:
-    """Now, aware, in UTC."""
-    return datetime.now(UTC)
 
 
 def activities_in(owner: object) -> dict[str, Callable[..., Any]]:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from crawler_lifecycle.domain.errors import RowUnreadable
-from crawler_lifecycle.ports import Cluster, Details, DetailStore, Fence, StopStore, TaskReader, TaskRef
+from crawler_lifecycle.ports import Clock, Cluster, Details, DetailStore, Fence, StopStore, TaskReader, TaskRef
 
 from .abreast import Abreast
 from .look_step import ref_of
-from .shared import Clock, Counts, alive
+from .shared import Counts, alive
 
 log = logging.getLogger(__name__)
 

@@ -55,7 +55,11 @@ class RunStatus(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        return self in (RunStatus.COMPLETED, RunStatus.FAILED)
+        return self in OVER
+
+
+OVER = (RunStatus.COMPLETED, RunStatus.FAILED)
+LIVE = tuple(status for status in RunStatus if status not in OVER)
 
 
 _RUN_RANK = {

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from .overdue import overdue_before
+from .run import OVER
+from .task import ACTIVE
 
 #: How a wait that activities write down begins: who does not answer, then a colon and the error.
 SCHEDULER_WAIT = "scheduler service: "
@@ -21,8 +23,6 @@ NAMED_MAX = 5
 
 #: How errors begin that are of a row of ours and not of the cluster.
 _ROWS = ("run_history ", "task_history ", "task_observation ", "task_finding ")
-_ACTIVE = ("PENDING", "RUNNING", "STOPPING")
-_ENDED = ("COMPLETED", "FAILED")
 _SPAN = re.compile(r"\b(for|since|ago) (\d+ (?:s|min|h|d)|\d\d\d\d-\S+)|\b\d+ (?:s|min|h|d) (ago)")
 
 
@@ -60,7 +60,7 @@ class Standing:
 
 def waiting(s: Standing) -> str | None:
     """The sentence; ``None`` when the run waits for nothing but the next look that is planned."""
-    if s.status in _ENDED:
+    if s.status in OVER:
         return "; ".join(s.undelivered) or None
     parts = [_stop(s), _look(s)]
     if s.stop_at is None and parts[1] is None:
@@ -118,7 +118,7 @@ def _stop(s: Standing) -> str | None:
         return f"{what}: no workflow has acted on it yet"
     if s.tasks is None:
         return f"{what}: until its tasks are proved to have ended"
-    active = sum(s.tasks.get(status, 0) for status in _ACTIVE)
+    active = sum(s.tasks.get(status, 0) for status in ACTIVE)
     if not active:
         queued = s.tasks.get("QUEUED", 0)
         return f"{what}: {_tasks(queued)} may still be on the way to the cluster" if queued else f"{what}: the verdict"
@@ -159,7 +159,7 @@ def _places(s: Standing) -> str | None:
     if s.tasks is None:
         return None
     queued, pending = s.tasks.get("QUEUED", 0), s.tasks.get("PENDING", 0)
-    active = sum(s.tasks.get(status, 0) for status in _ACTIVE)
+    active = sum(s.tasks.get(status, 0) for status in ACTIVE)
     parts = []
     if queued and s.max_parallel is not None and active >= s.max_parallel:
         parts.append(f"{_tasks(queued)} QUEUED: at most {s.max_parallel} at once (max_parallel_tasks)")

@@ -7,7 +7,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from crawler_lifecycle.domain.audit import ClusterTask
@@ -16,7 +16,18 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpire
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
-from crawler_lifecycle.ports import Counted, Deployed, Deployment, Details, FileSource, Look, TaskRecord, TaskRef
+from crawler_lifecycle.ports import (
+    Clock,
+    Counted,
+    Deployed,
+    Deployment,
+    Details,
+    FileSource,
+    Look,
+    TaskRecord,
+    TaskRef,
+    utc_now,
+)
 
 FINISHED = End(exit_code=0, reason="Completed", finish_reason="finished")
 SHUTDOWN = End(exit_code=11, reason="Error", finish_reason="shutdown")
@@ -98,7 +109,7 @@ class FakeCluster:
     back. ``folders`` are answered by ``files`` for tasks that exist.
     """
 
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    clock: Clock = utc_now
     behaviour: Behaviour | Callable[[int, int, int], Behaviour] = field(default_factory=Behaviour)
     kind: str = "local"
     log_fades: bool = False

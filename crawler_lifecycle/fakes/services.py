@@ -14,7 +14,7 @@ import zipfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 from crawler_lifecycle.cloudevents import bus_text
 from crawler_lifecycle.domain.adoption import WorkflowRecord
@@ -36,6 +36,7 @@ from crawler_lifecycle.domain.names import cluster_name, run_number
 from crawler_lifecycle.domain.run import ExportResult, RunRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import (
+    Clock,
     Deployed,
     Deployer,
     Deployment,
@@ -45,6 +46,7 @@ from crawler_lifecycle.ports import (
     FileSource,
     Owner,
     QueuedTask,
+    utc_now,
 )
 
 
@@ -82,7 +84,7 @@ class FakeDeployer:
 
     kind = "fake"
 
-    def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, clock: Clock = utc_now) -> None:
         self.deployments: list[Deployment] = []
         self.created: dict[tuple[int, int, int], Deployed] = {}
         self.runs: dict[tuple[int, int, int], RunRef] = {}

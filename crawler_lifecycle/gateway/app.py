@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from anyio import CapacityLimiter, to_thread
@@ -37,7 +36,17 @@ from crawler_lifecycle.gateway.runs.deliveries import Deliveries
 from crawler_lifecycle.gateway.runs.sweep import Sweep
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.logs import LogReader
-from crawler_lifecycle.ports import FileArchive, LiveFiles, SchedulerClient, Store, StoreHealth, TaskBundles, TaskLogs
+from crawler_lifecycle.ports import (
+    Clock,
+    FileArchive,
+    LiveFiles,
+    SchedulerClient,
+    Store,
+    StoreHealth,
+    TaskBundles,
+    TaskLogs,
+    utc_now,
+)
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import install
 from crawler_lifecycle.web.serving import BodyLimit, Guard
@@ -63,7 +72,7 @@ def create_app(
     blocked_s: float = 5.0,
     catalogue_s: float | None = None,
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    clock: Clock = utc_now,
 ) -> FastAPI:
     """The gateway over its ports, open to whom the entrance lets in.
 

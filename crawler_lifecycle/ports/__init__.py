@@ -8,6 +8,7 @@ An error that says nothing about the object asked for (an outage, a refusal, a t
 ``*Unavailable`` error of ``domain.errors`` and is never turned into a value.
 """
 
+from .clock import Clock, utc_now
 from .protocols import (
     Catalogue,
     Cluster,
@@ -106,6 +107,7 @@ __all__ = [
     "AdoptionStore",
     "AuditStore",
     "Catalogue",
+    "Clock",
     "Cluster",
     "Committed",
     "CompletionStore",
@@ -184,4 +186,5 @@ __all__ = [
     "WaitStore",
     "WakeUpStore",
     "WorkflowDirectory",
+    "utc_now",
 ]

@@ -10,7 +10,7 @@ from pathlib import Path
 from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.domain.task import Change, Counters, Observation, TaskState, TaskStatus
+from crawler_lifecycle.domain.task import ACTIVE, Change, Counters, Observation, TaskState, TaskStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +334,7 @@ class TaskCounts:
 
     @property
     def active(self) -> int:
-        return sum(self.by_status.get(s, 0) for s in ("PENDING", "RUNNING", "STOPPING"))
+        return sum(self.by_status.get(s, 0) for s in ACTIVE)
 
     @property
     def queued(self) -> int:

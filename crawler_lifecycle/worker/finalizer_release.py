@@ -11,15 +11,15 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from itertools import groupby
 
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.audit import RecordedTask
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.task import TERMINAL
-from crawler_lifecycle.ports import EvidenceKeeper, KeptEnd, TaskReader, TaskRef
+from crawler_lifecycle.ports import Clock, EvidenceKeeper, KeptEnd, TaskReader, TaskRef, utc_now
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Releaser:
         keeper: EvidenceKeeper,
         tasks: TaskReader,
         *,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Clock = utc_now,
         turn_s: float = TURN_S,
     ) -> None:
         self._keeper = keeper

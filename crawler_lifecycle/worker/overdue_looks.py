@@ -14,12 +14,12 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.audit import LiveRun, Reported
 from crawler_lifecycle.domain.overdue import SEARCH_S, overdue_before
-from crawler_lifecycle.ports import OverdueStore
+from crawler_lifecycle.ports import Clock, OverdueStore, utc_now
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Overdue:
         take_over: Callable[[LiveRun], Reported | None],
         wake: Callable[[str], Awaitable[bool]],
         *,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Clock = utc_now,
         every_s: float = SEARCH_S,
     ) -> None:
         self._store = store

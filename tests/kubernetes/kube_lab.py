@@ -10,7 +10,6 @@ from typing import Any
 
 from temporalio.client import Client
 
-from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
@@ -20,7 +19,7 @@ from crawler_lifecycle.background import Beside
 from crawler_lifecycle.domain.audit import AuditRules
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentRefused, SchedulerUnavailable
-from crawler_lifecycle.ports import Deployed, Deployment, RunRow, TaskRow
+from crawler_lifecycle.ports import Deployed, Deployment, RunRow, TaskRow, utc_now
 from crawler_lifecycle.settings import ClusterSettings
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.worker.finalizer_release import Releaser

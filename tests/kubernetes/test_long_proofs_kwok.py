@@ -21,12 +21,11 @@ import pytest_asyncio
 from temporalio.client import WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import AuditReport, AuditRules
 from crawler_lifecycle.domain.pod import PodOptions
 from crawler_lifecycle.domain.run import RunResult
-from crawler_lifecycle.ports import CorrectionRow, TaskRow
+from crawler_lifecycle.ports import CorrectionRow, TaskRow, utc_now
 from tests.contracts.cluster.kube_harness import FINISHED
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.kube_lab import KubeLab, kube_laboratory

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
+from crawler_lifecycle.ports import utc_now
 from tests.support.lab import Lab, laboratory
 from tests.support.mariadb import MariaDb, running_mariadb
 from tests.workflows import test_faults, test_good_path, test_resume, test_stop

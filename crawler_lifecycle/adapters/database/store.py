@@ -23,9 +23,9 @@ from crawler_lifecycle.adapters.database.writes.live_counters import SqlLiveCoun
 from crawler_lifecycle.adapters.database.writes.looks import SqlLooks
 from crawler_lifecycle.adapters.database.writes.run_numbers import SqlRunNumbers
 from crawler_lifecycle.adapters.database.writes.stops import SqlStops
-from crawler_lifecycle.adapters.database.writes.unit_of_work import Clock, StorePart, Told, utc_now
+from crawler_lifecycle.adapters.database.writes.unit_of_work import StorePart, Told
 from crawler_lifecycle.domain.errors import StoreUnavailable
-from crawler_lifecycle.ports import Store
+from crawler_lifecycle.ports import Clock, Store, utc_now
 
 from .engine import Database, open_engine, parse_url
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from crawler_lifecycle.cli.output import Document, clean, emit, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.runs.states import STATE, STOPPED, TERMINAL
 from crawler_lifecycle.cli.session import Session
-
-if TYPE_CHECKING:
-    pass
-
 
 Goal = Literal["completed", "ended", "started"]
 

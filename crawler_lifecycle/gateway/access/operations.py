@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Literal, TypeVar
 from urllib.parse import parse_qs
 
@@ -27,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crawler_lifecycle import task_tokens
 from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.ports import Clock, utc_now
 from crawler_lifecycle.web.origins import Check, own_page_only
 from crawler_lifecycle.web.problems import Problem
 from crawler_lifecycle.web.serving import bearer, unauthorised
@@ -169,7 +169,7 @@ class AuthenticationMiddleware:
         operations: Operations,
         entrance: Entrance,
         limits: RateLimits,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Clock = utc_now,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._app = app

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
@@ -15,6 +13,7 @@ from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.runs.commands import Commands, Outcome
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
 from crawler_lifecycle.gateway.runs.requests import AddedTasks, AddTasksBody, ResendExport, ResumeRun, StartRun, StopRun
+from crawler_lifecycle.ports import Clock
 from crawler_lifecycle.web.problems import JsonBody
 
 from .answers import Accepted, UploadPart, UploadTicket
@@ -35,7 +34,7 @@ _ZIP, _BYTES = "application/zip", "application/octet-stream"
 RunId = Annotated[int, Path(ge=1, le=ID_MAX)]
 
 
-def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]) -> None:
+def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
     """Add start, stop, resume, look and child tasks."""
 
     def answer(outcome: Outcome) -> Accepted:
@@ -106,7 +105,7 @@ def add_uploads(app: FastAPI, uploads: Uploads) -> None:
         return UploadTicket(url=ticket.url, headers=dict(ticket.headers), expires_at=ticket.expires_at)
 
 
-def add_deliveries(app: FastAPI, deliveries: Deliveries, clock: Callable[[], datetime]) -> None:
+def add_deliveries(app: FastAPI, deliveries: Deliveries, clock: Clock) -> None:
     """Add resending and the download of archives."""
 
     @app.post("/v1/runs/{run_id}/export", operation_id="resendExport", status_code=202, openapi_extra=_EXPORT.openapi())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated
 
@@ -17,7 +16,7 @@ from crawler_lifecycle.domain.corrections import CorrectionKind, wrong_words
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.overdue import OverdueLooks, overdue_before
 from crawler_lifecycle.gateway.metrics import Metrics
-from crawler_lifecycle.ports import CorrectionReader, CorrectionSummary, OverdueStore
+from crawler_lifecycle.ports import Clock, CorrectionReader, CorrectionSummary, OverdueStore
 
 from .answers import WEEK, CorrectionTotals, LedgerSummary, Overdue
 from .etags import NOT_MODIFIED, conditional
@@ -32,7 +31,7 @@ def add_ledger(
     corrections: CorrectionReader,
     overdue: OverdueStore,
     metrics: Metrics,
-    clock: Callable[[], datetime],
+    clock: Clock,
 ) -> None:
     """Add ``GET /v1/corrections/summary``, and the gauges that tell the same."""
     figures = Figures(corrections, overdue, metrics, clock)
@@ -87,7 +86,7 @@ class Figures:
         corrections: CorrectionReader,
         overdue: OverdueStore,
         metrics: Metrics,
-        clock: Callable[[], datetime],
+        clock: Clock,
     ) -> None:
         self._corrections, self._late, self._clock = corrections, overdue, clock
         self._asked_at: float | None = None

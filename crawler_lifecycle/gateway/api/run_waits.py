@@ -37,7 +37,7 @@ def standing_of(row: RunRow, now: datetime, **more: Any) -> Standing:
 
 def told_by_tasks(tasks: TaskReader, row: RunRow) -> dict[str, Any]:
     """What the tasks of a live run add to their numbers: which of them are waited for, or why they wait."""
-    if str(row.status) in ("COMPLETED", "FAILED"):
+    if row.status.terminal:
         return {}
     try:
         if row.stop is not None:

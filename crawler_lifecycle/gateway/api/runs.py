@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import FastAPI, Path, Query, Request
@@ -19,7 +17,7 @@ from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import as_it_stands, not_found
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.timeline import Timeline, TimelinePage
-from crawler_lifecycle.ports import CorrectionReader, RunReader, RunRow, Store
+from crawler_lifecycle.ports import Clock, CorrectionReader, RunReader, RunRow, Store
 
 from .answers import (
     CancellationEntry,
@@ -42,7 +40,7 @@ from .run_waits import told_by_tasks
 RunId = Annotated[int, Path(ge=1, le=ID_MAX)]
 
 
-def add_readers(app: FastAPI, store: Store, blocked: Blocked, feed: Feed, clock: Callable[[], datetime]) -> None:
+def add_readers(app: FastAPI, store: Store, blocked: Blocked, feed: Feed, clock: Clock) -> None:
     """Add lists, details, timelines and corrections."""
     _add_runs(app, store, blocked, feed, clock)
     timeline = Timeline(store.runs, store.corrections, store.exports, store.events)
@@ -57,7 +55,7 @@ def found(runs: RunReader, run_id: int) -> RunRow:
     return row
 
 
-def _add_runs(app: FastAPI, store: Store, blocked: Blocked, feed: Feed, clock: Callable[[], datetime]) -> None:
+def _add_runs(app: FastAPI, store: Store, blocked: Blocked, feed: Feed, clock: Clock) -> None:
     @app.get("/v1/runs", operation_id="listRuns", response_model=RunPage, responses=NOT_MODIFIED)
     def list_runs(filters: Annotated[RunFilters, Query()], request: Request) -> Response:
         """Runs, newest first, that fit every given filter; ``status`` may be given several times."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from crawler_lifecycle.domain.errors import NotDelivered
-from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.domain.task import ALIVE
 from crawler_lifecycle.gateway.access.operations import check_own
 from crawler_lifecycle.ports import TaskBundles, TaskReader, Ticket
 from crawler_lifecycle.web.problems import Problem, unavailable
 
 from .answers import UploadPart
-
-_ALIVE = {status.value for status in TaskStatus if not status.terminal}
 
 
 class Uploads:
@@ -33,7 +31,7 @@ class Uploads:
             detail = f"run {run_id} has no task {index} of attempt {attempt}; GET /v1/runs/{run_id}/tasks lists them"
             raise Problem(404, "task_not_found", detail, run_id=run_id)
         check_own(found[0].run)
-        if found[0].status not in _ALIVE:
+        if found[0].status not in ALIVE:
             # What was handed out earlier expires by itself; from here on the files of an ended task stay as they are.
             detail = f"task {index} of attempt {attempt} of run {run_id} is {found[0].status}; nothing is added to it"
             raise Problem(409, "not_in_this_state", detail, run_id=run_id)

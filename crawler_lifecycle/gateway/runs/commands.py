@@ -9,9 +9,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -23,7 +22,7 @@ from crawler_lifecycle.domain.names import attempt_workflow_id, workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
 from crawler_lifecycle.gateway.access.operations import caller_name, check_own
 from crawler_lifecycle.gateway.runs.requests import texts
-from crawler_lifecycle.ports import AcceptanceStore, AdditionStore, RunReader, RunRow, StopIntentStore
+from crawler_lifecycle.ports import AcceptanceStore, AdditionStore, Clock, RunReader, RunRow, StopIntentStore, utc_now
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import Problem, unavailable
 
@@ -98,7 +97,7 @@ class Commands:
         runs: RunReader,
         workflows: Workflows,
         crawlers: Crawlers,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Clock = utc_now,
     ) -> None:
         self._acceptance = acceptance
         self._additions = additions

@@ -7,15 +7,14 @@ what was accepted. Several gateways may sweep at once: starts find the open work
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.run import StopRequest
-from crawler_lifecycle.ports import RunReader, RunRow, SweepStore
+from crawler_lifecycle.ports import Clock, RunReader, RunRow, SweepStore, utc_now
 from crawler_lifecycle.temporal.client import Workflows
 
 from .commands import Commands, workflow_ids
@@ -39,7 +38,7 @@ class Sweep:
         commands: Commands,
         *,
         every_s: float = 15.0,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Clock = utc_now,
     ) -> None:
         self._sweep = sweep
         self._runs = runs

@@ -13,7 +13,7 @@ import bisect
 import contextlib
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar
 
@@ -25,7 +25,7 @@ from crawler_lifecycle.background import DONE, Loop
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.retention import pruned_through
 from crawler_lifecycle.gateway.metrics import Metrics
-from crawler_lifecycle.ports import Event, EventReader, RunReader
+from crawler_lifecycle.ports import Clock, Event, EventReader, RunReader
 
 #: Pause between two readings of the outbox while somebody listens, in seconds: after news, and when there was none.
 BUSY_S, IDLE_S = 0.1, 0.25
@@ -95,7 +95,7 @@ class Feed:
         events: EventReader,
         runs: RunReader,
         metrics: Metrics,
-        clock: Callable[[], datetime],
+        clock: Clock,
         *,
         kept: int = KEPT,
         kept_bytes: int = KEPT_BYTES,

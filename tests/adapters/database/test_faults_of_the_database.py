@@ -17,11 +17,10 @@ import sqlalchemy as sa
 
 from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
 from crawler_lifecycle.adapters.database.engine import Database, open_engine, parse_url
-from crawler_lifecycle.adapters.database.writes.unit_of_work import utc_now
 from crawler_lifecycle.domain.errors import LifecycleError, NotInThisState, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports import RunRow
+from crawler_lifecycle.ports import RunRow, utc_now
 from tests.adapters.local.local_bench import wait_until
 from tests.contracts.store.world import START, Clock, World, good_end, seen
 from tests.support.databases import wait_patiently

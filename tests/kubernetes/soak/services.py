@@ -21,7 +21,6 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from crawler_lifecycle.activities import meters
-from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
@@ -30,7 +29,7 @@ from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesOb
 from crawler_lifecycle.background import Beside
 from crawler_lifecycle.compose import ROLES, Parts, activities_of, workflows_of
 from crawler_lifecycle.domain.audit import AuditRules
-from crawler_lifecycle.ports import Store
+from crawler_lifecycle.ports import Store, utc_now
 from crawler_lifecycle.settings import ClusterSettings
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.directory import TemporalDirectory

@@ -14,10 +14,9 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowHandle
 
-from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import AuditReport
-from crawler_lifecycle.ports import RunRow
+from crawler_lifecycle.ports import RunRow, utc_now
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import Part
 from tests.kubernetes.kube_lab import QUICK

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.domain.audit import AuditRules
+from crawler_lifecycle.ports import utc_now
 from tests.support.lab import Lab, laboratory
 
 #: Graces that have passed as soon as something is seen.

@@ -14,7 +14,6 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 
 from crawler_lifecycle.activities import audit_ending
-from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import AuditReport, AuditRules
 from crawler_lifecycle.domain.errors import ClusterUnavailable, NotDelivered
@@ -22,7 +21,7 @@ from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, StopInte
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
-from crawler_lifecycle.ports import Deployment, QueuedTask, TaskRef
+from crawler_lifecycle.ports import Deployment, QueuedTask, TaskRef, utc_now
 from tests.support.lab import CRAWLERS, Lab, start_workers
 from tests.support.run_refs import run_ref
 

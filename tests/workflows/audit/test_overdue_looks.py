@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowHandle
 
-from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.background import Beside
 from crawler_lifecycle.compose import build_audit
 from crawler_lifecycle.domain.audit import AuditRules
@@ -18,7 +17,7 @@ from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.overdue import OVERDUE_S
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
-from crawler_lifecycle.ports import Owner
+from crawler_lifecycle.ports import Owner, utc_now
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.worker.overdue_looks import AGAIN_S, Overdue

@@ -26,14 +26,12 @@ from crawler_lifecycle.domain.audit import (
 )
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STARTED, EVENT_RUN_STOPPED, event_key
 from crawler_lifecycle.domain.overdue import OverdueLooks
-from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.run import LIVE, OVER
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
 
 from .tasks import recorded, recorded_task
 
-_LIVE = [status.value for status in RunStatus if not status.terminal]
-_OVER = [status.value for status in RunStatus if status.terminal]
 #: Ends that were recorded without evidence of how they came about.
 _UNPROVED = [TaskStatus.LOST.value, TaskStatus.CANCELLED.value, TaskStatus.FAILED.value]
 
@@ -45,7 +43,7 @@ class SqlAudits(StorePart):
         """Runs that have not ended, by id, with what in their rows cannot be."""
         r = run_history.c
         # By status and by the missing end: what another hand wrote into one of them shows in the other.
-        conditions = [*(r.status == status for status in _LIVE), r.ended_at.is_(None)]
+        conditions = [*(r.status == status for status in LIVE), r.ended_at.is_(None)]
         pages = [_page(condition, after_run_id, limit, f"page_{n}") for n, condition in enumerate(conditions)]
         ids = union(*(select(page.c.run_id) for page in pages)).subquery("page_of_all")
         query = select(run_history).join(ids, ids.c.run_id == r.run_id).order_by(r.run_id).limit(limit)
@@ -60,7 +58,7 @@ class SqlAudits(StorePart):
         begin, last_id = after or (since, -1)
         query = (
             select(run_history)
-            .where(r.ended_at >= begin, r.status.in_(_OVER))
+            .where(r.ended_at >= begin, r.status.in_(OVER))
             .where((r.ended_at > begin) | (r.run_id > last_id))
             .order_by(r.ended_at, r.run_id)
             .limit(limit)
@@ -72,7 +70,7 @@ class SqlAudits(StorePart):
     def ended_run(self, run_id: int) -> EndedRun | None:
         """One of them; ``None`` when the run has not ended or does not exist."""
         r = run_history.c
-        query = select(run_history).where(r.run_id == run_id, r.status.in_(_OVER), r.ended_at.is_not(None))
+        query = select(run_history).where(r.run_id == run_id, r.status.in_(OVER), r.ended_at.is_not(None))
         with self._db.reading() as conn:
             found = _with_deliveries(conn, list(conn.execute(query).mappings()))
             return found[0] if found else None
@@ -116,8 +114,8 @@ class SqlOverdue(StorePart):
         those whose rows have not changed since then.
         """
         r = run_history.c
-        pages = [_due_page(r.next_look_at, r.status.in_(_LIVE), before, after, limit, "page_planned")]
-        for n, status in enumerate(_LIVE):
+        pages = [_due_page(r.next_look_at, r.status.in_(LIVE), before, after, limit, "page_planned")]
+        for n, status in enumerate(LIVE):
             unplanned = and_(r.next_look_at.is_(None), r.status == status)
             pages.append(_due_page(r.updated_at, unplanned, before, after, limit, f"page_unplanned_{n}"))
         ids = union(*(select(page.c.run_id) for page in pages)).subquery("page_of_due")
@@ -129,7 +127,7 @@ class SqlOverdue(StorePart):
     def overdue_looks(self, before: datetime) -> OverdueLooks:
         """How many looks that were planned for before then have not come, and the oldest."""
         r = run_history.c
-        late = and_(r.next_look_at < before, r.status.in_(_LIVE))
+        late = and_(r.next_look_at < before, r.status.in_(LIVE))
         oldest = select(r.next_look_at, r.run_id, r.verified_at).where(late).order_by(r.next_look_at, r.run_id).limit(1)
         with self._db.reading() as conn:
             first = conn.execute(oldest).one_or_none()

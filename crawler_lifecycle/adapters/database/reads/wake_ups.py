@@ -14,11 +14,9 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     run_history,
 )
 from crawler_lifecycle.adapters.database.writes.unit_of_work import StorePart
-from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.run import LIVE, RunStatus
 from crawler_lifecycle.domain.wake_ups import WakeUpState
 from crawler_lifecycle.ports import RunRow
-
-_LIVE = [status.value for status in RunStatus if not status.terminal]
 
 
 class SqlSweep(StorePart):
@@ -45,7 +43,7 @@ class SqlSweep(StorePart):
         r = run_history.c
         query = (
             select(run_history)
-            .where(r.stop_acted_at.is_(None), r.status.in_(_LIVE), r.stop_requested_at < older_than)
+            .where(r.stop_acted_at.is_(None), r.status.in_(LIVE), r.stop_requested_at < older_than)
             .order_by(r.stop_requested_at)
             .limit(limit)
         )

@@ -18,7 +18,7 @@ from crawler_lifecycle.adapters.database.schema.rows import Row, compact, correc
 from crawler_lifecycle.adapters.database.schema.tables import correction, status_transition, task_history
 from crawler_lifecycle.domain.corrections import SOURCES, CorrectionKind, untrue_ms, untrue_since
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.run import LIVE, RunStatus
 from crawler_lifecycle.ports import Correction, CorrectionRow, CorrectionSummary, CorrectionTotal, Fence
 
 from .bulk import chunks
@@ -26,8 +26,6 @@ from .unit_of_work import StorePart, Unit
 
 WORD_MAX = 20
 """Characters of the columns ``believed`` and ``truth``."""
-
-_LIVE = {status.value for status in RunStatus if not status.terminal}
 
 
 class SqlCorrections(StorePart):
@@ -165,5 +163,5 @@ def _on_record_since(unit: Unit, one: Correction, attempt: int, task: Row | None
 def _move_run(unit: Unit, one: Correction, found_by: str) -> None:
     """A live run whose recorded status is not the true one gets the true one, as long as neither is an end."""
     of_the_run = one.task_id is None and one.attempt in (None, unit.attempt)
-    if of_the_run and one.believed == unit.status and one.truth in _LIVE:
+    if of_the_run and one.believed == unit.status and one.truth in LIVE:
         unit.move_run(RunStatus(one.truth), found_by, dict(one.evidence), one.truth_since)

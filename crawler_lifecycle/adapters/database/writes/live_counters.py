@@ -19,7 +19,6 @@ from .bulk import chunks, update_tasks
 from .unit_of_work import StorePart, Unit, current_tasks
 
 COUNTERS = ("pages", "items", "errors", "bytes")
-_ALIVE = [status.value for status in ALIVE]
 
 
 class SqlLiveCounters(StorePart):
@@ -62,7 +61,7 @@ def count_sums(unit: Unit) -> dict[str, int | None]:
 def _live(unit: Unit, indexes: Sequence[int]) -> Sequence[Row]:
     t = task_history.c
     columns = (t.task_id, t.task_index, t.attempt, t.last_progress_at, *(t[name] for name in COUNTERS))
-    query = current_tasks(unit.run_id, *columns).where(t.status.in_(_ALIVE), t.task_index.in_(indexes))
+    query = current_tasks(unit.run_id, *columns).where(t.status.in_(ALIVE), t.task_index.in_(indexes))
     return unit.conn.execute(query).mappings().all()
 
 

@@ -40,7 +40,6 @@ _MS = timedelta(milliseconds=1)
 _SEEN = (Phase.WAITING, Phase.EXECUTING, Phase.ENDED)
 #: What is staged of a task.
 _PARTS = ("finding", "details")
-_ALIVE = [status.value for status in ALIVE]
 #: What one look may tell about a task without changing its status.
 _OBSERVED = ("cluster_name", "cluster_uid", "node", "reason", "started_at", "ever_seen", "absent_since", "missed_at")
 _OBSERVED_ALL = (*_OBSERVED, "last_progress_at", *COUNTERS, "peak_memory", "resumed", "resume_note")
@@ -149,7 +148,7 @@ class SqlLooks(StorePart):
             parts = {one.task_id: {"details": dump_details(one)} for one in map(_short, details)}
             alive: set[int] = set()
             for chunk in chunks(sorted(parts)):
-                query = select(t.task_id).where(t.run_id == unit.run_id, t.task_id.in_(chunk), t.status.in_(_ALIVE))
+                query = select(t.task_id).where(t.run_id == unit.run_id, t.task_id.in_(chunk), t.status.in_(ALIVE))
                 alive |= set(unit.conn.execute(query).scalars())
             _stage(unit, {task_id: part for task_id, part in parts.items() if task_id in alive})
 
@@ -241,7 +240,7 @@ def _quiet(run: Row) -> timedelta:
 
 def _unsettled(conn: Connection, run_id: int) -> Sequence[Row]:
     t = task_history.c
-    query = current_tasks(run_id, task_history).where(t.status.in_(_ALIVE)).order_by(t.task_index)
+    query = current_tasks(run_id, task_history).where(t.status.in_(ALIVE)).order_by(t.task_index)
     return conn.execute(query).mappings().all()
 
 

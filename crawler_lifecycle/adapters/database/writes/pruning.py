@@ -37,15 +37,14 @@ from crawler_lifecycle.domain.retention import (
     marked_through,
     run_stays,
 )
-from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.run import OVER
+from crawler_lifecycle.ports import Clock, utc_now
 
 from .bulk import CHUNK, chunks, delete_rows
-from .unit_of_work import Clock, utc_now
 
 #: The key of the last row of a chunk; the second number counts only where a key has two.
 Place = tuple[int, int]
 
-_OVER = [status.value for status in RunStatus if status.terminal]
 _PRIMARY = "FORCE INDEX (PRIMARY)"
 _BY_SINK = "uq_outbox_delivery_seq_sink"
 _BY_NAME = "FORCE INDEX (uq_history_property_run_id_attempt_name)"
@@ -276,7 +275,7 @@ def _held(conn: Connection, run_ids: Collection[int], before: datetime) -> dict[
     r = run_history.c
     found: dict[int, int] = {}
     for chunk in chunks(sorted(run_ids)):
-        old = (r.status.in_(_OVER), r.ended_at < before, r.updated_at < before)
+        old = (r.status.in_(OVER), r.ended_at < before, r.updated_at < before)
         query = select(r.run_id, r.attempt).where(r.run_id.in_(chunk), *old).order_by(r.run_id).with_for_update()
         found |= dict(conn.execute(query.with_hint(run_history, _PRIMARY, "mysql")).all())
     return found

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import BindParameter, Connection, Select, Table, bindparam, func, insert, select, update
@@ -28,17 +28,12 @@ from crawler_lifecycle.domain.run import RunStatus, StopIntent, run_may_become
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.domain.waiting import Standing, waiting
-from crawler_lifecycle.ports import Committed, Corrected, Event, Fence, TaskChanged, TaskCounts
+from crawler_lifecycle.ports import Clock, Committed, Corrected, Event, Fence, TaskChanged, TaskCounts
 
 log = logging.getLogger(__name__)
 
-Clock = Callable[[], datetime]
 #: Hears what a transaction added to the ledger, once it is committed.
 Told = Callable[[Committed], None]
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 #: All tasks of a run are read by one of these, however large a part of the table the run is: left to itself, the

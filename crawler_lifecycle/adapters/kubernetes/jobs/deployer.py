@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, LifecycleError
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
+from crawler_lifecycle.ports import Clock, Deployed, Deployment, QueuedTask, utc_now
 
 from .manifest import JobSettings, identity_of, job_for, name_of, secret_for, spec_hash
 
@@ -58,10 +58,6 @@ class _Answered(Exception):
         self.state = state
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class KubernetesDeployer:
     """Puts tasks onto a cluster as Jobs of one namespace. Implements ``Deployer``; thread-safe.
 
@@ -77,7 +73,7 @@ class KubernetesDeployer:
         settings: JobSettings,
         *,
         task_environment: TaskEnvironment | None = None,
-        clock: Callable[[], datetime] = _now,
+        clock: Clock = utc_now,
     ) -> None:
         self._api = api
         self._settings = settings

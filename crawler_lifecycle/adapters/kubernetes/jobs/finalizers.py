@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
@@ -44,7 +44,7 @@ from crawler_lifecycle.adapters.kubernetes.looks.predicates import (
     suspended_before_scheduling,
 )
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import KeptEnd, TaskRef
+from crawler_lifecycle.ports import Clock, KeptEnd, TaskRef
 
 from .held_pods import removal_patch
 
@@ -60,7 +60,7 @@ RUNNING_S, RUNNING_SHARE = 30.0, 20.0
 class Finalizers:
     """The evidence that pods are kept for. Every method raises ``ApiError``."""
 
-    def __init__(self, api: Api, clock: Callable[[], datetime]) -> None:
+    def __init__(self, api: Api, clock: Clock) -> None:
         self._api = api
         self._clock = clock
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="releases")

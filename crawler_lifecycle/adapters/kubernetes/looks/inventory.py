@@ -6,14 +6,12 @@ import logging
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable
-from datetime import datetime
 
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.domain.audit import ClusterTask
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports import Clock, TaskRef
 
 from .listing import Key, key_of, read_objects, run_uid_of, task_id_of
 from .reading import read_task
@@ -27,7 +25,7 @@ KEPT_S = 60.0
 class Inventory:
     """Reads the inventory. Thread-safe."""
 
-    def __init__(self, api: Api, clock: Callable[[], datetime]) -> None:
+    def __init__(self, api: Api, clock: Clock) -> None:
         self._api = api
         self._clock = clock
         self._lock = threading.Lock()

@@ -7,7 +7,7 @@ die. What the API did not answer is an error, never an observation.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
@@ -16,7 +16,7 @@ from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Observation, Phase
-from crawler_lifecycle.ports import Look, TaskRef
+from crawler_lifecycle.ports import Clock, Look, TaskRef
 
 from . import proof_of_absence
 from .explanations import Events, read_events, with_namespace
@@ -31,7 +31,7 @@ from .reading import read_task
 class Looks:
     """Looks at the tasks of runs. Thread-safe."""
 
-    def __init__(self, api: Api, tails: LogTails, clock: Callable[[], datetime]) -> None:
+    def __init__(self, api: Api, tails: LogTails, clock: Clock) -> None:
         self._api = api
         self._tails = tails
         self._clock = clock
