@@ -12,7 +12,8 @@ from typing import ClassVar
 class LifecycleError(Exception):
     """Base of all errors that we raise on purpose.
 
-    ``code`` is the stable type string. ``retryable`` says whether trying again later can help, and ``retry_after_s``
+    ``code`` is the stable type string: the name of the class, and for a kind that an adapter makes that of the error
+    here which it is a kind of. ``retryable`` says whether trying again later can help, and ``retry_after_s``
     how many seconds the other side asked us to wait before that.
     """
 
@@ -20,17 +21,17 @@ class LifecycleError(Exception):
     retryable: ClassVar[bool] = False
     retry_after_s: float | None = None
 
+    def __init_subclass__(cls) -> None:
+        if cls.__module__ == __name__:
+            cls.code = cls.__name__
+
 
 class InvalidRequest(LifecycleError, ValueError):
     """A request that can never be carried out; the text names the field, the value and the cure."""
 
-    code = "InvalidRequest"
-
 
 class RunNotFound(LifecycleError):
     """No run has this id."""
-
-    code = "RunNotFound"
 
 
 class RowMissing(RunNotFound):
@@ -39,110 +40,84 @@ class RowMissing(RunNotFound):
     Its workflow waits, and goes on by itself as soon as ``crawlctl audit --adopt`` has made the row again.
     """
 
-    code = "RowMissing"
     retryable = True
 
 
 class DuplicateRequest(LifecycleError):
     """The request id belongs to a run that another workflow owns."""
 
-    code = "DuplicateRequest"
-
 
 class RunIsLive(LifecycleError):
     """The run is owned by a workflow that is still open, so nobody else may take it over."""
-
-    code = "RunIsLive"
 
 
 class AlreadyCompleted(LifecycleError):
     """The run is COMPLETED; only ``rerun: true`` executes it again."""
 
-    code = "AlreadyCompleted"
-
 
 class Fenced(LifecycleError):
     """The writer lost the run: its attempt or its owner is no longer the recorded one. It must not write."""
-
-    code = "Fenced"
 
 
 class Overtaken(LifecycleError):
     """A look came too late: one that was ordered after it is on record. A new try is a new look, which may write."""
 
-    code = "Overtaken"
     retryable = True
 
 
 class NotInThisState(LifecycleError):
     """The action does not fit the state of the run (resume of a run that is still going on, and the like)."""
 
-    code = "NotInThisState"
-
 
 class DeploymentRefused(LifecycleError):
     """The scheduler service said that this deployment will never work (unknown crawler, bad arguments)."""
-
-    code = "DeploymentRefused"
 
 
 class DeploymentExpired(LifecycleError):
     """The deployment call was older than its ``expires_at``; a fresh try may succeed."""
 
-    code = "DeploymentExpired"
     retryable = True
 
 
 class SchedulerUnavailable(LifecycleError):
     """The scheduler service could not be reached, or answered that it cannot work now."""
 
-    code = "SchedulerUnavailable"
     retryable = True
 
 
 class MeantElsewhere(SchedulerUnavailable):
     """The scheduler service creates tasks in another place than the caller would look into, so it created none."""
 
-    code = "MeantElsewhere"
-
 
 class CallTooLarge(SchedulerUnavailable):
     """The scheduler service, or a proxy before it, takes no call of this size. That is no word about any task."""
-
-    code = "CallTooLarge"
 
 
 class ClusterUnavailable(LifecycleError):
     """The cluster could not be read completely. This says nothing about any task (an error is no observation)."""
 
-    code = "ClusterUnavailable"
     retryable = True
 
 
 class OtherPlace(ClusterUnavailable):
     """What was asked for belongs to another place than this one, and nothing was done."""
 
-    code = "OtherPlace"
-
 
 class NotStarted(LifecycleError):
     """The main task waits on the cluster; the text says for what."""
 
-    code = "NotStarted"
     retryable = True
 
 
 class NothingDeployed(LifecycleError):
     """The cluster took none of the offered tasks yet (quota, too many waiting)."""
 
-    code = "NothingDeployed"
     retryable = True
 
 
 class StoreUnavailable(LifecycleError):
     """The database cannot be used now: unreachable, locked, read-only, or at another schema version."""
 
-    code = "StoreUnavailable"
     retryable = True
 
 
@@ -152,8 +127,6 @@ class StoreRefused(StoreUnavailable):
     Tried again all the same: nothing may be given up because of our own fault, which a new build may mend.
     """
 
-    code = "StoreRefused"
-
 
 class RowUnreadable(LifecycleError):
     """A row holds what cannot be, because another hand wrote it. The text names table, key, column, value and cure.
@@ -161,34 +134,27 @@ class RowUnreadable(LifecycleError):
     Nothing is written over it. Whoever waits for the row goes on by itself as soon as a person has mended it.
     """
 
-    code = "RowUnreadable"
     retryable = True
 
 
 class RowEdited(RowUnreadable, Fenced):
     """Only one of attempt and owner changed, which no takeover does: another hand wrote it. Refused until mended."""
 
-    code = "RowEdited"
-
 
 class TemporalUnavailable(LifecycleError):
     """Temporal cannot be reached or cannot take the call now."""
 
-    code = "TemporalUnavailable"
     retryable = True
 
 
 class NotDelivered(LifecycleError):
     """A notification, event or archive could not be delivered now; it stays recorded and is sent again."""
 
-    code = "NotDelivered"
     retryable = True
 
 
 class CatalogueError(LifecycleError, ValueError):
     """``crawlers.yaml`` cannot be used; the text names file, line, key and cure."""
-
-    code = "CatalogueError"
 
 
 def _subclasses(cls: type[LifecycleError]) -> list[type[LifecycleError]]:
