@@ -30,15 +30,11 @@ from crawler_lifecycle.domain.audit import (
     Unknown,
     WorkflowState,
     due,
-    judge_deliveries,
-    judge_end,
-    judge_live,
-    judge_task,
-    judge_workflow,
     most_urgent,
     ready_at,
     reportable,
 )
+from crawler_lifecycle.domain.audit_judgement import judge_deliveries, judge_end, judge_live, judge_task, judge_workflow
 from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import (
     ClusterUnavailable,

@@ -23,15 +23,11 @@ from crawler_lifecycle.domain.audit import (
     Reported,
     WorkflowState,
     due,
-    judge_deliveries,
-    judge_end,
-    judge_live,
-    judge_task,
-    judge_workflow,
     most_urgent,
     ready_at,
     reportable,
 )
+from crawler_lifecycle.domain.audit_judgement import judge_deliveries, judge_end, judge_live, judge_task, judge_workflow
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import End, Observation, Phase, TaskStatus
 

@@ -1,0 +1,229 @@
+"""How an audit judges: each fact of database, cluster or Temporal alone, whether it agrees with the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from crawler_lifecycle.domain.run_ref import RunRef
+
+from .audit import AuditFinding, ClusterTask, EndedRun, FindingKind, LiveRun, OpenWorkflow, RecordedTask, WorkflowState
+from .run import RunStatus, StopIntent
+from .task import Observation, Phase, TaskStatus, read_end
+
+_UNKNOWN = (
+    "left alone: the database does not know it, so it was restored, made anew, or is the wrong one; "
+    "crawlctl audit --adopt takes it up again, crawlctl audit --end-unknown ends it"
+)
+_ANOTHER = "left alone: it is not the object that was deployed for this task; end it by hand if nobody owns it"
+_FOREIGN = "left alone: it is of another run that had this number; crawlctl audit --end-unknown ends it"
+_REFUSED = "deploy_failed"
+_ENDS = frozenset(s.value for s in TaskStatus if s.terminal)
+_OVER = frozenset(s.value for s in RunStatus if s.terminal)
+
+
+def judge_live(run: LiveRun, workflow: WorkflowState) -> AuditFinding | None:
+    """A run that has not ended. ``workflow`` is its owner, or whichever other workflow of it is open."""
+    if run.unreadable is not None:
+        return _unreadable(run.run_id, run.unreadable)
+    if workflow.open:
+        return None
+    evidence: dict[str, object] = {"status": run.status, "attempt": run.attempt}
+    if run.owner_run_id is None:
+        detail = f"run {run.run_id} ({run.crawler}) is {run.status} and was never taken up by a workflow"
+        return _of_run(FindingKind.NOT_STARTED, run, detail, evidence, run.attempt_at or run.created_at)
+    how = f"was {workflow.how}" if workflow.how else "is no longer known to Temporal"
+    detail = f"run {run.run_id} ({run.crawler}) is {run.status}, but its workflow {run.owner_workflow_id!r} {how}"
+    evidence |= {"workflow": run.owner_workflow_id, "closed": workflow.how}
+    return _of_run(FindingKind.NO_WORKFLOW, run, detail, evidence, workflow.closed_at)
+
+
+def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding | None:
+    """A task that waits or executes on the cluster, and its row (``None``: there is none).
+
+    Another object under a row's name is no task of ours, whatever the row says: it may be another installation's crawl.
+    It is told, and nobody but a person ends it.
+    """
+    does = "executes" if seen.executing else "waits on the cluster"
+    name = f"task {seen.index} of run {seen.run_id}, attempt {seen.attempt},"
+    subject = f"task/{seen.run_id}/{seen.index}/{seen.attempt}/{seen.uid or '-'}"[:180]
+    evidence: dict[str, object] = {
+        "executing": seen.executing,
+        "uid": seen.uid,
+        "node": seen.node,
+        "started_at": seen.started_at.isoformat() if seen.started_at else None,
+    }
+    spared = None
+    if recorded is None:
+        detail = f"{name} {does}, and the database knows no such task"
+        kind, task_id, spared = FindingKind.ORPHAN, seen.task_id, _UNKNOWN
+    elif not recorded.run.owns(seen.run_uid) and (seen.uid is None or seen.uid != recorded.uid):
+        detail = recorded.run.foreign(f"{name} which {does}", seen.run_uid)
+        kind, task_id, spared = FindingKind.ORPHAN, seen.task_id, _FOREIGN
+        evidence |= {"run_uid": seen.run_uid, "recorded_run_uid": recorded.run_uid}
+    elif _is_another(seen, recorded):
+        of = f"object {recorded.uid}" if recorded.uid is not None else "no object"
+        detail = f"{name} {does} as object {seen.uid}, and the row under its name ({recorded.status}) is of {of}"
+        kind, task_id, spared = FindingKind.ORPHAN, recorded.task_id, _ANOTHER
+        evidence |= {"recorded": recorded.status, "run": recorded.run_status, "recorded_uid": recorded.uid}
+    else:
+        ended = recorded.status in _ENDS
+        if not ended and recorded.run_status not in _OVER:
+            return None
+        believed = f"recorded as {recorded.status}" if ended else f"its run is {recorded.run_status}"
+        detail = f"{name} {does}, and {'it is ' if ended else ''}{believed}"
+        kind, task_id = FindingKind.STILL_ALIVE, recorded.task_id
+        evidence |= {"recorded": recorded.status, "run": recorded.run_status}
+    return AuditFinding(
+        f"{kind}/{subject}",
+        kind,
+        detail,
+        seen.run_id,
+        seen.attempt,
+        task_id,
+        evidence=_without_none(evidence),
+        spared=spared,
+        unknown=spared in (_UNKNOWN, _FOREIGN),
+    )
+
+
+def _is_another(seen: ClusterTask, recorded: RecordedTask) -> bool:
+    """Whether what is seen is not the object that the row is about.
+
+    A row without an object may be about one that was deployed late, unless that was refused, or carries another task's
+    number.
+    """
+    if seen.uid is None or seen.stray or seen.uid == recorded.uid:
+        return False
+    numbered = seen.task_id is not None and seen.task_id != recorded.task_id
+    return recorded.uid is not None or recorded.outcome == _REFUSED or numbered
+
+
+def judge_workflow(workflow: OpenWorkflow, row_uid: str | None) -> AuditFinding | None:
+    """An open workflow; ``row_uid`` is the uid of the run under the number it says it works for, if there is one."""
+    more = {"workflow": workflow.workflow_id, "started_at": workflow.started_at.isoformat()}
+    if workflow.run_id is None:
+        detail = f"workflow {workflow.workflow_id!r} is open and has not recorded its run"
+        return AuditFinding(
+            f"{FindingKind.UNRECORDED}/workflow/{workflow.first_run_id}"[:200],
+            FindingKind.UNRECORDED,
+            detail,
+            workflow_id=workflow.workflow_id,
+            evidence=dict(more),
+            since=workflow.started_at,
+        )
+    if row_uid is not None and row_uid == workflow.run_uid:
+        return None
+    detail = f"workflow {workflow.workflow_id!r} works for run {workflow.run_id}, which is not in the database"
+    if row_uid is not None:
+        run = RunRef(workflow.run_id, row_uid)
+        detail = run.foreign(f"what workflow {workflow.workflow_id!r} works for", workflow.run_uid)
+        more |= {"run_uid": workflow.run_uid or "-", "recorded_run_uid": row_uid}
+    return AuditFinding(
+        f"{FindingKind.NO_ROW}/workflow/{workflow.first_run_id}"[:200],
+        FindingKind.NO_ROW,
+        detail,
+        run_id=workflow.run_id,
+        workflow_id=workflow.workflow_id,
+        evidence=dict(more),
+        spared=_FOREIGN if row_uid is not None else _UNKNOWN,
+        unknown=True,
+    )
+
+
+def judge_deliveries(run: EndedRun, busy: bool) -> AuditFinding | None:
+    """A run that has ended; ``busy``: a workflow is still at its deliveries."""
+    if run.unreadable is not None:
+        return _unreadable(run.run_id, run.unreadable)
+    missing = [
+        name
+        for name, done in (
+            ("the event run.ended", run.event_delivered),
+            ("pushes", run.pushes_delivered),
+            ("the supporting files", run.exported),
+        )
+        if not done
+    ]
+    if busy or not missing:
+        return None
+    detail = f"run {run.run_id} ({run.crawler}) is {run.status}, and not delivered: {', '.join(missing)}"
+    return AuditFinding(
+        f"{FindingKind.UNDELIVERED}/run/{run.run_id}/{run.attempt}",
+        FindingKind.UNDELIVERED,
+        detail,
+        run.run_id,
+        run.attempt,
+        workflow_id=run.owner_workflow_id,
+        evidence={"missing": missing, "status": run.status},
+        since=run.ended_at,
+    )
+
+
+def judge_end(recorded: RecordedTask, seen: Observation, stop: StopIntent | None) -> AuditFinding | None:
+    """The recorded end of a task beside what the cluster says about it now.
+
+    Only evidence contradicts: an end on the cluster where none was found before, or another exit than was written down.
+    A stop that was recorded later may judge the same end differently and is no contradiction.
+    """
+    if seen.phase is not Phase.ENDED or seen.end is None or recorded.status not in _ENDS:
+        return None
+    if recorded.uid is not None and seen.uid is not None and seen.uid != recorded.uid:
+        return None
+    end, known = seen.end, (recorded.exit_code, recorded.exit_signal)
+    ending = read_end(end, stop)
+    if known != (None, None):
+        contradicts = known != (end.exit_code, end.signal)
+    elif recorded.status == TaskStatus.LOST:
+        contradicts = True
+    else:
+        contradicts = (ending.status is TaskStatus.SUCCEEDED) != (recorded.status == TaskStatus.SUCCEEDED)
+    if not contradicts:
+        return None
+    detail = (
+        f"task {recorded.index} of run {recorded.run_id} is recorded as {recorded.status}, and the cluster says now: "
+        f"{ending.status} ({ending.cause})"
+    )
+    evidence: dict[str, object] = {
+        "recorded": recorded.status,
+        "truth": str(ending.status),
+        "outcome": ending.outcome,
+        "cause": ending.cause,
+        "exit_code": end.exit_code,
+        "signal": end.signal,
+        "finished_at": end.finished_at.isoformat() if end.finished_at else None,
+    }
+    return AuditFinding(
+        f"{FindingKind.LATE_EVIDENCE}/task/{recorded.task_id}/{ending.status}",
+        FindingKind.LATE_EVIDENCE,
+        detail,
+        recorded.run_id,
+        recorded.attempt,
+        recorded.task_id,
+        evidence=_without_none(evidence),
+        since=end.finished_at,
+    )
+
+
+def _unreadable(run_id: int, why: str) -> AuditFinding:
+    subject = f"{FindingKind.UNREADABLE}/run/{run_id}"
+    return AuditFinding(subject, FindingKind.UNREADABLE, why, run_id, evidence={"problem": why})
+
+
+def _of_run(
+    kind: FindingKind, run: LiveRun, detail: str, evidence: dict[str, object], since: datetime | None
+) -> AuditFinding:
+    subject = f"{kind}/run/{run.run_id}/{run.attempt}"
+    return AuditFinding(
+        subject,
+        kind,
+        detail,
+        run.run_id,
+        run.attempt,
+        workflow_id=run.owner_workflow_id,
+        evidence=_without_none(evidence),
+        since=since,
+    )
+
+
+def _without_none(values: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in values.items() if value is not None}
