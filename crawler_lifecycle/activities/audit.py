@@ -46,7 +46,7 @@ from crawler_lifecycle.domain.errors import (
 from crawler_lifecycle.domain.overdue import OVERDUE_S
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.domain.task import TERMINAL, TaskStatus
 from crawler_lifecycle.ports import (
     AdoptionStore,
     AuditStore,
@@ -166,7 +166,7 @@ class AuditActivities:
         if finding.kind is not FindingKind.STILL_ALIVE or finding.run_id is None:
             return
         recorded = str(finding.evidence["recorded"])
-        about_task = recorded in {s.value for s in TaskStatus if s.terminal}
+        about_task = recorded in TERMINAL
         self._correct(
             finding.run_id,
             Correction(

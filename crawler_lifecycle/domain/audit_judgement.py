@@ -8,8 +8,8 @@ from datetime import datetime
 from crawler_lifecycle.domain.run_ref import RunRef
 
 from .audit import AuditFinding, ClusterTask, EndedRun, FindingKind, LiveRun, OpenWorkflow, RecordedTask, WorkflowState
-from .run import RunStatus, StopIntent
-from .task import Observation, Phase, TaskStatus, read_end
+from .run import OVER, StopIntent
+from .task import TERMINAL, Observation, Phase, TaskStatus, read_end
 
 _UNKNOWN = (
     "left alone: the database does not know it, so it was restored, made anew, or is the wrong one; "
@@ -18,8 +18,6 @@ _UNKNOWN = (
 _ANOTHER = "left alone: it is not the object that was deployed for this task; end it by hand if nobody owns it"
 _FOREIGN = "left alone: it is of another run that had this number; crawlctl audit --end-unknown ends it"
 _REFUSED = "deploy_failed"
-_ENDS = frozenset(s.value for s in TaskStatus if s.terminal)
-_OVER = frozenset(s.value for s in RunStatus if s.terminal)
 
 
 def judge_live(run: LiveRun, workflow: WorkflowState) -> AuditFinding | None:
@@ -67,8 +65,8 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding
         kind, task_id, spared = FindingKind.ORPHAN, recorded.task_id, _ANOTHER
         evidence |= {"recorded": recorded.status, "run": recorded.run_status, "recorded_uid": recorded.uid}
     else:
-        ended = recorded.status in _ENDS
-        if not ended and recorded.run_status not in _OVER:
+        ended = recorded.status in TERMINAL
+        if not ended and recorded.run_status not in OVER:
             return None
         believed = f"recorded as {recorded.status}" if ended else f"its run is {recorded.run_status}"
         detail = f"{name} {does}, and {'it is ' if ended else ''}{believed}"
@@ -165,7 +163,7 @@ def judge_end(recorded: RecordedTask, seen: Observation, stop: StopIntent | None
     Only evidence contradicts: an end on the cluster where none was found before, or another exit than was written down.
     A stop that was recorded later may judge the same end differently and is no contradiction.
     """
-    if seen.phase is not Phase.ENDED or seen.end is None or recorded.status not in _ENDS:
+    if seen.phase is not Phase.ENDED or seen.end is None or recorded.status not in TERMINAL:
         return None
     if recorded.uid is not None and seen.uid is not None and seen.uid != recorded.uid:
         return None

@@ -13,12 +13,12 @@ from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.run import ExportResult, RunRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 
+from .rows import Event
 from .values import (
     Counted,
     Deployed,
     Deployment,
     Details,
-    Event,
     Fence,
     FilePart,
     FileSource,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeVar, cast
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
+from crawler_lifecycle import ports
 from crawler_lifecycle.domain.bounds import ID_MAX, INT_MAX, storable
 from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import InvalidRequest
@@ -51,13 +52,14 @@ class RunFilters(Paging):
     created_from: Moment | None = None
     created_until: Moment | None = None
 
-    def check(self) -> None:
-        """Raise ``InvalidRequest`` for a span of time that holds nothing."""
+    def chosen(self) -> ports.RunFilters:
+        """The filters alone. Raises ``InvalidRequest`` for a span of time that holds nothing."""
         if self.created_from and self.created_until and self.created_from >= self.created_until:
             raise InvalidRequest(
                 f"created_until: {self.created_until.isoformat()} is not after created_from; "
                 "give a later time, or leave one of them out"
             )
+        return cast(ports.RunFilters, self.model_dump(exclude=set(Paging.model_fields)))
 
 
 class TaskFilters(Paging):

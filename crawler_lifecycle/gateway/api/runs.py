@@ -59,19 +59,10 @@ def _add_runs(app: FastAPI, store: Store, blocked: Blocked, feed: Feed, clock: C
     @app.get("/v1/runs", operation_id="listRuns", response_model=RunPage, responses=NOT_MODIFIED)
     def list_runs(filters: Annotated[RunFilters, Query()], request: Request) -> Response:
         """Runs, newest first, that fit every given filter; ``status`` may be given several times."""
-        filters.check()
         rows = store.runs.list_runs(
             before_run_id=decode("run", filters.page_token),
             limit=filters.page_size + 1,
-            status=filters.status,
-            stage=filters.stage,
-            crawler=filters.crawler,
-            trigger=filters.trigger,
-            outcome=filters.outcome,
-            flow_id=filters.flow_id,
-            tag=filters.tag,
-            created_from=filters.created_from,
-            created_until=filters.created_until,
+            **filters.chosen(),
         )
         page, token = cut("run", rows, filters.page_size, lambda row: row.run_id)
         now = clock()

@@ -10,49 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .audits import AuditStore, CorrectionReader, CorrectionStore, FindingReader, FindingStore
-from .completion import CompletionStore, ExportReader, ExportStore, FileRetentionStore
-from .deployment import DeploymentStore, WaitStore
-from .events import EventReader, EventStore
+from .audits import AuditStore, CorrectionStore, FindingStore
+from .completion import CompletionStore, ExportStore, FileRetentionStore
+from .deployment import DeploymentStore
+from .events import EventStore
 from .health import StoreHealth
-from .initiation import AcceptanceStore, AdditionStore, AdoptionStore, InitiationStore, RunNumberStore
-from .looks import DetailStore, LiveCounterStore, LookStore
+from .initiation import AdditionStore, AdoptionStore, InitiationStore, RunNumberStore
+from .looks import LiveCounterStore, LookStore
 from .readers import RunReader, TaskReader
-from .stops import StopIntentStore, StopStore
+from .stops import StopStore
 from .wake_ups import OverdueStore, SweepStore, WakeUpStore
-
-__all__ = [
-    "AcceptanceStore",
-    "AdditionStore",
-    "AdoptionStore",
-    "AuditStore",
-    "CompletionStore",
-    "CorrectionReader",
-    "CorrectionStore",
-    "DeploymentStore",
-    "DetailStore",
-    "EventReader",
-    "EventStore",
-    "ExportReader",
-    "ExportStore",
-    "FileRetentionStore",
-    "FindingReader",
-    "FindingStore",
-    "InitiationStore",
-    "LiveCounterStore",
-    "LookStore",
-    "OverdueStore",
-    "RunNumberStore",
-    "RunReader",
-    "StopIntentStore",
-    "StopStore",
-    "Store",
-    "StoreHealth",
-    "SweepStore",
-    "TaskReader",
-    "WaitStore",
-    "WakeUpStore",
-]
 
 
 @dataclass(frozen=True)

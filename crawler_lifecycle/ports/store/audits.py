@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import Protocol
 
 from crawler_lifecycle.domain.audit import AuditFinding, AuditReport, EndedRun, LiveRun, Noted, RecordedTask
-from crawler_lifecycle.ports.values import Correction, CorrectionRow, CorrectionSummary, Fence, FindingRow
+from crawler_lifecycle.ports.rows import CorrectionRow, CorrectionSummary, FindingRow
+from crawler_lifecycle.ports.values import Correction, Fence
 
 
 class CorrectionReader(Protocol):

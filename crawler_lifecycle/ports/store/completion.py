@@ -8,7 +8,8 @@ from typing import Protocol
 
 from crawler_lifecycle.domain.retention import KeptRun, RetentionState
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, StopIntent, Verdict
-from crawler_lifecycle.ports.values import Fence, RunRow
+from crawler_lifecycle.ports.rows import RunRow
+from crawler_lifecycle.ports.values import Fence
 
 
 class CompletionStore(Protocol):

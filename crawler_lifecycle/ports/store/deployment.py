@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import Protocol
 
 from crawler_lifecycle.domain.run import EndedTasks, RunStatus, StopIntent
-from crawler_lifecycle.ports.values import Deployed, Fence, QueuedTask, TaskCounts
+from crawler_lifecycle.ports.rows import TaskCounts
+from crawler_lifecycle.ports.values import Deployed, Fence, QueuedTask
 
 
 class WaitStore(Protocol):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from crawler_lifecycle.ports.values import Event, Fence
+from crawler_lifecycle.ports.rows import Event
+from crawler_lifecycle.ports.values import Fence
 
 
 class EventReader(Protocol):

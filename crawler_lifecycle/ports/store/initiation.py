@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from crawler_lifecycle.domain.run import RunRequest
-from crawler_lifecycle.ports.values import AddedTask, Fence, LostRun, Owner, RunHandle, RunRow
+from crawler_lifecycle.ports.rows import RunRow
+from crawler_lifecycle.ports.values import AddedTask, Fence, LostRun, Owner, RunHandle
 
 
 class AcceptanceStore(Protocol):

@@ -7,16 +7,8 @@ from datetime import datetime
 from typing import Protocol
 
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports.values import (
-    Counted,
-    Details,
-    Fence,
-    FoundState,
-    Look,
-    LookReport,
-    TaskCounts,
-    TaskFinding,
-)
+from crawler_lifecycle.ports.rows import TaskCounts
+from crawler_lifecycle.ports.values import Counted, Details, Fence, FoundState, Look, LookReport, TaskFinding
 
 
 class DetailStore(Protocol):

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 from crawler_lifecycle.domain.audit import RecordedTask
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import TaskState, TaskStatus
-from crawler_lifecycle.ports.values import Resumption, RunRow, TaskCounts, TaskRow, TransitionRow
+from crawler_lifecycle.ports.rows import Resumption, RunRow, TaskCounts, TaskRow, TransitionRow
+
+
+class RunFilters(TypedDict, total=False):
+    """What the runs of a list must fit; what is ``None`` or empty filters nothing."""
+
+    status: Sequence[str]
+    """Any of these."""
+    stage: str | None
+    crawler: str | None
+    trigger: str | None
+    outcome: str | None
+    flow_id: str | None
+    tag: str | None
+    created_from: datetime | None
+    created_until: datetime | None
+    """This moment is not included."""
 
 
 class RunReader(Protocol):
@@ -24,21 +40,9 @@ class RunReader(Protocol):
         ...
 
     def list_runs(
-        self,
-        *,
-        before_run_id: int | None = None,
-        limit: int = 50,
-        status: Sequence[str] = (),
-        stage: str | None = None,
-        crawler: str | None = None,
-        trigger: str | None = None,
-        outcome: str | None = None,
-        flow_id: str | None = None,
-        tag: str | None = None,
-        created_from: datetime | None = None,
-        created_until: datetime | None = None,
+        self, *, before_run_id: int | None = None, limit: int = 50, **filters: Unpack[RunFilters]
     ) -> list[RunRow]:
-        """Runs, newest first, that fit every given filter. ``created_from`` is included, ``created_until`` is not."""
+        """Runs, newest first, that fit every given filter; ``before_run_id`` is the last one of the page before."""
         ...
 
     def resumption(self, run_id: int) -> list[Resumption]:

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import TaskState
-from crawler_lifecycle.ports.values import Fence, RunRow, TaskCounts
+from crawler_lifecycle.ports.rows import RunRow, TaskCounts
+from crawler_lifecycle.ports.values import Fence
 
 
 class StopIntentStore(Protocol):

@@ -9,7 +9,7 @@ from typing import Protocol
 from crawler_lifecycle.domain.audit import LiveRun
 from crawler_lifecycle.domain.overdue import OverdueLooks
 from crawler_lifecycle.domain.wake_ups import WakeUpState
-from crawler_lifecycle.ports.values import RunRow
+from crawler_lifecycle.ports.rows import RunRow
 
 
 class SweepStore(Protocol):

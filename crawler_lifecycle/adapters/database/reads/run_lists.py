@@ -12,7 +12,6 @@ order of the id, so a page costs about as many index entries as it has rows. Two
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,75 +19,66 @@ from sqlalchemy import ColumnElement, Connection, Select, Subquery, select, unio
 
 from crawler_lifecycle.adapters.database.schema.rows import Row, tag_key
 from crawler_lifecycle.adapters.database.schema.tables import run_history, run_tag
+from crawler_lifecycle.ports import RunFilters
 
 CLOCK_SLACK = timedelta(hours=1)
 """How much the clocks of two hosts that create runs may differ before a filter by time leaves a run out."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunFilters:
-    """What runs must fit. ``equal`` are columns of ``run_history`` with the value that is wanted."""
-
-    equal: dict[str, str]
-    statuses: Sequence[str] = ()
-    tag: str | None = None
-    before_run_id: int | None = None
-    created_from: datetime | None = None
-    created_until: datetime | None = None
+#: Filters that are columns of ``run_history``.
+_EQUAL = ("stage", "crawler", "trigger", "outcome", "flow_id")
 
 
-def newest_runs(conn: Connection, filters: RunFilters, limit: int) -> Sequence[Row]:
-    """The rows of the newest ``limit`` runs that fit, newest first."""
+def newest_runs(conn: Connection, filters: RunFilters, before_run_id: int | None, limit: int) -> Sequence[Row]:
+    """The rows of the newest ``limit`` runs that fit, newest first; ``before_run_id``: those below it."""
     r = run_history.c
-    conditions = [r[name] == value for name, value in filters.equal.items()]
-    conditions += _times(conn, filters)
-    if filters.before_run_id is not None:
-        conditions.append(r.run_id < filters.before_run_id)
-    page = _page(conditions, filters, limit)
+    conditions = [r[name] == str(value) for name in _EQUAL if (value := filters.get(name)) is not None]
+    conditions += _times(conn, filters.get("created_from"), filters.get("created_until"))
+    if before_run_id is not None:
+        conditions.append(r.run_id < before_run_id)
+    ids = _tagged(filters.get("tag"), before_run_id)
+    page = _page(ids.where(*conditions).limit(limit), [str(status) for status in filters.get("status", ())])
     query = select(run_history).join(page, page.c.run_id == r.run_id).order_by(r.run_id.desc()).limit(limit)
     return conn.execute(query).mappings().all()
 
 
-def _page(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: int) -> Subquery:
+def _page(ids: Select[Any], statuses: Sequence[str]) -> Subquery:
     """The ids of the page, or of one page of each wanted status."""
-    if len(filters.statuses) < 2:
-        alone = [run_history.c.status == status for status in filters.statuses]
-        return _ids([*conditions, *alone], filters, limit).subquery("page")
-    parts = [
-        _ids([*conditions, run_history.c.status == status], filters, limit).subquery(f"page_{n}")
-        for n, status in enumerate(dict.fromkeys(filters.statuses))
-    ]
+    status = run_history.c.status
+    if len(statuses) < 2:
+        return ids.where(*(status == one for one in statuses)).subquery("page")
+    parts = [ids.where(status == one).subquery(f"page_{n}") for n, one in enumerate(dict.fromkeys(statuses))]
     return union_all(*(select(part.c.run_id) for part in parts)).subquery("page")
 
 
-def _ids(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: int) -> Select[Any]:
+def _tagged(tag: str | None, before_run_id: int | None) -> Select[Any]:
+    """The ids of all runs, or of those with the tag, newest first."""
     r = run_history.c
     query = select(r.run_id).order_by(r.run_id.desc())
-    if filters.tag is not None:
+    if tag is not None:
         # The runs of a tag come out of its own index in the order of the id.
         tagged = run_tag.c
         query = select(tagged.run_id).join(run_history, r.run_id == tagged.run_id).order_by(tagged.run_id.desc())
-        query = query.where(tagged.tag == tag_key(filters.tag))
-        if filters.before_run_id is not None:
-            query = query.where(tagged.run_id < filters.before_run_id)
+        query = query.where(tagged.tag == tag_key(tag))
+        if before_run_id is not None:
+            query = query.where(tagged.run_id < before_run_id)
     # A range of ids says the same as a range of time, and in the right order.
-    query = query.with_hint(run_history, "IGNORE INDEX (ix_run_history_created_at)", "mysql")
-    return query.where(*conditions).limit(limit)
+    return query.with_hint(run_history, "IGNORE INDEX (ix_run_history_created_at)", "mysql")
 
 
-def _times(conn: Connection, filters: RunFilters) -> list[ColumnElement[bool]]:
+def _times(conn: Connection, begin: datetime | None, end: datetime | None) -> list[ColumnElement[bool]]:
     """The range of time, and the range of ids outside of which no run of that time can be."""
     r = run_history.c
     conditions: list[ColumnElement[bool]] = []
-    if filters.created_from is not None:
-        conditions.append(r.created_at >= filters.created_from)
-        earlier = select(r.run_id).where(r.created_at < filters.created_from - CLOCK_SLACK)
+    if begin is not None:
+        conditions.append(r.created_at >= begin)
+        earlier = select(r.run_id).where(r.created_at < begin - CLOCK_SLACK)
         last = conn.execute(earlier.order_by(r.created_at.desc()).limit(1)).scalar_one_or_none()
         if last is not None:
             conditions.append(r.run_id > last)
-    if filters.created_until is not None:
-        conditions.append(r.created_at < filters.created_until)
-        later = select(r.run_id).where(r.created_at >= filters.created_until + CLOCK_SLACK)
+    if end is not None:
+        conditions.append(r.created_at < end)
+        later = select(r.run_id).where(r.created_at >= end + CLOCK_SLACK)
         first = conn.execute(later.order_by(r.created_at).limit(1)).scalar_one_or_none()
         if first is not None:
             conditions.append(r.run_id < first)

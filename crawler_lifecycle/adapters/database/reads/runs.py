@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping
+from typing import Unpack
 
 from sqlalchemy import func, select
 
@@ -23,9 +23,9 @@ from crawler_lifecycle.adapters.database.schema.tables import (
 from crawler_lifecycle.adapters.database.writes.unit_of_work import StorePart, current_tasks, missing
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.run import RunRequest
-from crawler_lifecycle.ports import Resumption, RunRow, TransitionRow
+from crawler_lifecycle.ports import Resumption, RunFilters, RunRow, TransitionRow
 
-from .run_lists import RunFilters, newest_runs
+from .run_lists import newest_runs
 
 #: Different notes on resumption that are told of one run.
 _NOTES_MAX = 10
@@ -56,32 +56,11 @@ class SqlRuns(StorePart):
         return load_request(rows[0])
 
     def list_runs(
-        self,
-        *,
-        before_run_id: int | None = None,
-        limit: int = 50,
-        status: Sequence[str] = (),
-        stage: str | None = None,
-        crawler: str | None = None,
-        trigger: str | None = None,
-        outcome: str | None = None,
-        flow_id: str | None = None,
-        tag: str | None = None,
-        created_from: datetime | None = None,
-        created_until: datetime | None = None,
+        self, *, before_run_id: int | None = None, limit: int = 50, **filters: Unpack[RunFilters]
     ) -> list[RunRow]:
         """The newest runs first; ``before_run_id`` is the last one of the page before."""
-        wanted = {"stage": stage, "crawler": crawler, "trigger": trigger, "outcome": outcome, "flow_id": flow_id}
-        filters = RunFilters(
-            equal={name: str(value) for name, value in wanted.items() if value is not None},
-            statuses=[str(one) for one in status],
-            tag=tag,
-            before_run_id=before_run_id,
-            created_from=created_from,
-            created_until=created_until,
-        )
         with self._db.reading() as conn:
-            return [listed_run(row) for row in newest_runs(conn, filters, limit)]
+            return [listed_run(row) for row in newest_runs(conn, filters, before_run_id, limit)]
 
     def resumption(self, run_id: int) -> list[Resumption]:
         """What the run's tasks say about going on with saved state, the commonest first."""
