@@ -336,6 +336,6 @@ class AuditReport:
 _ORDER = {kind: number for number, kind in enumerate(FindingKind)}
 
 
-def most_urgent(findings: Iterable[Reported], limit: int = REPORTED_MAX) -> list[Reported]:
-    """The first ``limit`` findings: what executes unowned before all else, then by kind and run."""
-    return sorted(findings, key=lambda f: (_ORDER[f.kind], f.run_id or 0, f.task_id or 0, f.detail))[:limit]
+def most_urgent(findings: Iterable[Reported]) -> list[Reported]:
+    """The first ``REPORTED_MAX`` findings: what executes unowned before all else, then by kind and run."""
+    return sorted(findings, key=lambda f: (_ORDER[f.kind], f.run_id or 0, f.task_id or 0, f.detail))[:REPORTED_MAX]

@@ -151,14 +151,14 @@ def given_to_task(
 
 
 def args_of_tasks(
-    crawler: CrawlerDefinition, args: Mapping[str, str], tasks: Sequence[Mapping[str, str]], first: int = 0
+    crawler: CrawlerDefinition, args: Mapping[str, str], tasks: Sequence[Mapping[str, str]]
 ) -> list[dict[str, str]]:
     """The complete arguments of each task: the run's, then the task's own.
 
-    Raises ``InvalidRequest`` that names the task (counted from ``first``), unless the run's own arguments are wrong.
+    Raises ``InvalidRequest`` that names the task, unless the run's own arguments are wrong.
     """
     complete = []
-    for n, own in enumerate(tasks, first):
+    for n, own in enumerate(tasks):
         try:
             complete.append(effective_args(crawler, args, own))
         except InvalidRequest as error:

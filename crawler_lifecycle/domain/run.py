@@ -163,17 +163,14 @@ class ChildTask:
 
 
 def check_sizes(
-    args: Mapping[str, str],
-    settings: Mapping[str, str],
-    tasks: Sequence[Mapping[str, str]] | None = None,
-    first: int = 0,
+    args: Mapping[str, str], settings: Mapping[str, str], tasks: Sequence[Mapping[str, str]] | None = None
 ) -> None:
-    """Refuse more than one task may carry: ``tasks`` are the own arguments of each, counted from ``first``.
+    """Refuse more than one task may carry: ``tasks`` are the own arguments of each.
 
     Raises ``InvalidRequest``, naming the task.
     """
     shared, set_ = _json_bytes(args), _json_bytes(settings)
-    for n, own in enumerate([{}] if tasks is None else tasks, first):
+    for n, own in enumerate([{}] if tasks is None else tasks):
         if shared + _json_bytes(own) + set_ <= TASK_BYTES_MAX:
             continue
         size = _json_bytes({**args, **own})

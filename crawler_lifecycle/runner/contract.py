@@ -183,10 +183,10 @@ def write_text(path: str, text: str) -> None:
             file.truncate()
 
 
-def fitted(data: Json, most: int = SUMMARY_MAX) -> str:
-    """The object as JSON of at most ``most`` bytes; the longest text in it is cut until it fits."""
+def fitted(data: Json) -> str:
+    """The object as JSON of at most ``SUMMARY_MAX`` bytes; the longest text in it is cut until it fits."""
     data = dict(data)
-    while len(text := json.dumps(data)) > most:
+    while len(text := json.dumps(data)) > SUMMARY_MAX:
         name = max((name for name, value in data.items() if isinstance(value, str)), key=lambda name: len(data[name]))
         if len(data[name]) < 2:
             raise ValueError("it does not fit")

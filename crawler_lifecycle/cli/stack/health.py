@@ -8,23 +8,26 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import SplitResult, urlsplit
 
+#: Seconds for each step of a question.
+TIMEOUT_S = 2.0
 
-def answers(url: str, timeout_s: float = 2.0) -> bool:
+
+def answers(url: str) -> bool:
     """Whether a GET of this address is answered with 200, or Temporal serves this ``grpc://HOST:PORT/NAMESPACE``."""
-    return _status(url, timeout_s) == 200
+    return _status(url) == 200
 
 
-def responds(url: str, timeout_s: float = 2.0) -> bool:
+def responds(url: str) -> bool:
     """Whether somebody answers at all; one that is alive and lacks something says 503."""
-    return _status(url, timeout_s) is not None
+    return _status(url) is not None
 
 
-def _status(url: str, timeout_s: float) -> int | None:
+def _status(url: str) -> int | None:
     """The status of the answer, if there is one; Temporal's is 200."""
     address = urlsplit(url)
     if address.scheme == "grpc":
-        return 200 if _serves(address, timeout_s) else None
-    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=timeout_s)
+        return 200 if _serves(address) else None
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=TIMEOUT_S)
     try:
         connection.request("GET", address.path or "/")
         return connection.getresponse().status
@@ -34,14 +37,14 @@ def _status(url: str, timeout_s: float) -> int | None:
         connection.close()
 
 
-def _serves(address: SplitResult, timeout_s: float) -> bool:
+def _serves(address: SplitResult) -> bool:
     # Mostly nobody listens yet, which takes no client to find out.
     try:
-        socket.create_connection((address.hostname or "", address.port or 0), timeout_s).close()
+        socket.create_connection((address.hostname or "", address.port or 0), TIMEOUT_S).close()
     except OSError:
         return False
     from crawler_lifecycle.temporal.server import serves  # slow to load, and needed here alone
 
     # A thread of its own: the caller may have an event loop already.
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, serves(address.netloc, address.path.strip("/"), timeout_s)).result()
+        return thread.submit(asyncio.run, serves(address.netloc, address.path.strip("/"), TIMEOUT_S)).result()

@@ -298,7 +298,7 @@ class Stack:
         except CommandFailed:
             return None
 
-    def _end_crawls(self, patience_s: float = PROOF_S) -> list[int] | None:
+    def _end_crawls(self) -> list[int] | None:
         """Stop every open run by force and wait for the proof that nothing of it runs; those still open then."""
         left = self._open_runs(END_CRAWLS_S)
         if not left:
@@ -306,7 +306,7 @@ class Stack:
         with Gateway(self.layout.url("gateway"), timeout_s=END_CRAWLS_S) as gateway:
             for run_id in left:
                 gateway.stop(run_id, force=True, reason="crawlctl dev --kill")
-        until = time.monotonic() + patience_s
+        until = time.monotonic() + PROOF_S
         while left and time.monotonic() < until:
             time.sleep(0.2)
             left = self._open_runs(END_CRAWLS_S)

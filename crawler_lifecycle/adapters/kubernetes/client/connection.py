@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 from urllib.parse import quote
 
 from . import credentials
@@ -53,6 +53,17 @@ class Listing(Generic[T]):
     items: list[T] = field(default_factory=list)
     resource_version: str = ""
     """Where a watch goes on from."""
+
+
+class Wanted(TypedDict, total=False):
+    """What a list is to hold: selectors of labels and fields."""
+
+    labels: str | None
+    fields: str | None
+    limit: int
+    """Objects of one page; 500 when nothing is said."""
+    within_s: float | None
+    """Seconds that all pages may take together."""
 
 
 class Api:
@@ -164,68 +175,34 @@ class Api:
     # --- lists --------------------------------------------------------------------------------------------------------
 
     @overload
-    def listing(
-        self,
-        path: str,
-        kind: type[T],
-        *,
-        labels: str | None = None,
-        fields: str | None = None,
-        limit: int = 500,
-        within_s: float | None = None,
-    ) -> Listing[T]: ...
+    def listing(self, path: str, kind: type[T], **wanted: Unpack[Wanted]) -> Listing[T]: ...
 
     @overload
-    def listing(
-        self,
-        path: str,
-        kind: type[T],
-        *,
-        labels: str | None = None,
-        fields: str | None = None,
-        limit: int = 500,
-        within_s: float | None = None,
-        keep: Callable[[T], K],
-    ) -> Listing[K]: ...
+    def listing(self, path: str, kind: type[T], *, keep: Callable[[T], K], **wanted: Unpack[Wanted]) -> Listing[K]: ...
 
     def listing(
-        self,
-        path: str,
-        kind: type[Any],
-        *,
-        labels: str | None = None,
-        fields: str | None = None,
-        limit: int = 500,
-        within_s: float | None = None,
-        keep: Callable[[Any], Any] | None = None,
+        self, path: str, kind: type[Any], *, keep: Callable[[Any], Any] | None = None, **wanted: Unpack[Wanted]
     ) -> Listing[Any]:
         """All objects of ``kind`` (``Job``, ``Pod``, ``Event``, ``Named``) at one moment, read at the newest version.
 
         Pages are decoded one after the other, and of each object what ``keep`` makes of it stays, so that a long list
-        needs little memory. ``within_s``: seconds that all pages may take together.
+        needs little memory.
         """
 
         def items(data: bytes) -> tuple[ListPage[Any], Iterable[Any]]:
             page = decode_page(kind, data)
             return page, map(keep, page.items) if keep else page.items
 
-        return self._complete(path, labels, fields, limit, within_s or 2 * self._wire.whole_s, items)
-
-    def _complete(
-        self,
-        path: str,
-        labels: str | None,
-        fields: str | None,
-        limit: int,
-        within_s: float,
-        decode: _Decode,
-    ) -> Listing[Any]:
         asked = Asked("GET", path)
-        query = {"labelSelector": labels, "fieldSelector": fields, "limit": limit}
-        until = time.monotonic() + within_s
+        query = {
+            "labelSelector": wanted.get("labels"),
+            "fieldSelector": wanted.get("fields"),
+            "limit": wanted.get("limit", 500),
+        }
+        until = time.monotonic() + (wanted.get("within_s") or 2 * self._wire.whole_s)
         for start in range(LIST_STARTS):
             try:
-                return self._once(asked, query, decode, until)
+                return self._once(asked, query, items, until)
             except Expired:
                 # Its pages would be of two moments: an object can be in both of them, or in none.
                 if start + 1 == LIST_STARTS:
