@@ -22,7 +22,7 @@ def interval(rung: int, ladder: Sequence[float]) -> float:
     return ladder[min(rung, len(ladder) - 1)]
 
 
-def poll_interval(rung: int, poll_minutes: Sequence[float] | None, last_look_seconds: float) -> float:
+def poll_interval(rung: int, poll_minutes: Sequence[float] | None, last_look_seconds: float = 0.0) -> float:
     """Seconds to wait before the look at ``rung``.
 
     ``last_look_seconds`` is how long the last look took: the gap is never below twice that, so that a slow cluster is
@@ -32,7 +32,7 @@ def poll_interval(rung: int, poll_minutes: Sequence[float] | None, last_look_sec
     return max(minutes * 60.0, MIN_GAP_SECONDS, 2.0 * last_look_seconds)
 
 
-def stop_interval(rung: int, last_look_seconds: float) -> float:
+def stop_interval(rung: int, last_look_seconds: float = 0.0) -> float:
     """Seconds to wait before the next look for the proof of a stop."""
     return max(interval(rung, STOP_LADDER_SECONDS), MIN_GAP_SECONDS, 2.0 * last_look_seconds)
 
