@@ -88,15 +88,16 @@ async def describe_queues(
     wanted += [(queue, "activities", TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY) for queue in activities]
     calls = (_describe(client, queue, kind, call_s) for queue, _, kind in wanted)
     answers = await asyncio.gather(*calls, return_exceptions=True)
-    beats = await _beats(client, call_s)
-    polled_s = SILENT_S if await _takes_beats(client, call_s) else POLLED_S
+    told = await _beats(client, call_s)
+    beats = told or {}
+    polled_s = SILENT_S if told is not None and await _takes_beats(client, call_s) else POLLED_S
     now = time.time()
     silent = {one for one, beat in beats.items() if SILENT_S <= now - beat.at < POLLED_S and not beat.leaving}
     again: Beats = {}
     if silent:
         # Our clocks may differ, and machines may be slow: whoever beats once more lives.
         await asyncio.sleep(2 * BEAT_S)
-        again = await _beats(client, call_s)
+        again = await _beats(client, call_s) or {}
     living = {one for one, beat in beats.items() if not beat.leaving and now - beat.at < SILENT_S}
     living |= {one for one in silent if one in again and again[one].at > beats[one].at}
     found = []
@@ -140,8 +141,8 @@ async def _takes_beats(client: Client, call_s: float) -> bool:
     return answer.namespace_info.capabilities.worker_heartbeats
 
 
-async def _beats(client: Client, call_s: float) -> Beats:
-    """Task queue and identity of every worker that sends heartbeats -> its latest one; older servers keep none."""
+async def _beats(client: Client, call_s: float) -> Beats | None:
+    """Task queue and identity of every worker that sends heartbeats -> its latest one; ``None``: nobody tells."""
     found: Beats = {}
     request = ListWorkersRequest(namespace=client.namespace, page_size=PAGE)
     for _ in range(PAGES):
@@ -149,7 +150,7 @@ async def _beats(client: Client, call_s: float) -> Beats:
             async with answering(call_s):
                 answer = await client.workflow_service.list_workers(request)
         except TemporalUnavailable:
-            return {}
+            return None
         for info in answer.workers_info:
             beat = info.worker_heartbeat
             key = (beat.task_queue, beat.worker_identity)

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import yaml
 from temporalio.api.workflowservice.v1 import DescribeNamespaceResponse, DescribeTaskQueueResponse, ListWorkersResponse
+from temporalio.service import RPCError, RPCStatusCode
 
 from crawler_lifecycle.adapters.database import engine, head_version, upgrade
 from crawler_lifecycle.cli.doctor import clock, database, loading, machine, queues, report, services, sources, temporal
@@ -489,6 +490,16 @@ async def test_a_worker_without_a_heartbeat_lives_by_its_last_poll(
     server = Listed(None, beats=False, polled_s=polled_s, takes_beats=takes_beats)
     lines = await queues.check_queues(Server(server, 5.0), "a cure")  # type: ignore[arg-type]
     assert {line.level for line in lines if line.check == "workers"} == levels
+
+
+async def test_heartbeats_that_nobody_tells_are_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(request: Any) -> ListWorkersResponse:
+        raise RPCError("not allowed", RPCStatusCode.PERMISSION_DENIED, b"")
+
+    server = Listed(None, beats=False, polled_s=30)
+    monkeypatch.setattr(server, "list_workers", refused)
+    lines = await queues.check_queues(Server(server, 5.0), "a cure")  # type: ignore[arg-type]
+    assert {line.level for line in lines if line.check == "workers"} == {"ok"}
 
 
 # --- database ------------------------------------------------------------------------------------------------------
