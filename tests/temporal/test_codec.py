@@ -26,6 +26,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunResult
 from crawler_lifecycle.domain.undecoded import Undecoded
+from crawler_lifecycle.fakes.cluster import Behaviour
 from crawler_lifecycle.observability import redaction
 from crawler_lifecycle.temporal.codec import ENCODING, Encryption, codec_of, read_keys
 from crawler_lifecycle.temporal.converter import WHY, TolerantPayloadConverter
@@ -135,6 +136,7 @@ async def test_a_run_is_unreadable_without_the_key_and_works_for_those_who_have_
 ) -> None:
     stranger, ours = await _client(server, None), await _client(server, f"2026={NEW},2025={OLD}")
     async with laboratory(ours, tmp_path, clock=utc_now) as lab:
+        lab.cluster.behaviour = Behaviour(executes=None)
         request = {"crawler": "books", "args": {"shelf": CONFIDENTIAL}, **QUICK}
         handle = await lab.start(request, id="secret")
         await lab.until(lambda: lab.tasks(1).get(0) == "PENDING")
